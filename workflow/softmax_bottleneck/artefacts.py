@@ -1,0 +1,246 @@
+"""Where artefacts lie and how they are written: the only module that knows file names, formats and hashes.
+
+Every write is atomic (temporary file in the same folder, fsync, rename) and leaves a `<name>.sha256` beside the file;
+every read checks it, so that a truncated or flipped file is an error and never a number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softmax_bottleneck.errors import DataError
+
+RESULTS = Path("results")
+ROOT = Path(__file__).resolve().parents[2]  # the workflow's home: config/, report/ and workflow/ lie there
+SCHEMA = 1  # version of the provenance block
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
+
+
+# --- places ---------------------------------------------------------------------------------------------------------
+def corpus_folder(dataset: str) -> Path:
+    """The files of a dataset as they were published."""
+    return RESULTS / "corpora" / dataset
+
+
+def tokens_folder(dataset: str) -> Path:
+    """Token ids and vocabulary of a corpus."""
+    return RESULTS / "tokens" / dataset
+
+
+def run_folder(run_path: str) -> Path:
+    """One training run; `run_path` is `<dataset>/<model>/<seed>-<run_id>`."""
+    return RESULTS / "runs" / run_path
+
+
+def study_folder(study: str) -> Path:
+    """Everything made for one study from its runs: records, tables, figures, the report."""
+    return RESULTS / study
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+def sha256_bytes(data: bytes) -> str:
+    """Hex sha256 of bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sidecar(path: Path) -> Path:
+    """The file that holds the sha256 of `path`."""
+    return path.with_name(path.name + ".sha256")
+
+
+def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
+    """Let `write` fill a temporary file, then give it its name; return its sha256.
+
+    A crash at any moment leaves the old file, or the new one, whole; a crash between the two renames leaves a file without
+    its hash, which counts as unsound and is made again.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        digest = sha256_file(temporary)
+        sidecar(path).unlink(missing_ok=True)  # never a new file beside an old hash
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _write_small(sidecar(path), f"{digest}\n")
+    _sync_folder(path.parent)
+    return digest
+
+
+def _write_small(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, data: bytes) -> str:
+    """Write bytes atomically; return the sha256."""
+    return write_with(path, lambda file: file.write(data))
+
+
+def write_text(path: Path, text: str) -> str:
+    """Write UTF-8 text atomically; return the sha256."""
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: object) -> str:
+    """Write JSON atomically (sorted keys, no NaN: a number that is not one must be said in words)."""
+    return write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def write_npy(path: Path, array: NDArray[Any]) -> str:
+    """Write one array, memory-mappable."""
+    return write_with(path, lambda file: np.save(file, array, allow_pickle=False))
+
+
+def write_npz(path: Path, **arrays: NDArray[Any]) -> str:
+    """Write named arrays."""
+    return write_with(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def append_line(path: Path, text: str) -> None:
+    """Append one line and force it to the disk: a log that survives a kill."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+def is_sound(path: Path) -> bool:
+    """Whether the file exists and equals the hash beside it."""
+    hash_file = sidecar(path)
+    return path.is_file() and hash_file.is_file() and hash_file.read_text(encoding="utf-8").strip() == sha256_file(path)
+
+
+def checked(path: Path) -> Path:
+    """The path, if its content equals the hash beside it.
+
+    Raises:
+        DataError: the file or its hash is missing, or they differ.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: file not found; run the step that makes it")
+    if not is_sound(path):
+        raise DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
+    return path
+
+
+def read_bytes(path: Path) -> bytes:
+    """Content of a file whose hash holds (DataError otherwise)."""
+    return checked(path).read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """UTF-8 text of a file whose hash holds (DataError otherwise)."""
+    return read_bytes(path).decode("utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """JSON of a file whose hash holds (DataError otherwise)."""
+    return json.loads(read_text(path))
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Named arrays of a file whose hash holds (DataError otherwise)."""
+    with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """One array, memory-mapped read-only, of a file whose hash holds (DataError otherwise)."""
+    array: NDArray[Any] = np.load(checked(path), mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def read_lines(path: Path) -> list[Any]:
+    """JSON lines of a log; a half-written last line (a kill in the middle of it) is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+# --- provenance -----------------------------------------------------------------------------------------------------
+def provenance(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str, object]:
+    """The block every artefact carries: versions, hardware, commit, and the hashes of what it was made from.
+
+    Args:
+        parents: artefact name -> sha256 of what this one was made from.
+        facts: further entries (run_id, flags, interruptions).
+    """
+    return {
+        "schema": SCHEMA,
+        "parents": dict(parents or {}),
+        "git": _git_state(),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "hardware": {"cpu": _cpu_model(), "cores": os.cpu_count(), "machine": platform.machine()},
+        **facts,
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _git_state() -> dict[str, object]:
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": "unknown", "dirty": False}
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if sys.platform == "linux" and cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
