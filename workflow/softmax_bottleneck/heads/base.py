@@ -1,0 +1,112 @@
+"""What every output head is: a decoder from embedding space to the vocabulary, a loss, exact log-probabilities.
+
+Shapes: N = T x B tokens, D context width, E embedding width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.heads.pointwise import Pointwise
+from softmax_bottleneck.heads.row_nll import RowNLL, row_nll
+
+DECODER_RANGE = 0.1
+
+
+class Head(nn.Module):
+    """Base of the output heads. ``decoder.weight`` [V, E] is the matrix the body's embedding is tied to."""
+
+    def __init__(self, *, vocabulary_size: int, context_size: int, embedding_size: int) -> None:
+        super().__init__()
+        self.vocabulary_size = vocabulary_size
+        self.context_size = context_size
+        self.embedding_size = embedding_size
+        self.decoder = nn.Linear(embedding_size, vocabulary_size)
+
+    def reset_decoder(self) -> None:
+        """Weight from U(-0.1, 0.1), bias 0 (Merity 2018); called after the other layers have drawn, as published."""
+        nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
+        nn.init.zeros_(self.decoder.bias)
+
+    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
+        """Per-token and total loss, nats; what a head defines. Arguments as ``nll``."""
+        raise NotImplementedError
+
+    def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """-ln P(target) of every token, [N] nats, differentiable; never materialises N x K x V.
+
+        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` draws the head's own dropout.
+        """
+        return self.losses(h, target, generator=generator).nll_N
+
+    def mean_nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Mean of ``nll``, a scalar in nats: the training loss, whose backward never waits for the device."""
+        return self.losses(h, target, generator=generator).total / target.numel()
+
+    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """ln P(.|context), [N, V] nats, of ``h`` [N, D] or [T, B, D], in h's dtype."""
+        raise NotImplementedError
+
+    @property
+    def is_log_linear(self) -> bool:
+        """True when log_probs(h) = contexts(h) W^T + b - logZ, whose spectrum follows from the factors alone."""
+        return False
+
+    def contexts(self, h: Tensor) -> Tensor:
+        """The context vectors [N, E] of a log-linear head."""
+        raise UserError(f"{type(self).__name__} is not log-linear, it has no context vectors: use log_probs")
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The trainable parameters, each once, as optimiser groups; a group with its own learning rate has "lr"."""
+        own = [
+            module for module in self.modules() if isinstance(module, Pointwise) and module.learning_rate is not None
+        ]
+        groups: list[dict[str, Any]] = []
+        for module in own:
+            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            if parameters:
+                groups.append({"params": parameters, "lr": module.learning_rate})
+        grouped = {id(parameter) for group in groups for parameter in group["params"]}
+        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in grouped]
+        return [{"params": rest}, *groups]
+
+
+class PointwiseHead(Head):
+    """log_softmax(g(W h + b)) for a pointwise function g (Ganea 2019, eq. 12); contexts have the embedding's width."""
+
+    def __init__(
+        self, pointwise: Callable[[], Pointwise], *, vocabulary_size: int, context_size: int, embedding_size: int
+    ) -> None:
+        if context_size != embedding_size:
+            raise UserError(
+                f"this head reads contexts as wide as the embedding: got context size {context_size}, "
+                f"embedding size {embedding_size}; set both to the same number, or use a mixture head"
+            )
+        super().__init__(vocabulary_size=vocabulary_size, context_size=context_size, embedding_size=embedding_size)
+        self.reset_decoder()
+        self.pointwise = pointwise()
+
+    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
+        """As ``Head.losses``; a pointwise head has no dropout of its own."""
+        return row_nll(self._rows(h), self.decoder.weight, self.decoder.bias, target.reshape(-1), self.pointwise)
+
+    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """As ``Head.log_probs``."""
+        return self.pointwise(self.decoder(self._rows(h))).log_softmax(1)
+
+    @property
+    def is_log_linear(self) -> bool:
+        """True for the identity, the softmax head."""
+        return self.pointwise.is_identity
+
+    def contexts(self, h: Tensor) -> Tensor:
+        """The contexts themselves."""
+        return self._rows(h) if self.is_log_linear else super().contexts(h)
+
+    def _rows(self, h: Tensor) -> Tensor:
+        return h.reshape(-1, self.context_size)

@@ -1,0 +1,70 @@
+"""Generalised SigSoftmax: g(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1)  (Parthiban 2021, eq. 9 to 11).
+
+Slope k far below c and 1 far above it, smoothly joined: c = 0, k = 2 is SigSoftmax, k = 1 is Softmax.
+Stability: the logarithm is a softplus; the literal form overflows in float32 from l - c = 89 on.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from softmax_bottleneck.heads.pointwise import ParameterFreeSweep, Pointwise, Sweep
+
+NAME = "gss"
+LABEL = "GSS"
+OPTIONS = {
+    "c": {"type": "number", "default": -1.5, "description": "Where the slope changes (published: -1.5)."},
+    "k": {
+        "type": "number",
+        "default": 2.5,
+        "exclusiveMinimum": 0,
+        "description": "Slope far below c (published: 2.5 on Penn Treebank, 3 on WikiText-2).",
+    },
+}
+LINEAR_ABOVE = 40.0
+"""Where softplus(x) = x to the last bit of a float64 (torch's own default, 20, is 2e-9 off)."""
+
+
+class GeneralisedSigSoftmax(Pointwise):
+    """g of the module's docstring."""
+
+    arrays = 3
+
+    def __init__(self, c: float, k: float) -> None:
+        super().__init__()
+        self.c = c
+        self.k = k
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """g(logits)."""
+        x = logits - self.c
+        return self.k * x + self.c - (self.k - 1.0) * F.softplus(x, threshold=LINEAR_ABOVE)
+
+    def sweep(self, *, with_gradients: bool) -> Sweep:
+        """As ``Pointwise.sweep``."""
+        return _Sweep(self.c, self.k, with_gradients)
+
+
+class _Sweep(ParameterFreeSweep):
+    """g' = k - (k - 1) sigmoid(l - c) = k (1 - kappa sigmoid(l - c)), kappa = (k - 1) / k."""
+
+    def __init__(self, c: float, k: float, with_gradients: bool) -> None:
+        self._c, self._k, self._with_gradients = c, k, with_gradients
+        self._sigmoid_RV: Tensor | None = None
+
+    def scores_(self, logits_RV: Tensor) -> Tensor:
+        x_RV = logits_RV.sub_(self._c) if self._c else logits_RV
+        softplus_RV = F.softplus(x_RV, threshold=LINEAR_ABOVE)
+        if self._with_gradients:
+            if self._sigmoid_RV is None:
+                self._sigmoid_RV = torch.empty_like(x_RV)
+            torch.sigmoid(x_RV, out=self._sigmoid_RV[: len(x_RV)])
+        return torch.add(x_RV.mul_(self._k).add_(self._c), softplus_RV, alpha=1.0 - self._k, out=x_RV)
+
+    def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
+        assert self._sigmoid_RV is not None
+        sigmoid_RV = self._sigmoid_RV[: len(grad_scores_RV)]
+        kappa = (self._k - 1.0) / self._k
+        return grad_scores_RV.addcmul_(grad_scores_RV, sigmoid_RV, value=-kappa).mul_(self._k)

@@ -1,0 +1,60 @@
+"""What the mixture heads (mos, moc) share: K latent context vectors per token, and their prior.
+
+    latent_k = dropout(tanh(U_k h + a_k)),   prior = softmax(M h)        (Yang 2018, eq. 2 and 3)
+
+Shapes: N = T x B tokens, D context width, K components, E embedding width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softmax_bottleneck import heads
+from softmax_bottleneck.heads.base import Head
+
+
+class MixtureHead(Head):
+    """Base of the mixture heads; the latents share one decoder."""
+
+    def __init__(
+        self,
+        *,
+        vocabulary_size: int,
+        context_size: int,
+        embedding_size: int,
+        components: int,
+        dropout_latent: float,
+        locked_dropout: bool,
+        prior: str,
+        pointwise: str,
+        pointwise_options: dict[str, Any],
+    ) -> None:
+        super().__init__(vocabulary_size=vocabulary_size, context_size=context_size, embedding_size=embedding_size)
+        self.components = components
+        self.dropout_latent = dropout_latent
+        self.locked_dropout = locked_dropout
+        self.prior = nn.Linear(context_size, components, bias=False)
+        self.latent = nn.Linear(context_size, components * embedding_size)
+        self.reset_decoder()
+        self.pointwise = heads.build_pointwise(pointwise, pointwise_options)
+        self.prior_pointwise = heads.build_pointwise(prior, {})
+
+    def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Latent contexts [N, K, E] of ``h`` [N, D] or [T, B, D]; dropped only in training."""
+        latent = torch.tanh(self.latent(h))
+        if self.training and self.dropout_latent > 0.0:
+            latent = latent * self._mask(latent, generator)
+        return latent.reshape(-1, self.components, self.embedding_size)
+
+    def log_prior(self, h: Tensor) -> Tensor:
+        """Log mixture weights [N, K]."""
+        return self.prior_pointwise(self.prior(h.reshape(-1, self.context_size))).log_softmax(1)
+
+    def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Kept units scaled by 1/(1-p); locked: drawn once per sequence and unit, the same at every time step."""
+        keep = 1.0 - self.dropout_latent
+        shape = (1, *latent.shape[1:]) if self.locked_dropout else latent.shape
+        return torch.empty(shape, dtype=latent.dtype, device=latent.device).bernoulli_(keep, generator=generator) / keep

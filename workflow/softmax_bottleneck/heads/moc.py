@@ -1,0 +1,69 @@
+"""Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018, eq. 4).
+
+The parameters of mos, mixed before the decoder: with g the identity the logits stay of low rank.
+Stability: log_softmax in place of the published ln(softmax), which is -inf where a probability underflows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from softmax_bottleneck.heads.mixture import MixtureHead
+from softmax_bottleneck.heads.row_nll import RowNLL, row_nll
+
+NAME = "moc"
+LABEL = "MoC"
+OPTIONS = {
+    "components": {"type": "integer", "default": 15, "minimum": 1, "description": "Context vectors mixed, K."},
+    "dropout_latent": {
+        "type": "number",
+        "default": 0.29,
+        "minimum": 0,
+        "exclusiveMaximum": 1,
+        "description": "Dropout of the latent context vectors (old name: dropoutl).",
+    },
+    "locked_dropout": {
+        "type": "boolean",
+        "default": True,
+        "description": "Draw the latent dropout once per sequence, not at every time step.",
+    },
+    "prior": {
+        "type": "string",
+        "default": "softmax",
+        "enum": ["softmax", "sigsoftmax"],
+        "description": "How the mixture weights are normalised.",
+    },
+    "pointwise": {
+        "type": "string",
+        "default": "softmax",
+        "description": "Name of the head whose pointwise function is applied to the logits.",
+    },
+    "pointwise_options": {"type": "object", "default": {}, "description": "Options of that head."},
+}
+
+
+class MixtureOfContexts(MixtureHead):
+    """The mixture of the module's docstring."""
+
+    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
+        """As ``Head.losses``."""
+        mixed_NE = self._mixed(h, generator)
+        return row_nll(mixed_NE, self.decoder.weight, self.decoder.bias, target.reshape(-1), self.pointwise)
+
+    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """As ``Head.log_probs``."""
+        return self.pointwise(self.decoder(self._mixed(h, generator))).log_softmax(1)
+
+    @property
+    def is_log_linear(self) -> bool:
+        """True unless a pointwise function bends the logits."""
+        return self.pointwise.is_identity
+
+    def contexts(self, h: Tensor) -> Tensor:
+        """The mixed context vectors [N, E]."""
+        return self._mixed(h, None) if self.is_log_linear else super().contexts(h)
+
+    def _mixed(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        prior_N1K = self.log_prior(h).exp().unsqueeze(1)
+        return torch.bmm(prior_N1K, self.latents(h, generator)).squeeze(1)

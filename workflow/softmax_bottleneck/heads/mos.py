@@ -1,0 +1,87 @@
+"""Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) (+ floor)  (Yang 2018, eq. 2).
+
+With g and the prior both sigsoftmax it is MoSS (Kanai 2018), with g = lms-plif MoS-PLIF (Ganea 2019).
+Stability: the K terms are added as logarithms, so nothing underflows; the published forms are ln(P) (Parthiban 2021)
+and ln(P + 1e-8) (Yang 2018), the option ``probability_floor``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from softmax_bottleneck.heads.mixture import MixtureHead
+from softmax_bottleneck.heads.row_nll import RowNLL, mixture_nll
+
+NAME = "mos"
+LABEL = "MoS"
+OPTIONS = {
+    "components": {"type": "integer", "default": 15, "minimum": 1, "description": "Softmaxes mixed, K."},
+    "dropout_latent": {
+        "type": "number",
+        "default": 0.29,
+        "minimum": 0,
+        "exclusiveMaximum": 1,
+        "description": "Dropout of the latent context vectors (old name: dropoutl).",
+    },
+    "locked_dropout": {
+        "type": "boolean",
+        "default": True,
+        "description": "Draw the latent dropout once per sequence, not at every time step.",
+    },
+    "prior": {
+        "type": "string",
+        "default": "softmax",
+        "enum": ["softmax", "sigsoftmax"],
+        "description": "How the mixture weights are normalised.",
+    },
+    "pointwise": {
+        "type": "string",
+        "default": "softmax",
+        "description": "Name of the head whose pointwise function each component applies to its logits.",
+    },
+    "pointwise_options": {"type": "object", "default": {}, "description": "Options of that head."},
+    "probability_floor": {
+        "type": "number",
+        "default": 0.0,
+        "minimum": 0,
+        "description": "Added to every probability inside the logarithm (Yang: 1e-8; 0 = none). It changes the rank.",
+    },
+}
+
+
+class MixtureOfSoftmaxes(MixtureHead):
+    """The mixture of the module's docstring."""
+
+    def __init__(self, *, probability_floor: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.probability_floor = probability_floor
+
+    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
+        """As ``Head.losses``."""
+        return mixture_nll(
+            self.latents(h, generator),
+            self.log_prior(h),
+            self.decoder.weight,
+            self.decoder.bias,
+            target.reshape(-1),
+            self.pointwise,
+            probability_floor=self.probability_floor,
+        )
+
+    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """As ``Head.log_probs``; one component at a time, so [N, V] is the largest array."""
+        latent_NKE, log_prior_NK = self.latents(h, generator), self.log_prior(h)
+        log_p_NV = self._component(latent_NKE, log_prior_NK, 0)
+        for k in range(1, self.components):
+            log_p_NV = torch.logaddexp(log_p_NV, self._component(latent_NKE, log_prior_NK, k))
+        if self.probability_floor > 0.0:
+            log_p_NV = torch.logaddexp(log_p_NV, log_p_NV.new_tensor(math.log(self.probability_floor)))
+        return log_p_NV
+
+    def _component(self, latent_NKE: Tensor, log_prior_NK: Tensor, k: int) -> Tensor:
+        scores_NV = self.pointwise(self.decoder(latent_NKE[:, k]))
+        return scores_NV.log_softmax(1) + log_prior_NK[:, k : k + 1]

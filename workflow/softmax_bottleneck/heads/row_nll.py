@@ -1,0 +1,255 @@
+"""The fused primitive of every head: the loss of a row and its gradients, without the [N, V] or [N, K, V] tensor.
+
+For each row r (a context, or one of a context's K mixture components)
+
+    l = E W^T + b,   s = g(l),   c_r = logZ_r - s_{r,y_r},   logZ_r = log sum_v exp(s_rv)
+
+and, with the row weights w_r = dL/dc_r,
+
+    G_rv = w_r (exp(s_rv - logZ_r) - [v = y_r]) g'(l_rv),   dE = G W,   dW = G^T E,   db = sum_r G_r.
+
+A mixture is the same with -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor); its row weights are the posterior
+responsibilities exp(log pi_nk - c_nk - log p_n), known as soon as the K rows of a token are.
+
+One sweep goes over chunks of tokens, each over the full vocabulary. When gradients are wanted it makes them in the
+same visit (three matrix products, nothing computed twice), for dL/d(nll_n) = 1. Backward scales them when the upstream
+gradient is the same for every token, as it is under a sum or a mean; for any other it sweeps again with the weights given.
+
+Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, trainable
+
+CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
+"""Size of all chunk-sized arrays together: small chunks starve the matrix products, large ones fall out of the cache."""
+
+
+class RowNLL(NamedTuple):
+    """Losses in nats: per token [N], and their sum (whose gradient takes the fast path without looking)."""
+
+    nll_N: Tensor
+    total: Tensor
+
+
+def row_nll(h_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, pointwise: Pointwise) -> RowNLL:
+    """-log softmax(g(h W^T + b))[target] of every row, in nats; differentiable once in h, W, b and g's parameters."""
+    return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0))
+
+
+def mixture_nll(
+    latent_NKD: Tensor,
+    log_prior_NK: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor,
+    target_N: Tensor,
+    pointwise: Pointwise,
+    *,
+    probability_floor: float = 0.0,
+) -> RowNLL:
+    """-log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, in nats; differentiable once."""
+    return _apply(_Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The inputs of a sweep; ``log_prior_NK`` is None for a plain head (K = 1)."""
+
+    latent_NKD: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor
+    log_prior_NK: Tensor | None
+    target_N: Tensor
+    pointwise: Pointwise
+    probability_floor: float
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """What the loss is differentiated by, in the order of ``_Gradients.as_tuple``."""
+        return (self.latent_NKD, self.weight_VD, self.bias_V, self.log_prior_NK, *trainable(self.pointwise))
+
+    def chunk_tokens(self) -> int:
+        """Tokens per chunk: as many as the byte budget holds, in chunks of even size."""
+        num_tokens, num_components, _ = self.latent_NKD.shape
+        num_words, itemsize = self.weight_VD.shape[0], self.weight_VD.element_size()
+        budget = CHUNK_BYTES.get(self.weight_VD.device.type, CHUNK_BYTES["cuda"])
+        most = max(1, budget // (num_components * num_words * itemsize * self.pointwise.arrays))
+        return -(-num_tokens // -(-num_tokens // most)) if num_tokens else 1
+
+
+@dataclass
+class _Gradients:
+    """Gradients of the weighted sum of the losses."""
+
+    latent_NKD: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor
+    log_prior_NK: Tensor | None
+    parameters: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def zeros(cls, problem: _Problem) -> _Gradients:
+        """Accumulators, and the per-token gradients that the chunks fill in."""
+        prior_NK = problem.log_prior_NK
+        return cls(
+            torch.empty(problem.latent_NKD.shape, dtype=problem.latent_NKD.dtype, device=problem.latent_NKD.device),
+            torch.zeros_like(problem.weight_VD),
+            torch.zeros_like(problem.bias_V),
+            None if prior_NK is None else torch.empty_like(prior_NK),
+        )
+
+    def as_tuple(self) -> tuple[Tensor | None, ...]:
+        """In the order of ``_Problem.tensors``."""
+        return (self.latent_NKD, self.weight_VD, self.bias_V, self.log_prior_NK, *self.parameters)
+
+    def scale_(self, factor: Tensor) -> None:
+        """Multiply all by a scalar tensor, in place."""
+        for grad in self.as_tuple():
+            if grad is not None:
+                grad.mul_(factor)
+
+
+def _apply(problem: _Problem) -> RowNLL:
+    tensors = problem.tensors()
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        return RowNLL(*_RowNLLFunction.apply(problem, *tensors))
+    with torch.no_grad():
+        nll_N, _ = _sweep(problem, None, with_gradients=False)
+    return RowNLL(nll_N, nll_N.sum())
+
+
+class _RowNLLFunction(torch.autograd.Function):
+    """Ties ``_sweep`` into autograd; the tensors of the problem are passed again so that autograd sees them."""
+
+    @staticmethod
+    def forward(ctx: Any, problem: _Problem, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        nll_N, ctx.unit_gradients = _sweep(problem, None, with_gradients=True)
+        ctx.problem = problem
+        return nll_N, nll_N.sum()
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad_nll_N: Tensor | None, grad_total: Tensor | None) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors  # raises when an input was changed in place since forward
+        gradients, ctx.unit_gradients = ctx.unit_gradients, None
+        factor = _uniform(grad_nll_N, grad_total)
+        if gradients is not None and factor is not None:
+            gradients.scale_(factor)
+        else:  # weights that differ, or a second backward, whose gradients the first has scaled away
+            weight_N = _token_weights(ctx.problem, grad_nll_N, grad_total)
+            _, gradients = _sweep(ctx.problem, weight_N, with_gradients=True)
+        assert gradients is not None
+        return None, *gradients.as_tuple()
+
+
+def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | None:
+    """The upstream gradient common to all tokens, or None where they differ (reading [N] waits for a GPU)."""
+    if grad_nll_N is None:
+        return grad_total
+    first = grad_nll_N[:1]
+    if not torch.equal(grad_nll_N, first.expand_as(grad_nll_N)):
+        return None
+    return first if grad_total is None else first + grad_total
+
+
+def _token_weights(problem: _Problem, grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor:
+    weight_N = torch.zeros_like(problem.latent_NKD[:, 0, 0])
+    for grad in (grad_nll_N, grad_total):
+        if grad is not None:
+            weight_N += grad
+    return weight_N
+
+
+def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) -> tuple[Tensor, _Gradients | None]:
+    """The losses [N] and, if wanted, the gradients of their sum weighted by ``weight_N`` (None = ones)."""
+    num_tokens, num_components, _ = problem.latent_NKD.shape
+    nll_N = problem.latent_NKD.new_empty(num_tokens)
+    gradients = _Gradients.zeros(problem) if with_gradients else None
+    sweep = problem.pointwise.sweep(with_gradients=with_gradients)
+    step = problem.chunk_tokens()
+    work_2RV = problem.latent_NKD.new_empty(2, step * num_components, problem.weight_VD.shape[0])
+    for start in range(0, num_tokens, step):
+        tokens = slice(start, min(start + step, num_tokens))
+        chunk = _Chunk(problem, sweep, tokens, work_2RV)
+        responsibility_R1 = chunk.losses(nll_N[tokens])
+        if gradients is not None:
+            weight_n = None if weight_N is None else weight_N[tokens]
+            chunk.add_gradients(gradients, responsibility_R1, weight_n)
+    if gradients is not None:
+        gradients.parameters = sweep.parameter_grads()
+    return nll_N, gradients
+
+
+class _Chunk:
+    """The rows of some tokens: first their losses, then their part of the gradients."""
+
+    def __init__(self, problem: _Problem, sweep: Sweep, tokens: slice, work_2RV: Tensor) -> None:
+        self._problem, self._sweep, self._tokens = problem, sweep, tokens
+        latent_nKD = problem.latent_NKD[tokens]
+        self._num_components = latent_nKD.shape[1]
+        self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
+        target_n1 = problem.target_N[tokens].unsqueeze(1)
+        self._target_R1 = (
+            target_n1.repeat_interleave(self._num_components, 0) if self._num_components > 1 else target_n1
+        )
+        self._logits_RV, self._probability_RV = work_2RV[:, : len(self._latent_RD)]
+
+    def losses(self, nll_n: Tensor) -> Tensor | None:
+        """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all one)."""
+        gemm(self._latent_RD, self._problem.weight_VD.t(), out=self._logits_RV, plus=self._problem.bias_V)
+        scores_RV = self._sweep.scores_(self._logits_RV)
+        torch.softmax(scores_RV, 1, out=self._probability_RV)
+        # The most probable word has probability >= 1/V, so its log is safe: logZ without another pass of exponentials.
+        log_z_R1 = scores_RV.amax(1, keepdim=True) - self._probability_RV.amax(1, keepdim=True).log_()
+        self._nll_R1 = log_z_R1.sub_(scores_RV.gather(1, self._target_R1))
+        if self._problem.log_prior_NK is None:
+            nll_n.copy_(self._nll_R1.squeeze(1))
+            return None
+        joint_nK = self._problem.log_prior_NK[self._tokens] - self._nll_R1.view(-1, self._num_components)
+        log_p_n1 = joint_nK.logsumexp(1, keepdim=True)
+        if self._problem.probability_floor > 0.0:
+            log_p_n1 = torch.logaddexp(log_p_n1, log_p_n1.new_tensor(self._problem.probability_floor).log())
+        torch.neg(log_p_n1.squeeze(1), out=nll_n)
+        return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
+
+    def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
+        """Write the gradients of these tokens and add to those of the shared tensors."""
+        weight_R1 = self._row_weights(responsibility_R1, weight_n)
+        if gradients.log_prior_NK is not None and weight_R1 is not None:
+            torch.neg(weight_R1.view(-1, self._num_components), out=gradients.log_prior_NK[self._tokens])
+        # p - 1 at the target, from the loss itself so that it does not cancel where p is near one.
+        grad_RV = self._probability_RV.scatter_(1, self._target_R1, torch.expm1(-self._nll_R1))
+        if self._sweep.has_parameters and weight_R1 is not None:
+            grad_RV, weight_R1 = grad_RV.mul_(weight_R1), None
+        grad_RV = self._sweep.grad_logits_(grad_RV)
+        grad_latent_RD = gradients.latent_NKD[self._tokens].view(self._latent_RD.shape)
+        gemm(grad_RV, self._problem.weight_VD, out=grad_latent_RD)
+        latent_RD, ones_R = self._latent_RD, grad_RV.new_ones(len(grad_RV))
+        if weight_R1 is not None:  # on the narrow sides of the products: cheaper than another pass over [R, V]
+            grad_latent_RD.mul_(weight_R1)
+            latent_RD, ones_R = latent_RD * weight_R1, weight_R1.squeeze(1)
+        gemm(grad_RV.t(), latent_RD, out=gradients.weight_VD, plus=gradients.weight_VD)
+        gradients.bias_V.addmv_(grad_RV.t(), ones_R)
+
+    def _row_weights(self, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> Tensor | None:
+        if weight_n is None:
+            return responsibility_R1
+        weight_R1 = weight_n.unsqueeze(1).repeat_interleave(self._num_components, 0)
+        return weight_R1 if responsibility_R1 is None else weight_R1 * responsibility_R1
+
+
+def gemm(a_MK: Tensor, b_KN: Tensor, *, out: Tensor, plus: Tensor | None = None) -> None:
+    """out = a b (+ plus, broadcast over rows): the one place where a matrix-product library is chosen."""
+    if plus is None:
+        torch.mm(a_MK, b_KN, out=out)
+    else:
+        torch.addmm(plus, a_MK, b_KN, out=out)

@@ -1,0 +1,19 @@
+"""SigSoftmax: P = exp(l) sigmoid(l) / sum exp(l) sigmoid(l), that is g(l) = 2 l - ln(1 + exp(l))  (Kanai 2018, eq. 17).
+
+Stability: a softplus in place of the literal product, which overflows (nan) in float32 from l = 89 on.
+"""
+
+from __future__ import annotations
+
+from softmax_bottleneck.heads.gss import GeneralisedSigSoftmax
+
+NAME = "sigsoftmax"
+LABEL = "SigSoftmax"
+OPTIONS: dict[str, object] = {}
+
+
+class SigSoftmax(GeneralisedSigSoftmax):
+    """GSS at c = 0, k = 2."""
+
+    def __init__(self) -> None:
+        super().__init__(c=0.0, k=2.0)

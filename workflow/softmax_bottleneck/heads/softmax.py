@@ -1,0 +1,29 @@
+"""Softmax: P = softmax(W h + b)  (Yang 2018, eq. 1).
+
+Stability: torch's log_softmax and softmax subtract the largest logit.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from softmax_bottleneck.heads.pointwise import ParameterFreeSweep, Pointwise, Sweep
+
+NAME = "softmax"
+LABEL = "Softmax"
+OPTIONS: dict[str, object] = {}
+
+
+class Identity(Pointwise):
+    """g(l) = l."""
+
+    is_identity = True
+    arrays = 2
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """The logits."""
+        return logits
+
+    def sweep(self, *, with_gradients: bool) -> Sweep:
+        """As ``Pointwise.sweep``."""
+        return ParameterFreeSweep()
