@@ -125,16 +125,10 @@ def _is_pointwise(kind: type) -> bool:
 def _declaration(path: Path) -> Declaration | None:
     literals: dict[str, Any] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        target = (
-            node.targets[0]
-            if isinstance(node, ast.Assign)
-            else node.target
-            if isinstance(node, ast.AnnAssign)
-            else None
-        )
-        if isinstance(target, ast.Name) and target.id in {"NAME", "LABEL", "OPTIONS"}:
-            assert isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
-            literals[target.id] = ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and target.id in {"NAME", "LABEL", "OPTIONS"}:
+                literals[target.id] = ast.literal_eval(node.value)
     if "NAME" not in literals:
         return None
     return Declaration(literals["NAME"], literals["LABEL"], literals["OPTIONS"], path)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from softmax_bottleneck.errors import UserError
-from softmax_bottleneck.heads.pointwise import Pointwise
+from softmax_bottleneck.heads.pointwise import Pointwise, trainable
 from softmax_bottleneck.heads.row_nll import RowNLL, row_nll
 
 DECODER_RANGE = 0.1
@@ -63,14 +63,11 @@ class Head(nn.Module):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The trainable parameters, each once, as optimiser groups; a group with its own learning rate has "lr"."""
-        own = [
-            module for module in self.modules() if isinstance(module, Pointwise) and module.learning_rate is not None
-        ]
         groups: list[dict[str, Any]] = []
-        for module in own:
-            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            if parameters:
-                groups.append({"params": parameters, "lr": module.learning_rate})
+        for module in self.modules():
+            parameters = trainable(module) if isinstance(module, Pointwise) else ()
+            if parameters and module.learning_rate is not None:
+                groups.append({"params": list(parameters), "lr": module.learning_rate})
         grouped = {id(parameter) for group in groups for parameter in group["params"]}
         rest = [p for p in self.parameters() if p.requires_grad and id(p) not in grouped]
         return [{"params": rest}, *groups]

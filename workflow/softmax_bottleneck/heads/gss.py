@@ -1,4 +1,4 @@
-"""Generalised SigSoftmax: g(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1)  (Parthiban 2021, eq. 9 to 11).
+"""Generalised SigSoftmax: g(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1)  (Parthiban 2021, eq. 3 and 5).
 
 Slope k far below c and 1 far above it, smoothly joined: c = 0, k = 2 is SigSoftmax, k = 1 is Softmax.
 Stability: the logarithm is a softplus; the literal form overflows in float32 from l - c = 89 on.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from softmax_bottleneck.heads.pointwise import ParameterFreeSweep, Pointwise, Sweep
 
@@ -40,7 +40,7 @@ class GeneralisedSigSoftmax(Pointwise):
     def forward(self, logits: Tensor) -> Tensor:
         """g(logits)."""
         x = logits - self.c
-        return self.k * x + self.c - (self.k - 1.0) * F.softplus(x, threshold=LINEAR_ABOVE)
+        return self.k * x + self.c - (self.k - 1.0) * functional.softplus(x, threshold=LINEAR_ABOVE)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
         """As ``Pointwise.sweep``."""
@@ -56,7 +56,7 @@ class _Sweep(ParameterFreeSweep):
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
         x_RV = logits_RV.sub_(self._c) if self._c else logits_RV
-        softplus_RV = F.softplus(x_RV, threshold=LINEAR_ABOVE)
+        softplus_RV = functional.softplus(x_RV, threshold=LINEAR_ABOVE)
         if self._with_gradients:
             if self._sigmoid_RV is None:
                 self._sigmoid_RV = torch.empty_like(x_RV)

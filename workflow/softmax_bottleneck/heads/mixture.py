@@ -1,6 +1,6 @@
 """What the mixture heads (mos, moc) share: K latent context vectors per token, and their prior.
 
-    latent_k = dropout(tanh(U_k h + a_k)),   prior = softmax(M h)        (Yang 2018, eq. 2 and 3)
+    latent_k = dropout(tanh(U_k h + a_k)),   prior = softmax(M h)        (Yang 2018; Kanai 2018, section 2.3)
 
 Shapes: N = T x B tokens, D context width, K components, E embedding width.
 """

@@ -1,4 +1,4 @@
-"""Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018, eq. 4).
+"""Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018).
 
 The parameters of mos, mixed before the decoder: with g the identity the logits stay of low rank.
 Stability: log_softmax in place of the published ln(softmax), which is -inf where a probability underflows.

@@ -1,6 +1,6 @@
-"""Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) (+ floor)  (Yang 2018, eq. 2).
+"""Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) (+ floor)  (Yang 2018; Kanai 2018, eq. 4).
 
-With g and the prior both sigsoftmax it is MoSS (Kanai 2018), with g = lms-plif MoS-PLIF (Ganea 2019).
+With g and the prior both sigsoftmax it is MoSS (Kanai 2018, eq. 19), with g = lms-plif MoS-PLIF (Ganea 2019).
 Stability: the K terms are added as logarithms, so nothing underflows; the published forms are ln(P) (Parthiban 2021)
 and ln(P + 1e-8) (Yang 2018), the option ``probability_floor``.
 """

@@ -12,8 +12,9 @@ A mixture is the same with -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor);
 responsibilities exp(log pi_nk - c_nk - log p_n), known as soon as the K rows of a token are.
 
 One sweep goes over chunks of tokens, each over the full vocabulary. When gradients are wanted it makes them in the
-same visit (three matrix products, nothing computed twice), for dL/d(nll_n) = 1. Backward scales them when the upstream
-gradient is the same for every token, as it is under a sum or a mean; for any other it sweeps again with the weights given.
+same visit (three matrix products, nothing computed twice), for dL/d(nll_n) = 1. Backward scales them when the
+upstream gradient is the same for every token, as it is under a sum or a mean; for any other it sweeps again with
+the weights given.
 
 Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent width, V vocabulary.
 """
@@ -30,7 +31,7 @@ from torch.autograd.function import once_differentiable
 from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, trainable
 
 CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
-"""Size of all chunk-sized arrays together: small chunks starve the matrix products, large ones fall out of the cache."""
+"""Size of all chunk-sized arrays together: small ones starve the matrix products, large ones fall out of the cache."""
 
 
 class RowNLL(NamedTuple):
@@ -155,7 +156,7 @@ def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | N
     """The upstream gradient common to all tokens, or None where they differ (reading [N] waits for a GPU)."""
     if grad_nll_N is None:
         return grad_total
-    first = grad_nll_N[:1]
+    first = grad_nll_N[0]
     if not torch.equal(grad_nll_N, first.expand_as(grad_nll_N)):
         return None
     return first if grad_total is None else first + grad_total
@@ -176,10 +177,11 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
     gradients = _Gradients.zeros(problem) if with_gradients else None
     sweep = problem.pointwise.sweep(with_gradients=with_gradients)
     step = problem.chunk_tokens()
-    work_2RV = problem.latent_NKD.new_empty(2, step * num_components, problem.weight_VD.shape[0])
+    num_rows, num_words = min(step, num_tokens) * num_components, problem.weight_VD.shape[0]
+    work = problem.latent_NKD.new_empty(num_rows, num_words), problem.latent_NKD.new_empty(num_rows, num_words)
     for start in range(0, num_tokens, step):
         tokens = slice(start, min(start + step, num_tokens))
-        chunk = _Chunk(problem, sweep, tokens, work_2RV)
+        chunk = _Chunk(problem, sweep, tokens, work)
         responsibility_R1 = chunk.losses(nll_N[tokens])
         if gradients is not None:
             weight_n = None if weight_N is None else weight_N[tokens]
@@ -192,16 +194,14 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
 class _Chunk:
     """The rows of some tokens: first their losses, then their part of the gradients."""
 
-    def __init__(self, problem: _Problem, sweep: Sweep, tokens: slice, work_2RV: Tensor) -> None:
+    def __init__(self, problem: _Problem, sweep: Sweep, tokens: slice, work: tuple[Tensor, Tensor]) -> None:
         self._problem, self._sweep, self._tokens = problem, sweep, tokens
         latent_nKD = problem.latent_NKD[tokens]
         self._num_components = latent_nKD.shape[1]
         self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
         target_n1 = problem.target_N[tokens].unsqueeze(1)
-        self._target_R1 = (
-            target_n1.repeat_interleave(self._num_components, 0) if self._num_components > 1 else target_n1
-        )
-        self._logits_RV, self._probability_RV = work_2RV[:, : len(self._latent_RD)]
+        self._target_R1 = self._per_row(target_n1)
+        self._logits_RV, self._probability_RV = (array[: len(self._latent_RD)] for array in work)
 
     def losses(self, nll_n: Tensor) -> Tensor | None:
         """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all one)."""
@@ -243,8 +243,11 @@ class _Chunk:
     def _row_weights(self, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> Tensor | None:
         if weight_n is None:
             return responsibility_R1
-        weight_R1 = weight_n.unsqueeze(1).repeat_interleave(self._num_components, 0)
+        weight_R1 = self._per_row(weight_n.unsqueeze(1))
         return weight_R1 if responsibility_R1 is None else weight_R1 * responsibility_R1
+
+    def _per_row(self, of_token_n1: Tensor) -> Tensor:
+        return of_token_n1 if self._num_components == 1 else of_token_n1.repeat_interleave(self._num_components, 0)
 
 
 def gemm(a_MK: Tensor, b_KN: Tensor, *, out: Tensor, plus: Tensor | None = None) -> None:

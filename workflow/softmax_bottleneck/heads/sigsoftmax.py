@@ -1,4 +1,4 @@
-"""SigSoftmax: P = exp(l) sigmoid(l) / sum exp(l) sigmoid(l), that is g(l) = 2 l - ln(1 + exp(l))  (Kanai 2018, eq. 17).
+"""SigSoftmax: P = exp(l) sigmoid(l) / sum exp(l) sigmoid(l), g(l) = 2 l - ln(1 + exp(l))  (Kanai 2018, eq. 11, 12).
 
 Stability: a softplus in place of the literal product, which overflows (nan) in float32 from l = 89 on.
 """

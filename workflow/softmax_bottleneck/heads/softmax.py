@@ -1,4 +1,4 @@
-"""Softmax: P = softmax(W h + b)  (Yang 2018, eq. 1).
+"""Softmax: P = softmax(W h + b)  (Kanai 2018, eq. 1).
 
 Stability: torch's log_softmax and softmax subtract the largest logit.
 """

@@ -1,0 +1,145 @@
+"""LMS-PLIF: g piecewise linear and increasing, K pieces of equal width delta on [-T, T]  (Ganea 2019, section 4).
+
+    g(l) = (l - l_i) s_i + delta sum_{j<i} s_j,   s = softplus(v),   l_i = -T + i delta,   i = cell of l
+
+The end pieces extend beyond +-T, and g(-T) = 0 (softmax ignores an offset). Within a cell g' = s_i, and
+dL/ds_i = delta (q1_i + sum_{j>i} q0_j), with the histograms over cells q0 = sum dL/dg, q1 = sum dL/dg (l - l_i)/delta.
+
+Stability: linear, so finite; the running sum is made in float64. A cell is 4e-4 wide by default and its slope
+independent of its neighbours', so a logit that differs in its last bits can get another slope.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from softmax_bottleneck.heads.pointwise import Pointwise, Sweep
+
+NAME = "lms-plif"
+LABEL = "LMS-PLIF"
+OPTIONS = {
+    "knots": {
+        "type": "integer",
+        "default": 100_000,
+        "minimum": 1,
+        "maximum": 10_000_000,
+        "description": "Pieces of the function, K (published: 1e5; 1e6 within MoS).",
+    },
+    "bound": {
+        "type": "number",
+        "default": 20.0,
+        "exclusiveMinimum": 0,
+        "description": "The pieces lie on [-bound, bound] (published: T = 20).",
+    },
+    "w_variance": {
+        "type": "number",
+        "default": 1.0,
+        "minimum": 0,
+        "description": "Standard deviation, despite its published name, of the slopes' initial raw values.",
+    },
+    "frozen": {"type": "boolean", "default": False, "description": "Keep the slopes as drawn; they are not counted."},
+    "learning_rate": {
+        "type": "number",
+        "default": 0.02,
+        "exclusiveMinimum": 0,
+        "description": "Learning rate of the slopes (published: 0.02).",
+    },
+}
+RAW_OF_SLOPE_ONE = math.log(math.e - 1.0)
+FIXED_POINT_BITS = 36
+"""Largest summand of a fixed-point histogram; 2^27 of them fit an int64, more than a chunk has."""
+
+
+class PiecewiseLinear(Pointwise):
+    """g of the module's docstring."""
+
+    arrays = 6
+
+    def __init__(self, knots: int, bound: float, w_variance: float, frozen: bool, learning_rate: float) -> None:
+        super().__init__()
+        self.knots = knots
+        self.bound = bound
+        self.width = 2.0 * bound / knots
+        self.frozen = frozen
+        self.learning_rate = learning_rate
+        raw_K = torch.randn(knots) * w_variance + RAW_OF_SLOPE_ONE
+        self.raw_slope: Tensor
+        if frozen:
+            self.register_buffer("raw_slope", raw_K)
+        else:
+            self.raw_slope = nn.Parameter(raw_K)
+
+    def table(self) -> Tensor:
+        """Slope s_i and value at the left knot, delta sum_{j<i} s_j, of each cell: [K, 2], the two side by side."""
+        slope_K = functional.softplus(self.raw_slope.double())
+        return torch.stack((slope_K, self.width * (slope_K.cumsum(0) - slope_K)), 1).to(self.raw_slope.dtype)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """As ``Pointwise.forward``."""
+        position = (logits + self.bound) / self.width
+        cell = position.detach().clamp(0, self.knots - 1).to(torch.int64)
+        slope, value = self.table()[cell].unbind(-1)
+        return value + self.width * slope * (position - cell)
+
+    def sweep(self, *, with_gradients: bool) -> Sweep:
+        """As ``Pointwise.sweep``."""
+        return _Sweep(self, with_gradients=with_gradients)
+
+
+class _Sweep:
+    """Looks slope and value up in one go (the pair as a complex number) and gathers the histograms q0, q1."""
+
+    def __init__(self, plif: PiecewiseLinear, *, with_gradients: bool) -> None:
+        self._plif = plif
+        self._table_K = torch.view_as_complex(plif.table())
+        self.has_parameters = not plif.frozen
+        self._q_2K = self._table_K.real.new_zeros(2, plif.knots) if with_gradients and self.has_parameters else None
+        self._work: tuple[Tensor, Tensor] | None = None
+
+    def scores_(self, logits_RV: Tensor) -> Tensor:
+        plif, num_rows = self._plif, len(logits_RV)
+        if self._work is None:
+            self._work = torch.empty_like(logits_RV), self._table_K.new_empty(logits_RV.numel())
+        scores_RV, pair_X = self._work[0][:num_rows], self._work[1][: logits_RV.numel()]
+        origin = logits_RV.new_tensor(plif.bound / plif.width)
+        position_RV = torch.add(origin, logits_RV, alpha=1.0 / plif.width, out=logits_RV)
+        cell_RV = torch.clamp(position_RV, 0, plif.knots - 1, out=scores_RV).trunc_()
+        self._cell_X = cell_RV.to(torch.int32).view(-1)
+        self._offset_RV = position_RV.sub_(cell_RV)
+        pair_RV = torch.index_select(self._table_K, 0, self._cell_X, out=pair_X).view(logits_RV.shape)
+        self._slope_RV = pair_RV.real
+        return torch.addcmul(pair_RV.imag, self._slope_RV, self._offset_RV, value=plif.width, out=scores_RV)
+
+    def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
+        if self._q_2K is not None:
+            add_to_histogram_(self._q_2K[0], self._cell_X, grad_scores_RV.view(-1))
+            add_to_histogram_(self._q_2K[1], self._cell_X, self._offset_RV.mul_(grad_scores_RV).view(-1))
+        return grad_scores_RV.mul_(self._slope_RV)
+
+    def parameter_grads(self) -> tuple[Tensor, ...]:
+        if self._q_2K is None:
+            return ()
+        q0_K, q1_K = self._q_2K.double()
+        grad_slope_K = self._plif.width * (q1_K + q0_K.sum() - q0_K.cumsum(0))
+        raw_K = self._plif.raw_slope.detach()
+        return ((grad_slope_K * torch.sigmoid(raw_K.double())).to(raw_K.dtype),)
+
+
+def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
+    """total[cell] += value, the same bits every time: in order on a CPU, elsewhere in fixed point, free of order."""
+    if value_X.device.type == "cpu":
+        total_K.index_add_(0, cell_X, value_X)
+    else:
+        total_K += fixed_point_histogram(cell_X, value_X, len(total_K)).to(total_K.dtype)
+
+
+def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Tensor:
+    """Sum of the values of each cell, float64 [K], by integers relative to the largest magnitude."""
+    scale = 2.0**FIXED_POINT_BITS / value_X.abs().amax().double().clamp_min(1e-300)
+    sum_K = torch.zeros(num_cells, dtype=torch.int64, device=value_X.device)
+    sum_K.index_add_(0, cell_X, (value_X * scale).round_().to(torch.int64))
+    return sum_K.double() / scale

@@ -1,0 +1,23 @@
+"""Sigmoid output function: P = sigmoid(l) / sum sigmoid(l)  (Kanai 2018, section 3.2).
+
+Stability: ln sigmoid(l) = -softplus(-l) is finite where the literal sigmoid underflows to 0.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+from softmax_bottleneck.heads.pointwise import Pointwise
+
+NAME = "sigmoid"
+LABEL = "Sigmoid"
+OPTIONS: dict[str, object] = {}
+
+
+class LogSigmoid(Pointwise):
+    """ln sigmoid(l)."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """As ``Pointwise.forward``."""
+        return functional.logsigmoid(logits)
