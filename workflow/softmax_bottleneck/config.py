@@ -6,12 +6,12 @@ options as literals in their own files, which are read without running them.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import difflib
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -21,6 +21,7 @@ from typing import Any
 import jsonschema
 import yaml
 
+from softmax_bottleneck import heads
 from softmax_bottleneck.artefacts import ROOT, sha256_file
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.fingerprint import PACKAGE, fingerprint
@@ -155,40 +156,6 @@ def with_defaults(value: Mapping[str, Any], properties: Mapping[str, Any], where
     return complete
 
 
-# --- heads, read without torch --------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class HeadFile:
-    """What a head's file says of itself."""
-
-    name: str
-    label: str
-    module: str  # below the package: `heads.gss`
-    options: Mapping[str, Any]  # JSON schema properties
-
-
-@cache
-def head_files() -> dict[str, HeadFile]:
-    """Every head of the package by name: the files in heads/ that define NAME, LABEL and OPTIONS."""
-    found = {}
-    for path in sorted((PACKAGE / "heads").glob("*.py")):
-        literals = _literals(path)
-        if {"NAME", "LABEL", "OPTIONS"} <= literals.keys():
-            found[literals["NAME"]] = HeadFile(
-                literals["NAME"], literals["LABEL"], f"heads.{path.stem}", literals["OPTIONS"]
-            )
-    return found
-
-
-def _literals(path: Path) -> dict[str, Any]:
-    values = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            if isinstance(target, ast.Name) and target.id in {"NAME", "LABEL", "OPTIONS"}:
-                values[target.id] = ast.literal_eval(node.value)
-    return values
-
-
 # --- runs -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Head:
@@ -201,7 +168,7 @@ class Head:
     def modules(self) -> tuple[str, ...]:
         """Modules below the package that compute this head; a mixture also needs its pointwise function's."""
         names = {self.name, str(self.options.get("pointwise", self.name))}
-        return tuple(sorted(head_files()[name].module for name in names))
+        return tuple(sorted(f"heads.{heads.module_path(name).stem}" for name in names))
 
 
 @dataclass(frozen=True)
@@ -387,12 +354,16 @@ def load_dataset(name: str, near: Path) -> Dataset:
 # --- experiments ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Column:
-    """A metric of a table: its name in the records, its head, the decimals printed, filters on published rows."""
+    """A metric of a table: its name in the records, its head, the decimals printed, filters on published rows.
+
+    `measured: false` makes a column of published numbers only (a quotation of other papers).
+    """
 
     metric: str
     label: str
     digits: int = 2
     published: Mapping[str, str] = field(default_factory=dict)
+    measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -409,8 +380,14 @@ class Experiment:
     published: tuple[str, ...]
     models: tuple[str, ...]
     datasets: tuple[str, ...]
+    seeds: str
     columns: tuple[Column, ...]
     options: Mapping[str, Any]
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether its numbers come from the `synthetic` step and not from training runs."""
+        return "synthetic" in self.options
 
 
 def load_experiment(name: str, near: Path) -> Experiment:
@@ -443,8 +420,18 @@ class Study:
 
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
         """The training runs an experiment needs."""
-        wanted = (set(experiment.models), set(experiment.datasets))
-        return tuple(run for run in self.runs if run.model in wanted[0] and run.dataset in wanted[1])
+        shown = [run for run in self.runs if run.model in experiment.models and run.dataset in experiment.datasets]
+        if experiment.seeds == "author":
+            first = {(run.dataset, run.model): run for run in reversed(shown)}  # the authors' seed is planned first
+            return tuple(first[key] for key in sorted(first, key=lambda key: shown.index(first[key])))
+        return tuple(shown)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of everything the study says: a changed word makes its tables and report again."""
+        experiments = [dataclasses.asdict(experiment) for experiment in self.experiments]
+        runs = [run.path for run in self.needed]
+        return _digest([self.name, self.title, self.description, dict(self.labels), experiments, runs])[:12]
 
     @cached_property
     def needed(self) -> tuple[Run, ...]:
@@ -514,13 +501,13 @@ def _head_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("label") or head_files()[_head_entry(entry)["name"]].label)
+    return str(entry.get("label") or heads.declaration(_head_entry(entry)["name"]).label)
 
 
 def _runs(values: Mapping[str, Any], dataset: Dataset, model: str, where: str) -> list[Run]:
     """The runs of one model on one dataset, one per seed, with the settings layers applied."""
     entry = values["models"][model]
-    merged: dict[str, Any] = {"body": {}, "head": {}, "schedule": {}, "seeds": values["seeds"]}
+    merged: dict[str, Any] = {"body": {}, "head": {}, "schedule": {}, "author_seed": None}
     for layer in values["settings"]:
         if _applies(layer.get("when", {}), dataset.name, {model, entry.get("like", model)}):
             _merge(merged, layer)
@@ -533,9 +520,10 @@ def _runs(values: Mapping[str, Any], dataset: Dataset, model: str, where: str) -
     body["context_size"] = body["context_size"] or body["embedding_size"]
     schedule = with_defaults(merged["schedule"], defs["schedule"]["properties"], f"{label}: schedule")
     execution = {key: values[key] for key in ("threads", "device", "deterministic") if key in values}
+    seeds = dict.fromkeys(seed for seed in (merged["author_seed"], *values["seeds"]) if seed is not None)
     return [
         Run(dataset.name, model, head, Body(**body), Schedule(**schedule), seed, dataset.identity, **execution)
-        for seed in merged["seeds"]
+        for seed in seeds
     ]
 
 
@@ -548,20 +536,17 @@ def _applies(when: Mapping[str, Any], dataset: str, models: set[str]) -> bool:
 def _merge(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
     for part in ("body", "head", "schedule"):
         merged[part] = merged[part] | layer.get(part, {})
-    merged["seeds"] = layer.get("seeds", merged["seeds"])
+    merged["author_seed"] = layer.get("author_seed", merged["author_seed"])
 
 
 def _head(name: str, options: Mapping[str, Any], where: str) -> Head:
-    if name not in head_files():
-        raise UserError(f"{where}: head: unknown {name!r}{did_you_mean(name, list(head_files()))}")
-    properties = head_files()[name].options
-    rules = {"type": "object", "additionalProperties": False, "properties": properties}
-    validate(options, rules, f"{where}: head {name}")
-    pointwise = options.get("pointwise")
-    if pointwise is not None and pointwise not in head_files():
-        hint = did_you_mean(pointwise, list(head_files()))
-        raise UserError(f"{where}: head {name}: pointwise: unknown {pointwise!r}{hint}")
-    return Head(name, with_defaults(options, properties, f"{where}: head {name}"))
+    try:
+        complete = heads.options(name, options)
+        if "pointwise" in complete:
+            heads.options(complete["pointwise"], complete.get("pointwise_options", {}))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    return Head(name, complete)
 
 
 def _experiment(name: str, given: Mapping[str, Any], values: Mapping[str, Any], near: Path, where: str) -> Experiment:
@@ -577,3 +562,9 @@ def _experiment(name: str, given: Mapping[str, Any], values: Mapping[str, Any], 
                 raise UserError(f"{where}: experiments.{name}.{kind}: {item!r} is not in this study{hint}")
     options = {**experiment.options, **given.get("options", {})}
     return dataclasses.replace(experiment, models=tuple(models), datasets=tuple(datasets), options=options)
+
+
+def study_arguments(file: Path, overrides: Mapping[str, Any]) -> str:
+    """The arguments, quoted for a shell, by which a step loads the same study."""
+    given = [f"{key}={value}" for key, value in overrides.items()]
+    return shlex.join(["--study", file.as_posix(), *(["--set", *given] if given else [])])

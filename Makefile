@@ -1,0 +1,59 @@
+# `make` prints what there is. Two commands do everything from a clean clone: `make reproduce` and `make test`.
+CONFIG ?= config/demo.yaml
+MIRROR ?=
+CORES ?= 2
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PYTHONPATH := workflow
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help env reproduce report plan test lint format clean
+
+help:  ## this list
+	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
+	@echo
+	@echo "  CONFIG=config/ptb-cpu.yaml   another study          MIRROR=folder   copies of the corpora, tried first"
+	@echo "  CORES=8                      parallel work          VENV=folder     where the environment is built"
+
+env: $(BIN)/.ready  ## build the pinned environment in .venv
+
+$(BIN)/.ready: envs/requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make env: Python 3.11 or newer is needed: PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement envs/requirements.lock
+	@touch $@
+
+reproduce: env  ## run a study (CONFIG) to its report
+	snakemake --cores $(CORES) --configfile $(CONFIG) $(if $(MIRROR),--config mirror=$(MIRROR))
+	@python -m softmax_bottleneck summary --study $(CONFIG)
+
+report: env  ## rebuild a study's page from what is in results/ now
+	python -m softmax_bottleneck collect --study $(CONFIG)
+	python -m softmax_bottleneck report --study $(CONFIG)
+
+plan: env  ## print a study's experiments, runs, hours and disk
+	@python -m softmax_bottleneck plan --study $(CONFIG)
+
+test: env lint  ## lint and all tests (MIRROR=folder for those on real corpora)
+	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest
+
+lint: env  ## ruff, mypy, snakefmt, import layers
+	ruff check .
+	ruff format --check .
+	mypy
+	snakefmt --check Snakefile workflow
+	lint-imports
+	snakemake --lint --configfile config/demo.yaml
+
+format: env  ## let ruff and snakefmt lay out the sources
+	ruff check --fix --quiet .
+	ruff format --quiet .
+	snakefmt --quiet Snakefile workflow
+
+clean:  ## remove caches; results/ and .venv stay
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,182 @@
+"""The command line: one sub-command per rule of the workflow, and `plan` and `summary` for people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from softmax_bottleneck import artefacts, config, plan, steps
+from softmax_bottleneck.errors import BusyError, IncompleteError, UserError
+
+EXIT_DISK = 74
+EPILOG = "Exit codes: 0 done, 2 something to mend (configuration, data), 3 results incomplete, 74 disk, 75 try again."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one sub-command; errors that people can mend are one line on stderr."""
+    given = parser().parse_args(arguments)
+    say = _speaker(given.log)
+    try:
+        given.call(given, say)
+    except (UserError, IncompleteError, BusyError) as error:
+        say(f"error: {error}")
+        return error.exit_code
+    except OSError as error:
+        place = error.filename or "disk"
+        say(f"error: {place}: {error.strerror or error}; free space or mend the folder, then call again")
+        return EXIT_DISK
+    return 0
+
+
+def _speaker(log: Path | None) -> steps.Say:
+    """Prints a line to the terminal and, when asked, keeps it in a log file."""
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+        if log is not None:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
+
+    return say
+
+
+def _study(given: argparse.Namespace) -> config.Study:
+    overrides = {}
+    for pair in given.set:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise UserError(f"--set {pair}: expected key=value")
+        overrides[key] = yaml.safe_load(value)
+    return config.load_study(given.study, overrides)
+
+
+# --- sub-commands ---------------------------------------------------------------------------------------------------
+def _plan(given: argparse.Namespace, say: steps.Say) -> None:
+    study = _study(given)
+    print(json.dumps(plan.facts(study), indent=1) if given.json else plan.text(study))
+
+
+def _collect(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import records
+
+    study = _study(given)
+    found = records.collect(study)
+    records.write(study, found)
+    say(f"{study.name}: {len(found.rows)} records, {found.counts()}")
+
+
+def _table(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import tables
+
+    say(f"wrote {tables.make(_study(given), given.experiment)}")
+
+
+def _figure(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import figures
+
+    say(f"wrote {figures.make(_study(given), given.experiment)}")
+
+
+def _report(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import report
+
+    say(f"wrote {report.build(_study(given))}")
+
+
+def _summary(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import report
+
+    study = _study(given)
+    print(report.result_table(study))
+    print(f"\nReport: {(artefacts.study_folder(study.name) / 'report' / 'index.html').resolve()}")
+
+
+Add = Callable[[argparse.ArgumentParser], None]
+
+
+def _add_study(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--study", "--configfile", type=Path, default=artefacts.ROOT / "config" / "demo.yaml", help="the study's YAML"
+    )
+    command.add_argument(
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="top-level keys instead of the file's (mirror=/data)"
+    )
+
+
+def _add_dataset(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--dataset", required=True, help="name of a file in config/datasets")
+
+
+def _add_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--run", required=True, help="<dataset>/<model>/<seed>-<run_id>, as `plan --json` prints it")
+
+
+def _add_study_run(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    _add_run(command)
+
+
+def _add_train(command: argparse.ArgumentParser) -> None:
+    _add_study_run(command)
+    command.add_argument("--restart", action="store_true", help="start over although no sound checkpoint is left")
+
+
+def _add_plan(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--json", action="store_true", help="for programs: runs, parameters, costs")
+
+
+def _add_experiment(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
+
+
+Call = Callable[[argparse.Namespace, steps.Say], None]
+COMMANDS: dict[str, tuple[str, Add, Call]] = {
+    "plan": ("print each experiment with the runs it needs, how many are done, hours and disk", _add_plan, _plan),
+    "check": ("build every model without memory: refuse bad options, count parameters", _add_study,
+              lambda given, say: steps.check(_study(given), say)),
+    "download": ("bring a dataset's files, checked by hash; sample the known-truth language", _add_dataset,
+                 lambda given, say: steps.download(_study(given), given.dataset, say)),
+    "tokenise": ("token ids and vocabulary of a corpus, counts asserted", _add_dataset,
+                 lambda given, say: steps.tokenise(_study(given), given.dataset, say)),
+    "train": ("train one run, going on where an earlier call stopped", _add_train,
+              lambda given, say: steps.train(_study(given), given.run, say, given.restart)),
+    "measure": ("perplexities of a trained run, hidden states of the test text", _add_run,
+                lambda given, say: steps.measure(given.run, say)),
+    "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,
+                 lambda given, say: steps.spectrum(given.run, say)),
+    "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_study_run,
+                lambda given, say: steps.wordsim(_study(given), given.run, say)),
+    "synthetic": ("ranks of untrained models", _add_study, lambda given, say: steps.synthetic(_study(given), say)),
+    "collect": ("all runs' numbers as tidy records", _add_study, _collect),
+    "table": ("one table, measured beside published", _add_experiment, _table),
+    "figure": ("one figure and its data", _add_experiment, _figure),
+    "report": ("the study's page, from what is in results/ now", _add_study, _report),
+    "summary": ("a small result table, and where the report is", _add_study, _summary),
+}  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's grammar."""
+    top = argparse.ArgumentParser(prog="softmax_bottleneck", description=__doc__, epilog=EPILOG)
+    commands = top.add_subparsers(required=True, metavar="STEP")
+    for name, (about, add, call) in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", epilog=EPILOG)
+        add(command)
+        command.add_argument("--log", type=Path, help="also append what is printed to this file")
+        command.set_defaults(call=call)
+    return top
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""What a run will cost, before it is started: arithmetic, hours, memory and disk, from its settings alone.
+
+Rates are rough on purpose and stated: the plan is for deciding where to run, not for a bill.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softmax_bottleneck.config import Run
+
+# Sustained float32 rates assumed (multiply-adds counted as two), in FLOP/s.
+RATES = {"cpu": 60e9, "gpu": 20e12}
+STEP_OVERHEAD_S = {"cpu": 4e-3, "gpu": 6e-3}  # calls, launches and dropout masks of one update
+BACKWARD = 3  # forward + backward is about three forward passes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Estimate of one training run.
+
+    flops: of the whole training. cpu_h, gpu_h: hours at the assumed rates. memory_gb: largest working set.
+    disk_gb: weights, two resume states, the hidden states of the test text.
+    """
+
+    flops: float
+    cpu_h: float
+    gpu_h: float
+    memory_gb: float
+    disk_gb: float
+
+
+def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int) -> Cost:
+    """Cost of a run with so many trainable parameters on a corpus with so many tokens per split."""
+    components = int(run.head.options.get("components", 1))
+    rows = components if run.head.name != "moc" else 1
+    decoder = 2 * run.body.embedding_size * vocabulary_size * rows
+    others = 2 * max(0, parameters - run.body.embedding_size * vocabulary_size)
+    per_epoch = (BACKWARD * tokens["train"] + tokens["valid"]) * (decoder + others)
+    flops = float(run.schedule.epochs) * per_epoch
+    updates = run.schedule.epochs * tokens["train"] / (run.schedule.batch_size * run.schedule.bptt)
+    hours = {kind: (flops / rate + updates * STEP_OVERHEAD_S[kind]) / 3600 for kind, rate in RATES.items()}
+    weights_gb = 4e-9 * parameters
+    hidden_gb = 4e-9 * tokens["test"] * run.body.context_size
+    activations_gb = 4e-9 * run.schedule.batch_size * run.schedule.bptt * run.body.hidden_size * run.body.layers * 10
+    return Cost(flops, hours["cpu"], hours["gpu"], 4 * weights_gb + activations_gb + 0.3, 7 * weights_gb + hidden_gb)

@@ -1,0 +1,110 @@
+"""The plan of a study: which runs each experiment needs, how many are done, and what the rest costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softmax_bottleneck import artefacts
+from softmax_bottleneck.config import Dataset, Run, Study, load_dataset
+from softmax_bottleneck.costs import Cost, estimate
+
+
+@dataclass(frozen=True)
+class Size:
+    """Tokens per split and number of word types of a corpus."""
+
+    tokens: dict[str, int]
+    vocabulary_size: int
+
+
+def size_of(dataset: Dataset) -> Size:
+    """Size of a corpus: counted when it is tokenised, else as declared in its YAML."""
+    marker = artefacts.tokens_folder(dataset.name) / "corpus.json"
+    if marker.exists():
+        facts = artefacts.read_json(marker)
+        return Size(facts["tokens"], facts["vocabulary_size"])
+    if "tokens" in dataset.expected:
+        return Size(dict(dataset.expected["tokens"]), int(dataset.expected["vocabulary_size"]))
+    if dataset.language:
+        tokens = {split: int(dataset.language[f"{split}_tokens"]) for split in ("train", "valid", "test")}
+        return Size(tokens, int(dataset.language["vocabulary_size"]))
+    if dataset.base:
+        whole = size_of(load_dataset(dataset.base, dataset.folder))
+        cut = {"train": int(dataset.train_tokens or whole.tokens["train"])}
+        return Size(whole.tokens | cut, int(dataset.vocabulary_size or whole.vocabulary_size))
+    return _size_of_files(dataset)
+
+
+def _size_of_files(dataset: Dataset) -> Size:
+    """A user's own corpus before it is tokenised: count its words."""
+    from softmax_bottleneck import corpus
+
+    splits = {
+        split: corpus.read_split(dataset.folder / dataset.files[f"{split}.txt"]["path"])
+        for split in ("train", "valid", "test")
+    }
+    words = {word for tokens in splits.values() for word in tokens}
+    return Size({split: len(tokens) for split, tokens in splits.items()}, len(words))
+
+
+def is_done(run: Run) -> bool:
+    """Whether training has ended (also as diverged)."""
+    return (artefacts.run_folder(run.path) / "done.json").exists()
+
+
+def parameters(run: Run, vocabulary_size: int) -> int:
+    """Trainable parameters, counted on a model that holds no memory.
+
+    Raises:
+        UserError: an option of the head or body does not fit.
+    """
+    from softmax_bottleneck.model import build, count_parameters
+
+    return count_parameters(build(run, vocabulary_size, "meta"))
+
+
+def costs(study: Study) -> dict[str, tuple[int, Cost]]:
+    """Parameters and cost of every needed run, by path; equal settings are counted once."""
+    known: dict[str, tuple[int, Cost]] = {}
+    found = {}
+    sizes = {name: size_of(dataset) for name, dataset in study.datasets.items()}
+    for run in study.needed:
+        key = f"{run.dataset}/{run.model}"
+        if key not in known:
+            size = sizes[run.dataset]
+            count = parameters(run, size.vocabulary_size)
+            known[key] = (count, estimate(run, count, size.tokens, size.vocabulary_size))
+        found[run.path] = known[key]
+    return found
+
+
+def text(study: Study) -> str:
+    """The plan as a person reads it."""
+    cost = costs(study)
+    lines = [f"{study.name}: {study.title}", ""]
+    lines += [f"{'experiment':34} {'artefact':22} {'runs':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9} {'disk GB':>8}"]
+    lines += [_line(e.id, e.artefact, study.runs_of(e), cost) for e in study.experiments]
+    lines += [_line("all together (each run once)", "", study.needed, cost), ""]
+    lines += [f"{'model':34} {'dataset':22} {'seeds':>5} {'parameters':>15} {'GPU h/run':>10} {'CPU h/run':>10}"]
+    for dataset, model in dict.fromkeys((run.dataset, run.model) for run in study.needed):
+        runs = [run for run in study.needed if (run.dataset, run.model) == (dataset, model)]
+        count, one = cost[runs[0].path]
+        lines += [f"{model:34} {dataset:22} {len(runs):5} {count:15,} {one.gpu_h:10.2f} {one.cpu_h:10.2f}"]
+    lines += ["", "Hours are estimates for runs not done, at 20 TFLOP/s (GPU) or 60 GFLOP/s (one CPU core)."]
+    return "\n".join(lines)
+
+
+def _line(name: str, artefact: str, runs: tuple[Run, ...], cost: dict[str, tuple[int, Cost]]) -> str:
+    left = [run for run in runs if not is_done(run)]
+    gpu_h, cpu_h, disk_gb = (sum(getattr(cost[r.path][1], key) for r in left) for key in ("gpu_h", "cpu_h", "disk_gb"))
+    done = len(runs) - len(left)
+    return f"{name:34} {artefact:22} {len(runs):5} {done:5} {gpu_h:8.1f} {cpu_h:9.1f} {disk_gb:8.2f}"
+
+
+def facts(study: Study) -> dict[str, Any]:
+    """The plan for machines: per experiment its runs, per run its parameters and cost."""
+    cost = costs(study)
+    runs = {path: {"parameters": count, **vars(one)} for path, (count, one) in cost.items()}
+    experiments: dict[str, list[str]] = {e.id: [run.path for run in study.runs_of(e)] for e in study.experiments}
+    return {"study": study.name, "experiments": experiments, "runs": runs}
