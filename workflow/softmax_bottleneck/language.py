@@ -281,8 +281,8 @@ class Language:
     def similarity_VV(self) -> Floats:
         """Similarity of words as next words: how far the same contexts favour both.
 
-        The Pearson correlation, over contexts weighted by how often they occur, of log P*(v|c) - sum_u p(u) log P*(u|c);
-        p is the long-run frequency of words (the subtraction removes log Z, which all words share).
+        The Pearson correlation, over contexts weighted by how often they occur, of log P*(v|c) less its mean over words,
+        weighted likewise (the subtraction removes log Z, which all words share).
         """
         score_CV = self.log_law_CV - (self.log_law_CV @ self.unigram_V)[:, None]
         score_CV -= self.weight_C @ score_CV
@@ -421,8 +421,8 @@ def write_language(settings: LanguageSettings, folder: Path) -> None:
             raise UserError(
                 f"language: train_tokens: {settings.train_tokens} draws miss {missing} words; ask for more tokens"
             )
-        text = " ".join(language.words[i] for i in ids)
-        artefacts.write_text(folder / f"{split}.txt", text.replace(f" {EOS} ", "\n").replace(f" {EOS}", "\n"))
+        text = "".join("\n" if i == 0 else f"{language.words[i]} " for i in ids.tolist())
+        artefacts.write_text(folder / f"{split}.txt", text.replace(" \n", "\n"))
     rows = [f"{one}\t{other}\t{score}\n" for one, other, score in language.word_similarity()]
     artefacts.write_text(folder / SIMILARITY_FILE, "".join(rows))
     _write_truth(folder / TRUTH_FILE, Truth(language, states))
