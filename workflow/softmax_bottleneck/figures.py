@@ -1,0 +1,612 @@
+"""Figures: records, epoch logs and spectra as SVG, in a light and a dark dress, with the data beside them.
+
+The same input gives the same bytes: no dates, fixed ids, text as outlines. One palette serves every figure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+mpl.use("Agg")  # seaborn imports pyplot, which would look for a screen
+
+import seaborn as sns
+
+from softmax_bottleneck import artefacts, records, statistics, tables
+from softmax_bottleneck.config import Experiment, Run, Study, did_you_mean
+from softmax_bottleneck.errors import DataError, UserError
+from softmax_bottleneck.records import Records
+from softmax_bottleneck.tables import Source, label
+
+# Colours readable on white and on near-black, told apart with the common colour-vision deficiencies (after Okabe and Ito).
+PALETTE: Mapping[str, str] = {
+    "softmax": "#808489",
+    "ss": "#e69f00",
+    "gss": "#d55e00",
+    "lms-plif": "#009e73",
+    "lms-plif-frozen": "#7ccbae",
+    "moc": "#56b4e9",
+    "mos": "#2f7fd1",
+    "moss": "#cc79a7",
+}
+SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
+MARKERS = "osD^vPXh"
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+POINTS = 240  # of a curve that is drawn thinned
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of everything that is not a model."""
+
+    paper: str
+    ink: str
+    muted: str
+    grid: str
+
+
+LIGHT = Theme("#ffffff", "#1c2024", "#5d656e", "#e3e6ea")
+DARK = Theme("#16191d", "#e6e9ec", "#a3abb3", "#33393f")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a view made: the canvas, the numbers in it, a description in words, and what is missing or counted."""
+
+    canvas: Canvas
+    data: pd.DataFrame
+    alt: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A finished figure; `svg` and `dark` are whole SVG documents, `csv` the numbers drawn."""
+
+    id: str
+    source: str
+    artefact: str
+    title: str
+    caption: str
+    alt: str
+    note: str
+    svg: str
+    dark: str
+    csv: str
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one model is drawn in every figure."""
+
+    colour: str
+    marker: str
+    dash: Any
+
+
+def styles(models: Sequence[str]) -> dict[str, Style]:
+    """A colour, marker and line per model: fixed for known names, else chosen by the name from the spare colours.
+
+    Models share no colour as long as there are spare ones.
+    """
+    free = list(SPARE)
+    found = {}
+    for index, model in enumerate(models):
+        colour = PALETTE.get(model)
+        if colour is None:
+            pool = free or list(SPARE)
+            colour = pool[int(hashlib.sha256(model.encode()).hexdigest(), 16) % len(pool)]
+            free = [other for other in pool if other != colour]
+        found[model] = Style(colour, MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+    return found
+
+
+# --- canvas ---------------------------------------------------------------------------------------------------------
+def _settings(theme: Theme) -> dict[str, Any]:
+    plain = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), theme.ink)
+    return plain | {
+        "svg.hashsalt": "softmax-bottleneck",
+        "svg.fonttype": "path",
+        "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+        "font.family": ["DejaVu Sans"],
+        "font.size": 10,
+        "axes.titlesize": 10.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelsize": 9.5,
+        "axes.unicode_minus": True,
+        "xtick.labelsize": 9,
+        "ytick.labelsize": 9,
+        "legend.fontsize": 9.5,
+        "legend.frameon": False,
+        "figure.facecolor": theme.paper,
+        "axes.facecolor": theme.paper,
+        "savefig.facecolor": theme.paper,
+        "axes.edgecolor": theme.muted,
+        "xtick.color": theme.muted,
+        "ytick.color": theme.muted,
+        "grid.color": theme.grid,
+        "grid.linewidth": 0.8,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+
+
+def _panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
+    """A canvas of rows x columns axes, each `width` x `height` inches."""
+    canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
+    return canvas, canvas.subplots(rows, columns, squeeze=False)
+
+
+def _empty(axes: Axes, words: str, theme: Theme) -> None:
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, words, ha="center", va="center", color=theme.muted, transform=axes.transAxes, wrap=True)
+
+
+def _legend(canvas: Canvas, study: Study, models: Sequence[str], *, lines: bool) -> None:
+    drawn = styles(models)
+    handles = [
+        Line2D([], [], color=s.colour, linestyle=s.dash, linewidth=2.2, label=label(study, model))
+        if lines
+        else Line2D([], [], color=s.colour, marker=s.marker, linestyle="none", markersize=7, label=label(study, model))
+        for model, s in drawn.items()
+    ]
+    if handles:
+        canvas.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4 if lines else 6))
+
+
+def _power(value: float, _position: object = None) -> str:
+    """A tick of a log axis: 10⁻³, or 2·10⁻³ between the powers."""
+    if value <= 0:
+        return ""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    factor = value / 10**exponent
+    power = f"10{str(exponent).translate(SUPERSCRIPT)}"
+    return power if abs(factor - 1) < 1e-6 else f"{factor:.3g}·{power}"
+
+
+def _integer(value: float, _position: object = None) -> str:
+    return f"{value:,.0f}".replace(",", "\u2009")
+
+
+def _svg(canvas: Canvas) -> str:
+    buffer = io.StringIO()
+    canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
+    return buffer.getvalue()
+
+
+def _runs(source: Source, dataset: str) -> list[Run]:
+    return [run for run in source.study.runs_of(source.experiment) if run.dataset == dataset]
+
+
+def _usable(source: Source, dataset: str) -> list[Run]:
+    """Runs of the experiment whose numbers are in the records, in the plan's order."""
+    known = set(source.records.rows["run_id"])
+    return [run for run in _runs(source, dataset) if run.run_id in known]
+
+
+def _count_note(source: Source) -> str:
+    planned = [run for dataset in source.experiment.datasets for run in _runs(source, dataset)]
+    have = sum(len(_usable(source, dataset)) for dataset in source.experiment.datasets)
+    return f"{have} of {len(planned)} planned runs are in this figure."
+
+
+def _title(source: Source, dataset: str) -> str:
+    return source.study.datasets[dataset].title
+
+
+# --- spectra --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Spectrum:
+    run: Run
+    relative: NDArray[np.float64]  # sigma / sigma_max, descending
+    tolerance: float  # of the Press rank, divided by sigma_max; nan when unknown
+
+
+def _spectra(source: Source, dataset: str) -> list[_Spectrum]:
+    found = []
+    for run in _usable(source, dataset):
+        path = artefacts.run_folder(run.path) / "spectrum.npz"
+        try:
+            sigma = np.asarray(artefacts.read_npz(path)["singular_values"], dtype=np.float64)
+        except DataError:
+            continue
+        if sigma.size and sigma[0] > 0:
+            facts = [source.records.values(dataset, run.model, key) for key in ("rank_tolerance", "sigma_max")]
+            ends = [values.get(run.seed, math.nan) for values in facts]
+            found.append(_Spectrum(run, sigma / sigma[0], ends[0] / ends[1]))
+    return found
+
+
+def spectrum(source: Source, theme: Theme) -> Drawing:
+    """Singular values relative to the largest: the first ones on a linear axis, all of them on a log axis."""
+    datasets = source.experiment.datasets
+    canvas, axes = _panels(len(datasets), 2, 4.7, 3.5)
+    rows: list[tuple[object, ...]] = []
+    for (left, right), dataset in zip(axes, datasets, strict=True):
+        spectra = _spectra(source, dataset)
+        if spectra:
+            _draw_first(source, left, spectra, _title(source, dataset))
+            _draw_all(source, right, spectra, theme)
+            rows += _spectrum_rows(spectra)
+        else:
+            _empty(left, f"{_title(source, dataset)}: no singular values yet", theme)
+            right.set_axis_off()
+    models = [m for m in source.experiment.models if any(row[1] == m for row in rows)]
+    _legend(canvas, source.study, models, lines=True)
+    data = pd.DataFrame(rows, columns=["dataset", "model", "seed", "index", "relative_singular_value"])
+    return Drawing(canvas, data, _spectrum_alt(source, data), _count_note(source))
+
+
+def _indices(length: int, cliffs: Iterable[int] = ()) -> NDArray[np.intp]:
+    """Indices (from 0) of a thinned curve: the first ones all, then evenly, and densely around every cliff."""
+    near = [np.arange(cliff - 4, cliff + 5) for cliff in cliffs]
+    chosen = np.unique(np.concatenate([np.arange(40), np.linspace(0, length - 1, POINTS).astype(int), *near]))
+    return chosen[(chosen >= 0) & (chosen < length)]
+
+
+def _cliff(item: _Spectrum) -> list[int]:
+    return [] if math.isnan(item.tolerance) else [int(np.sum(item.relative > item.tolerance))]
+
+
+def _spectrum_rows(spectra: list[_Spectrum]) -> list[tuple[object, ...]]:
+    return [
+        (item.run.dataset, item.run.model, item.run.seed, int(index) + 1, float(item.relative[index]))
+        for item in spectra
+        for index in _indices(len(item.relative), _cliff(item))
+    ]
+
+
+def _draw_curves(
+    source: Source, axes: Axes, spectra: list[_Spectrum], curve: Callable[[_Spectrum], NDArray[np.float64]]
+) -> None:
+    """Thin lines for runs, a thick one for each model's mean."""
+    drawn = styles(source.experiment.models)
+    for model, style in drawn.items():
+        own = [item for item in spectra if item.run.model == model]
+        if not own:
+            continue
+        length = min(len(curve(item)) for item in own)
+        index = _indices(length, [cliff for item in own for cliff in _cliff(item)])
+        values = np.array([curve(item)[index] for item in own])
+        for line in values if len(own) > 1 else ():
+            axes.plot(index + 1, line, color=style.colour, linewidth=0.6, alpha=0.45)
+        axes.plot(index + 1, values.mean(axis=0), color=style.colour, linestyle=style.dash, linewidth=1.9)
+
+
+def _draw_first(source: Source, axes: Axes, spectra: list[_Spectrum], title: str) -> None:
+    first = int(source.experiment.options.get("first", 500))
+    _draw_curves(source, axes, spectra, lambda item: item.relative[:first])
+    longest = max(len(item.relative) for item in spectra)
+    axes.set(xlim=(0, min(first, longest)), ylim=(0, float(source.experiment.options.get("top", 0.2))))
+    axes.set(title=title, xlabel=f"index (first {min(first, longest)})", ylabel="σ / σ max")
+
+
+def _draw_all(source: Source, axes: Axes, spectra: list[_Spectrum], theme: Theme) -> None:
+    tolerances = [item.tolerance for item in spectra if not math.isnan(item.tolerance)]
+    floor = (min(tolerances) if tolerances else 1e-5) / 300
+    _draw_curves(source, axes, spectra, lambda item: np.maximum(item.relative, floor / 10))
+    axes.set_yscale("log")
+    axes.set(ylim=(floor, 1.5), xlim=(0, max(len(item.relative) for item in spectra)), xlabel="index (all)")
+    axes.set_title("all, log axis")
+    axes.yaxis.set_major_formatter(FuncFormatter(_power))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axes.xaxis.set_major_formatter(FuncFormatter(_integer))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    if tolerances:
+        tolerance = float(np.median(tolerances))
+        axes.axhline(tolerance, color=theme.ink, linestyle=(0, (4, 3)), linewidth=1)
+        spot = (0.99, tolerance * 1.15)
+        axes.text(*spot, "Press tolerance", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8.5)
+
+
+def _spectrum_alt(source: Source, data: pd.DataFrame) -> str:
+    if data.empty:
+        return "No singular values have been computed yet."
+    words = []
+    for (dataset, model), part in data.groupby(["dataset", "model"], sort=False):
+        ranks = source.values(dataset, model, "rank_press").values()
+        mean = tables.mean_of(ranks)
+        if mean:
+            words.append(f"{label(source.study, model)} {mean.mean:.0f} of {part['index'].max()} above the tolerance")
+    return "Falling curves of relative singular values per model. " + "; ".join(words) + "."
+
+
+# --- learning curves ------------------------------------------------------------------------------------------------
+def learning_curves(source: Source, theme: Theme) -> Drawing:
+    """Validation perplexity by epoch, from the epoch logs of all runs, finished or not."""
+    datasets = source.experiment.datasets
+    canvas, axes = _panels(len(datasets), 1, 8.6, 3.9)
+    frames = [_epochs(source, dataset) for dataset in datasets]
+    for (panel,), dataset, frame in zip(axes, datasets, frames, strict=True):
+        if frame.empty:
+            _empty(panel, f"{_title(source, dataset)}: no epoch finished yet", theme)
+        else:
+            _draw_epochs(source, panel, frame, theme)
+            panel.set(title=_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
+    data = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=EPOCH_COLUMNS)
+    _legend(canvas, source.study, _in_order(source, data), lines=True)
+    return Drawing(canvas, data, _epochs_alt(source, data), f"{data['run'].nunique()} runs are in this figure.")
+
+
+EPOCH_COLUMNS = ["dataset", "model", "seed", "run", "epoch", "phase", "train_ppl", "valid_ppl"]
+
+
+def _in_order(source: Source, data: pd.DataFrame) -> list[str]:
+    present = set(data["model"])
+    return [model for model in source.experiment.models if model in present]
+
+
+def _epochs(source: Source, dataset: str) -> pd.DataFrame:
+    rows = []
+    for run in _runs(source, dataset):
+        log = {}
+        for line in artefacts.read_lines(artefacts.run_folder(run.path) / "epochs.jsonl"):
+            log[line.get("epoch")] = line  # an epoch repeated after a resume counts once
+        for epoch, line in sorted(log.items()):
+            numbers = [line.get(key) for key in ("train_ppl", "valid_ppl")]
+            rows.append((dataset, run.model, run.seed, run.path, epoch, line.get("phase"), *numbers))
+    frame = pd.DataFrame(rows, columns=EPOCH_COLUMNS).astype({"train_ppl": float, "valid_ppl": float})
+    return frame[np.isfinite(frame["valid_ppl"])]
+
+
+def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame, theme: Theme) -> None:
+    drawn = styles(source.experiment.models)
+    for model in _in_order(source, frame):
+        own, style = frame[frame["model"] == model], drawn[model]
+        alone = own["run"].nunique() == 1
+        for _, run in own.groupby("run", sort=True):
+            axes.plot(run["epoch"], run["valid_ppl"], color=style.colour, linewidth=0.7, alpha=0 if alone else 0.5)
+            switched = run[(run["phase"] == "asgd") & (run["phase"].shift() == "sgd")]
+            before = run[run["epoch"].isin(switched["epoch"] - 1)]
+            axes.plot(before["epoch"], before["valid_ppl"], "o", color=style.colour, markersize=5, mec=theme.paper)
+        complete = own.groupby("epoch")["valid_ppl"].agg(["mean", "count"])
+        mean = complete[complete["count"] == own["run"].nunique()]["mean"]  # never a mean of fewer runs further right
+        axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
+    best = float(frame["valid_ppl"].min())
+    axes.set_ylim(best * 0.97, min(float(frame["valid_ppl"].max()) * 1.03, best * 2.5))
+    axes.set_xlim(left=float(frame["epoch"].min()))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _epochs_alt(source: Source, data: pd.DataFrame) -> str:
+    if data.empty:
+        return "No epoch has finished yet."
+    words = []
+    for (dataset, model), own in data.groupby(["dataset", "model"], sort=False):
+        best = own.groupby("run")["valid_ppl"].min().mean()
+        words.append(f"{label(source.study, model)} on {_title(source, dataset)} {best:.1f}")
+    return "Falling curves of validation perplexity; mean of the runs' best: " + "; ".join(words) + "."
+
+
+# --- rank against perplexity ----------------------------------------------------------------------------------------
+def rank_perplexity(source: Source, theme: Theme) -> Drawing:
+    """Press rank against test perplexity, a dot per run, a cross per published mean.
+
+    Published crosses share the axes only where the setting is the same; else they have a panel of their own.
+    """
+    datasets = source.experiment.datasets
+    frames = [_pairs(source, dataset) for dataset in datasets]
+    canvas, axes = _panels(len(datasets), 2, 4.7, 3.7)
+    notes = []
+    for (left, right), dataset, frame in zip(axes, datasets, frames, strict=True):
+        measured, published = (frame[frame["origin"] == origin] for origin in ("measured", "published"))
+        shared = not frame.empty and all(source.same(dataset, model) for model in source.experiment.models)
+        _scatter(source, left, frame if shared else measured, f"{_title(source, dataset)}: measured", theme)
+        _scatter(source, right, published, "paper, full size", theme)
+        notes.append(f"{_title(source, dataset)}: {_correlation(measured)}")
+    data = pd.concat(frames, ignore_index=True)
+    _legend(canvas, source.study, _in_order(source, data), lines=False)
+    note = "Pearson correlation of test perplexity and Press rank over the runs. " + "; ".join(notes) + "."
+    return Drawing(canvas, data, f"Scatter plot of Press rank against test perplexity. {note}", note)
+
+
+PAIR_COLUMNS = ["dataset", "model", "origin", "seed", "test_ppl", "rank_press"]
+
+
+def _pairs(source: Source, dataset: str) -> pd.DataFrame:
+    rows: list[tuple[object, ...]] = []
+    corpus = tables.published_dataset(source.study.datasets[dataset])
+    for model in source.experiment.models:
+        ppl, rank = (source.values(dataset, model, metric) for metric in ("test_ppl", "rank_press"))
+        rows += [(dataset, model, "measured", seed, ppl[seed], rank[seed]) for seed in ppl if seed in rank]
+        pair = [source.find_published(corpus, model, metric) for metric in ("test_ppl", "rank_press")]
+        numbers = [one.number for one in pair if one is not None and one.number is not None]
+        if len(numbers) == 2:
+            rows.append((dataset, model, "published", None, *numbers))
+    return pd.DataFrame(rows, columns=PAIR_COLUMNS).astype({"test_ppl": float, "rank_press": float, "seed": "Int64"})
+
+
+def _scatter(source: Source, axes: Axes, frame: pd.DataFrame, title: str, theme: Theme) -> None:
+    if frame.empty:
+        _empty(axes, f"{title}: nothing to show", theme)
+        return
+    for model, style in styles(source.experiment.models).items():
+        own = frame[frame["model"] == model]
+        runs, paper = own[own["origin"] == "measured"], own[own["origin"] == "published"]
+        dot = {"color": style.colour, "marker": style.marker, "markersize": 6.5, "mec": theme.paper, "mew": 0.7}
+        axes.plot(runs["test_ppl"], runs["rank_press"], linestyle="none", **dot)
+        cross = {"marker": "x", "markersize": 8, "mew": 2, "alpha": 0.75}
+        axes.plot(paper["test_ppl"], paper["rank_press"], linestyle="none", color=style.colour, **cross)
+    axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
+    axes.margins(0.12)
+    axes.yaxis.set_major_formatter(FuncFormatter(_integer))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+
+
+def _correlation(frame: pd.DataFrame) -> str:
+    result = statistics.pearson(frame["test_ppl"], frame["rank_press"], np.random.default_rng(0))
+    if result.r is None:
+        return result.reason
+    ends = [f"{end:+.2f}" for end in (result.low, result.high) if end is not None]
+    interval = f"95 % interval {' to '.join(ends)}, " if ends else ""
+    return f"r = {result.r:+.2f} ({interval}n = {result.n})".replace("-", "−")
+
+
+# --- known truth ----------------------------------------------------------------------------------------------------
+def truth(source: Source, theme: Theme) -> Drawing:
+    """Test perplexity beside the entropy bound, Press rank beside the true rank, on the known-truth languages."""
+    known = [d for d in source.experiment.datasets if source.study.datasets[d].kind == "language"]
+    models = source.experiment.models
+    canvas, axes = _panels(max(len(known), 1), 2, 4.7, 0.42 * len(models) + 1.5)
+    if not known:
+        _empty(axes[0][0], "This study has no known-truth language", theme)
+        axes[0][1].set_axis_off()
+    rows: list[tuple[object, ...]] = []
+    for (left, right), dataset in zip(axes, known, strict=False):
+        bound, rank = (tables.exact_value(source.records, dataset, key) for key in ("entropy_ppl", "rank_truth"))
+        for panel, metric, exact, words in (
+            (left, "test_ppl", bound, "best possible"),
+            (right, "rank_press", rank, "rank of the law"),
+        ):
+            rows += _strip(source, panel, dataset, metric, exact, words, theme)
+        left.set(title=_title(source, dataset), xlabel="test perplexity")
+        right.set(title="rank of log P", xlabel="Press rank")
+        right.tick_params(labelleft=False)
+    data = pd.DataFrame(rows, columns=["dataset", "model", "metric", "seed", "value", "exact"])
+    return Drawing(canvas, data, _truth_alt(source, data), _count_note(source))
+
+
+def _strip(
+    source: Source, axes: Axes, dataset: str, metric: str, exact: float | None, words: str, theme: Theme
+) -> list[tuple[object, ...]]:
+    """One line per model: a dot per run and a bar at their mean; a dashed line at the exact value."""
+    rows: list[tuple[object, ...]] = []
+    for height, (model, style) in enumerate(styles(source.experiment.models).items()):
+        values = source.values(dataset, model, metric)
+        axes.plot(list(values.values()), [height] * len(values), style.marker, color=style.colour, alpha=0.8, markersize=6)
+        mean = tables.mean_of(values.values())
+        if mean:
+            axes.plot([mean.mean] * 2, [height - 0.32, height + 0.32], color=style.colour, linewidth=2.4)
+        rows += [(dataset, model, metric, seed, value, exact) for seed, value in values.items()]
+    names = [label(source.study, model) for model in source.experiment.models]
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", labelsize=10, labelcolor=theme.ink, length=0)
+    axes.set_ylim(len(names) - 0.4, -0.95)
+    axes.grid(visible=False, axis="y")
+    axes.margins(x=0.08)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    if exact is not None:
+        axes.axvline(exact, color=theme.ink, linestyle=(0, (4, 3)), linewidth=1.2)
+        left = exact < sum(axes.get_xlim()) / 2
+        text = f" {words} {exact:.4g} "
+        axes.text(exact, -0.9, text, ha="left" if left else "right", va="top", fontsize=8.5)
+    return rows
+
+
+def _truth_alt(source: Source, data: pd.DataFrame) -> str:
+    if data.empty:
+        return "No run on a known-truth language has finished yet."
+    words = []
+    for (dataset, metric), part in data.groupby(["dataset", "metric"], sort=False):
+        means = "; ".join(
+            f"{label(source.study, str(model))} {own['value'].mean():.4g}"
+            for model, own in part.groupby("model", sort=False)
+        )
+        exact = part["exact"].iloc[0]
+        words.append(f"{_title(source, dataset)}, {metric} (exact {exact:.4g}): {means}")
+    return "Dots by model. " + ". ".join(words) + "."
+
+
+# --- win matrices ---------------------------------------------------------------------------------------------------
+def wins(source: Source, theme: Theme) -> Drawing:
+    """Heat maps of benchmarks won, measured and published side by side."""
+    parts = tables.wins(source)
+    canvas, axes = _panels(len(parts), 2, 4.7, 0.44 * len(source.experiment.models) + 2.1)
+    rows: list[tuple[object, ...]] = []
+    for panels, part in zip(axes, parts, strict=True):
+        measured = [[cell.measured.mean if cell.measured else math.nan for cell in row.cells] for row in part.rows]
+        published = [[_published_number(cell) for cell in row.cells] for row in part.rows]
+        same = all(row.same for row in part.rows)
+        titles = (f"{part.title}: measured", "paper" if same else "paper, full size")
+        for panel, values, title in zip(panels, (measured, published), titles, strict=True):
+            _heat(source, panel, np.array(values, dtype=float), title, theme)
+        rows += [
+            (part.dataset, a.key, b.key, x, y)
+            for a, xs, ys in zip(part.rows, measured, published, strict=True)
+            for b, x, y in zip(part.rows, xs, ys, strict=True)
+            if a.key != b.key
+        ]
+    data = pd.DataFrame(rows, columns=["dataset", "model", "over", "measured", "published"])
+    return Drawing(canvas, data, _wins_alt(source, data), _count_note(source))
+
+
+def _published_number(cell: tables.Cell) -> float:
+    number = cell.published.number if cell.published else None
+    return math.nan if number is None else number
+
+
+def _heat(source: Source, axes: Axes, values: NDArray[np.float64], title: str, theme: Theme) -> None:
+    if np.isnan(values).all():
+        _empty(axes, f"{title}: nothing to show", theme)
+        return
+    names = [label(source.study, model) for model in source.experiment.models]
+    colours = sns.color_palette("blend:#f3f6f9,#2f7fd1" if theme is LIGHT else "blend:#20262c,#3f8fe0", as_cmap=True)
+    look = {"annot": True, "fmt": ".0f", "cbar": False, "square": True, "linewidths": 1.5, "linecolor": theme.paper}
+    sns.heatmap(values, ax=axes, cmap=colours, vmin=0, xticklabels=names, yticklabels=names, **look)
+    axes.grid(visible=False)
+    axes.set(title=title, xlabel="over", ylabel="")
+    axes.tick_params(length=0, labelcolor=theme.ink)
+    axes.tick_params(axis="x", rotation=40)
+    axes.tick_params(axis="y", rotation=0)
+
+
+def _wins_alt(source: Source, data: pd.DataFrame) -> str:
+    if data["measured"].isna().all():
+        return "Heat maps of benchmarks won; no word-similarity result yet, published counts only."
+    words = []
+    for (dataset, model), own in data.groupby(["dataset", "model"], sort=False):
+        words.append(f"{label(source.study, str(model))} on {_title(source, dataset)}: {own['measured'].sum():.0f}")
+    return "Heat maps of benchmarks won by the row's model; wins over all others: " + "; ".join(words) + "."
+
+
+# --- experiments ----------------------------------------------------------------------------------------------------
+VIEWS: Mapping[str, Callable[[Source, Theme], Drawing]] = {
+    "spectrum": spectrum,
+    "learning-curves": learning_curves,
+    "rank-perplexity": rank_perplexity,
+    "truth": truth,
+    "wins": wins,
+}
+
+
+def build(study: Study, experiment: Experiment, found: Records) -> Figure:
+    """The figure of an experiment in both dresses (UserError for a view there is not)."""
+    if experiment.view not in VIEWS:
+        hint = did_you_mean(experiment.view, list(VIEWS))
+        raise UserError(f"experiment {experiment.id}: view: unknown {experiment.view!r}{hint}")
+    source = tables.source_of(study, experiment, found)
+    pages = []
+    for theme in (LIGHT, DARK):
+        with mpl.rc_context(_settings(theme)):
+            drawing = VIEWS[experiment.view](source, theme)
+            pages.append(_svg(drawing.canvas))
+    texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
+    return Figure(*texts, drawing.alt, drawing.note, *pages, csv=records.to_csv(drawing.data))
+
+
+def make(study: Study, name: str) -> Path:
+    """Write figures/<name>.svg, -dark.svg and .csv from what is in results/ now; return the path of the SVG."""
+    figure = build(study, tables.experiment_of(study, name, "figure"), records.collect(study))
+    path = artefacts.study_folder(study.name) / "figures" / f"{name}.svg"
+    artefacts.write_text(path.with_suffix(".csv"), figure.csv)
+    artefacts.write_text(path.with_name(f"{name}-dark.svg"), figure.dark)
+    artefacts.write_text(path, figure.svg)
+    return path

@@ -1,0 +1,287 @@
+"""From finished runs to tidy records: one row per measured number, one state per planned run.
+
+Paths come from the plan, so a result that no planned run made (another setting, older code) is never read. A run that is
+not there, or diverged, or whose files are damaged, becomes a state with its reason; its numbers do not enter any mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from softmax_bottleneck import artefacts
+from softmax_bottleneck.config import Run, Study
+from softmax_bottleneck.errors import DataError
+
+# The nine columns of report/published/*.csv, and where a measured number comes from.
+COLUMNS = ("source", "table", "dataset", "model", "condition", "metric", "value", "std", "n", "seed", "run_id")
+STATE_COLUMNS = (
+    *("dataset", "model", "label", "seed", "run_id", "path", "state", "reason", "epochs", "planned_epochs"),
+    *("best_epoch", "switch_epoch", "wall_s", "interruptions", "hardware"),
+)
+STATES = ("ok", "diverged", "failed", "missing", "unsound")
+DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
+RANK_FACTS = {"m": "rank_rows", "n": "rank_columns", "tolerance": "rank_tolerance", "sigma_max": "sigma_max"}
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything known of a study's runs.
+
+    Attributes:
+        rows: tidy records, columns COLUMNS; numeric columns are floats (value, std) and nullable integers (n, seed).
+        states: one row per planned run in the plan's order, columns STATE_COLUMNS.
+        parents: file below results/runs -> sha256 of what was read.
+        environments: distinct provenance blocks of the runs (git, versions, hardware), in order of appearance.
+    """
+
+    rows: pd.DataFrame
+    states: pd.DataFrame
+    parents: Mapping[str, str] = field(default_factory=dict)
+    environments: tuple[Mapping[str, Any], ...] = ()
+
+    @cached_property
+    def _index(self) -> dict[tuple[str, str, str, str], dict[int, float]]:
+        found: dict[tuple[str, str, str, str], dict[int, float]] = {}
+        measured = self.rows[self.rows["run_id"] != ""]
+        for dataset, model, metric, condition, seed, value in zip(
+            *(measured[key] for key in ("dataset", "model", "metric", "condition", "seed", "value")), strict=True
+        ):
+            found.setdefault((dataset, model, metric, condition), {})[int(seed)] = float(value)
+        return found
+
+    def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
+        """Measured values by seed, in ascending order of seeds; empty when there are none."""
+        return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
+
+    def planned(self, dataset: str, model: str) -> pd.DataFrame:
+        """States of the planned runs of one model on one dataset."""
+        return self.states[(self.states["dataset"] == dataset) & (self.states["model"] == model)]
+
+    @property
+    def synthetic(self) -> pd.DataFrame:
+        """Rows of the experiments that need no training run."""
+        return self.rows[self.rows["run_id"] == ""]
+
+    def conditions(self, metric: str, dataset: str) -> list[str]:
+        """Conditions under which a metric was measured on a dataset, in order of first appearance."""
+        chosen = self.rows[(self.rows["metric"] == metric) & (self.rows["dataset"] == dataset)]
+        return list(dict.fromkeys(chosen["condition"]))
+
+    def counts(self) -> dict[str, int]:
+        """Number of planned runs, and of those in each state."""
+        by_state = self.states["state"].value_counts()
+        return {"planned": len(self.states), **{state: int(by_state.get(state, 0)) for state in STATES}}
+
+
+# --- one run --------------------------------------------------------------------------------------------------------
+@dataclass
+class _Reading:
+    """What the files of one run said."""
+
+    run: Run
+    files: dict[str, Any] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    unsound: str = ""
+
+    def __post_init__(self) -> None:
+        folder = artefacts.run_folder(self.run.path)
+        for name in ("done", "measure", "rank", "wordsim"):
+            path = folder / f"{name}.json"
+            if path.exists():
+                self._read(name, path)
+        stored = _mapping(self.files.get("done", {}).get("run", {})).get("run_id", self.run.run_id)
+        if stored != self.run.run_id:
+            self.unsound = f"done.json belongs to run {stored}"
+
+    def _read(self, name: str, path: Path) -> None:
+        try:
+            content = artefacts.read_json(path)
+        except (DataError, ValueError):
+            content = None
+        if isinstance(content, dict):
+            self.files[name] = content
+            self.hashes[f"{self.run.path}/{path.name}"] = artefacts.sha256_file(path)
+        else:
+            self.unsound = self.unsound or f"{path.name} is damaged: delete it and run its step again"
+
+    def state(self, wordsim: bool) -> tuple[str, str]:
+        """State and reason of the run; `wordsim` says whether its dataset has word-similarity benchmarks."""
+        if self.unsound:
+            return "unsound", self.unsound
+        if "done" not in self.files:
+            return "missing", _unfinished(self.run)
+        for name, content in self.files.items():
+            status = content.get("status", "failed")
+            if status != "ok":
+                reason = content.get("reason") or f"{name}.json says {status}"
+                return ("diverged" if status == "diverged" else "failed"), str(reason)
+        absent = [n for n in ("measure", "rank", *(["wordsim"] if wordsim else [])) if n not in self.files]
+        return ("missing", f"trained; {absent[0]} not done yet") if absent else ("ok", "")
+
+    def numbers(self) -> Iterator[tuple[str, str, str, float, float, int | None]]:
+        """(table, condition, metric, value, std, n) of every number of a sound, finished run."""
+        done, rank = self.files.get("done", {}), self.files.get("rank", {})
+        plain = {
+            "done": {key: done.get(key) for key in DONE_METRICS} | {"wall_s": _mapping(done.get("timing")).get("wall_s")},
+            "measure": _mapping(self.files.get("measure", {}).get("metrics")),
+            "rank": _mapping(rank.get("metrics")) | {new: rank.get(key) for key, new in RANK_FACTS.items()},
+        }
+        for table, metrics in plain.items():
+            yield from ((table, "", m, float(v), math.nan, 1) for m, v in metrics.items() if _is_number(v))
+        for label, result in _mapping(self.files.get("wordsim", {}).get("benchmarks")).items():
+            for metric, value, n in _wordsim_numbers(_mapping(result)):
+                yield "wordsim", f"benchmark={label}", metric, value, math.nan, n
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _wordsim_numbers(result: Mapping[str, Any]) -> Iterator[tuple[str, float, int | None]]:
+    pairs, found = result.get("n_pairs"), result.get("n_found")
+    if _is_number(pairs) and _is_number(found):
+        yield "n_pairs", float(pairs), None
+        yield "n_pairs_not_in_vocab", float(pairs - found), None
+    for key, metric in (("rho", "spearman"), ("low", "spearman_low"), ("high", "spearman_high")):
+        if _is_number(result.get(key)):
+            yield metric, float(result[key]), int(found) if _is_number(found) else None
+
+
+def _unfinished(run: Run) -> str:
+    epochs = artefacts.read_lines(artefacts.run_folder(run.path) / "epochs.jsonl")
+    if not epochs:
+        return "not trained yet"
+    return f"stopped after epoch {epochs[-1].get('epoch', len(epochs))} of {run.schedule.epochs}; it resumes there"
+
+
+def hardware(provenance: Mapping[str, Any]) -> str:
+    """One line on the machines of a provenance block: the devices of its sessions, and the processor."""
+    sessions = provenance.get("sessions") or []
+    devices = [str(session["device"]) for session in sessions if "device" in _mapping(session)]
+    processor = str(_mapping(provenance.get("hardware")).get("cpu", ""))
+    found = [name for name in dict.fromkeys([*devices, processor]) if name]
+    return ", ".join(found) or "unknown"
+
+
+# --- the study ------------------------------------------------------------------------------------------------------
+def collect(study: Study) -> Records:
+    """Read the results of every run that some experiment of the study needs.
+
+    The answer depends on the files alone, not on the order in which they are found.
+    """
+    readings = [_Reading(run) for run in study.needed]
+    rows = [row for reading in readings for row in _run_rows(study, reading)] + _synthetic_rows(study)
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
+    order = ["dataset", "model", "seed", "table", "metric", "condition"]
+    return Records(
+        rows=frame.sort_values(order, kind="stable").reset_index(drop=True),
+        states=pd.DataFrame([_state_row(study, reading) for reading in readings], columns=list(STATE_COLUMNS)),
+        parents={name: digest for reading in readings for name, digest in sorted(reading.hashes.items())},
+        environments=_environments(readings),
+    )
+
+
+def _state(study: Study, reading: _Reading) -> tuple[str, str]:
+    return reading.state(wordsim=bool(study.datasets[reading.run.dataset].wordsim))
+
+
+def _run_rows(study: Study, reading: _Reading) -> Iterator[tuple[object, ...]]:
+    run = reading.run
+    if _state(study, reading)[0] not in ("ok", "missing"):
+        return
+    for table, condition, metric, value, std, n in reading.numbers():
+        yield ("measured", table, run.dataset, run.model, condition, metric, value, std, n, run.seed, run.run_id)
+
+
+def _synthetic_rows(study: Study) -> list[tuple[object, ...]]:
+    """Rows of results/<study>/synthetic.json: experiments that need no training run, one row per draw."""
+    path = artefacts.study_folder(study.name) / "synthetic.json"
+    if not path.exists():
+        return []
+    usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}
+    fixed = {"n": 1, "run_id": ""}
+    return [tuple((usual | row | fixed)[key] for key in COLUMNS) for row in artefacts.read_json(path)["rows"]]
+
+
+def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
+    run, done = reading.run, reading.files.get("done", {})
+    provenance = _mapping(done.get("provenance"))
+    state, reason = _state(study, reading)
+    return {
+        "dataset": run.dataset,
+        "model": run.model,
+        "label": study.labels[run.model],
+        "seed": run.seed,
+        "run_id": run.run_id,
+        "path": run.path,
+        "state": state,
+        "reason": reason,
+        "planned_epochs": run.schedule.epochs,
+        "hardware": hardware(provenance) if done else "",
+        "interruptions": provenance.get("interruptions"),
+        "wall_s": _mapping(done.get("timing")).get("wall_s"),
+        **{key: done.get(key) for key in ("epochs", "best_epoch", "switch_epoch")},
+    }
+
+
+def _environments(readings: list[_Reading]) -> tuple[Mapping[str, Any], ...]:
+    blocks = []
+    for reading in readings:
+        block = _mapping(reading.files.get("done", {}).get("provenance"))
+        facts = {key: block.get(key) for key in ("git", "versions", "hardware", "deterministic") if block.get(key)}
+        if facts and facts not in blocks:
+            blocks.append(facts)
+    return tuple(blocks)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+def write(study: Study, records: Records) -> tuple[Path, Path]:
+    """Write records.parquet, records.csv and states.csv into the study's folder; return the first two."""
+    folder = artefacts.study_folder(study.name)
+    parquet = folder / "records.parquet"
+    artefacts.write_with(parquet, lambda file: records.rows.to_parquet(file, index=False))
+    artefacts.write_text(folder / "records.csv", to_csv(records.rows))
+    artefacts.write_text(folder / "states.csv", to_csv(records.states))
+    return parquet, folder / "records.csv"
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """CSV text that a spreadsheet cannot take for formulas: texts starting with = + - @ get a leading apostrophe."""
+    safe = frame.copy()
+    for name in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[name]):
+            safe[name] = [_plain_text(value) for value in safe[name]]
+    return str(safe.to_csv(index=False, quoting=csv.QUOTE_MINIMAL, lineterminator="\n"))
+
+
+def _plain_text(value: object) -> object:
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS) and not _parses_as_number(value):
+        return f"'{value}"
+    return value
+
+
+def _parses_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """A CSV in which every cell stays text: the words `nan`, `null` and `true` are words."""
+    return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")

@@ -1,0 +1,606 @@
+"""Tables: measured records joined with published numbers, cell by cell.
+
+A table is an experiment's YAML and a view, the function that lays cells out. A difference is computed only where a run's
+settings are those of config/paper.yaml for the same corpus and model; elsewhere the published number stands beside the
+measured one, muted. A cell with missing seeds says how many there are and what became of the others.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+
+from softmax_bottleneck import artefacts, records, statistics
+from softmax_bottleneck.config import Column, Dataset, Experiment, Run, Study, did_you_mean, load_study
+from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.records import Records
+
+PAPER_STUDY = artefacts.ROOT / "config" / "paper.yaml"
+PUBLISHED = artefacts.ROOT / "report" / "published"
+DASH = "—"
+# A p-value is not a mean over runs; these metrics compare the runs of two models.
+TESTS = {"p_value": statistics.student_t, "p_value_welch": statistics.welch_t}
+GAIN = re.compile(r"^(?P<metric>.+)_gain_vs_(?P<baseline>.+)$")
+
+
+# --- cells ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Published:
+    """A published number as it was printed."""
+
+    value: str
+    sd: str = ""
+    n: str = ""
+
+    @property
+    def number(self) -> float | None:
+        """The value as a number; None where the paper prints words (N/A)."""
+        return _number(self.value)
+
+    @property
+    def text(self) -> str:
+        """Value and standard deviation as printed."""
+        return f"{self.value} ± {self.sd}" if self.sd else self.value
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Mean over runs, sample standard deviation (None below two runs) and number of runs (0: not a mean over runs)."""
+
+    mean: float
+    sd: float | None = None
+    n: int = 0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number, measured and published.
+
+    Attributes:
+        planned: how many runs should be in the mean.
+        same: the runs have the published setting, so that a difference means something.
+        gap: why there are fewer runs than planned, or no number, in words.
+        note: further words below the number.
+        runs: `<dataset>/<model>` whose runs are in the cell; empty when it comes from no run.
+        wanted: whether a measured value belongs here (False: a published quotation only).
+    """
+
+    measured: Measured | None = None
+    published: Published | None = None
+    digits: int = 2
+    scientific: bool = False
+    planned: int = 0
+    same: bool = False
+    gap: str = ""
+    note: str = ""
+    runs: str = ""
+    wanted: bool = True
+
+    @property
+    def text(self) -> str:
+        """The measured mean with its standard deviation."""
+        if self.measured is None:
+            return DASH
+        mean = self.format(self.measured.mean)
+        return mean if self.measured.sd is None else f"{mean} ± {self.format(self.measured.sd)}"
+
+    @property
+    def count(self) -> str:
+        """`n 3`, or `n 2/3` when runs are missing."""
+        have = self.measured.n if self.measured else 0
+        if not self.planned or not self.wanted:
+            return ""
+        return f"n {have}" if have == self.planned else f"n {have}/{self.planned}"
+
+    @property
+    def difference(self) -> float | None:
+        """Measured minus published, where the setting is the same and both numbers exist."""
+        if not (self.same and self.wanted and self.measured and self.published) or self.published.number is None:
+            return None
+        return self.measured.mean - self.published.number
+
+    @property
+    def difference_text(self) -> str:
+        """The difference with its sign, or a dash."""
+        value = self.difference
+        return DASH if value is None else self.format(value, signed=True)
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the difference lies inside the published standard deviation; None when that cannot be said."""
+        spread = _number(self.published.sd) if self.published else None
+        return None if self.difference is None or spread is None else abs(self.difference) <= spread
+
+    def format(self, value: float, *, signed: bool = False) -> str:
+        """A number at the cell's decimals, with a true minus sign."""
+        text = f"{value:{'+' if signed else ''}.{self.digits}{'e' if self.scientific else 'f'}}"
+        return text.replace("-", "−")
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: what it is (a model or a benchmark) and its cells, one per column of the part."""
+
+    key: str
+    label: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether some cell of the row may be compared with its published number."""
+        return any(cell.same for cell in self.cells)
+
+    @property
+    def has_published(self) -> bool:
+        """Whether some cell of the row has a published number."""
+        return any(cell.published for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one corpus."""
+
+    dataset: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A whole table, one part per corpus."""
+
+    id: str
+    source: str
+    artefact: str
+    title: str
+    caption: str
+    head: str
+    parts: tuple[Part, ...]
+
+    @property
+    def csv(self) -> str:
+        """One line per cell, for reading by machines."""
+        lines = [
+            _csv_line(part, row, column, cell)
+            for part in self.parts
+            for row in part.rows
+            for column, cell in zip(part.columns, row.cells, strict=True)
+        ]
+        return records.to_csv(pd.DataFrame(lines, columns=list(CSV_COLUMNS)))
+
+
+CSV_COLUMNS = (
+    *("dataset", "row", "column", "measured", "sd", "n", "planned", "published", "published_sd", "published_n"),
+    *("same_setting", "difference", "inside_published_sd", "gap", "note"),
+)
+
+
+def _csv_line(part: Part, row: Row, column: str, cell: Cell) -> tuple[object, ...]:
+    measured = cell.measured
+    figures = (measured.mean, measured.sd, measured.n or None) if measured else (None, None, 0)
+    published = cell.published or Published("")
+    words = tuple("" if value is None else str(value).lower() for value in (cell.same, cell.inside))
+    return (
+        *(part.dataset, row.key, column, *figures, cell.planned or None),
+        *(published.value, published.sd, published.n, words[0], cell.difference, words[1], cell.gap, cell.note),
+    )
+
+
+# --- published numbers and settings ---------------------------------------------------------------------------------
+@cache
+def read_published(names: tuple[str, ...]) -> pd.DataFrame:
+    """The published rows of an experiment's files, every cell as text (UserError for a file there is not)."""
+    frames = []
+    for name in names:
+        path = PUBLISHED / name
+        if not path.is_file():
+            raise UserError(f"published: no file {path}{did_you_mean(name, [p.name for p in PUBLISHED.glob('*.csv')])}")
+        frames.append(records.read_csv(path))
+    columns = [column for column in records.COLUMNS if column not in ("seed", "run_id")]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns, dtype=str)
+
+
+def published_dataset(dataset: Dataset) -> str:
+    """The corpus of the published tables that stands beside this one; its own name when it declares none."""
+    return str(dataset.published_as or dataset.stands_for or dataset.name)
+
+
+@cache
+def paper_study() -> Study | None:
+    """The study with the published settings; None when the workflow is used without it."""
+    return load_study(PAPER_STUDY) if PAPER_STUDY.is_file() else None
+
+
+def same_setting(run: Run, paper: Study | None) -> bool:
+    """Whether a run has the settings that config/paper.yaml gives this model on this corpus, whatever its seed."""
+    if paper is None:
+        return False
+    twins = (other for other in paper.runs if (other.dataset, other.model) == (run.dataset, run.model))
+    return any(other.settings == run.settings for other in twins)
+
+
+# --- what a view works with -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Source:
+    """An experiment of a study with the records and the published rows its cells come from."""
+
+    study: Study
+    experiment: Experiment
+    records: Records
+    published: pd.DataFrame = field(repr=False)
+    paper: Study | None = None
+
+    @property
+    def baseline(self) -> str:
+        """The model others are compared with (option `baseline`)."""
+        return str(self.experiment.options.get("baseline", "softmax"))
+
+    @cached_property
+    def _same(self) -> dict[tuple[str, str], bool]:
+        found: dict[tuple[str, str], bool] = {}
+        for run in self.study.runs_of(self.experiment):
+            pair = (run.dataset, run.model)
+            found[pair] = found.get(pair, True) and same_setting(run, self.paper)
+        return found
+
+    def planned(self, dataset: str, model: str) -> list[int]:
+        """Seeds of the runs this experiment needs of a model, in the plan's order."""
+        runs = self.study.runs_of(self.experiment)
+        return [run.seed for run in runs if (run.dataset, run.model) == (dataset, model)]
+
+    def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
+        """Measured values by seed, of the runs this experiment needs."""
+        found = self.records.values(dataset, model, metric, condition)
+        return {seed: found[seed] for seed in self.planned(dataset, model) if seed in found}
+
+    def same(self, dataset: str, model: str) -> bool:
+        """Whether all runs of a model have the published setting and the corpus is the published one."""
+        return bool(self.study.datasets[dataset].published_as) and self._same.get((dataset, model), False)
+
+    def find_published(
+        self, dataset: str, model: str, metric: str, filters: Mapping[str, str] | None = None
+    ) -> Published | None:
+        """The published number of a model; `filters` are regular expressions on the published columns.
+
+        Raises:
+            UserError: two different published numbers fit; the experiment's filters must choose.
+        """
+        rows = self.published
+        chosen = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
+        for column, pattern in (filters or {}).items():
+            chosen = chosen[[re.search(pattern, text) is not None for text in chosen[column]]]
+        distinct = chosen[["value", "std", "n"]].drop_duplicates()
+        if len(distinct) > 1:
+            tables = ", ".join(sorted(set(chosen["table"] + ": " + chosen["condition"])))
+            where = f"experiment {self.experiment.id}: {metric} of {model} on {dataset}"
+            raise UserError(f"{where}: several published numbers fit ({tables}); add `published` filters")
+        return Published(*distinct.iloc[0]) if len(distinct) else None
+
+    def gap(self, dataset: str, model: str, have: Iterable[int]) -> str:
+        """Why planned seeds are not in a cell: `seed 3 diverged (nan in epoch 2); seed 5 missing`."""
+        planned, have = self.planned(dataset, model), set(have)
+        if not planned:
+            return "not in this study"
+        states = dict(zip(*(self.records.planned(dataset, model)[key] for key in ("seed", "state")), strict=True))
+        absent = [(seed, states[seed]) for seed in planned if seed not in have]
+        return "; ".join(f"seed {seed}: no such number" if s == "ok" else f"seed {seed} {s}" for seed, s in absent)
+
+    def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
+        """The cell of a metric: mean over the finished runs, and the published number beside it."""
+        metric, filters = column.metric, dict(column.published)
+        if condition:
+            filters["condition"] = f"^{re.escape(condition)}(;|$)"
+        published = self.find_published(published_dataset(self.study.datasets[dataset]), model, metric, filters)
+        base = Cell(
+            published=published,
+            digits=column.digits,
+            scientific=metric in TESTS,
+            same=self.same(dataset, model),
+            runs=f"{dataset}/{model}",
+            wanted=column.measured,
+        )
+        if not column.measured:
+            return base
+        if metric in TESTS:
+            return _test_cell(self, base, dataset, model, metric)
+        if gain := GAIN.match(metric):
+            return _gain_cell(self, base, dataset, model, gain["metric"], gain["baseline"])
+        return _mean_cell(self, base, dataset, model, metric, condition)
+
+
+def source_of(study: Study, experiment: Experiment, found: Records) -> Source:
+    """What the views of an experiment work with."""
+    return Source(study, experiment, found, read_published(experiment.published), paper_study())
+
+
+def mean_of(values: Iterable[float]) -> Measured | None:
+    """Mean, sample standard deviation and count; None without values."""
+    found = statistics.Summary.of(values)
+    return None if found.mean is None else Measured(found.mean, found.sd, found.n)
+
+
+def _with(cell: Cell, **changes: object) -> Cell:
+    return Cell(**{**cell.__dict__, **changes})
+
+
+def _mean_cell(source: Source, base: Cell, dataset: str, model: str, metric: str, condition: str) -> Cell:
+    values = source.values(dataset, model, metric, condition)
+    planned = len(source.planned(dataset, model))
+    return _with(base, measured=mean_of(values.values()), planned=planned, gap=source.gap(dataset, model, values))
+
+
+def _test_cell(source: Source, base: Cell, dataset: str, model: str, metric: str) -> Cell:
+    """Two-sided unpaired test of test perplexity against the baseline (SM Table 1)."""
+    if model == source.baseline:
+        return _with(base, note="reference", runs="")
+    tested = str(source.experiment.options.get("tested", "test_ppl"))
+    left_out = set(source.experiment.options.get("seeds_not_tested", ()))
+    samples = [
+        [value for seed, value in source.values(dataset, name, tested).items() if seed not in left_out]
+        for name in (model, source.baseline)
+    ]
+    result = TESTS[metric](*samples)
+    counts = f"n {len(samples[0])} and {len(samples[1])}"
+    if result.p is None:
+        return _with(base, gap=result.reason)
+    return _with(base, measured=Measured(result.p), note=counts)
+
+
+def _gain_cell(source: Source, base: Cell, dataset: str, model: str, metric: str, baseline: str) -> Cell:
+    """How much smaller the mean of a metric is than the baseline's."""
+    if model == baseline:
+        return _with(base, note="reference", runs="")
+    own, other = (source.values(dataset, name, metric) for name in (model, baseline))
+    gaps = [g for g in (source.gap(dataset, model, own), source.gap(dataset, baseline, other)) if g]
+    means = [mean_of(values.values()) for values in (own, other)]
+    if means[0] is None or means[1] is None:
+        return _with(base, gap="; ".join(gaps))
+    gain = means[1].mean - means[0].mean
+    return _with(base, measured=Measured(gain), note=f"n {len(own)} and {len(other)}", gap="; ".join(gaps))
+
+
+# --- views ----------------------------------------------------------------------------------------------------------
+def _part(source: Source, dataset: str, columns: Sequence[str], rows: Iterable[Row], note: str = "") -> Part:
+    return Part(dataset, source.study.datasets[dataset].title, tuple(columns), tuple(rows), note)
+
+
+def summary(source: Source) -> list[Part]:
+    """Models by metrics, one part per corpus."""
+    columns = source.experiment.columns
+    return [
+        _part(
+            source,
+            dataset,
+            [column.label for column in columns],
+            [
+                Row(model, label(source.study, model), tuple(source.cell(dataset, model, c) for c in columns))
+                for model in source.experiment.models
+            ],
+        )
+        for dataset in source.experiment.datasets
+    ]
+
+
+def truth(source: Source) -> list[Part]:
+    """As `summary` for the known-truth languages only, headed by the language's own values."""
+    known = [part for part in summary(source) if source.study.datasets[part.dataset].kind == "language"]
+    return [Part(p.dataset, p.title, p.columns, (_language_row(source, p.dataset), *p.rows), p.note) for p in known]
+
+
+# What the language itself scores: metric of a model -> metric that holds the exact value (None: exactly zero).
+EXACT: Mapping[str, str | None] = {
+    "test_ppl": "entropy_ppl",
+    "rank_press": "rank_truth",
+    "excess_ppl": None,
+    "kl_truth_nats": None,
+}
+
+
+def exact_value(found: Records, dataset: str, metric: str) -> float | None:
+    """A known property of the language, the same in every run's records; None before the first run."""
+    rows = found.rows[(found.rows["dataset"] == dataset) & (found.rows["metric"] == metric)]
+    return None if rows.empty else float(rows["value"].iloc[0])
+
+
+def _language_row(source: Source, dataset: str) -> Row:
+    cells = []
+    for column in source.experiment.columns:
+        metric = EXACT.get(column.metric, "")
+        value = 0.0 if metric is None else exact_value(source.records, dataset, metric)
+        measured = None if value is None else Measured(value)
+        cells.append(Cell(measured=measured, digits=column.digits, note="exact" if measured else ""))
+    return Row("language", "The language itself", tuple(cells))
+
+
+def wordsim(source: Source) -> list[Part]:
+    """Benchmarks by models (Spearman's rho), with the pairs each benchmark keeps in the vocabulary."""
+    models = source.experiment.models
+    digits = source.experiment.columns[0].digits if source.experiment.columns else 4
+    rho = Column("spearman", "Spearman", digits)
+    coverage = [Column("n_pairs", "pairs", 0), Column("n_pairs_not_in_vocab", "not in vocabulary", 0)]
+    heads = [label(source.study, model) for model in models] + [column.label for column in coverage]
+    parts = []
+    for dataset in source.experiment.datasets:
+        rows = [
+            Row(
+                condition,
+                condition.removeprefix("benchmark="),
+                tuple(source.cell(dataset, model, rho, condition) for model in models)
+                + tuple(_coverage_cell(source, dataset, column, condition) for column in coverage),
+            )
+            for condition in _benchmarks(source, dataset)
+        ]
+        parts.append(_part(source, dataset, heads, rows))
+    return parts
+
+
+def _benchmarks(source: Source, dataset: str) -> list[str]:
+    """Published benchmarks in their order (for a corpus of words), then others that were measured."""
+    declared = source.study.datasets[dataset]
+    rows = source.published[source.published["metric"] == "spearman"]
+    names = [text.split(";")[0] for text in rows[rows["dataset"] == published_dataset(declared)]["condition"]]
+    known = names if declared.kind != "language" else []
+    return list(dict.fromkeys([*known, *source.records.conditions("spearman", dataset)]))
+
+
+def _coverage_cell(source: Source, dataset: str, column: Column, condition: str) -> Cell:
+    """Counts that depend on the vocabulary alone, so any run tells them."""
+    rows = source.records.rows
+    chosen = rows[(rows["dataset"] == dataset) & (rows["metric"] == column.metric) & (rows["condition"] == condition)]
+    declared = source.study.datasets[dataset]
+    corpus = "wordsim" if column.metric == "n_pairs" else published_dataset(declared)
+    return Cell(
+        measured=None if chosen.empty else Measured(float(chosen["value"].iloc[0])),
+        published=source.find_published(corpus, "", column.metric, {"condition": f"^{re.escape(condition)}$"}),
+        digits=0,
+        same=bool(declared.published_as),
+    )
+
+
+def wins(source: Source) -> list[Part]:
+    """On how many benchmarks the row's model has the larger rho than the column's (mean rho over the runs of each)."""
+    models = source.experiment.models
+    parts = []
+    for dataset in source.experiment.datasets:
+        counts = win_counts(source, dataset)
+        rows = [
+            Row(a, label(source.study, a), tuple(_win_cell(source, dataset, a, b, counts) for b in models))
+            for a in models
+        ]
+        parts.append(_part(source, dataset, [f"over {label(source.study, b)}" for b in models], rows))
+    return parts
+
+
+def win_counts(source: Source, dataset: str) -> dict[tuple[str, str], int]:
+    """Benchmarks won by the first model over the second: strictly larger mean rho, where both have one."""
+    conditions = source.records.conditions("spearman", dataset)
+    mean_rho = {
+        (model, condition): mean_of(source.values(dataset, model, "spearman", condition).values())
+        for model in source.experiment.models
+        for condition in conditions
+    }
+    counts = {}
+    for a in source.experiment.models:
+        for b in source.experiment.models:
+            both = [(mean_rho[a, c], mean_rho[b, c]) for c in conditions]
+            known = [(x.mean, y.mean) for x, y in both if x is not None and y is not None]
+            if a != b and known:
+                counts[a, b] = sum(x > y for x, y in known)
+    return counts
+
+
+def _win_cell(source: Source, dataset: str, a: str, b: str, counts: Mapping[tuple[str, str], int]) -> Cell:
+    if a == b:
+        return Cell(note="same model")
+    other = rf"wins over {re.escape(b)}(;|$)"
+    corpus = published_dataset(source.study.datasets[dataset])
+    is_language = source.study.datasets[dataset].kind == "language"
+    published = None if is_language else source.find_published(corpus, a, "wordsim_wins", {"condition": other})
+    value = counts.get((a, b))
+    return Cell(
+        measured=None if value is None else Measured(float(value)),
+        published=published,
+        digits=0,
+        same=source.same(dataset, a) and source.same(dataset, b),
+        runs=f"{dataset}/{a}",
+        gap="" if value is not None else "no word-similarity results of both models",
+    )
+
+
+def rank_demo(source: Source) -> list[Part]:
+    """Rank of untrained layers by number of components, mean over draws (Merity 2017)."""
+    drawn = source.records.synthetic
+    names = list(dict.fromkeys([*source.published["model"], *drawn["model"]]))
+    components = sorted({_components(text) for text in [*source.published["condition"], *drawn["condition"]]})
+    table = [
+        Row(name, name, tuple(_demo_cell(source, drawn[drawn["model"] == name], name, k) for k in components))
+        for name in names
+    ]
+    return [Part("synthetic", "Untrained layers, random contexts", tuple(f"K = {k}" for k in components), tuple(table))]
+
+
+def _components(condition: str) -> int:
+    found = re.search(r"(?:^|;)K=(\d+)", condition)
+    return int(found[1]) if found else 1
+
+
+def _demo_cell(source: Source, drawn: pd.DataFrame, model: str, components: int) -> Cell:
+    values = [v for v, text in zip(drawn["value"], drawn["condition"], strict=True) if _components(text) == components]
+    published = source.find_published("synthetic", model, "rank", {"condition": rf"(^|;)K={components}(;|$)"})
+    return Cell(measured=mean_of(values), published=published, digits=0, planned=len(values), same=True)
+
+
+def label(study: Study, model: str) -> str:
+    """A model's name in tables and figures."""
+    return study.labels.get(model, model)
+
+
+VIEWS: Mapping[str, Callable[[Source], list[Part]]] = {
+    "summary": summary,
+    "wordsim": wordsim,
+    "wins": wins,
+    "rank-demo": rank_demo,
+    "truth": truth,
+}
+HEADS = {"wordsim": "Benchmark"}
+
+
+def build(study: Study, experiment: Experiment, found: Records) -> Table:
+    """The table of an experiment (UserError for a view there is not)."""
+    if experiment.view not in VIEWS:
+        hint = did_you_mean(experiment.view, list(VIEWS))
+        raise UserError(f"experiment {experiment.id}: view: unknown {experiment.view!r}{hint}")
+    parts = VIEWS[experiment.view](source_of(study, experiment, found))
+    texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
+    return Table(*texts, HEADS.get(experiment.view, "Model"), tuple(parts))
+
+
+def experiment_of(study: Study, name: str, kind: str) -> Experiment:
+    """The study's table or figure with this id (UserError listing the ids there are)."""
+    known = {experiment.id: experiment for experiment in study.experiments if experiment.kind == kind}
+    if name not in known:
+        raise UserError(f"{study.file}: no {kind} {name!r} in this study{did_you_mean(name, list(known))}")
+    return known[name]
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The templates of report/: everything escaped, an undefined name is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(artefacts.ROOT / "report", encoding="utf-8"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def table_page(table: Table) -> str:
+    """The table alone as a small HTML page."""
+    return environment().get_template("table.html.j2").render(table=table)
+
+
+def make(study: Study, name: str) -> Path:
+    """Write tables/<name>.csv and .html from what is in results/ now; return the path of the CSV."""
+    table = build(study, experiment_of(study, name, "table"), records.collect(study))
+    path = artefacts.study_folder(study.name) / "tables" / f"{name}.csv"
+    artefacts.write_text(path.with_suffix(".html"), table_page(table))
+    artefacts.write_text(path, table.csv)
+    return path
