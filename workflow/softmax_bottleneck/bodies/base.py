@@ -1,0 +1,35 @@
+"""What every body is: word vectors, and hidden states from tokens.
+
+Shapes: T time steps, B sequences side by side, D width of the hidden states the head sees.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+State = tuple[tuple[Tensor, Tensor], ...]  # what is carried from chunk to chunk; for an LSTM (h_1BH, c_1BH) per layer
+
+
+class BodyOutput(NamedTuple):
+    """What a body returns: of its last layer the output before and after dropout, and the state to carry on."""
+
+    raw_TBD: Tensor  # noqa: N815
+    dropped_TBD: Tensor  # noqa: N815
+    state: State
+
+
+class Body(nn.Module):
+    """Base of the bodies; `embedding` is tied to the head's decoder."""
+
+    embedding: nn.Embedding
+
+    def initial_state(self, batch_size: int) -> State:
+        """The state before the first token of `batch_size` sequences."""
+        raise NotImplementedError
+
+    def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
+        """Read a chunk of tokens from the given state; what is random comes from `generator`, in train mode only."""
+        raise NotImplementedError
