@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,8 @@ class LanguageSettings:
     )
 
     def __post_init__(self) -> None:
-        lowest = {"vocabulary_size": 10, "topics": 2, "classes": 2, "markers_per_topic": 1, "affinity_dimensions": 1}
+        lowest = dict.fromkeys((field.name for field in fields(self) if field.type == "float"), 0.01)
+        lowest |= {"vocabulary_size": 10, "topics": 2, "classes": 2, "markers_per_topic": 1, "affinity_dimensions": 1}
         lowest |= {"train_tokens": 100, "valid_tokens": 100, "test_tokens": 100, "rank": self.topics + self.classes + 1}
         for key, least in lowest.items():
             if getattr(self, key) < least:
@@ -104,10 +105,10 @@ class LanguageSettings:
                 raise UserError(f"language: unknown key {key!r}; allowed are {', '.join(types)}")
             if isinstance(value, bool) or not isinstance(value, int | types[key]):
                 raise UserError(f"language: {key}: {value!r} must be of type {types[key].__name__}")
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise UserError(f"language: {error}") from None
+        missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in values]
+        if missing:
+            raise UserError(f"language: {missing[0]} is not set; write `{missing[0]}: ...` under `language`")
+        return cls(**values)
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
@@ -281,8 +282,8 @@ class Language:
     def similarity_VV(self) -> Floats:
         """Similarity of words as next words: how far the same contexts favour both.
 
-        The Pearson correlation, over contexts weighted by how often they occur, of log P*(v|c) less its mean over words,
-        weighted likewise (the subtraction removes log Z, which all words share).
+        The Pearson correlation of log P*(v|c) less its mean over words (the subtraction removes log Z, which all words
+        share), over contexts; contexts and words are weighted by how often they occur.
         """
         score_CV = self.log_law_CV - (self.log_law_CV @ self.unigram_V)[:, None]
         score_CV -= self.weight_C @ score_CV

@@ -1,0 +1,293 @@
+"""The known-truth language against naive float64 recomputation, enumeration and simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from softmax_bottleneck import artefacts, corpus
+from softmax_bottleneck.config import load_dataset
+from softmax_bottleneck.errors import DataError, UserError
+from softmax_bottleneck.language import (
+    LanguageSettings,
+    generator,
+    load_truth,
+    make_language,
+    write_language,
+)
+
+DATASETS = Path(__file__).parents[1] / "config" / "datasets"
+
+
+def declared(name):
+    return LanguageSettings.from_mapping(load_dataset(name, DATASETS).language)
+
+
+@pytest.fixture(scope="module")
+def nano():
+    return make_language(declared("truth-nano"))
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return make_language(declared("truth-demo"))
+
+
+@pytest.fixture(scope="module")
+def text(nano):
+    return nano.sample(100_000, generator(7, "a long text"))
+
+
+def naive_law(language):
+    """P*(v|c) for every context by scalar arithmetic."""
+    law = []
+    for context in language.contexts_CR.tolist():
+        logits = [
+            math.fsum(u * b for u, b in zip(context, column, strict=True)) + zipf
+            for column, zipf in zip(language.columns_VR.tolist(), language.zipf_V.tolist(), strict=True)
+        ]
+        total = math.fsum(map(math.exp, logits))
+        law.append([math.exp(logit) / total for logit in logits])
+    return np.array(law)
+
+
+def naive_chain(language, law):
+    """Transition matrix between contexts (topic, previous word), by the definition of markers."""
+    size = len(language.words)
+    step = np.zeros((len(law), len(law)))
+    for context in range(len(law)):
+        for word in range(size):
+            marked = language.sets_topic_V[word]
+            topic = marked if marked >= 0 else context // size
+            step[context, topic * size + word] += law[context, word]
+    return step
+
+
+@pytest.fixture(scope="module")
+def enumerated(nano):
+    """Law and stationary weights of the tiny language, by a linear solve instead of iteration."""
+    law = naive_law(nano)
+    step = naive_chain(nano, law)
+    unknown = len(step)
+    equations = np.vstack([step.T - np.eye(unknown), np.ones(unknown)])
+    weight = np.linalg.lstsq(equations, np.append(np.zeros(unknown), 1.0), rcond=None)[0]
+    return law, weight
+
+
+# --- the law --------------------------------------------------------------------------------------------------------
+def test_the_law_is_the_formula(nano, enumerated):
+    law, weight = enumerated
+    np.testing.assert_allclose(np.exp(nano.log_law_CV), law, rtol=1e-12)
+    np.testing.assert_allclose(nano.weight_C, weight, atol=1e-12)
+    assert nano.weight_C[~nano.reachable_C].sum() == 0.0
+    assert (nano.weight_C[nano.reachable_C] > 0).all()
+
+
+@pytest.mark.parametrize(("name", "rank"), [("nano", 26), ("demo", 102)])
+def test_rank_is_exactly_two_more_than_the_columns(name, rank, request):
+    language = request.getfixturevalue(name)
+    reachable = language.log_law_CV[language.reachable_C]
+    values = np.linalg.svd(reachable, compute_uv=False)
+    assert np.linalg.matrix_rank(reachable) == rank == language.rank
+    np.testing.assert_allclose(language.singular_values, values[:rank], rtol=1e-9)
+    # Far above the tolerance of the published rule (float32), so that the rule finds the true rank too.
+    press = 0.5 * math.sqrt(sum(reachable.shape) + 1) * values[0] * np.finfo(np.float32).eps
+    assert values[rank - 1] > 5 * press > 1e6 * values[rank]
+
+
+def test_entropies_against_enumeration(nano, enumerated):
+    law, weight = enumerated
+    size = len(nano.words)
+    entropy = -(weight[:, None] * law * np.log(law)).sum()
+    assert nano.entropy_nats == pytest.approx(entropy, abs=1e-10)
+    unigram = weight @ law
+    assert nano.unigram_entropy_nats == pytest.approx(scipy.stats.entropy(unigram), abs=1e-10)
+    pair = sum((weight[:, None] * law)[topic * size : (topic + 1) * size] for topic in range(nano.topics))
+    one_word = scipy.stats.entropy(pair.ravel()) - scipy.stats.entropy(pair.sum(axis=1))
+    assert nano.one_word_entropy_nats == pytest.approx(one_word, abs=1e-10)
+
+
+def test_entropy_against_simulation(nano, text):
+    ids, states = text
+    surprise = -nano.log_law_CV[states, ids]
+    blocks = surprise[: len(surprise) // 100 * 100].reshape(100, -1).mean(axis=1)
+    standard_error = blocks.std(ddof=1) / 10
+    assert standard_error < 0.01
+    assert abs(surprise.mean() - nano.entropy_nats) < 4 * standard_error
+    assert abs(nano.context_entropy_nats(states).mean() - nano.entropy_nats) < 4 * standard_error
+
+
+@pytest.mark.parametrize("name", ["nano", "demo"])
+def test_one_word_of_history_is_not_enough(name, request):
+    language = request.getfixturevalue(name)
+    worth = language.one_word_entropy_nats - language.entropy_nats  # = I(topic; next word | previous word)
+    assert worth > 0.15
+    assert language.unigram_entropy_nats - language.one_word_entropy_nats > 0.5
+    # The same previous word after two different markers: two different laws.
+    size = len(language.words)
+    plain = int(np.flatnonzero(language.sets_topic_V[1:] < 0)[0]) + 1
+    assert language.kl_nats(language.log_law_CV[[size + plain]], np.array([plain]))[0] > 0.05
+
+
+def test_the_demo_is_as_its_description_says(demo):
+    """Best perplexity 29.0, with one word of history 42.8, with none 190.6; 3,032 contexts (the head of the YAML)."""
+    perplexities = np.exp([demo.entropy_nats, demo.one_word_entropy_nats, demo.unigram_entropy_nats])
+    np.testing.assert_allclose(perplexities, [29.0, 42.8, 190.6], atol=0.06)
+    assert demo.reachable_C.sum() == 3032
+    rates = np.sort(demo.unigram_V)[::-1]
+    slope = np.polyfit(np.log(np.arange(len(rates)) + 2.7), np.log(rates), 1)[0]
+    assert -1.6 < slope < -0.7  # Zipf-like
+    assert 1 / 30 < demo.unigram_V[0] < 1 / 10  # lines of 10 to 30 words
+
+
+# --- samples --------------------------------------------------------------------------------------------------------
+def test_contexts_of_a_sample_follow_from_its_words(nano, text):
+    ids, states = text
+    topic = previous = 0
+    for word, state in zip(ids.tolist(), states.tolist(), strict=True):
+        assert state == topic * len(nano.words) + previous
+        previous = word
+        if nano.sets_topic_V[word] >= 0:
+            topic = nano.sets_topic_V[word]
+    assert len(ids) >= 100_000
+    assert ids[-1] == 0
+    assert (ids[100_000:-1] != 0).all()
+
+
+def test_samples_follow_the_law(nano, text):
+    ids, states = text
+    law = np.exp(nano.log_law_CV)
+    statistic = freedom = 0.0
+    for state in np.flatnonzero(np.bincount(states, minlength=len(law)) >= 1000):
+        seen = np.bincount(ids[states == state], minlength=len(nano.words))
+        expected = law[state] * seen.sum()
+        common = expected >= 5
+        seen = np.append(seen[common], seen[~common].sum())
+        expected = np.append(expected[common], expected[~common].sum())
+        statistic += ((seen - expected) ** 2 / expected).sum()
+        freedom += len(seen) - 1
+    assert freedom > 500
+    assert 1e-3 < scipy.stats.chi2.sf(statistic, freedom) < 1 - 1e-3
+
+
+def test_streams_are_one_per_purpose():
+    one, other = generator(1, "train"), generator(1, "valid")
+    assert not np.array_equal(one.random(5), other.random(5))
+    assert np.array_equal(generator(1, "train").random(5), generator(1, "train").random(5))
+    again = make_language(declared("truth-nano")), make_language(declared("truth-nano"))
+    assert np.array_equal(again[0].log_law_CV, again[1].log_law_CV)
+    changed = make_language(dataclasses.replace(declared("truth-nano"), seed=2))
+    assert not np.array_equal(again[0].log_law_CV, changed.log_law_CV)
+
+
+# --- distance to the truth ------------------------------------------------------------------------------------------
+def test_distance_of_the_law_from_itself_and_from_the_unigram_law(nano):
+    everywhere = np.arange(len(nano.log_law_CV))
+    np.testing.assert_array_equal(nano.kl_nats(nano.log_law_CV, everywhere), 0.0)
+    unigram = np.broadcast_to(np.log(nano.unigram_V), nano.log_law_CV.shape)
+    distance = nano.kl_nats(unigram, everywhere)
+    assert (distance > 0).all()
+    assert nano.weight_C @ distance == pytest.approx(nano.unigram_entropy_nats - nano.entropy_nats, abs=1e-10)
+
+
+def test_distance_of_another_law_in_another_order_of_words(nano):
+    rng = np.random.default_rng(5)
+    states = rng.integers(0, len(nano.log_law_CV), 20)
+    model = rng.dirichlet(np.ones(len(nano.words)), 20)
+    order = rng.permutation(len(nano.words))
+    words = tuple(nano.words[i] for i in order)
+    expected = [scipy.stats.entropy(np.exp(nano.log_law_CV[s]), q) for s, q in zip(states, model, strict=True)]
+    np.testing.assert_allclose(nano.kl_nats(np.log(model)[:, order], states, words), expected, rtol=1e-10)
+    model[3, 7] = 0.0
+    with np.errstate(divide="ignore"):
+        assert nano.kl_nats(np.log(model), states)[3] == math.inf
+    with pytest.raises(DataError, match="dictionary is not the law's: 1 words differ"):
+        nano.kl_nats(nano.log_law_CV[states, 1:], states, nano.words[1:])
+
+
+# --- word similarity ------------------------------------------------------------------------------------------------
+def test_similarity_is_the_weighted_correlation_of_columns(nano, enumerated):
+    law, weight = enumerated
+    profile = np.log(law) - (np.log(law) @ (weight @ law))[:, None]
+    correlation = np.cov(profile.T, aweights=np.maximum(weight, 0), ddof=0)
+    scale = np.sqrt(np.diag(correlation))
+    np.testing.assert_allclose(nano.similarity_VV, correlation / np.outer(scale, scale), atol=1e-8)
+
+
+def test_the_benchmark_holds_like_and_unlike_pairs(demo):
+    rows = demo.word_similarity()
+    assert 250 <= len(rows) <= 300
+    assert len({frozenset(row[:2]) for row in rows}) == len(rows)
+    scores = np.array([score for _, _, score in rows])
+    assert scores.min() < -0.5
+    assert scores.max() > 0.7
+    index = {word: place for place, word in enumerate(demo.words)}
+    assert corpus.EOS not in {word for row in rows for word in row[:2]}
+    for one, other, score in rows[::17]:
+        assert score == pytest.approx(demo.similarity_VV[index[one], index[other]], abs=5.1e-5)
+    assert rows == make_language(declared("truth-demo")).word_similarity()
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["truth-nano", "truth-demo"])
+def test_written_languages_are_as_declared(name, tmp_path):
+    write_language(declared(name), tmp_path)
+    found = corpus.read_corpus(name, tmp_path)
+    corpus.check_expected(found, load_dataset(name, DATASETS).expected)
+    truth = load_truth(tmp_path)
+    assert truth.language.rank == load_dataset(name, DATASETS).language["rank"] + 2
+    order = truth.language.order(found.words)
+    for split, ids in found.splits.items():  # every token was drawn in the context that is recorded for it
+        states = truth.states[split]
+        assert len(states) == len(ids)
+        np.testing.assert_array_equal(states[1:] % len(order), order[ids[:-1]])
+    rows = [row.split("\t") for row in artefacts.read_text(tmp_path / "word-similarity.txt").splitlines()]
+    assert [(one, other, float(score)) for one, other, score in rows] == truth.language.word_similarity()
+    # The language is worth learning: far below what frequencies alone give.
+    bound = math.exp(truth.language.context_entropy_nats(truth.states["test"]).mean())
+    assert bound < corpus.unigram_perplexity(found) / 2
+
+
+def test_words_can_be_read_and_told_apart(demo):
+    assert demo.words[0] == corpus.EOS
+    assert len(set(demo.words)) == 400
+    assert all(word.isascii() and word.isalpha() and word.islower() for word in demo.words[1:])
+    lengths = [len(word) for word in demo.words[1:]]
+    assert lengths == sorted(lengths)  # frequent words are short
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rank": 59}, "rank: 59 is not allowed .at most 58 for 60 words"),
+        ({"rank": 7}, "rank: 7 is not allowed .at least 8"),
+        ({"markers_per_topic": 20}, "markers_per_topic: 20 is not allowed .at most 19"),
+        ({"topics": 1}, "topics: 1 is not allowed .at least 2"),
+        ({"vocabulary_size": 100_000}, "topics: 3 is not allowed .at most 0"),
+        ({"seed": 1.5}, "seed: 1.5 must be of type int"),
+        ({"topic_strength": 0}, "topic_strength: 0 is not allowed .at least 0.01"),
+        ({"rank": True}, "rank: True must be of type int"),
+        ({"zipf": 1}, "unknown key 'zipf'; allowed are vocabulary_size, rank"),
+        ({"rank": None}, "rank: None must be of type int"),
+    ],
+)
+def test_impossible_settings_are_refused(change, message):
+    with pytest.raises(UserError, match=message):
+        LanguageSettings.from_mapping(load_dataset("truth-nano", DATASETS).language | change)
+
+
+def test_missing_settings_are_named():
+    with pytest.raises(UserError, match="language: seed is not set"):
+        LanguageSettings.from_mapping(
+            {k: v for k, v in load_dataset("truth-nano", DATASETS).language.items() if k != "seed"}
+        )
+
+
+def test_a_text_too_short_for_its_words_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"train_tokens: 100 draws miss \d+ words; ask for more tokens"):
+        write_language(dataclasses.replace(declared("truth-nano"), train_tokens=100), tmp_path)
