@@ -552,7 +552,8 @@ def _head(name: str, options: Mapping[str, Any], where: str) -> Head:
 def _experiment(name: str, given: Mapping[str, Any], values: Mapping[str, Any], near: Path, where: str) -> Experiment:
     """An experiment as this study shows it: its own models and datasets unless the study says otherwise."""
     experiment = load_experiment(name, near)
-    models = list(values["models"]) if given.get("models") == "all" else given.get("models", experiment.models)
+    known = [model for model in experiment.models if model in values["models"]]
+    models = list(values["models"]) if given.get("models") == "all" else given.get("models", known)
     shared = [dataset for dataset in experiment.datasets if dataset in values["datasets"]]
     datasets = given.get("datasets") or shared or values["datasets"]
     for kind, names, allowed in (("models", models, values["models"]), ("datasets", datasets, values["datasets"])):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from softmax_bottleneck.corpus import Corpus, batchify, unigram_perplexity
 from softmax_bottleneck.model import LanguageModel
+from softmax_bottleneck.spectrum import Spectrum, factored_singular_values, gram_singular_values, log_normalisers
 
 CHUNK_BYTES = 64 << 20  # of one chunk of log-probabilities
 SEGMENT = 4096  # tokens of one pass through the body; the state is carried, so the length changes no number
@@ -38,7 +39,7 @@ def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], batch_size: in
     text is cut into that many streams (SPEC: batching) and the contexts of all streams are returned.
     """
     model.eval()
-    ids_LB = torch.from_numpy(batchify(ids_T, batch_size).astype(np.int64)).to(model.device)
+    ids_LB = torch.from_numpy(batchify(ids_T, batch_size).astype(np.int64)).to(model.head.decoder.weight.device)
     state = model.body.initial_state(batch_size)
     pieces = []
     for start in range(0, len(ids_LB) - 1, SEGMENT):
@@ -73,6 +74,14 @@ def target_log_probs(model: LanguageModel, contexts: Contexts) -> NDArray[np.flo
     return torch.cat(found).cpu().numpy()
 
 
+@torch.no_grad()
+def losses(model: LanguageModel, contexts: Contexts) -> NDArray[np.float64]:
+    """Loss of every target in nats, float64 [T], by the head's fused loss: no row of log-probabilities is made."""
+    model.eval()
+    pairs = zip(contexts.hidden.split(SEGMENT), contexts.targets.split(SEGMENT), strict=True)
+    return torch.cat([model.head.nll(hidden_ND, targets_N).double() for hidden_ND, targets_N in pairs]).cpu().numpy()
+
+
 def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
     worst = log_p_NV.double().logsumexp(1).abs().max().item()
     if not worst < tolerance:
@@ -103,7 +112,7 @@ def evaluate(model: LanguageModel, corpus: Corpus, eval_batch_size: int) -> tupl
     test = perplexities(target_log_probs(model, contexts))
     metrics = {"test_ppl": test.published, "test_ppl_sound": test.sound}
     for split, ids_T in (("valid", corpus.valid), ("train", corpus.train)):
-        found = perplexities(target_log_probs(model, hidden_states(model, ids_T, eval_batch_size)), eval_batch_size)
+        found = perplexities(-losses(model, hidden_states(model, ids_T, eval_batch_size)), eval_batch_size)
         metrics |= {f"{split}_ppl_sound": found.sound} | ({"valid_ppl": found.published} if split == "valid" else {})
     return metrics | {"unigram_ppl": unigram_perplexity(corpus)}, contexts
 
@@ -118,3 +127,16 @@ def distance_to_law(
         parts.append(kl_nats(log_q_NV.cpu().numpy(), start))
         start += len(log_q_NV)
     return math.fsum(np.concatenate(parts)) / start
+
+
+@torch.no_grad()
+def spectrum(model: LanguageModel, hidden_TD: NDArray[np.float32]) -> Spectrum:
+    """Singular values of the log-probability matrix over all contexts: from its factors where the head is log-linear."""
+    model.eval()
+    hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
+    if not model.head.is_log_linear:
+        chunks = (log_p_NV.cpu().numpy() for log_p_NV in log_probability_chunks(model, hidden))
+        return gram_singular_values(chunks, model.head.decoder.out_features)
+    weight_VD, bias_V = (tensor.cpu().numpy() for tensor in (model.head.decoder.weight, model.head.decoder.bias))
+    contexts_ND = model.head.contexts(hidden).cpu().numpy()
+    return factored_singular_values(contexts_ND, weight_VD, bias_V, log_normalisers(contexts_ND, weight_VD, bias_V))

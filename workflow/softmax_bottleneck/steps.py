@@ -5,6 +5,7 @@ Torch is imported inside the steps that need it, so that the report's steps run 
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,18 +81,36 @@ def check(study: Study, say: Say) -> None:
 
 def train(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """Train one run, going on where an earlier call stopped."""
-    from softmax_bottleneck import corpus
+    from softmax_bottleneck import corpus, progress
     from softmax_bottleneck import train as training
 
     run = study.run(path)
     tokens = corpus.load(artefacts.tokens_folder(run.dataset))
-    training.train(run, tokens, artefacts.run_folder(path), progress=training.line_progress(say), restart=restart)
+    show = progress.printer(_Lines(say))
+    training.train(run, tokens, artefacts.run_folder(path), progress=show, restart=restart)
+
+
+class _Lines(io.StringIO):
+    """A stream for progress whose every line goes to `say`: several runs train at once, each on lines of its own."""
+
+    def __init__(self, say: Say) -> None:
+        super().__init__()
+        self._say = say
+
+    def write(self, text: str) -> int:
+        self._say(text.rstrip("\n"))
+        return len(text)
 
 
 def _trained(path: str) -> tuple[Run, dict[str, Any]]:
     """The run as it was trained and its done.json."""
     folder = artefacts.run_folder(path)
     return Run.from_json(artefacts.read_json(folder / "run.json")), artefacts.read_json(folder / "done.json")
+
+
+def _run_id(path: str) -> str:
+    """The run_id a run was trained under, whatever the code is now."""
+    return path.rpartition("-")[2]
 
 
 def _load(run: Run, path: str) -> tuple[LanguageModel, Corpus]:
@@ -101,8 +120,8 @@ def _load(run: Run, path: str) -> tuple[LanguageModel, Corpus]:
     from softmax_bottleneck import train as training
 
     torch.set_num_threads(run.threads)
-    tokens = corpus.load(artefacts.tokens_folder(run.dataset))
-    return training.load_model(artefacts.run_folder(path), run, len(tokens.words)), tokens
+    model, _ = training.load_model(artefacts.run_folder(path))
+    return model, corpus.load(artefacts.tokens_folder(run.dataset))
 
 
 def measure(path: str, say: Say) -> None:
@@ -123,7 +142,7 @@ def measure(path: str, say: Say) -> None:
     metrics |= _truth_metrics(run, model, contexts, tokens.words)
     hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
     parents["hidden.npz"] = artefacts.write_npz(folder / "hidden.npz", **hidden)
-    facts = {"status": "ok", "metrics": metrics, "provenance": artefacts.provenance(parents, run_id=run.run_id)}
+    facts = {"status": "ok", "metrics": metrics, "provenance": artefacts.provenance(parents, run_id=_run_id(path))}
     artefacts.write_json(folder / "measure.json", facts)
     say(f"{path}: test perplexity {metrics['test_ppl']:.2f} ({time.monotonic() - started:.0f} s)")
 
@@ -168,11 +187,13 @@ def spectrum(path: str, say: Say) -> None:
     model, _ = _load(run, path)
     hidden = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
     found = measuring.spectrum(model, hidden)
-    parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", singular_values=found.singular_values)
+    parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", **found.to_arrays())
     report = spectra.rank_report(found)
-    facts = {"status": "ok", **report.to_json(), "provenance": artefacts.provenance(parents, run_id=run.run_id)}
-    artefacts.write_json(folder / "rank.json", facts)
-    say(f"{path}: Press rank {report.rank_press} of {found.n} columns ({time.monotonic() - started:.0f} s)")
+    metrics = report.metrics()
+    facts = {"status": "ok", "metrics": metrics, **{k: v for k, v in report.to_json().items() if k not in metrics}}
+    block = artefacts.provenance(parents, run_id=_run_id(path))
+    artefacts.write_json(folder / "rank.json", facts | {"provenance": block})
+    say(f"{path}: Press rank {report.press.rank} of {found.n} columns ({time.monotonic() - started:.0f} s)")
 
 
 def wordsim(study: Study, path: str, say: Say) -> None:
@@ -195,7 +216,7 @@ def wordsim(study: Study, path: str, say: Say) -> None:
     for label, file_path in _benchmarks(study, run):
         parents[file_path.name] = artefacts.sha256_file(file_path)
         found[label] = similarity.evaluate(vectors, words, similarity.read_benchmark(file_path)).to_json()
-    facts = {"status": "ok", "benchmarks": found, "provenance": artefacts.provenance(parents, run_id=run.run_id)}
+    facts = {"status": "ok", "benchmarks": found, "provenance": artefacts.provenance(parents, run_id=_run_id(path))}
     artefacts.write_json(folder / "wordsim.json", facts)
     say(f"{path}: {len(found)} word-similarity benchmarks")
 

@@ -1,0 +1,195 @@
+"""A study is refused before any job, with the key, the value and what is allowed; run_ids change when they must."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softmax_bottleneck import config
+from softmax_bottleneck.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+NANO = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))
+
+
+def load(tmp_path: Path, values: dict[str, Any] | str) -> config.Study:
+    file = tmp_path / "study.yaml"
+    file.write_text(values if isinstance(values, str) else yaml.safe_dump(values), encoding="utf-8")
+    return config.load_study(file)
+
+
+def changed(*path: str | int, value: Any) -> dict[str, Any]:
+    values = copy.deepcopy(NANO)
+    place: Any = values
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return values
+
+
+SCHEDULE, BODY = ("settings", 0, "schedule"), ("settings", 0, "body")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ((*BODY, "dropuot_input"), 0.1, ["unknown key 'dropuot_input'", "did you mean 'dropout_input'"]),
+        ((*BODY, "dropout_input"), 1.0, ["dropout_input", "1.0", "less than 1"]),
+        ((*BODY, "dropout_input"), -0.1, ["dropout_input", "-0.1", "at least 0"]),
+        ((*SCHEDULE, "learning_rate"), "1e-3", ["learning_rate", "'1e-3'", "write 0.001"]),
+        ((*SCHEDULE, "learning_rate"), float("nan"), ["learning_rate", "not a finite number"]),
+        ((*SCHEDULE, "learning_rate"), 0, ["learning_rate", "more than 0"]),
+        ((*SCHEDULE, "batch_size"), 0, ["batch_size", "at least 1"]),
+        ((*SCHEDULE, "bptt"), 0, ["bptt", "at least 1"]),
+        ((*SCHEDULE, "epochs"), 0, ["epochs", "at least 1"]),
+        ((*SCHEDULE, "clip"), 0, ["clip", "more than 0"]),
+        ((*SCHEDULE, "optimizer"), "adam", ["optimizer", "'adam'", "nt-asgd"]),
+        (("models", "mos", "head", "components"), 0, ["models.mos", "components", "at least 1"]),
+        (("models", "mos", "head", "components"), 1.5, ["components", "1.5"]),
+        (("models", "mos", "head", "name"), "moss", ["models.mos", 'unknown head "moss"', 'did you mean "mos"']),
+        (("models", "gss", "head"), {"name": "gss", "q": 1}, ["models.gss", 'no option "q"']),
+        (("datasets",), ["ptbb"], ["no 'ptbb'", "did you mean 'ptb'"]),
+        (("datasets",), ["word-sim"], ["benchmarks"]),
+        (("device",), "tpu", ["device", "'tpu'", "cuda"]),
+        (("seeds",), [], ["seeds"]),
+        (("seeds",), [1, 1], ["seeds", "only once"]),
+        (("seeds",), ["1"], ["seeds", "'1'"]),
+        (("seeds",), [1.5], ["seeds", "1.5"]),
+        (("seeds",), [2**64], ["seeds", "at most"]),
+        (("study",), "a; touch b", ["study", "must match"]),
+        (("study",), "../x", ["study", "must match"]),
+        (("experiments", "parthiban2021-tabel2"), None, ["did you mean 'parthiban2021-table2'"]),
+        (("experiments", "known-truth", "models"), ["softmx"], ["'softmx'", "did you mean 'softmax'"]),
+        (("settings", 0, "when"), {"model": "moss"}, ["unknown 'moss'", "did you mean 'mos'"]),
+        (("models", "mos", "like"), "nothing", ["models.mos.like", "'nothing'"]),
+    ],
+)
+def test_bad_value_is_refused_by_name(tmp_path: Path, path: tuple[str | int, ...], value: Any, words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        load(tmp_path, changed(*path, value=value))
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_missing_setting_is_named(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    del values["settings"][0]["schedule"]["clip"]
+    with pytest.raises(UserError, match=r"models\.\w+: schedule: clip is not set"):
+        load(tmp_path, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("study: a\nstudy: b\n", ":2: key 'study' is given twice"),
+        ("a:\n\t- b\n", ":2:"),
+        ("- a\n- b\n", "expected `key: value`"),
+        ("", "expected `key: value`"),
+        ("no: 1\n", "is not text"),
+        ("a: &a [1]\nb: [" + "*a," * 200 + "]\n", "200 YAML aliases"),
+        ("a: " + "x" * (1 << 20), "too long"),
+    ],
+)
+def test_bad_yaml_is_refused_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load(tmp_path, text)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.binary(max_size=400))
+def test_any_bytes_are_read_or_refused_in_words(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    file = tmp_path_factory.mktemp("bytes") / "study.yaml"
+    file.write_bytes(data)
+    with pytest.raises(UserError):
+        config.load_study(file)
+
+
+def runs(values: dict[str, Any], tmp_path: Path) -> dict[tuple[str, int], str]:
+    return {(run.model, run.seed): run.run_id for run in load(tmp_path, values).runs}
+
+
+def test_run_id_does_not_depend_on_how_a_number_is_written(tmp_path: Path) -> None:
+    assert runs(changed(*SCHEDULE, "learning_rate", value=5.0), tmp_path) == runs(NANO, tmp_path)
+
+
+def test_run_id_changes_with_a_setting_and_only_where_it_applies(tmp_path: Path) -> None:
+    before = runs(NANO, tmp_path)
+    after = runs(changed("models", "mos", "head", "components", value=3), tmp_path)
+    assert {key for key in before if before[key] != after[key]} == {("mos", 1), ("mos", 2)}
+
+
+def test_run_survives_its_json() -> None:
+    study = config.load_study(ROOT / "tests" / "nano.yaml")
+    for run in study.runs:
+        assert config.Run.from_json(run.to_json()) == run
+
+
+def test_layers_apply_in_order_and_like_inherits(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    values["settings"].append({"when": {"model": "mos"}, "body": {"hidden_size": 12}})
+    values["models"]["mos-nt"] = {"head": "mos", "like": "mos", "schedule": {"optimizer": "nt-asgd"}}
+    found = {run.model: run for run in load(tmp_path, values).runs}
+    assert found["softmax"].body.hidden_size == 10
+    assert found["mos"].body.hidden_size == found["mos-nt"].body.hidden_size == 12
+    assert (found["mos"].schedule.optimizer, found["mos-nt"].schedule.optimizer) == ("et-asgd", "nt-asgd")
+
+
+def test_the_paper_is_planned_with_its_110_runs() -> None:
+    study = config.load_study(ROOT / "config" / "paper.yaml")
+    table2 = next(e for e in study.experiments if e.id == "parthiban2021-table2")
+    planned = study.runs_of(table2)
+    assert len(planned) == 5 * 11 * 2
+    seeds = {(run.dataset, run.model): run.seed for run in reversed(planned)}  # the first of each: the authors' own
+    assert {seeds["ptb", "softmax"], seeds["ptb", "mos"], seeds["wikitext-2", "gss"]} == {141, 28, 1881}
+
+
+def published_settings() -> dict[str, dict[str, float]]:
+    """SPEC section 5 as published in SM Table 6: dataset/model -> our key -> value."""
+    common = {"clip": 0.25, "bptt": 70, "dropout_output": 0.4, "dropout_embedding": 0.1, "dropout_weight": 0.5}
+    single = {"embedding_size": 400, "hidden_size": 1150, "context_size": 400, "layers": 3}
+    return {
+        "ptb/softmax": common | single | {"learning_rate": 20, "batch_size": 20, "dropout_hidden": 0.3, "dropout_input": 0.4},
+        "wikitext-2/lms-plif": common
+        | single
+        | {"learning_rate": 30, "batch_size": 80, "dropout_hidden": 0.2, "dropout_input": 0.65},
+        "ptb/mos": common | {"embedding_size": 280, "hidden_size": 960, "context_size": 620, "batch_size": 12}
+        | {"learning_rate": 20, "dropout_hidden": 0.225, "dropout_input": 0.4},
+        "wikitext-2/mos": common | {"embedding_size": 300, "hidden_size": 1150, "context_size": 650, "batch_size": 15}
+        | {"learning_rate": 15, "dropout_hidden": 0.2, "dropout_input": 0.55, "epochs": 500},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", published_settings())
+def test_the_papers_settings_are_the_published_ones(name: str) -> None:
+    dataset, model = name.split("/")
+    study = config.load_study(ROOT / "config" / "paper.yaml")
+    run = next(run for run in study.runs if (run.dataset, run.model) == (dataset, model))
+    found = dataclasses.asdict(run.body) | dataclasses.asdict(run.schedule)
+    assert {key: found[key] for key in published_settings()[name]} == published_settings()[name]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_shipped_study_is_valid(file: Path) -> None:
+    assert config.load_study(file).needed
+
+
+def test_every_key_of_a_study_is_documented() -> None:
+    text = (ROOT / "config" / "README.md").read_text(encoding="utf-8")
+
+    def keys(rules: Any) -> set[str]:
+        if not isinstance(rules, dict):
+            return set()
+        own = set(rules.get("properties", {}))
+        return own.union(*(keys(child) for child in rules.values()))
+
+    missing = {key for key in keys(config.schema("study")) if f"`{key}`" not in text}
+    assert not missing
