@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from softmax_bottleneck.heads.pointwise import ParameterFreeSweep, Pointwise, Sweep
+from softmax_bottleneck.heads.scratch import scratch
 
 NAME = "gss"
 LABEL = "GSS"
@@ -52,19 +53,14 @@ class _Sweep(ParameterFreeSweep):
 
     def __init__(self, c: float, k: float, with_gradients: bool) -> None:
         self._c, self._k, self._with_gradients = c, k, with_gradients
-        self._sigmoid_RV: Tensor | None = None
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
         x_RV = logits_RV.sub_(self._c) if self._c else logits_RV
         softplus_RV = functional.softplus(x_RV, threshold=LINEAR_ABOVE)
         if self._with_gradients:
-            if self._sigmoid_RV is None:
-                self._sigmoid_RV = torch.empty_like(x_RV)
-            torch.sigmoid(x_RV, out=self._sigmoid_RV[: len(x_RV)])
+            self._sigmoid_RV = torch.sigmoid(x_RV, out=scratch("sigmoid", x_RV.shape, x_RV))
         return torch.add(x_RV.mul_(self._k).add_(self._c), softplus_RV, alpha=1.0 - self._k, out=x_RV)
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        assert self._sigmoid_RV is not None
-        sigmoid_RV = self._sigmoid_RV[: len(grad_scores_RV)]
         kappa = (self._k - 1.0) / self._k
-        return grad_scores_RV.addcmul_(grad_scores_RV, sigmoid_RV, value=-kappa).mul_(self._k)
+        return grad_scores_RV.addcmul_(grad_scores_RV, self._sigmoid_RV, value=-kappa).mul_(self._k)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from softmax_bottleneck.heads.pointwise import Pointwise, Sweep
+from softmax_bottleneck.heads.scratch import scratch
 
 NAME = "lms-plif"
 LABEL = "LMS-PLIF"
@@ -98,17 +99,15 @@ class _Sweep:
         self._table_K = torch.view_as_complex(plif.table())
         self.has_parameters = not plif.frozen
         self._q_2K = self._table_K.real.new_zeros(2, plif.knots) if with_gradients and self.has_parameters else None
-        self._work: tuple[Tensor, Tensor] | None = None
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        plif, num_rows = self._plif, len(logits_RV)
-        if self._work is None:
-            self._work = torch.empty_like(logits_RV), self._table_K.new_empty(logits_RV.numel())
-        scores_RV, pair_X = self._work[0][:num_rows], self._work[1][: logits_RV.numel()]
+        plif = self._plif
+        scores_RV = scratch("scores", logits_RV.shape, logits_RV)
+        pair_X = scratch("pair", (logits_RV.numel(),), self._table_K)
         origin = logits_RV.new_tensor(plif.bound / plif.width)
         position_RV = torch.add(origin, logits_RV, alpha=1.0 / plif.width, out=logits_RV)
         cell_RV = torch.clamp(position_RV, 0, plif.knots - 1, out=scores_RV).trunc_()
-        self._cell_X = cell_RV.to(torch.int32).view(-1)
+        self._cell_X = scratch("cell", pair_X.shape, pair_X, torch.int32).copy_(cell_RV.view(-1))
         self._offset_RV = position_RV.sub_(cell_RV)
         pair_RV = torch.index_select(self._table_K, 0, self._cell_X, out=pair_X).view(logits_RV.shape)
         self._slope_RV = pair_RV.real

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, trainable
+from softmax_bottleneck.heads.scratch import scratch
 
 CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 """Size of all chunk-sized arrays together: small ones starve the matrix products, large ones fall out of the cache."""
@@ -172,16 +173,14 @@ def _token_weights(problem: _Problem, grad_nll_N: Tensor | None, grad_total: Ten
 
 def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) -> tuple[Tensor, _Gradients | None]:
     """The losses [N] and, if wanted, the gradients of their sum weighted by ``weight_N`` (None = ones)."""
-    num_tokens, num_components, _ = problem.latent_NKD.shape
+    num_tokens = len(problem.latent_NKD)
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
     sweep = problem.pointwise.sweep(with_gradients=with_gradients)
     step = problem.chunk_tokens()
-    num_rows, num_words = min(step, num_tokens) * num_components, problem.weight_VD.shape[0]
-    work = problem.latent_NKD.new_empty(num_rows, num_words), problem.latent_NKD.new_empty(num_rows, num_words)
     for start in range(0, num_tokens, step):
         tokens = slice(start, min(start + step, num_tokens))
-        chunk = _Chunk(problem, sweep, tokens, work)
+        chunk = _Chunk(problem, sweep, tokens)
         responsibility_R1 = chunk.losses(nll_N[tokens])
         if gradients is not None:
             weight_n = None if weight_N is None else weight_N[tokens]
@@ -194,19 +193,21 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
 class _Chunk:
     """The rows of some tokens: first their losses, then their part of the gradients."""
 
-    def __init__(self, problem: _Problem, sweep: Sweep, tokens: slice, work: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, problem: _Problem, sweep: Sweep, tokens: slice) -> None:
         self._problem, self._sweep, self._tokens = problem, sweep, tokens
         latent_nKD = problem.latent_NKD[tokens]
         self._num_components = latent_nKD.shape[1]
         self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
         target_n1 = problem.target_N[tokens].unsqueeze(1)
         self._target_R1 = self._per_row(target_n1)
-        self._logits_RV, self._probability_RV = (array[: len(self._latent_RD)] for array in work)
 
     def losses(self, nll_n: Tensor) -> Tensor | None:
         """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all one)."""
-        gemm(self._latent_RD, self._problem.weight_VD.t(), out=self._logits_RV, plus=self._problem.bias_V)
-        scores_RV = self._sweep.scores_(self._logits_RV)
+        shape = (len(self._latent_RD), len(self._problem.weight_VD))
+        logits_RV = scratch("logits", shape, self._latent_RD)
+        gemm(self._latent_RD, self._problem.weight_VD.t(), out=logits_RV, plus=self._problem.bias_V)
+        scores_RV = self._sweep.scores_(logits_RV)
+        self._probability_RV = scratch("probability", shape, self._latent_RD)
         torch.softmax(scores_RV, 1, out=self._probability_RV)
         # The most probable word has probability >= 1/V, so its log is safe: logZ without another pass of exponentials.
         log_z_R1 = scores_RV.amax(1, keepdim=True) - self._probability_RV.amax(1, keepdim=True).log_()

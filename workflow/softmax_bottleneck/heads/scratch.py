@@ -1,0 +1,28 @@
+"""Chunk-sized work arrays of the fused loss.
+
+On a CPU they are kept between sweeps: the first touch of fresh memory costs as much as a softmax over it, and a small
+model's step is little more than that. A GPU's allocator keeps memory by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_KEPT = threading.local()
+
+
+def scratch(name: str, shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Uninitialised, valid until the same thread asks for ``name`` again; the dtype is that of ``like`` by default."""
+    dtype = dtype or like.dtype
+    if like.device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=like.device)
+    num_elements = torch.Size(shape).numel()
+    kept = _KEPT.__dict__.get(name)
+    if kept is None or kept.dtype != dtype or kept.numel() < num_elements:
+        kept = _KEPT.__dict__[name] = torch.empty(num_elements, dtype=dtype)
+    array: Tensor = kept[:num_elements].view(shape)
+    return array
