@@ -1,0 +1,42 @@
+"""One source of truth for versions: the lock. The conda file and the project's dependencies agree with it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+LOCK = dict(
+    line.split("==")
+    for line in (ROOT / "envs" / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DIRECT = set(PROJECT["dependencies"]) | set(PROJECT["optional-dependencies"]["dev"])
+
+
+def conda_pins() -> dict[str, str]:
+    entries = yaml.safe_load((ROOT / "envs" / "environment.yaml").read_text(encoding="utf-8"))["dependencies"]
+    plain = [entry for entry in entries if isinstance(entry, str)] + entries[-1]["pip"]
+    return dict(re.split("==?", entry) for entry in plain if "=" in entry and not entry.startswith("python="))
+
+
+def test_the_lock_pins_every_direct_dependency_exactly() -> None:
+    assert set(LOCK) >= DIRECT
+    assert all(re.fullmatch(r"[0-9][0-9a-zA-Z.]*", version) for version in LOCK.values())
+
+
+def test_conda_names_the_same_versions() -> None:
+    assert conda_pins() == {name: LOCK[name] for name in DIRECT}
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    names = {"torch", "numpy", "scipy", "pandas", "matplotlib", "seaborn", "jinja2", "jsonschema", "safetensors"}
+    found = set()
+    for path in (ROOT / "workflow" / "softmax_bottleneck").rglob("*.py"):
+        found |= set(re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    third_party = found - set(__import__("sys").stdlib_module_names) - {"softmax_bottleneck"}
+    assert third_party <= names | {"yaml"}

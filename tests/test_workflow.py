@@ -1,0 +1,126 @@
+"""The workflow as people run it: dry runs of every study, the smallest study end to end, a kill in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from softmax_bottleneck import artefacts, config
+from softmax_bottleneck.train import result_hash
+
+ROOT = Path(__file__).parents[1]
+NANO = ROOT / "tests" / "nano.yaml"
+
+
+def snakemake(folder: Path, study: Path, *words: str) -> list[str]:
+    snakefile = str(ROOT / "Snakefile")
+    where = ["--snakefile", snakefile, "--directory", str(folder), "--configfile", str(study)]
+    return [sys.executable, "-m", "snakemake", *where, "--cores", "2", *words]
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.mark.parametrize(("study", "runs"), [("demo", 21), ("ptb-cpu", 14), ("paper", 110)])
+def test_dry_run_lists_every_training_job(tmp_path: Path, study: str, runs: int) -> None:
+    done = run(snakemake(tmp_path, ROOT / "config" / f"{study}.yaml", "--dry-run", "--quiet", "host"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    counts = dict(re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.MULTILINE))
+    assert int(counts["train"]) == runs
+    assert not (tmp_path / "results").exists()
+
+
+def test_bad_configuration_is_one_line_before_any_job(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(NANO.read_text(encoding="utf-8").replace("clip: 0.25", "clipp: 0.25"), encoding="utf-8")
+    done = run(snakemake(tmp_path, study), tmp_path)
+    assert done.returncode != 0
+    assert "unknown key 'clipp'; did you mean 'clip'?" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_shell_words_in_a_value_are_never_run(tmp_path: Path) -> None:
+    done = run(snakemake(tmp_path, NANO, "--dry-run", "--config", "mirror=$(touch canary)"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run(snakemake(tmp_path, NANO, "--config", "study=$(touch canary)"), tmp_path)
+    assert "must match" in done.stderr
+    assert not list(tmp_path.rglob("canary"))
+
+
+@pytest.fixture(scope="module")
+def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest study, run once."""
+    folder = tmp_path_factory.mktemp("nano study")  # a space in the path is on purpose
+    done = run(snakemake(folder, NANO), folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.pipeline
+def test_the_smallest_study_ends_in_a_report(nano: Path) -> None:
+    page = (nano / "results" / "nano" / "report" / "index.html").read_text(encoding="utf-8")
+    assert "Every rule once" in page
+    assert str(nano) not in page
+
+
+@pytest.mark.pipeline
+def test_a_second_call_has_nothing_to_do(nano: Path) -> None:
+    done = run(snakemake(nano, NANO), nano)
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+@pytest.mark.pipeline
+def test_ranks_of_the_smallest_study_respect_theory(nano: Path) -> None:
+    study = config.load_study(NANO)
+    for planned in study.needed:
+        rank = json.loads((nano / "results/runs" / planned.path / "rank.json").read_text(encoding="utf-8"))
+        if planned.model == "softmax":
+            assert rank["metrics"]["rank_press"] <= planned.body.embedding_size + 2
+        assert rank["n"] == 60
+
+
+@pytest.mark.pipeline
+def test_the_plan_counts_what_is_done(nano: Path) -> None:
+    step = [sys.executable, "-m", "softmax_bottleneck", "plan", "--study", str(NANO)]
+    done = subprocess.run(step, cwd=nano, capture_output=True, text=True, check=True)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("all together"))
+    assert line.split()[5:7] == ["6", "6"]
+
+
+@pytest.mark.pipeline
+def test_killed_training_ends_with_the_same_bits(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL of the trainer in the middle, then the same command again: the weights are those of an undisturbed run."""
+    planned = config.load_study(NANO).needed[-1]
+    for step in ("download", "tokenise"):
+        words = [sys.executable, "-m", "softmax_bottleneck", step, "--study", str(NANO), "--dataset", planned.dataset]
+        assert run(words, tmp_path).returncode == 0
+    train = [sys.executable, "-m", "softmax_bottleneck", "train", "--study", str(NANO), "--run", planned.path]
+    folder = tmp_path / "results" / "runs" / planned.path
+    with subprocess.Popen(train, cwd=tmp_path, stderr=subprocess.DEVNULL) as trainer:
+        deadline = time.monotonic() + 120
+        while not list(folder.glob("resume-*")) and trainer.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        os.kill(trainer.pid, signal.SIGKILL)
+    assert not (folder / "done.json").exists(), "the run ended before it could be killed"
+    again = run(train, tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert result_hash(folder) == result_hash(nano / "results" / "runs" / planned.path)
+
+
+@pytest.mark.pipeline
+@pytest.mark.corpora
+def test_real_text_goes_through_every_rule(tmp_path: Path, mirror: Path) -> None:
+    done = run(snakemake(tmp_path, ROOT / "tests" / "nano-ptb.yaml", "--config", f"mirror={mirror}"), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wordsim = next((tmp_path / "results" / "runs").rglob("wordsim.json"))
+    assert len(json.loads(wordsim.read_text(encoding="utf-8"))["benchmarks"]) == 13
+    assert artefacts.is_sound(tmp_path / "results" / "nano-ptb" / "report" / "index.html")
