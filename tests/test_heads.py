@@ -1,0 +1,491 @@
+"""What every head must do. The suite asks the package for its heads, so a new head file is tested without an edit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import naive_heads
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from softmax_bottleneck import heads
+from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.heads import row_nll
+from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.heads.lms_plif import fixed_point_histogram
+
+# Beside every head at its defaults: the corners of its options.
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("gss", {"c": 1.5, "k": 0.5}),
+    ("gss", {"c": -1.5, "k": 3}),
+    ("lms", {"units": 1}),
+    ("lms-plif", {"knots": 40, "bound": 2.0}),
+    ("lms-plif", {"knots": 40, "frozen": True}),
+    ("moc", {"components": 3, "pointwise": "sigsoftmax"}),
+    ("mos", {"components": 1}),
+    ("mos", {"components": 3, "pointwise": "sigsoftmax", "prior": "sigsoftmax"}),
+    ("mos", {"components": 3, "pointwise": "lms-plif", "pointwise_options": {"knots": 40}}),
+    ("mos", {"components": 3, "probability_floor": 1e-3}),
+]
+CASES = [(name, {}) for name in heads.names()] + VARIANTS
+# So that gradcheck, which wiggles every parameter, ends.
+FEW_PARAMETERS: dict[str, dict[str, Any]] = {
+    "lms-plif": {"knots": 40},
+    "mos": {"components": 3},
+    "moc": {"components": 3},
+}
+
+every_case = pytest.mark.parametrize(
+    ("name", "options"), CASES, ids=[f"{n}-{'-'.join(f'{k}={v}' for k, v in o.items()) or 'default'}" for n, o in CASES]
+)
+
+
+def make(name: str, options: dict[str, Any], *, words: int = 11, width: int = 5, spread: float = 1.0) -> Head:
+    """A head in float64, in evaluation mode, with logits of about +-3 at spread 1."""
+    torch.manual_seed(3)
+    head = heads.build(name, vocabulary_size=words, context_size=width, embedding_size=width, **options)
+    torch.nn.init.normal_(head.decoder.weight, std=2.0 * spread / math.sqrt(width))
+    torch.nn.init.normal_(head.decoder.bias, std=spread)
+    return head.double().eval()
+
+
+def contexts(rows: int, head: Head, seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contexts [N, D] in float64 and targets [N]."""
+    generator = torch.Generator().manual_seed(seed)
+    h_ND = torch.randn(rows, head.context_size, generator=generator, dtype=torch.float64)
+    return h_ND, torch.randint(0, head.vocabulary_size, (rows,), generator=generator)
+
+
+def materialised_nll(head: Head, h_ND: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
+    return -head.log_probs(h_ND).gather(1, target_N.unsqueeze(1)).squeeze(1)
+
+
+def gradients(loss: torch.Tensor, head: Head, h_ND: torch.Tensor) -> list[torch.Tensor]:
+    """Gradients of the loss by the contexts and every parameter (zeros where it does not depend on one)."""
+    inputs = [h_ND, *head.parameters()]
+    return list(torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True))
+
+
+# --- probabilities -----------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_rows_sum_to_one(name: str, options: dict[str, Any]) -> None:
+    head = make(name, options)
+    h_ND, _ = contexts(6, head)
+    total_N = head.log_probs(h_ND).exp().sum(1)
+    excess = head.vocabulary_size * options.get("probability_floor", 0.0)
+    torch.testing.assert_close(total_N, torch.full_like(total_N, 1.0 + excess), rtol=1e-12, atol=0.0)
+
+
+@every_case
+def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
+    full = heads.options(name, options)
+    if name not in naive_heads.POINTWISE and "prior" not in full:
+        pytest.skip(f"tests/naive_heads.py has no formula for {name}: add the literal one of its paper")
+    head = make(name, options)
+    h_ND, target_N = contexts(6, head)
+    inner = heads.options(full["pointwise"], full["pointwise_options"]) if "pointwise" in full else {}
+    parameters = {key: value.numpy() for key, value in head.state_dict().items()}
+    expected_NV = naive_heads.log_probs(name, full, inner, parameters, h_ND.numpy())
+    np.testing.assert_allclose(head.log_probs(h_ND).detach().numpy(), expected_NV, rtol=1e-10, atol=1e-10)
+    nll_N = head.nll(h_ND, target_N).detach().numpy()
+    np.testing.assert_allclose(nll_N, -expected_NV[np.arange(6), target_N.numpy()], rtol=1e-10, atol=1e-10)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nll_agrees_with_log_probs(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    head = make(name, options).to(dtype)
+    h_ND, target_N = contexts(40, head)
+    h_ND = h_ND.to(dtype)
+    tolerance = 50 * torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        head.nll(h_ND, target_N), materialised_nll(head, h_ND, target_N), rtol=tolerance, atol=tolerance
+    )
+
+
+@every_case
+@pytest.mark.parametrize("logits", ["mixed", "all high", "all low"])
+def test_finite_at_logits_of_100(name: str, options: dict[str, Any], logits: str) -> None:
+    head = make(name, options, spread=0.01).float()
+    sign_V = {"mixed": torch.tensor([1.0, -1.0]).repeat(6)[:11], "all high": torch.ones(11), "all low": -torch.ones(11)}
+    with torch.no_grad():
+        head.decoder.bias += 100.0 * sign_V[logits]
+    h_ND, _ = contexts(11, head)
+    h_ND = h_ND.float().requires_grad_()
+    nll_N = head.nll(h_ND, torch.arange(11))
+    assert head.log_probs(h_ND).isfinite().all()
+    assert nll_N.isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in gradients(nll_N.mean(), head, h_ND))
+
+
+@settings(max_examples=8, deadline=None)
+@given(values=st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=9))
+@every_case
+def test_extreme_logits(name: str, options: dict[str, Any], values: list[float]) -> None:
+    """float32 stays within its rounding of float64 whatever the logits."""
+    head = make(name, options, words=len(values), spread=0.01)
+    with torch.no_grad():
+        head.decoder.bias.copy_(torch.tensor(values))
+        h_ND, _ = contexts(len(values), head)
+        target_N = torch.arange(len(values))
+        exact_N = materialised_nll(head, h_ND, target_N)
+        nll_N = head.float().nll(h_ND.float(), target_N)
+    assert nll_N.isfinite().all()
+    # A logit of 1e4 is known to 1e-3 in float32, and the steepest function here multiplies that by 5 (a PLIF slope);
+    # relu's logarithm turns a rounding error of 1e-9 beside its constant 1e-8 into 0.1.
+    scale = 1e-6 * 5.0 * max(1.0, *map(abs, values))
+    torch.testing.assert_close(nll_N.double(), exact_N, rtol=1e-5, atol=scale + 0.2 * (name == "relu"))
+
+
+@every_case
+def test_vocabulary_permutation_commutes(name: str, options: dict[str, Any]) -> None:
+    head = make(name, options)
+    h_ND, target_N = contexts(6, head)
+    order_V = torch.randperm(11, generator=torch.Generator().manual_seed(1))
+    log_probs_NV, nll_N = head.log_probs(h_ND), head.nll(h_ND, target_N)
+    with torch.no_grad():
+        head.decoder.weight.copy_(head.decoder.weight[order_V])
+        head.decoder.bias.copy_(head.decoder.bias[order_V])
+    torch.testing.assert_close(head.log_probs(h_ND), log_probs_NV[:, order_V], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(head.nll(h_ND, order_V.argsort()[target_N]), nll_N, rtol=1e-12, atol=1e-12)
+
+
+@every_case
+@pytest.mark.parametrize(("rows", "width", "words"), [(252, 123, 507), (1, 5, 11), (6, 5, 2), (3, 1, 4)])
+def test_awkward_shapes(
+    name: str, options: dict[str, Any], rows: int, width: int, words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses and gradients at sizes that divide by nothing, in chunks that do not divide them."""
+    monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 700_000)
+    head = make(name, options | ({"knots": 40} if name == "lms-plif" else {}), width=width, words=words)
+    h_ND, target_N = contexts(rows, head)
+    h_ND.requires_grad_()
+    expected = materialised_nll(head, h_ND, target_N)
+    torch.testing.assert_close(head.nll(h_ND, target_N), expected, rtol=1e-10, atol=1e-12)
+    fused = gradients(head.mean_nll(h_ND, target_N), head, h_ND)
+    for ours, theirs in zip(fused, gradients(expected.mean(), head, h_ND), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-12)
+
+
+# --- gradients ---------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_gradcheck(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the contexts and every parameter, per token, in several chunks."""
+    monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 1)
+    head = make(name, FEW_PARAMETERS.get(name, {}) | options, words=5, width=3)
+    h_ND, target_N = contexts(3, head)
+    inputs = (h_ND.requires_grad_(), *head.parameters())
+    assert torch.autograd.gradcheck(lambda *_: head.nll(h_ND, target_N), inputs)
+    # A second backward sweeps again instead of scaling what forward made, so it may round otherwise.
+    assert torch.autograd.gradcheck(lambda *_: head.mean_nll(h_ND, target_N), inputs, nondet_tol=1e-12)
+
+
+@every_case
+def test_float32_gradients_are_as_good_as_materialised(name: str, options: dict[str, Any]) -> None:
+    """Their error against float64 is at most twice that of float32 autograd over the whole matrix."""
+    # PLIF's cells are so narrow by default that rounding of the logits alone picks other slopes.
+    head = make(name, FEW_PARAMETERS.get(name, {}) | options, width=24, words=307)
+    h_ND, target_N = contexts(101, head)
+    exact = gradients(materialised_nll(head, h_ND.requires_grad_(), target_N).mean(), head, h_ND)
+    head.float()
+    h_ND = h_ND.detach().float().requires_grad_()
+    ours = gradients(head.mean_nll(h_ND, target_N), head, h_ND)
+    theirs = gradients(materialised_nll(head, h_ND, target_N).mean(), head, h_ND)
+    for truth, fused, plain in zip(exact, ours, theirs, strict=True):
+        rounding = 3.0 * torch.finfo(torch.float32).eps * max(truth.norm(), 0.1)
+        assert (fused - truth).norm() <= 2.0 * (plain - truth).norm() + rounding
+
+
+# --- mixtures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pointwise", [name for name in heads.names() if name not in {"mos", "moc"}])
+@pytest.mark.parametrize("mixture", ["mos", "moc"])
+def test_mixture_of_one_is_the_plain_head(mixture: str, pointwise: str) -> None:
+    mixed = make(mixture, {"components": 1, "pointwise": pointwise})
+    plain = make(pointwise, {})
+    plain.decoder.load_state_dict(mixed.decoder.state_dict())
+    plain.pointwise.load_state_dict(mixed.pointwise.state_dict())
+    h_ND, target_N = contexts(6, mixed)
+    latent_NE = torch.tanh(mixed.latent(h_ND))
+    torch.testing.assert_close(mixed.nll(h_ND, target_N), plain.nll(latent_NE, target_N), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mixed.log_probs(h_ND), plain.log_probs(latent_NE), rtol=1e-12, atol=1e-12)
+
+
+def test_mixture_reads_contexts_wider_than_the_embedding() -> None:
+    head = heads.build("mos", vocabulary_size=11, context_size=7, embedding_size=4, components=3)
+    assert head.log_probs(torch.randn(2, 5, 7)).shape == (10, 11)
+    assert head.nll(torch.randn(2, 5, 7), torch.zeros(2, 5, dtype=torch.int64)).shape == (10,)
+    with pytest.raises(UserError, match="context size 7, embedding size 4"):
+        heads.build("softmax", vocabulary_size=11, context_size=7, embedding_size=4)
+
+
+@pytest.mark.parametrize("mixture", ["mos", "moc"])
+def test_latent_dropout_is_locked_over_time(mixture: str) -> None:
+    """The same units are missing at every step of a sequence, others in other sequences; kept ones are scaled."""
+    head = make(mixture, {"components": 2, "dropout_latent": 0.4}, width=50).train()
+    h_TBD = torch.randn(7, 3, 50, dtype=torch.float64)
+    drawn = head.latents(h_TBD, torch.Generator().manual_seed(0)).reshape(7, 3, 100)
+    kept = torch.tanh(head.latent(h_TBD))
+    mask = drawn / kept
+    assert torch.equal(mask == 0.0, (mask[:1] == 0.0).expand_as(mask))
+    assert not torch.equal(mask[:, 0] == 0.0, mask[:, 1] == 0.0)
+    torch.testing.assert_close(mask[mask != 0.0], torch.full_like(mask[mask != 0.0], 1.0 / 0.6))
+    assert 0.3 < (mask[0] == 0.0).double().mean() < 0.5
+    head.eval()
+    torch.testing.assert_close(head.latents(h_TBD, None).reshape(7, 3, 100), kept)
+
+
+def test_latent_dropout_can_be_drawn_at_every_step() -> None:
+    head = make("mos", {"components": 2, "locked_dropout": False}, width=50).train()
+    drawn = head.latents(torch.randn(7, 3, 50, dtype=torch.float64), torch.Generator().manual_seed(0))
+    zero = drawn.reshape(7, 3, 100) == 0.0
+    assert not torch.equal(zero[0], zero[1])
+
+
+@pytest.mark.parametrize("mixture", ["mos", "moc"])
+def test_dropout_follows_the_generator(mixture: str) -> None:
+    head = make(mixture, {"components": 2}).train()
+    h_ND, target_N = contexts(6, head)
+    first, again, other = (head.nll(h_ND, target_N, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_probability_floor_of_yang() -> None:
+    """ln(P + 1e-8) never falls below -18.42 (SPEC 3)."""
+    head = make("mos", {"components": 2, "probability_floor": 1e-8}, spread=30.0)
+    h_ND, _ = contexts(50, head)
+    assert head.log_probs(h_ND).min().item() == pytest.approx(math.log(1e-8), abs=1e-6)
+
+
+# --- what a head says of itself ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*heads.names()])
+def test_same_bits_on_two_calls(name: str) -> None:
+    """Also after other work went through the same work arrays."""
+    head = make(name, {}, width=24, words=307).float()
+    h_ND, target_N = contexts(101, head)
+    h_ND = h_ND.float().requires_grad_()
+
+    def everything() -> list[torch.Tensor]:
+        return [head.nll(h_ND, target_N), *gradients(head.mean_nll(h_ND, target_N), head, h_ND)]
+
+    first = everything()
+    make(name, {}).nll(*contexts(3, make(name, {})))
+    assert all(torch.equal(a, b) for a, b in zip(first, everything(), strict=True))
+
+
+@every_case
+def test_log_linear_heads_give_their_contexts(name: str, options: dict[str, Any]) -> None:
+    head = make(name, options)
+    h_ND, _ = contexts(6, head)
+    if head.is_log_linear:
+        expected_NV = head.decoder(head.contexts(h_ND)).log_softmax(1)
+        torch.testing.assert_close(head.log_probs(h_ND), expected_NV, rtol=1e-12, atol=1e-12)
+    else:
+        with pytest.raises(UserError, match="log_probs"):
+            head.contexts(h_ND)
+
+
+def test_which_heads_are_log_linear() -> None:
+    linear = {name for name, options in CASES if make(name, options).is_log_linear}
+    assert linear == {"softmax", "moc"}
+    assert not make("moc", {"components": 3, "pointwise": "gss"}).is_log_linear
+
+
+def test_published_parameter_counts() -> None:
+    """SPEC 2: totals of SM Tables 4 and 5 and of the texts, with the LSTM layers counted by hand."""
+
+    def lstm(*sizes: int) -> int:
+        return sum(4 * (n * m + m * m + 2 * m) for n, m in itertools.pairwise(sizes))
+
+    def head(name: str, words: int, context: int, embedding: int, **options: Any) -> int:
+        with torch.device("meta"):
+            built = heads.build(name, vocabulary_size=words, context_size=context, embedding_size=embedding, **options)
+        return sum(parameter.numel() for parameter in built.parameters())
+
+    plain = lstm(400, 1150, 1150, 400)
+    for name in ("softmax", "sigsoftmax", "gss"):
+        assert plain + head(name, 10_000, 400, 400) == 24_221_600
+        assert plain + head(name, 33_278, 400, 400) == 33_556_078
+    assert plain + head("lms-plif", 10_000, 400, 400) == 24_321_600
+    assert plain + head("lms-plif", 10_000, 400, 400, frozen=True) == 24_221_600
+    ptb = {1: 19_057_620, 3: 19_406_620, 5: 19_755_620, 10: 20_628_120, 15: 21_500_620, 20: 22_373_120}
+    wt2 = {10: 33_929_778, 15: 34_909_528, 20: 35_889_278}
+    for name in ("mos", "moc"):
+        for k, count in ptb.items():
+            assert lstm(280, 960, 960, 620) + head(name, 10_000, 620, 280, components=k) == count
+        for k, count in wt2.items():
+            assert lstm(300, 1150, 1150, 650) + head(name, 33_278, 650, 300, components=k) == count
+
+
+def test_initialisation() -> None:
+    """SPEC 2: decoder U(-0.1, 0.1) and zero bias; prior and latent U(+-1/sqrt(fan in))."""
+    torch.manual_seed(0)
+    head = heads.build("mos", vocabulary_size=500, context_size=64, embedding_size=50)
+    for weight, bound in (
+        (head.decoder.weight, 0.1),
+        (head.prior.weight, 1 / 8),
+        (head.latent.weight, 1 / 8),
+        (head.latent.bias, 1 / 8),
+    ):
+        assert weight.abs().max() <= bound
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3.0), rel=0.05)
+    assert not head.decoder.bias.any()
+    assert head.prior.bias is None
+
+
+def test_plif_slopes_start_as_published() -> None:
+    """SPEC E6, derived: mean 1.107, standard deviation 0.627, least about 0.02, greatest about 5."""
+    torch.manual_seed(0)
+    slope_K = make("lms-plif", {}).pointwise.table()[:, 0].detach().numpy()
+    assert slope_K.mean() == pytest.approx(1.107, abs=0.006)
+    assert slope_K.std() == pytest.approx(0.627, abs=0.006)
+    assert slope_K.min() < 0.05
+    assert 4.0 < slope_K.max() < 6.0
+
+
+def test_plif_slopes_have_their_own_learning_rate_unless_frozen() -> None:
+    free = make("lms-plif", {}).parameter_groups()
+    assert [len(group["params"]) for group in free] == [2, 1]
+    assert free[1]["lr"] == 0.02
+    assert "lr" not in free[0]
+    frozen = make("lms-plif", {"frozen": True})
+    assert [len(group["params"]) for group in frozen.parameter_groups()] == [2]
+    assert "pointwise.raw_slope" in frozen.state_dict()
+    (_, in_mixture) = make(
+        "mos", {"pointwise": "lms-plif", "pointwise_options": {"learning_rate": 0.5}}
+    ).parameter_groups()
+    assert in_mixture["lr"] == 0.5
+
+
+@every_case
+def test_parameter_groups_hold_every_parameter_once(name: str, options: dict[str, Any]) -> None:
+    head = make(name, options)
+    grouped = [id(parameter) for group in head.parameter_groups() for parameter in group["params"]]
+    assert sorted(grouped) == sorted(id(parameter) for parameter in head.parameters())
+
+
+def test_gss_is_softmax_and_sigsoftmax_at_its_corners() -> None:
+    logits = torch.linspace(-60, 60, 241, dtype=torch.float64)
+    gss = heads.build_pointwise("gss", {"c": 0.7, "k": 1.0})
+    torch.testing.assert_close(gss(logits), logits, rtol=1e-13, atol=1e-13)
+    gss = heads.build_pointwise("gss", {"c": 0, "k": 2})
+    torch.testing.assert_close(gss(logits), heads.build_pointwise("sigsoftmax", {})(logits), rtol=1e-13, atol=1e-13)
+    gss = heads.build_pointwise("gss", {"c": -1.5, "k": 2.5})
+    assert gss(torch.tensor(200.0, dtype=torch.float64)) == 200.0
+    assert gss(torch.tensor(-200.0, dtype=torch.float64)) == 2.5 * (-200.0 + 1.5) - 1.5
+
+
+def test_lms_starts_close_to_the_identity() -> None:
+    lms = heads.build_pointwise("lms", {"units": 20, "bound": 10.0}).double()
+    logits = torch.linspace(-6, 6, 101, dtype=torch.float64).requires_grad_()
+    (slope,) = torch.autograd.grad(lms(logits).sum(), logits)
+    torch.testing.assert_close(slope, torch.ones_like(slope), rtol=0.03, atol=0.0)
+
+
+def test_fixed_point_histogram_is_exact_and_free_of_order() -> None:
+    generator = torch.Generator().manual_seed(0)
+    cell_X = torch.randint(0, 9, (5000,), generator=generator)
+    value_X = torch.randn(5000, generator=generator) * 1e-5
+    total_K = fixed_point_histogram(cell_X, value_X, 9)
+    expected_K = np.bincount(cell_X.numpy(), value_X.double().numpy(), 9)
+    np.testing.assert_allclose(total_K.numpy(), expected_K, rtol=0, atol=1e-10)
+    order_X = torch.randperm(5000, generator=generator)
+    assert torch.equal(total_K, fixed_point_histogram(cell_X[order_X], value_X[order_X], 9))
+    assert not fixed_point_histogram(cell_X, torch.zeros(5000), 9).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gsss", {}, 'unknown head "gsss".*did you mean "gss"'),
+        ("gss", {"C": 1.0}, 'no option "C".*c, k'),
+        ("gss", {"c": "1e-3"}, 'option "c" must be a number'),
+        ("gss", {"c": math.nan}, 'option "c" must be a number'),
+        ("gss", {"k": 0}, 'option "k" must be more than 0'),
+        ("mos", {"components": 0}, 'option "components" must be at least 1'),
+        ("mos", {"components": True}, 'option "components" must be a integer'),
+        ("mos", {"dropout_latent": 1.0}, 'option "dropout_latent" must be less than 1'),
+        ("mos", {"prior": "relu"}, "must be one of"),
+        ("mos", {"pointwise": "moc"}, '"moc" is not a pointwise function.*softmax'),
+        ("mos", {"pointwise": "gss", "pointwise_options": {"z": 1}}, 'head "gss" has no option "z"'),
+    ],
+)
+def test_mistakes_are_named(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        heads.build(name, vocabulary_size=5, context_size=3, embedding_size=3, **options)
+
+
+def test_heads_are_found_without_torch() -> None:
+    code = "import sys; from softmax_bottleneck import heads; print(*heads.names()); sys.exit('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": "workflow"})
+    assert found.returncode == 0, found.stderr
+    assert set(found.stdout.split()) >= {
+        "gss",
+        "lms",
+        "lms-plif",
+        "moc",
+        "mos",
+        "relu",
+        "sigmoid",
+        "sigsoftmax",
+        "softmax",
+    }
+    assert heads.module_path("lms-plif").name == "lms_plif.py"
+
+
+NEW_HEAD = '''
+"""Taylor softmax: P = t(l) / sum t(l), t(l) = 1 + l + l^2 / 2. Stability: t is at least 1/2."""
+from softmax_bottleneck.heads.pointwise import Pointwise
+
+NAME = "taylor"
+LABEL = "Taylor softmax"
+OPTIONS = {"half": {"type": "number", "default": 0.5, "description": "Coefficient of the square."}}
+
+
+class Taylor(Pointwise):
+    def __init__(self, half):
+        super().__init__()
+        self.half = half
+
+    def forward(self, logits):
+        return (1.0 + logits + self.half * logits.square()).log()
+'''
+USE_NEW_HEAD = """
+import torch
+from softmax_bottleneck import heads
+
+for name, options in (("taylor", {}), ("mos", {"components": 2, "pointwise": "taylor"})):
+    head = heads.build(name, vocabulary_size=7, context_size=3, embedding_size=3, **options).double().eval()
+    h, target = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.arange(4)
+    assert torch.autograd.gradcheck(lambda h: head.nll(h, target), h)
+    assert torch.allclose(head.nll(h, target), -head.log_probs(h)[target, target])
+"""
+
+
+def test_a_new_head_is_one_file(tmp_path: Path) -> None:
+    """Dropped beside the others it is found, trained by the fused loss, and usable inside a mixture."""
+    package = tmp_path / "softmax_bottleneck"
+    source = heads.module_path("gss").parents[1]
+    shutil.copytree(source / "heads", package / "heads", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "errors.py"):
+        shutil.copy(source / name, package)
+    (package / "heads" / "taylor.py").write_text(NEW_HEAD, encoding="utf-8")
+    command = [sys.executable, "-c", USE_NEW_HEAD]
+    run = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, check=False)
+    assert run.returncode == 0, run.stderr

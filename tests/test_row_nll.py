@@ -1,0 +1,158 @@
+"""The fused loss beside autograd over the whole matrix: every way to ask for gradients, its chunks, its memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from softmax_bottleneck import heads
+from softmax_bottleneck.heads import row_nll
+from softmax_bottleneck.heads.base import Head
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+N, D, V, K = 23, 6, 31, 4
+HEADS: list[tuple[str, dict[str, Any]]] = [
+    ("softmax", {}),
+    ("gss", {}),
+    ("relu", {}),
+    ("lms", {"units": 3}),
+    ("lms-plif", {"knots": 30}),
+    ("mos", {"components": K}),
+    ("mos", {"components": K, "pointwise": "lms-plif", "pointwise_options": {"knots": 30}}),
+    ("mos", {"components": K, "pointwise": "lms-plif", "pointwise_options": {"knots": 30, "frozen": True}}),
+    ("mos", {"components": K, "probability_floor": 1e-2}),
+    ("moc", {"components": K}),
+]
+each_head = pytest.mark.parametrize(("name", "options"), HEADS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(HEADS)])
+
+
+def problem(name: str, options: dict[str, Any]) -> tuple[Head, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    head = heads.build(name, vocabulary_size=V, context_size=D, embedding_size=D, **options).double().eval()
+    torch.nn.init.normal_(head.decoder.weight)
+    return head, torch.randn(N, D, dtype=torch.float64, requires_grad=True), torch.randint(0, V, (N,))
+
+
+def assert_same_gradients(ours: torch.Tensor, theirs: torch.Tensor, head: Head, h_ND: torch.Tensor) -> None:
+    """Of two scalar losses, by the contexts and every parameter."""
+    inputs = [h_ND, *head.parameters()]
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for a, b in zip(
+        torch.autograd.grad(ours, inputs, retain_graph=True, materialize_grads=True, allow_unused=True),
+        torch.autograd.grad(theirs, inputs, retain_graph=True, materialize_grads=True, allow_unused=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def naive(head: Head, h_ND: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
+    return -head.log_probs(h_ND).gather(1, target_N.unsqueeze(1)).squeeze(1)
+
+
+@each_head
+def test_every_upstream_gradient(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sum, mean, scaled mean, weights that differ, both outputs at once, and zero weights."""
+    monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 5 * 8 * V * K * 6)
+    head, h_ND, target_N = problem(name, options)
+    expected_N = naive(head, h_ND, target_N)
+    weight_N = torch.linspace(-1.0, 2.0, N, dtype=torch.float64)
+    weight_N[3] = 0.0
+    assert_same_gradients(head.mean_nll(h_ND, target_N), expected_N.mean(), head, h_ND)
+    assert_same_gradients(head.nll(h_ND, target_N).mean(), expected_N.mean(), head, h_ND)
+    assert_same_gradients(0.3 * head.nll(h_ND, target_N).sum(), 0.3 * expected_N.sum(), head, h_ND)
+    assert_same_gradients(head.nll(h_ND, target_N) @ weight_N, expected_N @ weight_N, head, h_ND)
+    both = head.losses(h_ND, target_N, generator=None)
+    for weight in (weight_N, torch.ones_like(weight_N)):
+        both = head.losses(h_ND, target_N, generator=None)
+        assert_same_gradients(
+            2.0 * both.total + both.nll_N @ weight, 2.0 * expected_N.sum() + expected_N @ weight, head, h_ND
+        )
+
+
+@each_head
+def test_second_backward_through_the_same_graph(name: str, options: dict[str, Any]) -> None:
+    head, h_ND, target_N = problem(name, options)
+    loss, expected = head.mean_nll(h_ND, target_N), naive(head, h_ND, target_N).mean()
+    for _ in range(2):
+        assert_same_gradients(loss, expected, head, h_ND)
+
+
+@each_head
+def test_without_gradients_the_same_losses(name: str, options: dict[str, Any]) -> None:
+    head, h_ND, target_N = problem(name, options)
+    with torch.no_grad():
+        quiet_N = head.nll(h_ND, target_N)
+    assert not quiet_N.requires_grad
+    assert torch.equal(quiet_N, head.nll(h_ND, target_N).detach())
+
+
+@each_head
+def test_chunk_size_changes_rounding_only(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    head, h_ND, target_N = problem(name, options)
+    whole = head.mean_nll(h_ND, target_N)
+    for chunk_bytes in (1, 8 * V * K * 40, 8 * V * K * 200):
+        monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", chunk_bytes)
+        assert_same_gradients(head.mean_nll(h_ND, target_N), whole, head, h_ND)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Elements of the largest tensor any operator returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self.num_elements = max([self.num_elements, *sizes])
+        return out
+
+
+@each_head
+def test_never_holds_all_scores(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tensor above the chunk's budget or the head's own parameters: neither N x K x V nor, in a chunked N, N x V."""
+    rows, words = 400, 200
+    budget = 8 * words * K * 6 * 20
+    monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", budget)
+    head = heads.build(name, vocabulary_size=words, context_size=D, embedding_size=D, **options).double()
+    h_ND = torch.randn(rows, D, dtype=torch.float64, requires_grad=True)
+    target_N = torch.randint(0, words, (rows,))
+    weight_N = torch.rand(rows, dtype=torch.float64)
+    with LargestTensor() as seen:
+        head.mean_nll(h_ND, target_N).backward()
+        (head.nll(h_ND, target_N) * weight_N).sum().backward()  # the path that sweeps twice
+    assert seen.num_elements >= words  # the mode did see the chunks
+    assert seen.num_elements <= max(budget // 8 // 2, rows * K * D)
+    assert seen.num_elements < rows * words
+
+
+def test_chunks_are_even_and_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 tokens of which 4 fit go as 4 + 4 + 2 -> three chunks of at most 4, none of one token."""
+    monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 4 * 8 * V * 2)
+    head, h_ND, target_N = problem("softmax", {})
+    sizes: list[int] = []
+    plain_gemm = row_nll.gemm
+
+    def spy(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, plus: torch.Tensor | None = None) -> None:
+        sizes.append(len(a))
+        plain_gemm(a, b, out=out, plus=plus)
+
+    monkeypatch.setattr(row_nll, "gemm", spy)
+    with torch.no_grad():
+        head.nll(h_ND[:10], target_N[:10])
+    assert sizes == [4, 4, 2]
+    sizes.clear()
+    head.mean_nll(h_ND[:4], target_N[:4]).backward()
+    assert sizes == [4, 4, V]  # three matrix products a chunk: logits, by the rows, by the weight
+
+
+def test_inputs_changed_before_backward_are_refused() -> None:
+    head, h_ND, target_N = problem("softmax", {})
+    loss = head.mean_nll(h_ND, target_N)
+    with torch.no_grad():
+        head.decoder.weight.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
