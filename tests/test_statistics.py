@@ -1,0 +1,254 @@
+"""Statistics against the published p-values, the digitised dots of Figure 2, and scipy."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from softmax_bottleneck.errors import DataError
+from softmax_bottleneck.statistics import (
+    Summary,
+    format_p,
+    pearson,
+    spearman,
+    student_t,
+    student_t_from_summary,
+    welch_t,
+    welch_t_from_summary,
+)
+
+PUBLISHED = Path(__file__).parents[1] / "report" / "published"
+VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12)
+
+
+def published(name: str) -> list[dict[str, str]]:
+    with (PUBLISHED / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# --- published p-values ---------------------------------------------------------------------------------------------
+def published_tests() -> list[tuple[str, Summary, Summary]]:
+    """(published p, first, second) of the ten t-tests of SM Table 1 and Table 4."""
+    found = []
+    for name in ("parthiban2021_sm_table1.csv", "parthiban2021_table4.csv"):
+        rows = published(name)
+        means = {
+            (r["dataset"], r["model"]): Summary(int(r["n"]), float(r["value"]), float(r["std"]))
+            for r in rows
+            if r["metric"] == "test_ppl"
+        }
+        for row in rows:
+            if row["metric"] == "p_value" and row["value"] != "N/A":
+                other = row["condition"].split(";")[0].removeprefix("vs ")
+                found.append((row["value"], means[row["dataset"], row["model"]], means[row["dataset"], other]))
+    return found
+
+
+def test_there_are_ten_published_tests():
+    assert len(published_tests()) == 10
+
+
+@pytest.mark.parametrize(("p", "first", "second"), published_tests())
+def test_a_published_p_value_follows_to_the_digit_from_the_printed_means(p, first, second):
+    result = student_t_from_summary(first, second)
+    assert format_p(result.p) == p
+    assert result.df == 18 and result.reason == ""
+
+
+def test_welch_is_another_test():
+    """MoS on Penn Treebank: about 1.9e-11 by Welch, where the paper prints 2.02e-15."""
+    result = welch_t_from_summary(Summary(10, 54.88, 0.26), Summary(10, 57.08, 0.10))
+    assert result.p == pytest.approx(1.9e-11, rel=0.05)
+    expected = stats.ttest_ind_from_stats(54.88, 0.26, 10, 57.08, 0.10, 10, equal_var=False)
+    assert (result.t, result.p) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-9)
+
+
+# --- summaries ------------------------------------------------------------------------------------------------------
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(VALUES)
+def test_a_summary_is_numpys(values):
+    found = Summary.of(values)
+    assert found.n == len(values)
+    assert found.mean == pytest.approx(np.mean(values), rel=1e-9, abs=1e-9)
+    assert found.sd == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-8)
+
+
+def test_the_order_of_runs_changes_no_bit():
+    values = [0.1, 1e16, -1e16, 57.08, 3e-9]
+    assert len({Summary.of(order) for order in itertools.permutations(values)}) == 1
+
+
+def test_equal_values_have_no_spread_at_all():
+    assert Summary.of([0.1] * 7) == Summary(7, 0.1, 0.0)
+
+
+def test_few_values():
+    assert Summary.of([]) == Summary(0, None, None)
+    assert Summary.of([3.5]) == Summary(1, 3.5, None)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_diverged_run_is_not_averaged(bad):
+    with pytest.raises(DataError, match=f"{bad} among 3 values"):
+        Summary.of([1.0, bad, 2.0])
+    with pytest.raises(DataError):
+        student_t([1.0, bad], [1.0, 2.0])
+
+
+# --- t-tests --------------------------------------------------------------------------------------------------------
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), n1=st.integers(2, 12), n2=st.integers(2, 12), shift=st.floats(-5, 5))
+def test_t_tests_are_scipys(seed, n1, n2, shift):
+    first, second = rng(seed).normal(size=n1), rng(seed + 1).normal(size=n2) * 3 + shift
+    for test, equal in ((student_t, True), (welch_t, False)):
+        found, expected = test(first, second), stats.ttest_ind(first, second, equal_var=equal)
+        assert found.t == pytest.approx(expected.statistic, rel=1e-9)
+        assert found.df == pytest.approx(expected.df, rel=1e-9)
+        assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+        assert found.difference == pytest.approx(first.mean() - second.mean(), abs=1e-12)
+        assert test(second, first).p == found.p
+
+
+@pytest.mark.parametrize("test", [student_t, welch_t])
+def test_what_cannot_be_tested_says_why(test):
+    for first, second, why in (
+        ([], [1.0, 2.0], "no values"),
+        ([1.0], [1.0, 2.0], "n = 1 and 2, at least 2 on each side"),
+        ([5.0, 5.0], [7.0, 7.0, 7.0], "zero variance on both sides"),
+        ([5.0, 5.0], [5.0, 5.0], "zero variance on both sides"),
+    ):
+        result = test(first, second)
+        assert (result.t, result.df, result.p) == (None, None, None)
+        assert result.reason.startswith("not computable: ") and why in result.reason
+    assert test([5.0, 5.0], [7.0, 7.0]).difference == -2.0
+
+
+def test_one_side_without_variance_is_tested():
+    result = welch_t([5.0, 5.0, 5.0], [1.0, 2.0, 4.0])
+    spread = np.std([1.0, 2.0, 4.0], ddof=1)
+    expected = stats.ttest_ind_from_stats(5.0, 0.0, 3, 7 / 3, spread, 3, equal_var=False)
+    assert result.p == pytest.approx(expected.pvalue) and result.df == pytest.approx(2)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(VALUES, VALUES, st.sampled_from([1e-160, 1e-3, 1.0, 1e150]))
+def test_a_test_is_a_probability_or_a_reason(first, second, scale):
+    for test in (student_t, welch_t):
+        result = test([scale * x for x in first], [scale * x for x in second])
+        assert (result.p is None) == (result.reason != "")
+        assert result.p is None or 0 <= result.p <= 1
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(0.392, "3.92e-1"), (2.0249e-15, "2.02e-15"), (1.0, "1.00e0"), (0.09999, "1.00e-1"), (0.0, "< 1.00e-300")],
+)
+def test_p_values_are_printed_as_published(p, text):
+    assert format_p(p) == text
+
+
+# --- correlations ---------------------------------------------------------------------------------------------------
+def figure_2(dataset: str) -> tuple[np.ndarray, np.ndarray]:
+    """(test perplexity, rank) of the dots of Figure 2."""
+    points: dict[str, dict[str, float]] = {}
+    for row in published("parthiban2021_figure2_points.csv"):
+        if row["dataset"] == dataset:
+            points.setdefault(row["condition"], {})[row["metric"]] = float(row["value"])
+    return tuple(np.array([point[key] for point in points.values()]) for key in ("test_ppl", "rank_press"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "window", "n", "r"),
+    [
+        ("ptb", (0, 99), 70, -0.483),
+        ("wt2", (0, 99), 35, -0.538),
+        ("ptb", (56.6, 57.6), 50, -0.179),
+        ("wt2", (64.0, 65.0), 26, 0.212),
+    ],
+)
+def test_correlations_of_figure_2(dataset, window, n, r):
+    """SPEC, E3: what the plotted dots give; inside the window of WikiText-2 the sign turns round."""
+    perplexity, rank = figure_2(dataset)
+    inside = (perplexity >= window[0]) & (perplexity <= window[1])
+    found = pearson(perplexity[inside], rank[inside], rng())
+    assert found.n == n
+    assert found.r == pytest.approx(r, abs=6e-4)
+    assert found.low < found.r < found.high
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 9999), n=st.integers(3, 40), scale=st.sampled_from([1e-150, 1.0, 1e150]), ties=st.booleans())
+def test_coefficients_are_scipys(seed, n, scale, ties):
+    x, y = rng(seed).normal(size=(2, n))
+    if ties:
+        x, y = np.round(x), np.round(y)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return
+    assert pearson(scale * x, y, rng(), 0).r == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-9)
+    assert spearman(scale * x, y, rng(), 0).r == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-9)
+
+
+def test_the_interval_is_scipys_percentile_bootstrap():
+    x = rng(1).normal(size=60)
+    y = x + rng(2).normal(size=60)
+    found = pearson(x, y, rng(3), 4000)
+    expected = stats.bootstrap(
+        (x, y),
+        lambda a, b, axis: stats.pearsonr(a, b, axis=axis).statistic,
+        paired=True,
+        method="percentile",
+        n_resamples=4000,
+        rng=rng(4),
+    ).confidence_interval
+    assert (found.low, found.high) == (pytest.approx(expected.low, abs=0.02), pytest.approx(expected.high, abs=0.02))
+    assert found.n_resamples == 4000 and found.level == 0.95 and found.n_undefined == 0
+    assert found == pearson(x, y, rng(3), 4000)
+
+
+def test_the_interval_covers_as_often_as_it_says():
+    """200 samples of a bivariate normal with correlation 0.6: a 95 % interval holds it in about 190 of them."""
+    hits = 0
+    for seed in range(200):
+        x = rng(seed).normal(size=50)
+        y = 0.6 * x + 0.8 * rng(seed + 10_000).normal(size=50)
+        found = pearson(x, y, rng(seed), 400)
+        hits += found.low <= 0.6 <= found.high
+    assert 176 <= hits <= 198  # percentile intervals are a little short at n = 50
+
+
+def test_resamples_in_batches_are_the_same(monkeypatch):
+    x, y = rng(1).normal(size=(2, 30))
+    whole = spearman(x, y, rng(3), 500)
+    monkeypatch.setattr("softmax_bottleneck.statistics.BATCH_NUMBERS", 100)
+    assert spearman(x, y, rng(3), 500) == whole
+
+
+def test_constant_resamples_are_counted_and_left_out():
+    found = pearson([1.0, 1.0, 1.0, 2.0], [1.0, 2.0, 3.0, 4.0], rng(), 1000)
+    # A resample misses the one different value with probability (3/4)^4 and takes nothing else with (1/4)^4.
+    assert found.n_undefined == pytest.approx(1000 * (0.75**4 + 0.25**4), abs=60)
+    assert found.low is not None
+    assert pearson([1.0, 1.0, 1.0, 1.0, 1.0, 2.0], np.arange(6.0), rng(), 0).low is None
+
+
+def test_correlations_that_do_not_exist_say_why():
+    for kind in (pearson, spearman):
+        two = kind([1.0, 2.0], [2.0, 1.0], rng())
+        assert (two.r, two.low, two.high) == (None, None, None) and "2 pairs, at least 3" in two.reason
+        flat = kind([1.0, 2.0, 3.0], [0.1, 0.1, 0.1], rng())
+        assert flat.r is None and "equal" in flat.reason
+    with pytest.raises(DataError, match="nan or infinite"):
+        pearson([1.0, math.nan, 2.0], [1.0, 2.0, 3.0], rng())
+    with pytest.raises(DataError, match="equal length"):
+        pearson([1.0, 2.0], [1.0, 2.0, 3.0], rng())
