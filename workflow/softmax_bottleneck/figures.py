@@ -1,13 +1,16 @@
-"""Figures: records, epoch logs and spectra as SVG, in a light and a dark dress, with the data beside them.
+"""Figures: records, epoch logs and spectra as SVG with the data beside them.
 
-The same input gives the same bytes: no dates, fixed ids, text as outlines. One palette serves every figure.
+The same input gives the same bytes: no dates, fixed ids, text as outlines. One palette serves every figure, and every SVG
+changes into dark colours by itself where the reader's screen is dark.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +47,7 @@ PALETTE: Mapping[str, str] = {
     "moss": "#cc79a7",
 }
 SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
-MARKERS = "osD^vPXh"
+MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 POINTS = 240  # of a curve that is drawn thinned
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -76,7 +79,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """A finished figure; `svg` and `dark` are whole SVG documents, `csv` the numbers drawn."""
+    """A finished figure; `svg` is a whole SVG document, `csv` the numbers drawn."""
 
     id: str
     source: str
@@ -86,7 +89,6 @@ class Figure:
     alt: str
     note: str
     svg: str
-    dark: str
     csv: str
 
 
@@ -117,8 +119,8 @@ def styles(models: Sequence[str]) -> dict[str, Style]:
 
 
 # --- canvas ---------------------------------------------------------------------------------------------------------
-def _settings(theme: Theme) -> dict[str, Any]:
-    plain = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), theme.ink)
+def _settings() -> dict[str, Any]:
+    plain = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), LIGHT.ink)
     return plain | {
         "svg.hashsalt": "softmax-bottleneck",
         "svg.fonttype": "path",
@@ -134,13 +136,13 @@ def _settings(theme: Theme) -> dict[str, Any]:
         "ytick.labelsize": 9,
         "legend.fontsize": 9.5,
         "legend.frameon": False,
-        "figure.facecolor": theme.paper,
-        "axes.facecolor": theme.paper,
-        "savefig.facecolor": theme.paper,
-        "axes.edgecolor": theme.muted,
-        "xtick.color": theme.muted,
-        "ytick.color": theme.muted,
-        "grid.color": theme.grid,
+        "figure.facecolor": LIGHT.paper,
+        "axes.facecolor": LIGHT.paper,
+        "savefig.facecolor": LIGHT.paper,
+        "axes.edgecolor": LIGHT.muted,
+        "xtick.color": LIGHT.muted,
+        "ytick.color": LIGHT.muted,
+        "grid.color": LIGHT.grid,
         "grid.linewidth": 0.8,
         "axes.grid": True,
         "axes.axisbelow": True,
@@ -152,12 +154,13 @@ def _settings(theme: Theme) -> dict[str, Any]:
 def _panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
     """A canvas of rows x columns axes, each `width` x `height` inches."""
     canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
+    canvas.set_layout_engine("constrained", w_pad=0.08, h_pad=0.1)
     return canvas, canvas.subplots(rows, columns, squeeze=False)
 
 
-def _empty(axes: Axes, words: str, theme: Theme) -> None:
+def _empty(axes: Axes, words: str) -> None:
     axes.set_axis_off()
-    axes.text(0.5, 0.5, words, ha="center", va="center", color=theme.muted, transform=axes.transAxes, wrap=True)
+    axes.text(0.5, 0.5, words, ha="center", va="center", color=LIGHT.muted, transform=axes.transAxes, wrap=True)
 
 
 def _legend(canvas: Canvas, study: Study, models: Sequence[str], *, lines: bool) -> None:
@@ -187,9 +190,18 @@ def _integer(value: float, _position: object = None) -> str:
 
 
 def _svg(canvas: Canvas) -> str:
+    """The canvas as SVG, with coordinates to a hundredth of a point and a style sheet for dark screens."""
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
-    return buffer.getvalue()
+    short = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), buffer.getvalue())
+    return short.replace("<defs>", f"<style>{_dark_rules()}</style>\n <defs>", 1)
+
+
+def _dark_rules() -> str:
+    """CSS that exchanges the light colours, which matplotlib writes into style attributes, for the dark ones."""
+    pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
+    rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
+    return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
 
 
 def _runs(source: Source, dataset: str) -> list[Run]:
@@ -235,7 +247,7 @@ def _spectra(source: Source, dataset: str) -> list[_Spectrum]:
     return found
 
 
-def spectrum(source: Source, theme: Theme) -> Drawing:
+def spectrum(source: Source) -> Drawing:
     """Singular values relative to the largest: the first ones on a linear axis, all of them on a log axis."""
     datasets = source.experiment.datasets
     canvas, axes = _panels(len(datasets), 2, 4.7, 3.5)
@@ -244,10 +256,10 @@ def spectrum(source: Source, theme: Theme) -> Drawing:
         spectra = _spectra(source, dataset)
         if spectra:
             _draw_first(source, left, spectra, _title(source, dataset))
-            _draw_all(source, right, spectra, theme)
+            _draw_all(source, right, spectra)
             rows += _spectrum_rows(spectra)
         else:
-            _empty(left, f"{_title(source, dataset)}: no singular values yet", theme)
+            _empty(left, f"{_title(source, dataset)}: no singular values yet")
             right.set_axis_off()
     models = [m for m in source.experiment.models if any(row[1] == m for row in rows)]
     _legend(canvas, source.study, models, lines=True)
@@ -299,7 +311,7 @@ def _draw_first(source: Source, axes: Axes, spectra: list[_Spectrum], title: str
     axes.set(title=title, xlabel=f"index (first {min(first, longest)})", ylabel="σ / σ max")
 
 
-def _draw_all(source: Source, axes: Axes, spectra: list[_Spectrum], theme: Theme) -> None:
+def _draw_all(source: Source, axes: Axes, spectra: list[_Spectrum]) -> None:
     tolerances = [item.tolerance for item in spectra if not math.isnan(item.tolerance)]
     floor = (min(tolerances) if tolerances else 1e-5) / 300
     _draw_curves(source, axes, spectra, lambda item: np.maximum(item.relative, floor / 10))
@@ -312,7 +324,7 @@ def _draw_all(source: Source, axes: Axes, spectra: list[_Spectrum], theme: Theme
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if tolerances:
         tolerance = float(np.median(tolerances))
-        axes.axhline(tolerance, color=theme.ink, linestyle=(0, (4, 3)), linewidth=1)
+        axes.axhline(tolerance, color=LIGHT.ink, linestyle=(0, (4, 3)), linewidth=1)
         spot = (0.99, tolerance * 1.15)
         axes.text(*spot, "Press tolerance", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8.5)
 
@@ -330,16 +342,16 @@ def _spectrum_alt(source: Source, data: pd.DataFrame) -> str:
 
 
 # --- learning curves ------------------------------------------------------------------------------------------------
-def learning_curves(source: Source, theme: Theme) -> Drawing:
+def learning_curves(source: Source) -> Drawing:
     """Validation perplexity by epoch, from the epoch logs of all runs, finished or not."""
     datasets = source.experiment.datasets
     canvas, axes = _panels(len(datasets), 1, 8.6, 3.9)
     frames = [_epochs(source, dataset) for dataset in datasets]
     for (panel,), dataset, frame in zip(axes, datasets, frames, strict=True):
         if frame.empty:
-            _empty(panel, f"{_title(source, dataset)}: no epoch finished yet", theme)
+            _empty(panel, f"{_title(source, dataset)}: no epoch finished yet")
         else:
-            _draw_epochs(source, panel, frame, theme)
+            _draw_epochs(source, panel, frame)
             panel.set(title=_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
     data = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=EPOCH_COLUMNS)
     _legend(canvas, source.study, _in_order(source, data), lines=True)
@@ -367,7 +379,7 @@ def _epochs(source: Source, dataset: str) -> pd.DataFrame:
     return frame[np.isfinite(frame["valid_ppl"])]
 
 
-def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame, theme: Theme) -> None:
+def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame) -> None:
     drawn = styles(source.experiment.models)
     for model in _in_order(source, frame):
         own, style = frame[frame["model"] == model], drawn[model]
@@ -376,7 +388,7 @@ def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame, theme: Theme) 
             axes.plot(run["epoch"], run["valid_ppl"], color=style.colour, linewidth=0.7, alpha=0 if alone else 0.5)
             switched = run[(run["phase"] == "asgd") & (run["phase"].shift() == "sgd")]
             before = run[run["epoch"].isin(switched["epoch"] - 1)]
-            axes.plot(before["epoch"], before["valid_ppl"], "o", color=style.colour, markersize=5, mec=theme.paper)
+            axes.plot(before["epoch"], before["valid_ppl"], "o", color=style.colour, markersize=5, mec=LIGHT.paper)
         complete = own.groupby("epoch")["valid_ppl"].agg(["mean", "count"])
         mean = complete[complete["count"] == own["run"].nunique()]["mean"]  # never a mean of fewer runs further right
         axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
@@ -397,7 +409,7 @@ def _epochs_alt(source: Source, data: pd.DataFrame) -> str:
 
 
 # --- rank against perplexity ----------------------------------------------------------------------------------------
-def rank_perplexity(source: Source, theme: Theme) -> Drawing:
+def rank_perplexity(source: Source) -> Drawing:
     """Press rank against test perplexity, a dot per run, a cross per published mean.
 
     Published crosses share the axes only where the setting is the same; else they have a panel of their own.
@@ -409,8 +421,8 @@ def rank_perplexity(source: Source, theme: Theme) -> Drawing:
     for (left, right), dataset, frame in zip(axes, datasets, frames, strict=True):
         measured, published = (frame[frame["origin"] == origin] for origin in ("measured", "published"))
         shared = not frame.empty and all(source.same(dataset, model) for model in source.experiment.models)
-        _scatter(source, left, frame if shared else measured, f"{_title(source, dataset)}: measured", theme)
-        _scatter(source, right, published, "paper, full size", theme)
+        _scatter(source, left, frame if shared else measured, f"{_title(source, dataset)}: measured")
+        _scatter(source, right, published, "paper, full size")
         notes.append(f"{_title(source, dataset)}: {_correlation(measured)}")
     data = pd.concat(frames, ignore_index=True)
     _legend(canvas, source.study, _in_order(source, data), lines=False)
@@ -434,14 +446,14 @@ def _pairs(source: Source, dataset: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=PAIR_COLUMNS).astype({"test_ppl": float, "rank_press": float, "seed": "Int64"})
 
 
-def _scatter(source: Source, axes: Axes, frame: pd.DataFrame, title: str, theme: Theme) -> None:
+def _scatter(source: Source, axes: Axes, frame: pd.DataFrame, title: str) -> None:
     if frame.empty:
-        _empty(axes, f"{title}: nothing to show", theme)
+        _empty(axes, f"{title}: nothing to show")
         return
     for model, style in styles(source.experiment.models).items():
         own = frame[frame["model"] == model]
         runs, paper = own[own["origin"] == "measured"], own[own["origin"] == "published"]
-        dot = {"color": style.colour, "marker": style.marker, "markersize": 6.5, "mec": theme.paper, "mew": 0.7}
+        dot = {"color": style.colour, "marker": style.marker, "markersize": 6.5, "mec": LIGHT.paper, "mew": 0.7}
         axes.plot(runs["test_ppl"], runs["rank_press"], linestyle="none", **dot)
         cross = {"marker": "x", "markersize": 8, "mew": 2, "alpha": 0.75}
         axes.plot(paper["test_ppl"], paper["rank_press"], linestyle="none", color=style.colour, **cross)
@@ -461,13 +473,13 @@ def _correlation(frame: pd.DataFrame) -> str:
 
 
 # --- known truth ----------------------------------------------------------------------------------------------------
-def truth(source: Source, theme: Theme) -> Drawing:
+def truth(source: Source) -> Drawing:
     """Test perplexity beside the entropy bound, Press rank beside the true rank, on the known-truth languages."""
     known = [d for d in source.experiment.datasets if source.study.datasets[d].kind == "language"]
     models = source.experiment.models
     canvas, axes = _panels(max(len(known), 1), 2, 4.7, 0.42 * len(models) + 1.5)
     if not known:
-        _empty(axes[0][0], "This study has no known-truth language", theme)
+        _empty(axes[0][0], "This study has no known-truth language")
         axes[0][1].set_axis_off()
     rows: list[tuple[object, ...]] = []
     for (left, right), dataset in zip(axes, known, strict=False):
@@ -476,7 +488,7 @@ def truth(source: Source, theme: Theme) -> Drawing:
             (left, "test_ppl", bound, "best possible"),
             (right, "rank_press", rank, "rank of the law"),
         ):
-            rows += _strip(source, panel, dataset, metric, exact, words, theme)
+            rows += _strip(source, panel, dataset, metric, exact, words)
         left.set(title=_title(source, dataset), xlabel="test perplexity")
         right.set(title="rank of log P", xlabel="Press rank")
         right.tick_params(labelleft=False)
@@ -485,7 +497,7 @@ def truth(source: Source, theme: Theme) -> Drawing:
 
 
 def _strip(
-    source: Source, axes: Axes, dataset: str, metric: str, exact: float | None, words: str, theme: Theme
+    source: Source, axes: Axes, dataset: str, metric: str, exact: float | None, words: str
 ) -> list[tuple[object, ...]]:
     """One line per model: a dot per run and a bar at their mean; a dashed line at the exact value."""
     rows: list[tuple[object, ...]] = []
@@ -498,13 +510,13 @@ def _strip(
         rows += [(dataset, model, metric, seed, value, exact) for seed, value in values.items()]
     names = [label(source.study, model) for model in source.experiment.models]
     axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", labelsize=10, labelcolor=theme.ink, length=0)
+    axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT.ink, length=0)
     axes.set_ylim(len(names) - 0.4, -0.95)
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.08)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if exact is not None:
-        axes.axvline(exact, color=theme.ink, linestyle=(0, (4, 3)), linewidth=1.2)
+        axes.axvline(exact, color=LIGHT.ink, linestyle=(0, (4, 3)), linewidth=1.2)
         left = exact < sum(axes.get_xlim()) / 2
         text = f" {words} {exact:.4g} "
         axes.text(exact, -0.9, text, ha="left" if left else "right", va="top", fontsize=8.5)
@@ -526,18 +538,19 @@ def _truth_alt(source: Source, data: pd.DataFrame) -> str:
 
 
 # --- win matrices ---------------------------------------------------------------------------------------------------
-def wins(source: Source, theme: Theme) -> Drawing:
+def wins(source: Source) -> Drawing:
     """Heat maps of benchmarks won, measured and published side by side."""
     parts = tables.wins(source)
-    canvas, axes = _panels(len(parts), 2, 4.7, 0.44 * len(source.experiment.models) + 2.1)
+    columns = 2 if any(row.has_published for part in parts for row in part.rows) else 1
+    canvas, axes = _panels(len(parts), columns, 4.7, 0.44 * len(source.experiment.models) + 2.1)
     rows: list[tuple[object, ...]] = []
     for panels, part in zip(axes, parts, strict=True):
         measured = [[cell.measured.mean if cell.measured else math.nan for cell in row.cells] for row in part.rows]
         published = [[_published_number(cell) for cell in row.cells] for row in part.rows]
         same = all(row.same for row in part.rows)
         titles = (f"{part.title}: measured", "paper" if same else "paper, full size")
-        for panel, values, title in zip(panels, (measured, published), titles, strict=True):
-            _heat(source, panel, np.array(values, dtype=float), title, theme)
+        for panel, values, title in zip(panels, (measured, published), titles, strict=False):
+            _heat(source, panel, np.array(values, dtype=float), title)
         rows += [
             (part.dataset, a.key, b.key, x, y)
             for a, xs, ys in zip(part.rows, measured, published, strict=True)
@@ -553,17 +566,17 @@ def _published_number(cell: tables.Cell) -> float:
     return math.nan if number is None else number
 
 
-def _heat(source: Source, axes: Axes, values: NDArray[np.float64], title: str, theme: Theme) -> None:
+def _heat(source: Source, axes: Axes, values: NDArray[np.float64], title: str) -> None:
     if np.isnan(values).all():
-        _empty(axes, f"{title}: nothing to show", theme)
+        _empty(axes, f"{title}: nothing to show")
         return
     names = [label(source.study, model) for model in source.experiment.models]
-    colours = sns.color_palette("blend:#f3f6f9,#2f7fd1" if theme is LIGHT else "blend:#20262c,#3f8fe0", as_cmap=True)
-    look = {"annot": True, "fmt": ".0f", "cbar": False, "square": True, "linewidths": 1.5, "linecolor": theme.paper}
+    colours = sns.color_palette("blend:#e9eff6,#2f7fd1", as_cmap=True)
+    look = {"annot": True, "fmt": ".0f", "cbar": False, "square": True, "linewidths": 1.5, "linecolor": LIGHT.paper}
     sns.heatmap(values, ax=axes, cmap=colours, vmin=0, xticklabels=names, yticklabels=names, **look)
     axes.grid(visible=False)
     axes.set(title=title, xlabel="over", ylabel="")
-    axes.tick_params(length=0, labelcolor=theme.ink)
+    axes.tick_params(length=0, labelcolor=LIGHT.ink)
     axes.tick_params(axis="x", rotation=40)
     axes.tick_params(axis="y", rotation=0)
 
@@ -578,7 +591,7 @@ def _wins_alt(source: Source, data: pd.DataFrame) -> str:
 
 
 # --- experiments ----------------------------------------------------------------------------------------------------
-VIEWS: Mapping[str, Callable[[Source, Theme], Drawing]] = {
+VIEWS: Mapping[str, Callable[[Source], Drawing]] = {
     "spectrum": spectrum,
     "learning-curves": learning_curves,
     "rank-perplexity": rank_perplexity,
@@ -588,25 +601,22 @@ VIEWS: Mapping[str, Callable[[Source, Theme], Drawing]] = {
 
 
 def build(study: Study, experiment: Experiment, found: Records) -> Figure:
-    """The figure of an experiment in both dresses (UserError for a view there is not)."""
+    """The figure of an experiment (UserError for a view there is not)."""
     if experiment.view not in VIEWS:
         hint = did_you_mean(experiment.view, list(VIEWS))
         raise UserError(f"experiment {experiment.id}: view: unknown {experiment.view!r}{hint}")
     source = tables.source_of(study, experiment, found)
-    pages = []
-    for theme in (LIGHT, DARK):
-        with mpl.rc_context(_settings(theme)):
-            drawing = VIEWS[experiment.view](source, theme)
-            pages.append(_svg(drawing.canvas))
+    with mpl.rc_context(_settings()):
+        drawing = VIEWS[experiment.view](source)
+        svg = _svg(drawing.canvas)
     texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
-    return Figure(*texts, drawing.alt, drawing.note, *pages, csv=records.to_csv(drawing.data))
+    return Figure(*texts, drawing.alt, drawing.note, svg, csv=records.to_csv(drawing.data))
 
 
 def make(study: Study, name: str) -> Path:
-    """Write figures/<name>.svg, -dark.svg and .csv from what is in results/ now; return the path of the SVG."""
+    """Write figures/<name>.svg and .csv from what is in results/ now; return the path of the SVG."""
     figure = build(study, tables.experiment_of(study, name, "figure"), records.collect(study))
     path = artefacts.study_folder(study.name) / "figures" / f"{name}.svg"
     artefacts.write_text(path.with_suffix(".csv"), figure.csv)
-    artefacts.write_text(path.with_name(f"{name}-dark.svg"), figure.dark)
     artefacts.write_text(path, figure.svg)
     return path

@@ -183,7 +183,8 @@ class Table:
             for row in part.rows
             for column, cell in zip(part.columns, row.cells, strict=True)
         ]
-        return records.to_csv(pd.DataFrame(lines, columns=list(CSV_COLUMNS)))
+        frame = pd.DataFrame(lines, columns=list(CSV_COLUMNS))
+        return records.to_csv(frame.astype({"n": "Int64", "planned": "Int64"}))
 
 
 CSV_COLUMNS = (
@@ -285,7 +286,7 @@ class Source:
         rows = self.published
         chosen = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
         for column, pattern in (filters or {}).items():
-            chosen = chosen[[re.search(pattern, text) is not None for text in chosen[column]]]
+            chosen = chosen[chosen[column].str.contains(pattern, regex=True)]
         distinct = chosen[["value", "std", "n"]].drop_duplicates()
         if len(distinct) > 1:
             tables = ", ".join(sorted(set(chosen["table"] + ": " + chosen["condition"])))
@@ -306,7 +307,7 @@ class Source:
         """The cell of a metric: mean over the finished runs, and the published number beside it."""
         metric, filters = column.metric, dict(column.published)
         if condition:
-            filters["condition"] = f"^{re.escape(condition)}(;|$)"
+            filters["condition"] = f"^{re.escape(condition)}(?:;|$)"
         published = self.find_published(published_dataset(self.study.datasets[dataset]), model, metric, filters)
         base = Cell(
             published=published,
@@ -509,7 +510,7 @@ def win_counts(source: Source, dataset: str) -> dict[tuple[str, str], int]:
 def _win_cell(source: Source, dataset: str, a: str, b: str, counts: Mapping[tuple[str, str], int]) -> Cell:
     if a == b:
         return Cell(note="same model")
-    other = rf"wins over {re.escape(b)}(;|$)"
+    other = rf"wins over {re.escape(b)}(?:;|$)"
     corpus = published_dataset(source.study.datasets[dataset])
     is_language = source.study.datasets[dataset].kind == "language"
     published = None if is_language else source.find_published(corpus, a, "wordsim_wins", {"condition": other})
@@ -543,7 +544,7 @@ def _components(condition: str) -> int:
 
 def _demo_cell(source: Source, drawn: pd.DataFrame, model: str, components: int) -> Cell:
     values = [v for v, text in zip(drawn["value"], drawn["condition"], strict=True) if _components(text) == components]
-    published = source.find_published("synthetic", model, "rank", {"condition": rf"(^|;)K={components}(;|$)"})
+    published = source.find_published("synthetic", model, "rank", {"condition": rf"(?:^|;)K={components}(?:;|$)"})
     return Cell(measured=mean_of(values), published=published, digits=0, planned=len(values), same=True)
 
 
@@ -594,7 +595,7 @@ def environment() -> jinja2.Environment:
 
 def table_page(table: Table) -> str:
     """The table alone as a small HTML page."""
-    return environment().get_template("table.html.j2").render(table=table)
+    return environment().get_template("table-page.html.j2").render(table=table)
 
 
 def make(study: Study, name: str) -> Path:
