@@ -94,7 +94,8 @@ class PointwiseHead(Head):
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """As ``Head.log_probs``."""
-        return self.pointwise(self.decoder(self._rows(h))).log_softmax(1)
+        scores_NV: Tensor = self.pointwise(self.decoder(self._rows(h)))
+        return scores_NV.log_softmax(1)
 
     @property
     def is_log_linear(self) -> bool:

@@ -51,7 +51,8 @@ class MixtureHead(Head):
 
     def log_prior(self, h: Tensor) -> Tensor:
         """Log mixture weights [N, K]."""
-        return self.prior_pointwise(self.prior(h.reshape(-1, self.context_size))).log_softmax(1)
+        scores_NK: Tensor = self.prior_pointwise(self.prior(h.reshape(-1, self.context_size)))
+        return scores_NK.log_softmax(1)
 
     def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
         """Kept units scaled by 1/(1-p); locked: drawn once per sequence and unit, the same at every time step."""

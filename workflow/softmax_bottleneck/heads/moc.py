@@ -53,7 +53,8 @@ class MixtureOfContexts(MixtureHead):
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """As ``Head.log_probs``."""
-        return self.pointwise(self.decoder(self._mixed(h, generator))).log_softmax(1)
+        scores_NV: Tensor = self.pointwise(self.decoder(self._mixed(h, generator)))
+        return scores_NV.log_softmax(1)
 
     @property
     def is_log_linear(self) -> bool:

@@ -83,5 +83,5 @@ class MixtureOfSoftmaxes(MixtureHead):
         return log_p_NV
 
     def _component(self, latent_NKE: Tensor, log_prior_NK: Tensor, k: int) -> Tensor:
-        scores_NV = self.pointwise(self.decoder(latent_NKE[:, k]))
+        scores_NV: Tensor = self.pointwise(self.decoder(latent_NKE[:, k]))
         return scores_NV.log_softmax(1) + log_prior_NK[:, k : k + 1]

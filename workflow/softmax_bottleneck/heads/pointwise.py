@@ -70,7 +70,7 @@ class AutogradSweep:
         """As ``Sweep.scores_``; the graph of this chunk is kept until ``grad_logits_``."""
         with torch.set_grad_enabled(self._with_gradients):
             self._logits_RV = logits_RV.detach().requires_grad_(self._with_gradients)
-            self._scores_RV = self._pointwise(self._logits_RV)
+            self._scores_RV: Tensor = self._pointwise(self._logits_RV)
         return self._scores_RV.detach()
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:

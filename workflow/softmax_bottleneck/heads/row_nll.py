@@ -121,7 +121,7 @@ class _Gradients:
 def _apply(problem: _Problem) -> RowNLL:
     tensors = problem.tensors()
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        return RowNLL(*_RowNLLFunction.apply(problem, *tensors))
+        return RowNLL(*_RowNLLFunction.apply(problem, *tensors))  # type: ignore[no-untyped-call]
     with torch.no_grad():
         nll_N, _ = _sweep(problem, None, with_gradients=False)
     return RowNLL(nll_N, nll_N.sum())
@@ -139,7 +139,7 @@ class _RowNLLFunction(torch.autograd.Function):
         return nll_N, nll_N.sum()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_nll_N: Tensor | None, grad_total: Tensor | None) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises when an input was changed in place since forward
         gradients, ctx.unit_gradients = ctx.unit_gradients, None
