@@ -176,7 +176,7 @@ class Session:
         model_sha256 = None
         if trainer.best is not None:
             tensors = {name: tensor.cpu().contiguous() for name, tensor in trainer.best.weights.items()}
-            data = safetensors.torch.save(tensors, metadata={"run_id": trainer.run.run_id})
+            data = safetensors.torch.save(tensors)
             model_sha256 = artefacts.write_bytes(self.folder / MODEL_FILE, data)
         outcome = outcome_of(trainer, reason, model_sha256)
         epoch_s = [row["wall_s"] for row in trainer.rows]
@@ -329,7 +329,8 @@ def choose_device(name: str) -> torch.device:
 @contextmanager
 def numerics(run: Run, device: torch.device) -> Iterator[None]:
     """Threads and determinism of a run while inside; float32 means float32 (no TF32)."""
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), filled
     if device.type == "cuda":
         if run.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
@@ -340,11 +341,13 @@ def numerics(run: Run, device: torch.device) -> Iterator[None]:
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     torch.set_num_threads(run.threads)
     torch.use_deterministic_algorithms(run.deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # slow; all is overwritten
     try:
         yield
     finally:
         torch.set_num_threads(before[0])
         torch.use_deterministic_algorithms(before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = before[2]  # type: ignore[attr-defined]
 
 
 # --- finished runs --------------------------------------------------------------------------------------------------

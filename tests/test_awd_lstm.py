@@ -1,0 +1,221 @@
+"""The AWD-LSTM against a naive float64 cell loop, and its random parts against what SPEC.md 2 says of them.
+
+Shapes: T time steps, B sequences, D features, V words, H units.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from softmax_bottleneck.bodies import awd_lstm, build
+from softmax_bottleneck.bodies.awd_lstm import AWDLSTM
+
+V, T, B = 23, 7, 3
+SIZES = {"vocabulary_size": V, "embedding_size": 5, "hidden_size": 6, "context_size": 4, "layers": 3}
+DROPOUTS = {
+    "dropout_input": 0.4,
+    "dropout_hidden": 0.3,
+    "dropout_output": 0.5,
+    "dropout_embedding": 0.2,
+    "dropout_weight": 0.5,
+}
+
+
+def make(**options) -> AWDLSTM:
+    torch.manual_seed(3)
+    return AWDLSTM(**SIZES | options)
+
+
+def tokens(seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, V, (T, B)))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def naive_layer(x_TBD, weights, h_BH, c_BH):
+    """Hochreiter and Schmidhuber's cell with forget gate, gates in PyTorch's order: input, forget, cell, output."""
+    w_ih, w_hh, b_ih, b_hh = weights
+    outputs = []
+    for x_BD in x_TBD:
+        i, f, g, o = np.split(x_BD @ w_ih.T + b_ih + h_BH @ w_hh.T + b_hh, 4, axis=1)
+        c_BH = sigmoid(f) * c_BH + sigmoid(i) * np.tanh(g)
+        h_BH = sigmoid(o) * np.tanh(c_BH)
+        outputs.append(h_BH)
+    return np.stack(outputs), h_BH, c_BH
+
+
+def naive_forward(body, ids_TB, state, masks):
+    """The whole body in numpy; `masks` in the order words, input, then (weights, output) of every layer."""
+    masks = [mask.double().numpy() for mask in masks]
+    words, inputs, *rest = masks
+    x_TBD = (words[:, None] * body.embedding.weight.double().detach().numpy())[ids_TB.numpy()] * inputs
+    carried = []
+    for number, layer in enumerate(body.layers):
+        weight_mask, output_mask = rest[2 * number : 2 * number + 2]
+        weights = [p.double().detach().numpy() for p in layer.parameters()]
+        weights[1] = weights[1] * weight_mask
+        h, c = (tensor[0].double().numpy() for tensor in state[number])
+        raw_TBD, h, c = naive_layer(x_TBD, weights, h, c)
+        x_TBD = raw_TBD * output_mask
+        carried.append((h, c))
+    return raw_TBD, x_TBD, carried
+
+
+@pytest.fixture
+def masks(monkeypatch):
+    """Replaces the drawing of masks by numpy's, and remembers them."""
+    drawn, rng = [], np.random.default_rng(5)
+
+    def draw(shape, dropout, like, generator):
+        mask = torch.from_numpy((rng.random(shape) >= dropout) / (1 - dropout)).to(like.dtype)
+        drawn.append(mask)
+        return mask
+
+    monkeypatch.setattr(awd_lstm, "keep_mask", draw)
+    return drawn
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_equals_naive_loop_given_the_masks(masks, dtype, tolerance):
+    body = make(**DROPOUTS).to(dtype)
+    state = tuple((torch.randn(1, B, w, dtype=dtype), torch.randn(1, B, w, dtype=dtype)) for w in (6, 6, 4))
+    with torch.no_grad():
+        output = body(tokens(), state)
+    raw, dropped, carried = naive_forward(body, tokens(), state, masks)
+    np.testing.assert_allclose(output.raw_TBD, raw, atol=tolerance)
+    np.testing.assert_allclose(output.dropped_TBD, dropped, atol=tolerance)
+    for (h, c), (naive_h, naive_c) in zip(output.state, carried, strict=True):
+        np.testing.assert_allclose(h[0], naive_h, atol=tolerance)
+        np.testing.assert_allclose(c[0], naive_c, atol=tolerance)
+
+
+def test_masks_have_the_published_shapes(masks):
+    body = make(**DROPOUTS)
+    body(tokens(), body.initial_state(B))
+    hidden, last = (24, 6), (16, 4)
+    assert [tuple(mask.shape) for mask in masks] == [
+        (V,), (1, B, 5), hidden, (1, B, 6), hidden, (1, B, 6), last, (1, B, 4)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.225, 0.5, 0.65])
+def test_mask_statistics(dropout):
+    count = 200_000
+    mask = awd_lstm.keep_mask((count,), dropout, torch.zeros(1), torch.Generator().manual_seed(1))
+    kept = mask > 0
+    torch.testing.assert_close(mask[kept], torch.full_like(mask[kept], 1 / (1 - dropout)))
+    deviation = abs(kept.double().mean().item() - (1 - dropout))
+    assert deviation < 4 * (dropout * (1 - dropout) / count) ** 0.5
+
+
+def test_train_passes_differ_and_eval_passes_agree():
+    """A20 of SPEC.md: DropConnect that is skipped silently would make two train passes equal."""
+    body = make(dropout_weight=0.5)
+    state = body.initial_state(B)
+    generator = torch.Generator().manual_seed(1)
+    first, second = (body(tokens(), state, generator=generator).raw_TBD for _ in range(2))
+    assert not torch.equal(first, second)
+    again = body(tokens(), state, generator=torch.Generator().manual_seed(1)).raw_TBD
+    assert torch.equal(first, again)
+    body.eval()
+    one, two = (body(tokens(), state, generator=generator) for _ in range(2))
+    assert torch.equal(one.raw_TBD, two.raw_TBD)
+    assert torch.equal(one.raw_TBD, one.dropped_TBD)
+
+
+def test_masks_are_drawn_anew_for_every_chunk():
+    body = make(dropout_weight=0.5)
+    generator = torch.Generator().manual_seed(1)
+    layer = body.layers[0]
+    patterns = [body._weights(layer, generator)[1] == 0 for _ in range(2)]
+    assert not torch.equal(*patterns)
+    untouched = body._weights(layer, generator)
+    assert all(untouched[i] is getattr(layer, awd_lstm.LSTM_WEIGHTS[i]) for i in (0, 2, 3))
+
+
+def test_gradient_reaches_the_raw_weights_through_the_mask():
+    """Central differences of the loss in float64, same masks in every evaluation."""
+    body = make(**DROPOUTS).double()
+
+    def loss():
+        output = body(tokens(), body.initial_state(B), generator=torch.Generator().manual_seed(9))
+        return output.dropped_TBD.square().sum() + output.raw_TBD.sum()
+
+    loss().backward()
+    step = 1e-6
+    for parameter in (body.layers[1].weight_hh_l0, body.layers[0].weight_ih_l0, body.embedding.weight):
+        for index in [(0, 0), (3, 1), (4, 4)]:
+            with torch.no_grad():
+                parameter[index] += step
+                above = loss()
+                parameter[index] -= 2 * step
+                below = loss()
+                parameter[index] += step
+            assert parameter.grad[index].item() == pytest.approx(((above - below) / (2 * step)).item(), abs=1e-7)
+    # a dropped weight gets no gradient
+    zero_share = (body.layers[1].weight_hh_l0.grad == 0).double().mean().item()
+    assert 0.25 < zero_share < 0.75
+
+
+def test_whole_word_types_are_dropped():
+    body = make(dropout_embedding=0.5)
+    ids = torch.arange(V).repeat(4)[:, None]  # every word four times
+    x_TBD = body._embed(ids, torch.Generator().manual_seed(2))
+    rows = x_TBD.reshape(4, V, -1)
+    assert torch.equal(rows[0], rows[3])
+    kept = rows[0].abs().sum(-1) > 0
+    assert 0 < kept.sum() < V
+    torch.testing.assert_close(rows[0][kept], body.embedding.weight[kept] * 2)
+
+
+def test_locked_dropout_is_shared_over_time_only():
+    x = torch.ones(50, 40, 30)
+    mask = awd_lstm.locked_dropout(x, 0.4, torch.Generator().manual_seed(1))
+    assert torch.equal(mask, mask[:1].expand_as(mask))
+    assert len(mask[0].unique(dim=0)) == 40
+    assert awd_lstm.locked_dropout(x, 0.0, None) is x
+
+
+def test_embedding_noise_is_normal_independent_and_for_training_only():
+    body = make(embedding_noise=0.15)
+    ids = torch.zeros(400, 20, dtype=torch.long)
+    noise = (body._embed(ids, torch.Generator().manual_seed(1)) - body.embedding.weight[0]).double()
+    count = noise.numel()
+    assert noise.std().item() == pytest.approx(0.15, rel=4 / (2 * count) ** 0.5)
+    assert abs(noise.mean().item()) < 4 * 0.15 / count**0.5
+    flat = noise.flatten()
+    assert abs((flat[1:] * flat[:-1]).mean().item()) < 4 * 0.15**2 / count**0.5
+    assert torch.equal(body.eval()._embed(ids, None), body.embedding.weight[0].expand(400, 20, -1))
+
+
+def test_noise_is_added_between_word_dropout_and_input_dropout():
+    body = make(embedding_noise=1.0, dropout_embedding=0.5, dropout_input=0.5)
+    x = body._embed(tokens(), torch.Generator().manual_seed(1))
+    zero_columns = (x == 0).all(dim=0)  # the input mask zeroes noise too; a dropped word alone does not
+    assert torch.equal(x == 0, zero_columns.expand_as(x))
+
+
+def test_state_is_carried():
+    body = make().double().eval()
+    whole = body(tokens(), body.initial_state(B))
+    first = body(tokens()[:3], body.initial_state(B))
+    second = body(tokens()[3:], first.state)
+    torch.testing.assert_close(torch.cat([first.raw_TBD, second.raw_TBD]), whole.raw_TBD)
+    torch.testing.assert_close(second.state, whole.state)
+
+
+def test_initialisation():
+    body = AWDLSTM(vocabulary_size=2000, embedding_size=30, hidden_size=100, context_size=64, layers=3)
+    assert body.embedding.weight.abs().max().item() == pytest.approx(0.1, abs=1e-4)
+    for layer, hidden in zip(body.layers, (100, 100, 64), strict=True):
+        for parameter in layer.parameters():
+            limit = 1 / hidden**0.5
+            assert parameter.abs().max().item() <= limit
+            assert parameter.std().item() == pytest.approx(limit / 3**0.5, rel=0.15)
+
+
+def test_one_layer_goes_from_embedding_to_context():
+    body = build("awd-lstm", vocabulary_size=V, embedding_size=5, hidden_size=6, context_size=4, layers=1)
+    assert body(tokens(), body.initial_state(B)).raw_TBD.shape == (T, B, 4)

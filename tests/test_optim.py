@@ -1,0 +1,144 @@
+"""Gradient descent against torch.optim, naive loops and SPEC.md 4, bit for bit where the arithmetic is the same."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softmax_bottleneck.optim import ASGD, SGD, should_switch
+
+FACTORS = [1.0, 0.5, 1.3, 68 / 70, 1.0, 35 / 70, 1.1, 0.9]
+
+
+def parameters(dtype=torch.float32, seed: int = 0) -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in ((4, 3), (5,), ())]
+
+
+def set_gradients(tensors, step: int) -> None:
+    generator = torch.Generator().manual_seed(100 + step)
+    for tensor in tensors:
+        tensor.grad = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 1.2e-3])
+@pytest.mark.parametrize("kind", ["sgd", "asgd"])
+def test_equals_torch_step_by_step(kind, weight_decay):
+    """Two groups with rates of their own, both scaled at every update; ASGD with t0=0, lambd=0."""
+    ours, theirs = parameters(), parameters()
+    rates = (2.0, 0.02)
+    grouped = [[p[:2], p[2:]] for p in (ours, theirs)]
+    our_groups, their_groups = ([{"params": ps, "lr": lr} for ps, lr in zip(g, rates, strict=True)] for g in grouped)
+    if kind == "sgd":
+        mine, reference = SGD(our_groups, weight_decay), torch.optim.SGD(their_groups, weight_decay=weight_decay)
+    else:
+        mine = ASGD(our_groups, weight_decay)
+        reference = torch.optim.ASGD(their_groups, t0=0, lambd=0.0, weight_decay=weight_decay, foreach=False)
+    for step, factor in enumerate(FACTORS):
+        set_gradients(ours, step)
+        set_gradients(theirs, step)
+        for group, rate in zip(reference.param_groups, rates, strict=True):
+            group["lr"] = rate * factor
+        mine.step(factor)
+        reference.step()
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other), step
+        if kind == "asgd":
+            for average, other in zip(mine.averages, theirs, strict=True):
+                assert torch.equal(average, reference.state[other]["ax"]), step
+
+
+def test_asgd_quirks_in_a_naive_loop():
+    """The rate lags one update; the average is the mean of the iterates from update 2 on (float64, tolerance)."""
+    (theta,) = tensors = [torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))]
+    asgd = ASGD([{"params": tensors, "lr": 3.0}], weight_decay=0.01)
+    naive, iterates = theta.detach().clone(), []
+    for step, factor in enumerate(FACTORS):
+        gradient = torch.tensor([0.1 * step, 1.0 / (step + 1)], dtype=torch.float64)
+        theta.grad = gradient.clone()
+        asgd.step(factor)
+        rate = 3.0 * FACTORS[max(0, step - 1)]
+        naive = naive - rate * (gradient + 0.01 * naive)
+        iterates.append(naive)
+        torch.testing.assert_close(theta.detach(), naive)
+        kept = iterates[1:] or iterates
+        torch.testing.assert_close(asgd.averages[0], torch.stack(kept).mean(0))
+
+
+def test_clip_is_by_global_norm():
+    ours, theirs = parameters(), parameters()
+    for largest in (0.25, 100.0):
+        set_gradients(ours, 1)
+        set_gradients(theirs, 1)
+        expected = torch.nn.utils.clip_grad_norm_(theirs, largest)
+        norm = SGD([{"params": ours, "lr": 1.0}], 0.0).clip(largest)
+        flat = torch.cat([p.grad.flatten() for p in ours]).double()
+        torch.testing.assert_close(norm, expected)
+        assert flat.norm().item() == pytest.approx(min(largest, norm.item()), rel=1e-5)
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_clip_shows_a_gradient_that_is_not_finite():
+    tensors = parameters()
+    set_gradients(tensors, 0)
+    tensors[1].grad[0] = float("nan")
+    assert not torch.isfinite(SGD([{"params": tensors, "lr": 1.0}], 0.0).clip(0.25))
+
+
+def test_parameters_without_gradient_stay():
+    tensors = parameters()
+    before = tensors[1].detach().clone()
+    asgd = ASGD([{"params": tensors, "lr": 1.0}], 0.1)
+    for _ in range(3):
+        set_gradients(tensors, 0)
+        tensors[1].grad = None
+        asgd.step()
+    assert torch.equal(tensors[1], before)
+    torch.testing.assert_close(asgd.averages[1], before)
+
+
+def test_swapped_shows_the_averages_and_gives_the_weights_back():
+    tensors = parameters()
+    asgd = ASGD([{"params": tensors, "lr": 1.0}], 0.0)
+    for step in range(3):
+        set_gradients(tensors, step)
+        asgd.step()
+    before = [tensor.detach().clone() for tensor in tensors]
+    with pytest.raises(KeyError), asgd.swapped():
+        assert all(torch.equal(p, a) for p, a in zip(tensors, asgd.averages, strict=True))
+        raise KeyError
+    assert all(torch.equal(p, b) for p, b in zip(tensors, before, strict=True))
+    assert not torch.equal(tensors[0], asgd.averages[0])
+
+
+@pytest.mark.parametrize("stop", range(5))
+def test_state_restores_in_the_middle(stop):
+    straight, resumed = parameters(), parameters()
+    groups = [[{"params": ps[:2], "lr": 1.0}, {"params": ps[2:], "lr": 0.1}] for ps in (straight, resumed)]
+    one, two = (ASGD(g, 1e-3) for g in groups)
+    for step, factor in enumerate(FACTORS):
+        if step == stop:
+            state, two = two.state(), ASGD(groups[1], 1e-3)
+            two.load(state)
+        set_gradients(straight, step)
+        set_gradients(resumed, step)
+        one.step(factor)
+        two.step(factor)
+    assert all(torch.equal(a, b) for a, b in zip(one.averages + straight, two.averages + resumed, strict=True))
+
+
+@given(st.lists(st.integers(0, 20), max_size=30), st.integers(1, 6))
+def test_trigger_equals_the_published_loop(losses, window):
+    """`if len(best_val_loss) > n and val_loss > min(best_val_loss[:-n])`, appended after the test, once."""
+    logs: list[int] = []
+    expected = found = None
+    for epoch, loss in enumerate(losses):
+        if expected is None:
+            older = [logs[i] for i in range(len(logs)) if i < len(logs) - window]
+            if older and loss > sorted(older)[0]:
+                expected = epoch
+        if found is None and should_switch(logs, loss, window):
+            found = epoch
+        logs.append(loss)
+    assert found == expected
