@@ -131,7 +131,7 @@ def test_progress_counts_rows():
 
 # --- the tolerance --------------------------------------------------------------------------------------------------
 def test_the_published_tolerances():
-    # SPEC, "Press rank": tol / sigma_max on Penn Treebank and WikiText-2.
+    # tol / sigma_max of the published matrices of Penn Treebank and WikiText-2
     assert press_rank([1.0], 82_429, 10_000).tolerance == pytest.approx(1.812e-5, rel=3e-4)
     assert press_rank([1.0], 33_320, 33_278).tolerance == pytest.approx(1.538e-5, rel=3e-4)
 

@@ -65,7 +65,7 @@ def test_the_repeated_pair_of_ws_353_counts_once(mirror, vocabularies):
     benchmark = read_benchmark(mirror / "word-sim" / "EN-WS-353-ALL.txt")
     vectors = np.random.default_rng(0).normal(size=(10_000, 3))
     result = evaluate(vectors, vocabularies["ptb"], benchmark, n_resamples=0)
-    assert (result.benchmark, result.n_found, result.n_scored) == ("EN-WS-353-ALL", 237, 236)  # SPEC, E5
+    assert (result.benchmark, result.n_found, result.n_scored) == ("EN-WS-353-ALL", 237, 236)
 
 
 def test_wins_recomputed_from_sm_table_3_are_those_of_figure_4():
@@ -82,7 +82,7 @@ def test_wins_recomputed_from_sm_table_3_are_those_of_figure_4():
 
 # --- the score ------------------------------------------------------------------------------------------------------
 def by_hand(vectors: dict[str, np.ndarray], rows: list[tuple[str, str, float]]) -> float:
-    """The protocol of SPEC E5, one pair at a time."""
+    """The published protocol, one pair at a time."""
     cosines, scores = [], []
     for first, second, score in rows:
         u, v = (vectors[w] / np.linalg.norm(vectors[w]) + 1e-6 for w in (first, second))

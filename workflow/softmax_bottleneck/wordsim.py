@@ -1,6 +1,6 @@
 """Word similarity: rank correlation of the cosines of word vectors with human scores, on the field's benchmarks.
 
-The protocol is that of Parthiban et al. 2021 (Figure 4, SM Tables 3 and 13), quirks included and named (SPEC, E5):
+The protocol is that of Parthiban et al. 2021 (Figure 4, SM Tables 3 and 13), quirks included and named:
 benchmark words are lower-cased but the vocabulary is not; rows of the word matrix are L2-normalised and 1e-6 is added
 to every component before the cosine; a pair is dropped when either word is missing; of an ordered pair that occurs
 twice the last score counts. Spearman's rho with tied ranks averaged. How many pairs were found always stands beside

@@ -1,0 +1,152 @@
+"""The rank demonstration against its published table, an earlier trial, and the trained models' own heads."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from softmax_bottleneck import synthetic
+from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.seeds import derive
+from softmax_bottleneck.synthetic import DEFAULT, READINGS, RankDemo, rank_demo
+
+PUBLISHED = Path(__file__).parents[1] / "report" / "published" / "smerity2017_rank_demo.csv"
+SMALL = RankDemo(hidden_size=6, vocabulary_size=50, contexts=120, components=(1, 3), draws=2)
+
+
+def silent(_: str) -> None: ...
+
+
+def published() -> dict[tuple[str, str], int]:
+    """(model, condition) -> rank."""
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return {(row["model"], row["condition"]): int(row["value"]) for row in csv.DictReader(file)}
+
+
+def values(settings: RankDemo) -> dict[tuple[str, str, str], list[float]]:
+    """(model, condition, metric) -> one value per draw."""
+    found = defaultdict(list)
+    for row in rank_demo(settings, silent):
+        found[row["model"], row["condition"], row["metric"]].append(row["value"])
+    return found
+
+
+# --- the published table --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("reading", READINGS, ids=lambda reading: reading.reading or "default")
+def test_softmax_and_moc_have_the_published_34_at_every_k_and_mos_grows(reading):
+    found = values(replace(reading, draws=1, probabilities=False))
+    condition = {k: reading.condition(k) for k in reading.components}
+    for model in ("softmax", "moc"):
+        for k in reading.components:
+            assert found[model, condition[k], "rank"] == [published()[model, DEFAULT.condition(k)]] == [34]
+    mos = [found["mos", condition[k], "rank"][0] for k in reading.components]
+    assert mos[0] == published()["mos", DEFAULT.condition(1)] == 34
+    assert mos == sorted(mos) and mos[1] > 500
+    # numpy's default tolerance cannot be the published one.
+    assert max(max(v) for (_, _, metric), v in found.items() if metric == "rank_numpy") < 200
+
+
+def test_conditions_are_the_published_ones():
+    ours = {(model, DEFAULT.condition(k)) for model in ("softmax", "moc", "mos") for k in DEFAULT.components}
+    assert ours == set(published())
+    assert READINGS[0] == DEFAULT
+    assert [r.reading for r in READINGS] == ["", "tanh=False", "input_scale=0.9;tanh=False"]
+
+
+@pytest.mark.parametrize(("tanh", "expected"), [(True, {2: 566, 3: 926, 5: 960}), (False, {2: 735, 3: 1000, 5: 1000})])
+def test_mos_has_about_the_rank_of_another_trial(tanh, expected):
+    """Numbers of a trial with other random numbers: draws differ by some 3 %."""
+    settings = replace(DEFAULT, tanh=tanh, probabilities=False, draws=1, components=tuple(expected))
+    found = values(settings)
+    for k, rank in expected.items():
+        assert found["mos", settings.condition(k), "rank"][0] == pytest.approx(rank, rel=0.05)
+
+
+def test_the_closest_reading_is_close():
+    closest = replace(READINGS[2], draws=2, components=(2, 3, 4, 5))
+    found = values(closest)
+    for k, allowed in ((2, 40), (3, 15), (4, 6), (5, 6)):
+        mean = np.mean(found["mos", closest.condition(k), "rank"])
+        assert mean == pytest.approx(published()["mos", DEFAULT.condition(k)], abs=allowed)
+
+
+# --- the layers -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("components", [1, 3])
+def test_ranks_are_those_of_the_trained_models_heads(components):
+    """The same weights in the heads of the language models, in float64, and numpy's SVD: the same counts."""
+    torch = pytest.importorskip("torch")
+    heads = pytest.importorskip("softmax_bottleneck.heads")
+    settings = replace(SMALL, draws=1, components=(components,), dtype="float64")
+    h, v, s = settings.hidden_size, settings.vocabulary_size, settings.contexts
+    rng = np.random.default_rng(derive(settings.seed, "rank demo", 0))
+    bound = 1 / math.sqrt(h)
+    x = rng.standard_normal((s, h))
+    decoder = [rng.uniform(-bound, bound, shape) for shape in ((v, h), v)]
+    latent = [[rng.uniform(-bound, bound, shape) for shape in ((h, h), h)] for _ in range(components)]
+    found = values(settings)
+    for model in ("moc", "mos"):
+        head = heads.build(model, vocabulary_size=v, context_size=h, embedding_size=h, components=components).double()
+        state = {
+            "prior.weight": np.zeros((components, h)),  # equal mixing
+            "latent.weight": np.concatenate([weight for weight, _ in latent]),
+            "latent.bias": np.concatenate([bias for _, bias in latent]),
+            "decoder.weight": decoder[0],
+            "decoder.bias": decoder[1],
+        }
+        head.load_state_dict({key: torch.from_numpy(value) for key, value in state.items()}, strict=False)
+        log_p = head.eval().log_probs(torch.from_numpy(x)).detach().numpy()
+        for metric, matrix in (("rank", log_p), ("rank_p", np.exp(log_p))):
+            sigma = np.linalg.svd(matrix, compute_uv=False)
+            tolerance = 0.5 * math.sqrt(s + v + 1) * sigma[0] * 2.0**-23
+            assert found[model, settings.condition(components), metric] == [(sigma > tolerance).sum()]
+            default = np.linalg.matrix_rank(matrix)
+            assert found[model, settings.condition(components), f"{metric}_numpy"] == [default]
+
+
+def test_both_number_types_count_the_same():
+    one, two = values(SMALL), values(replace(SMALL, dtype="float64"))
+    for (model, condition, metric), ranks in one.items():
+        if metric == "rank":
+            assert two[model, f"{condition};dtype=float64", metric] == ranks
+
+
+def test_every_row_is_tidy_and_draws_are_their_own():
+    told: list[str] = []
+    rows = list(rank_demo(SMALL, told.append))
+    assert len(rows) == 2 * 2 * 3 * 4  # draws, K, models, metrics
+    keys = {"source", "table", "dataset", "model", "condition", "metric", "value", "draw", "seed"}
+    assert all(set(row) == keys and row["draw"] == row["seed"] for row in rows)
+    assert rows == list(rank_demo(SMALL, silent))
+    assert [row for row in rows if row["draw"] == 0] == list(rank_demo(replace(SMALL, draws=1), silent))
+    assert [row["value"] for row in rows] != [row["value"] for row in rank_demo(replace(SMALL, seed=1), silent)]
+    assert told == [f"rank demo, default reading: draw {draw} of 2" for draw in (1, 2)]
+
+
+def test_uniform_contexts_are_another_reading():
+    settings = replace(SMALL, input_law="uniform", probabilities=False)
+    found = values(settings)
+    assert settings.reading == "input_law=uniform"
+    assert {metric for _, _, metric in found} == {"rank", "rank_numpy"}
+    assert found["mos", settings.condition(3), "rank"] < values(SMALL)["mos", SMALL.condition(3), "rank"]
+
+
+def test_the_step_measures_every_reading(monkeypatch):
+    monkeypatch.setattr(synthetic, "READINGS", (SMALL, replace(SMALL, tanh=False)))
+    assert synthetic.rows("rank-demo", silent) == [
+        *rank_demo(SMALL, silent),
+        *rank_demo(replace(SMALL, tanh=False), silent),
+    ]
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(UserError, match="input_law is 'cauchy', expected one of: normal, uniform"):
+        RankDemo(input_law="cauchy")
+    with pytest.raises(UserError, match="dtype is 'float16', expected one of: float32, float64"):
+        RankDemo(dtype="float16")
+    with pytest.raises(UserError, match="'dirichlet' is unknown, expected one of: rank-demo"):
+        synthetic.rows("dirichlet", silent)
