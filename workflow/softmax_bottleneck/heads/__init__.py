@@ -1,6 +1,10 @@
 """The output heads, found by listing this folder: a file that declares NAME, LABEL and OPTIONS is a head.
 
 Names and options are read from the source, so that configuration and reports need no torch; ``build`` imports it.
+
+For other people's models each head is also a class under its label, made when first asked for, whose options have their
+defaults: ``from softmax_bottleneck.heads import GSS``, then ``GSS(vocabulary_size=10_000, context_size=64,
+embedding_size=64, c=-1.5, k=2.5)`` (docs/heads.md).
 """
 
 from __future__ import annotations
@@ -8,7 +12,9 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -93,6 +99,50 @@ def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size:
         return PointwiseHead(lambda: kind(**checked), **sizes)
     head: Head = kind(**sizes, **checked)
     return head
+
+
+def __getattr__(attribute: str) -> Any:
+    """The class of a head by its label without punctuation: Softmax, GSS, SigSoftmax, LMSPLIF, MoS, MoC..."""
+    labelled = {_attribute(head): head.name for head in declarations().values()}
+    if attribute not in labelled:
+        known = ", ".join(labelled)
+        raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}; the heads' classes: {known}")
+    globals()[attribute] = kind = _library_class(attribute, labelled[attribute])
+    return kind
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *map(_attribute, declarations().values())})
+
+
+def _attribute(head: Declaration) -> str:
+    return "".join(character for character in head.label if character.isalnum())
+
+
+def _library_class(attribute: str, name: str) -> type[Head]:
+    """A subclass of the head's own class whose constructor takes its options as keywords and checks them."""
+    from softmax_bottleneck.heads.base import PointwiseHead
+
+    kind = _class(name)
+    base = PointwiseHead if _is_pointwise(kind) else kind
+
+    def __init__(self: Any, *, vocabulary_size: int, context_size: int, embedding_size: int, **given: Any) -> None:  # noqa: N807
+        sizes = {"vocabulary_size": vocabulary_size, "context_size": context_size, "embedding_size": embedding_size}
+        checked = options(name, given)
+        if base is PointwiseHead:
+            base.__init__(self, lambda: kind(**checked), **sizes)
+        else:
+            base.__init__(self, **sizes, **checked)
+
+    plain = inspect.signature(__init__)
+    named = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=schema["default"])
+        for key, schema in declaration(name).options.items()
+    ]
+    shown = plain.replace(parameters=[*list(plain.parameters.values())[:-1], *named])
+    __init__.__signature__ = shown  # type: ignore[attr-defined]  # what help() and editors show
+    about = sys.modules[kind.__module__].__doc__
+    return type(attribute, (base,), {"__init__": __init__, "__module__": __name__, "__doc__": about})
 
 
 def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:

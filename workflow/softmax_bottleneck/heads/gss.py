@@ -59,7 +59,8 @@ class _Sweep(ParameterFreeSweep):
         softplus_RV = functional.softplus(x_RV, threshold=LINEAR_ABOVE)
         if self._with_gradients:
             self._sigmoid_RV = torch.sigmoid(x_RV, out=scratch("sigmoid", x_RV.shape, x_RV))
-        return torch.add(x_RV.mul_(self._k).add_(self._c), softplus_RV, alpha=1.0 - self._k, out=x_RV)
+        # k x + (1 - k) softplus(x) in one pass; g without its constant c, which softmax ignores.
+        return torch.lerp(softplus_RV, x_RV, self._k, out=x_RV)
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
         kappa = (self._k - 1.0) / self._k
