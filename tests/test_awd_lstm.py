@@ -6,7 +6,6 @@ Shapes: T time steps, B sequences, D features, V words, H units.
 import numpy as np
 import pytest
 import torch
-
 from softmax_bottleneck.bodies import awd_lstm, build
 from softmax_bottleneck.bodies.awd_lstm import AWDLSTM
 

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-
 from softmax_bottleneck import config, heads, model
 
 PTB, WT2 = 10_000, 33_278

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import statistics
 import time
@@ -93,6 +92,9 @@ class Session:
                     trainer.update()
                     self._between_updates()
                 self._end_epoch()
+        except torch.OutOfMemoryError as error:
+            raise UserError(f"{self.folder}: the GPU's memory is too small for this run ({error}); use a larger GPU, or "
+                            "a smaller schedule.batch_size (another run, with other results)") from None  # fmt: skip
         except DivergedError as error:
             return f"{error} (epoch {trainer.place.epoch}, update {trainer.place.updates})"
         return None
@@ -165,7 +167,7 @@ class Session:
             valid_ppl=last["valid_ppl"] if last else None,
             best_ppl=perplexity(trainer.best.valid_loss) if trainer.best else None,
             tokens_per_s=done * tokens / elapsed,
-            eta_s=(self.before_s + elapsed) * (1 - share) / share if share else math.inf,
+            eta_s=(self.before_s + elapsed) * (1 - share) / share,  # at least one update is done by now
             epoch_done=row is not None,
         ))  # fmt: skip
 
@@ -264,7 +266,7 @@ def train(
             short that saving would take a noticeable share of the time.
 
     Raises:
-        UserError: no such device, too little text, resume states damaged or of another run.
+        UserError: no such device, too little text or memory, resume states damaged or of another run.
         BusyError: another process owns the run.
         StoppedError: a signal or the time budget; the state is saved (exit_code 143, 130 or 75).
     """
@@ -302,13 +304,19 @@ def _finished(run: Run, folder: Path) -> dict[str, Any] | None:
     if done["run"]["run_id"] != run.run_id:
         raise UserError(f"{sound[0]}: belongs to another run: run_id is {done['run']['run_id']!r} there and "
                         f"{run.run_id!r} here; move the folder away, or train this run with --restart")  # fmt: skip
-    if done["model_sha256"] is not None and artefacts.sha256_file(folder / MODEL_FILE) != done["model_sha256"]:
+    if _model_sha256(folder) != done["model_sha256"]:
         raise DataError(f"{folder / MODEL_FILE}: these are not the weights that {sound[0].name} speaks of; restore the "
                         "file, or train the run again with --restart")  # fmt: skip
     for path in (folder / OUTCOME_FILE, folder / DONE_FILE):
         if path not in sound:
             artefacts.write_json(path, done)
     return done
+
+
+def _model_sha256(folder: Path) -> str | None:
+    """Hash of the stored weights; None where there are none, as after a run that diverged at once."""
+    path = folder / MODEL_FILE
+    return artefacts.sha256_file(path) if path.exists() else None
 
 
 def _clear(folder: Path) -> None:
@@ -362,8 +370,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[models
 
 def result_hash(folder: Path) -> str:
     """Hash of what a run came to: its weights, and its epochs without the times."""
-    model = folder / MODEL_FILE
-    digest = hashlib.sha256((artefacts.sha256_file(model) if model.exists() else "no weights").encode())
+    digest = hashlib.sha256(str(_model_sha256(folder)).encode())
     for row in artefacts.read_lines(folder / EPOCHS_FILE):
         digest.update(json.dumps({**row, "wall_s": None}, sort_keys=True).encode())
     return digest.hexdigest()

@@ -16,8 +16,8 @@ State = tuple[tuple[Tensor, Tensor], ...]  # what is carried from chunk to chunk
 class BodyOutput(NamedTuple):
     """What a body returns: of its last layer the output before and after dropout, and the state to carry on."""
 
-    raw_TBD: Tensor  # noqa: N815
-    dropped_TBD: Tensor  # noqa: N815
+    raw_TBD: Tensor
+    dropped_TBD: Tensor
     state: State
 
 
