@@ -127,7 +127,8 @@ def _library_class(attribute: str, name: str) -> type[Head]:
     base = PointwiseHead if _is_pointwise(kind) else kind
 
     def __init__(self: Any, *, vocabulary_size: int, context_size: int, embedding_size: int, **given: Any) -> None:  # noqa: N807
-        sizes = {"vocabulary_size": vocabulary_size, "context_size": context_size, "embedding_size": embedding_size}
+        sizes: dict[str, Any] = {"vocabulary_size": vocabulary_size, "context_size": context_size}
+        sizes["embedding_size"] = embedding_size
         checked = options(name, given)
         if base is PointwiseHead:
             base.__init__(self, lambda: kind(**checked), **sizes)
@@ -141,6 +142,7 @@ def _library_class(attribute: str, name: str) -> type[Head]:
     ]
     shown = plain.replace(parameters=[*list(plain.parameters.values())[:-1], *named])
     __init__.__signature__ = shown  # type: ignore[attr-defined]  # what help() and editors show
+    __init__.__qualname__ = f"{attribute}.__init__"
     about = sys.modules[kind.__module__].__doc__
     return type(attribute, (base,), {"__init__": __init__, "__module__": __name__, "__doc__": about})
 

@@ -1,0 +1,88 @@
+"""The heads as a library: classes by label, made when asked for, without torch until then; the example runs."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from softmax_bottleneck import heads
+from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.heads.base import Head
+
+ROOT = Path(__file__).parents[1]
+SIZES = {"vocabulary_size": 9, "context_size": 4, "embedding_size": 4}
+CLASSES = {re.sub(r"[^A-Za-z0-9]", "", head.label): head.name for head in heads.declarations().values()}
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_importing_the_package_leaves_torch_alone():
+    code = "import sys, softmax_bottleneck.heads as h; dir(h); h.names(); assert 'torch' not in sys.modules; h.GSS"
+    done = python(code + "; assert 'torch' in sys.modules")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("attribute", "name"), CLASSES.items())
+def test_every_head_has_a_class_that_equals_what_a_study_builds(attribute, name):
+    kind = getattr(heads, attribute)
+    torch.manual_seed(3)
+    own = kind(**SIZES).eval()
+    torch.manual_seed(3)
+    built = heads.build(name, **SIZES).eval()
+    hidden = torch.randn(5, 4)
+    assert isinstance(own, Head) and type(own) is kind
+    torch.testing.assert_close(own.log_probs(hidden), built.log_probs(hidden), rtol=0, atol=0)
+    assert list(own.state_dict()) == list(built.state_dict())
+    shown = inspect.signature(kind).parameters
+    assert set(shown) == {*SIZES, *heads.declaration(name).options}
+    assert kind.__doc__ and attribute in dir(heads)
+
+
+def test_options_are_keywords_with_checks():
+    from softmax_bottleneck.heads import GSS
+
+    head = GSS(**SIZES, c=0.5, k=3)
+    logits = head.decoder(torch.ones(1, 4))
+    literal = 3 * (logits - 0.5) + 0.5 - 2 * torch.log(torch.exp(logits - 0.5) + 1)  # Parthiban 2021, eq. 5
+    torch.testing.assert_close(head.log_probs(torch.ones(1, 4)), literal.log_softmax(1))
+    with pytest.raises(UserError, match=r'no option "kk".*did you mean "k"'):
+        GSS(**SIZES, kk=1)
+    with pytest.raises(UserError, match="more than 0, got -1"):
+        GSS(**SIZES, k=-1)
+    with pytest.raises(TypeError, match="embedding_size"):
+        GSS(vocabulary_size=9, context_size=4)
+
+
+def test_instances_can_be_pickled_and_unknown_names_name_the_known():
+    from softmax_bottleneck.heads import MoS
+
+    head = MoS(**SIZES, components=2).eval()
+    again = pickle.loads(pickle.dumps(head))
+    assert type(again) is MoS
+    torch.testing.assert_close(again.log_probs(torch.ones(2, 4)), head.log_probs(torch.ones(2, 4)))
+    with pytest.raises(AttributeError, match=r"'Softmin'.*MoS"):
+        _ = heads.Softmin
+
+
+def test_the_example_trains_with_each_head():
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / "examples" / "train_with_each_head.py"), "--steps", "40"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    losses = re.findall(r"^(\S.*?)\s+loss ([\d.]+) -> ([\d.]+) nats", done.stdout, re.MULTILINE)
+    assert len(losses) == len(CLASSES) + 1
+    for name, first, last in losses:
+        assert float(last) < float(first), name
+        assert math.isfinite(float(last))
