@@ -822,7 +822,7 @@ def test_gpu_out_of_memory_is_told_with_advice(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError("tried to allocate 9 GiB")
 
     monkeypatch.setattr(trainer.Trainer, "update", update)
-    with pytest.raises(UserError, match="9 GiB.*batch_size"):
+    with pytest.raises(UserError, match=r"9 GiB.*batch_size"):
         train.train(make_run(), CORPUS, tmp_path)
 
 

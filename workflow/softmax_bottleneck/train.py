@@ -93,7 +93,7 @@ class Session:
                     self._between_updates()
                 self._end_epoch()
         except torch.OutOfMemoryError as error:
-            raise UserError(f"{self.folder}: the GPU's memory is too small for this run ({error}); use a larger GPU, or "
+            raise UserError(f"{self.folder}: the GPU's memory is too small ({error}); use a larger GPU, or "
                             "a smaller schedule.batch_size (another run, with other results)") from None  # fmt: skip
         except DivergedError as error:
             return f"{error} (epoch {trainer.place.epoch}, update {trainer.place.updates})"
