@@ -1,7 +1,7 @@
 """Figures: records, epoch logs and spectra as SVG with the data beside them.
 
-The same input gives the same bytes: no dates, fixed ids, text as outlines. One palette serves every figure, and every SVG
-changes into dark colours by itself where the reader's screen is dark.
+The same input gives the same bytes: no dates, fixed ids, text as outlines. One palette serves every figure, and every
+SVG changes into dark colours by itself where the reader's screen is dark.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from softmax_bottleneck.errors import DataError, UserError
 from softmax_bottleneck.records import Records
 from softmax_bottleneck.tables import Source, label
 
-# Colours readable on white and on near-black, told apart with the common colour-vision deficiencies (after Okabe and Ito).
+# Readable on white and on near-black, told apart with the common colour-vision deficiencies (after Okabe and Ito).
 PALETTE: Mapping[str, str] = {
     "softmax": "#808489",
     "ss": "#e69f00",
@@ -119,7 +119,7 @@ def styles(models: Sequence[str]) -> dict[str, Style]:
 
 
 # --- canvas ---------------------------------------------------------------------------------------------------------
-def _settings() -> dict[str, Any]:
+def _settings() -> Any:
     plain = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), LIGHT.ink)
     return plain | {
         "svg.hashsalt": "softmax-bottleneck",
@@ -333,7 +333,7 @@ def _spectrum_alt(source: Source, data: pd.DataFrame) -> str:
     if data.empty:
         return "No singular values have been computed yet."
     words = []
-    for (dataset, model), part in data.groupby(["dataset", "model"], sort=False):
+    for (dataset, model), part in records.groups(data, "dataset", "model"):
         ranks = source.values(dataset, model, "rank_press").values()
         mean = tables.mean_of(ranks)
         if mean:
@@ -376,7 +376,8 @@ def _epochs(source: Source, dataset: str) -> pd.DataFrame:
             numbers = [line.get(key) for key in ("train_ppl", "valid_ppl")]
             rows.append((dataset, run.model, run.seed, run.path, epoch, line.get("phase"), *numbers))
     frame = pd.DataFrame(rows, columns=EPOCH_COLUMNS).astype({"train_ppl": float, "valid_ppl": float})
-    return frame[np.isfinite(frame["valid_ppl"])]
+    finite: pd.DataFrame = frame[np.isfinite(frame["valid_ppl"])]
+    return finite
 
 
 def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame) -> None:
@@ -402,7 +403,7 @@ def _epochs_alt(source: Source, data: pd.DataFrame) -> str:
     if data.empty:
         return "No epoch has finished yet."
     words = []
-    for (dataset, model), own in data.groupby(["dataset", "model"], sort=False):
+    for (dataset, model), own in records.groups(data, "dataset", "model"):
         best = own.groupby("run")["valid_ppl"].min().mean()
         words.append(f"{label(source.study, model)} on {_title(source, dataset)} {best:.1f}")
     return "Falling curves of validation perplexity; mean of the runs' best: " + "; ".join(words) + "."
@@ -453,9 +454,15 @@ def _scatter(source: Source, axes: Axes, frame: pd.DataFrame, title: str) -> Non
     for model, style in styles(source.experiment.models).items():
         own = frame[frame["model"] == model]
         runs, paper = own[own["origin"] == "measured"], own[own["origin"] == "published"]
-        dot = {"color": style.colour, "marker": style.marker, "markersize": 6.5, "mec": LIGHT.paper, "mew": 0.7}
+        dot: dict[str, Any] = {
+            "color": style.colour,
+            "marker": style.marker,
+            "markersize": 6.5,
+            "mec": LIGHT.paper,
+            "mew": 0.7,
+        }
         axes.plot(runs["test_ppl"], runs["rank_press"], linestyle="none", **dot)
-        cross = {"marker": "x", "markersize": 8, "mew": 2, "alpha": 0.75}
+        cross: dict[str, Any] = {"marker": "x", "markersize": 8, "mew": 2, "alpha": 0.75}
         axes.plot(paper["test_ppl"], paper["rank_press"], linestyle="none", color=style.colour, **cross)
     axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
     axes.margins(0.12)
@@ -503,7 +510,9 @@ def _strip(
     rows: list[tuple[object, ...]] = []
     for height, (model, style) in enumerate(styles(source.experiment.models).items()):
         values = source.values(dataset, model, metric)
-        axes.plot(list(values.values()), [height] * len(values), style.marker, color=style.colour, alpha=0.8, markersize=6)
+        axes.plot(
+            list(values.values()), [height] * len(values), style.marker, color=style.colour, alpha=0.8, markersize=6
+        )
         mean = tables.mean_of(values.values())
         if mean:
             axes.plot([mean.mean] * 2, [height - 0.32, height + 0.32], color=style.colour, linewidth=2.4)
@@ -527,10 +536,9 @@ def _truth_alt(source: Source, data: pd.DataFrame) -> str:
     if data.empty:
         return "No run on a known-truth language has finished yet."
     words = []
-    for (dataset, metric), part in data.groupby(["dataset", "metric"], sort=False):
+    for (dataset, metric), part in records.groups(data, "dataset", "metric"):
         means = "; ".join(
-            f"{label(source.study, str(model))} {own['value'].mean():.4g}"
-            for model, own in part.groupby("model", sort=False)
+            f"{label(source.study, model)} {own['value'].mean():.4g}" for (model,), own in records.groups(part, "model")
         )
         exact = part["exact"].iloc[0]
         words.append(f"{_title(source, dataset)}, {metric} (exact {exact:.4g}): {means}")
@@ -585,8 +593,8 @@ def _wins_alt(source: Source, data: pd.DataFrame) -> str:
     if data["measured"].isna().all():
         return "Heat maps of benchmarks won; no word-similarity result yet, published counts only."
     words = []
-    for (dataset, model), own in data.groupby(["dataset", "model"], sort=False):
-        words.append(f"{label(source.study, str(model))} on {_title(source, dataset)}: {own['measured'].sum():.0f}")
+    for (dataset, model), own in records.groups(data, "dataset", "model"):
+        words.append(f"{label(source.study, model)} on {_title(source, dataset)}: {own['measured'].sum():.0f}")
     return "Heat maps of benchmarks won by the row's model; wins over all others: " + "; ".join(words) + "."
 
 

@@ -1,7 +1,7 @@
 """From finished runs to tidy records: one row per measured number, one state per planned run.
 
-Paths come from the plan, so a result that no planned run made (another setting, older code) is never read. A run that is
-not there, or diverged, or whose files are damaged, becomes a state with its reason; its numbers do not enter any mean.
+Paths come from the plan, so a result that no planned run made (another setting, older code) is never read. A run that
+is not there, or diverged, or whose files are damaged, becomes a state with its reason; its numbers enter no mean.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pandas as pd
 
@@ -131,7 +131,8 @@ class _Reading:
         """(table, condition, metric, value, std, n) of every number of a sound, finished run."""
         done, rank = self.files.get("done", {}), self.files.get("rank", {})
         plain = {
-            "done": {key: done.get(key) for key in DONE_METRICS} | {"wall_s": _mapping(done.get("timing")).get("wall_s")},
+            "done": {key: done.get(key) for key in DONE_METRICS}
+            | {"wall_s": _mapping(done.get("timing")).get("wall_s")},
             "measure": _mapping(self.files.get("measure", {}).get("metrics")),
             "rank": _mapping(rank.get("metrics")) | {new: rank.get(key) for key, new in RANK_FACTS.items()},
         }
@@ -146,7 +147,7 @@ def _mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -156,8 +157,9 @@ def _wordsim_numbers(result: Mapping[str, Any]) -> Iterator[tuple[str, float, in
         yield "n_pairs", float(pairs), None
         yield "n_pairs_not_in_vocab", float(pairs - found), None
     for key, metric in (("rho", "spearman"), ("low", "spearman_low"), ("high", "spearman_high")):
-        if _is_number(result.get(key)):
-            yield metric, float(result[key]), int(found) if _is_number(found) else None
+        value = result.get(key)
+        if _is_number(value):
+            yield metric, float(value), int(found) if _is_number(found) else None
 
 
 def _unfinished(run: Run) -> str:
@@ -248,6 +250,12 @@ def _environments(readings: list[_Reading]) -> tuple[Mapping[str, Any], ...]:
     return tuple(blocks)
 
 
+def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    """Parts of a frame with equal texts in `keys`, in order of appearance."""
+    for names, part in frame.groupby(list(keys), sort=False, dropna=False):
+        yield tuple(map(str, names)), part
+
+
 # --- files ----------------------------------------------------------------------------------------------------------
 def write(study: Study, records: Records) -> tuple[Path, Path]:
     """Write records.parquet, records.csv and states.csv into the study's folder; return the first two."""
@@ -264,7 +272,7 @@ def to_csv(frame: pd.DataFrame) -> str:
     safe = frame.copy()
     for name in safe.columns:
         if not pd.api.types.is_numeric_dtype(safe[name]):
-            safe[name] = [_plain_text(value) for value in safe[name]]
+            safe[name] = safe[name].map(_plain_text)
     return str(safe.to_csv(index=False, quoting=csv.QUOTE_MINIMAL, lineterminator="\n"))
 
 

@@ -24,13 +24,14 @@ from softmax_bottleneck.figures import Figure
 from softmax_bottleneck.records import Records
 from softmax_bottleneck.tables import Measured, Table, label
 
+PIXELS_PER_POINT = 4 / 3
 GAPS_SHOWN = 8  # the rest folds away
 # Chapters in the order of the page: the source of an experiment -> title and what it is.
 SOURCES: Mapping[str, tuple[str, str]] = {
     "known-truth": (
         "A language whose truth is known",
-        "Models trained on text sampled from an exactly known law, so that the best possible perplexity and the true rank "
-        "of the log-probability matrix are facts to compare with.",
+        "Models trained on text sampled from an exactly known law, so that the best possible perplexity and the true "
+        "rank of the log-probability matrix are facts to compare with.",
     ),
     "parthiban2021": (
         "Parthiban, Mao and Inkpen 2021",
@@ -86,6 +87,7 @@ def page(study: Study, found: Records) -> str:
     return template.render(
         study={"name": study.name, "title": study.title, "description": study.description},
         counts=found.counts(),
+        summary=summary(found),
         verdict=verdict(study, found),
         gaps=gaps(study, found),
         gaps_shown=GAPS_SHOWN,
@@ -120,28 +122,33 @@ def _table_entry(table: Any) -> Entry:
 
 def _figure_entry(figure: Any) -> Entry:
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', figure.svg)
-    width, height = (round(float(side)) for side in size.groups()) if size else (0, 0)
+    width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
     csv, image = data_address("text/csv", figure.csv), data_address("image/svg+xml", figure.svg)
     return Entry("figure", figure, csv, image, width, height)
 
 
 # --- what came out --------------------------------------------------------------------------------------------------
-def verdict(study: Study, found: Records) -> list[str]:
-    """A few sentences computed from the records; they claim nothing that is not in them."""
+def summary(found: Records) -> str:
+    """How much of the study is there, in one sentence."""
     counts = found.counts()
     if not counts["planned"]:
-        return ["This study plans no training run."]
-    if not counts["ok"]:
-        return [f"No run has finished yet: {counts['planned']} are planned. The published numbers below stand alone."]
-    sentences = [f"{counts['ok']} of {counts['planned']} planned training runs finished and were measured."]
+        return "This study plans no training run."
+    if found.rows[found.rows["run_id"] != ""].empty:
+        return f"No run has finished yet; {counts['planned']} are planned. The published numbers below stand alone."
+    return f"{counts['ok']} of {counts['planned']} planned training runs finished and were measured."
+
+
+def verdict(study: Study, found: Records) -> list[tuple[str, list[str]]]:
+    """For every corpus with results a few sentences computed from the records; they claim nothing else."""
+    sections = []
     for name, dataset in study.datasets.items():
         scores = _scores(study, found, name)
         if scores:
             words = [_perplexity_words(study, found, name, scores), _rank_words(study, found, name)]
             words += [_truth_words(study, found, name, scores)] if dataset.kind == "language" else []
             words.append(_correlation_words(found, name))
-            sentences.append(f"{dataset.title}: " + " ".join(word for word in words if word))
-    return sentences
+            sections.append((dataset.title, [sentence for sentence in words if sentence]))
+    return sections
 
 
 def _scores(study: Study, found: Records, dataset: str, metric: str = "test_ppl") -> dict[str, Measured]:
@@ -178,7 +185,8 @@ def _rank_words(study: Study, found: Records, dataset: str) -> str:
     if not ranks:
         return ""
     low, high = (choose(ranks, key=lambda model: ranks[model].mean) for choose in (min, max))
-    words = f"Mean Press rank runs from {ranks[low].mean:.0f} ({label(study, low)}) to {ranks[high].mean:.0f} ({label(study, high)})"
+    ends = [f"{ranks[model].mean:.0f} ({label(study, model)})" for model in (low, high)]
+    words = f"Mean Press rank runs from {ends[0]} to {ends[1]}"
     baseline = _baseline(study, dataset)
     if baseline is None or baseline.model not in ranks:
         return f"{words}."
@@ -211,19 +219,19 @@ def _correlation_words(found: Records, dataset: str) -> str:
     result = statistics.pearson(pairs["test_ppl"], pairs["rank_press"], np.random.default_rng(0))
     if result.r is None:
         return ""
-    return f"Over {result.n} runs the rank and the test perplexity correlate with r = {result.r:+.2f}.".replace("-", "−")
+    return f"Over {result.n} runs the rank and the test perplexity correlate with r = {result.r:+.2f}.".replace(
+        "-", "−"
+    )
 
 
 def gaps(study: Study, found: Records) -> list[str]:
     """What is missing, in words: runs that are not complete, by model and reason, and experiments without results."""
     incomplete = found.states[found.states["state"] != "ok"]
     lines = []
-    for (dataset, model, state, reason), group in incomplete.groupby(
-        ["dataset", "model", "state", "reason"], sort=False, dropna=False
-    ):
+    for (dataset, model, state, reason), group in records.groups(incomplete, "dataset", "model", "state", "reason"):
         seeds = ", ".join(str(seed) for seed in group["seed"])
-        total = len(found.planned(str(dataset), str(model)))
-        where = f"{label(study, str(model))} on {study.datasets[str(dataset)].title}"
+        total = len(found.planned(dataset, model))
+        where = f"{label(study, model)} on {study.datasets[dataset].title}"
         words = f" ({reason})" if reason else ""
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}{words}")
     drawn = not found.synthetic.empty
@@ -235,10 +243,10 @@ def gaps(study: Study, found: Records) -> list[str]:
 def run_groups(study: Study, found: Records) -> list[dict[str, Any]]:
     """Planned runs by corpus and model, ready to print."""
     groups = []
-    for (dataset, model), states in found.states.groupby(["dataset", "model"], sort=False):
-        values = {m: found.values(str(dataset), str(model), m) for m in ("test_ppl", "rank_press")}
+    for (dataset, model), states in records.groups(found.states, "dataset", "model"):
+        values = {m: found.values(dataset, model, m) for m in ("test_ppl", "rank_press")}
         runs = [_printed(row, values) for row in states.to_dict("records")]
-        names = {"model": label(study, str(model)), "dataset": study.datasets[str(dataset)].title}
+        names = {"model": label(study, model), "dataset": study.datasets[dataset].title}
         groups.append({"id": f"{dataset}-{model}", "runs": runs, **names})
     return groups
 

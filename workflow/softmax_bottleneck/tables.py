@@ -1,8 +1,8 @@
 """Tables: measured records joined with published numbers, cell by cell.
 
-A table is an experiment's YAML and a view, the function that lays cells out. A difference is computed only where a run's
-settings are those of config/paper.yaml for the same corpus and model; elsewhere the published number stands beside the
-measured one, muted. A cell with missing seeds says how many there are and what became of the others.
+A table is an experiment's YAML and a view, the function that lays cells out. A difference is computed only where a
+run's settings are those of config/paper.yaml for the same corpus and model; elsewhere the published number stands
+beside the measured one, muted. A cell with missing seeds says how many there are and what became of the others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import jinja2
 import pandas as pd
 
 from softmax_bottleneck import artefacts, records, statistics
+from softmax_bottleneck import wordsim as similarity
 from softmax_bottleneck.config import Column, Dataset, Experiment, Run, Study, did_you_mean, load_study
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.records import Records
@@ -27,6 +28,7 @@ PUBLISHED = artefacts.ROOT / "report" / "published"
 DASH = "—"
 # A p-value is not a mean over runs; these metrics compare the runs of two models.
 TESTS = {"p_value": statistics.student_t, "p_value_welch": statistics.welch_t}
+FIXED = frozenset({"params_m"})  # facts of a model, the same for every seed
 GAIN = re.compile(r"^(?P<metric>.+)_gain_vs_(?P<baseline>.+)$")
 
 
@@ -75,7 +77,7 @@ class Cell:
     measured: Measured | None = None
     published: Published | None = None
     digits: int = 2
-    scientific: bool = False
+    is_p: bool = False
     planned: int = 0
     same: bool = False
     gap: str = ""
@@ -101,8 +103,12 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Measured minus published, where the setting is the same and both numbers exist."""
-        if not (self.same and self.wanted and self.measured and self.published) or self.published.number is None:
+        """Measured minus published, where the setting is the same and both numbers exist; not of p-values."""
+        if (
+            self.is_p
+            or not (self.same and self.wanted and self.measured and self.published)
+            or self.published.number is None
+        ):
             return None
         return self.measured.mean - self.published.number
 
@@ -120,7 +126,7 @@ class Cell:
 
     def format(self, value: float, *, signed: bool = False) -> str:
         """A number at the cell's decimals, with a true minus sign."""
-        text = f"{value:{'+' if signed else ''}.{self.digits}{'e' if self.scientific else 'f'}}"
+        text = statistics.format_p(value) if self.is_p else f"{value:{'+' if signed else ''}.{self.digits}f}"
         return text.replace("-", "−")
 
 
@@ -275,6 +281,14 @@ class Source:
         """Whether all runs of a model have the published setting and the corpus is the published one."""
         return bool(self.study.datasets[dataset].published_as) and self._same.get((dataset, model), False)
 
+    @cached_property
+    def _published_rows(self) -> dict[tuple[str, str, str], list[dict[str, str]]]:
+        found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+        for row in self.published.to_dict("records"):
+            words = {str(key): str(value) for key, value in row.items()}
+            found.setdefault((words["dataset"], words["model"], words["metric"]), []).append(words)
+        return found
+
     def find_published(
         self, dataset: str, model: str, metric: str, filters: Mapping[str, str] | None = None
     ) -> Published | None:
@@ -283,16 +297,15 @@ class Source:
         Raises:
             UserError: two different published numbers fit; the experiment's filters must choose.
         """
-        rows = self.published
-        chosen = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
-        for column, pattern in (filters or {}).items():
-            chosen = chosen[chosen[column].str.contains(pattern, regex=True)]
-        distinct = chosen[["value", "std", "n"]].drop_duplicates()
+        rows = self._published_rows.get((dataset, model, metric), [])
+        patterns = (filters or {}).items()
+        chosen = [row for row in rows if all(re.search(pattern, row[column]) for column, pattern in patterns)]
+        distinct = list(dict.fromkeys((row["value"], row["std"], row["n"]) for row in chosen))
         if len(distinct) > 1:
-            tables = ", ".join(sorted(set(chosen["table"] + ": " + chosen["condition"])))
+            names = ", ".join(sorted({f"{row['table']}: {row['condition']}" for row in chosen}))
             where = f"experiment {self.experiment.id}: {metric} of {model} on {dataset}"
-            raise UserError(f"{where}: several published numbers fit ({tables}); add `published` filters")
-        return Published(*distinct.iloc[0]) if len(distinct) else None
+            raise UserError(f"{where}: several published numbers fit ({names}); add `published` filters")
+        return Published(*distinct[0]) if distinct else None
 
     def gap(self, dataset: str, model: str, have: Iterable[int]) -> str:
         """Why planned seeds are not in a cell: `seed 3 diverged (nan in epoch 2); seed 5 missing`."""
@@ -312,7 +325,7 @@ class Source:
         base = Cell(
             published=published,
             digits=column.digits,
-            scientific=metric in TESTS,
+            is_p=metric in TESTS,
             same=self.same(dataset, model),
             runs=f"{dataset}/{model}",
             wanted=column.measured,
@@ -343,6 +356,8 @@ def _with(cell: Cell, **changes: object) -> Cell:
 
 def _mean_cell(source: Source, base: Cell, dataset: str, model: str, metric: str, condition: str) -> Cell:
     values = source.values(dataset, model, metric, condition)
+    if metric in FIXED and len(set(values.values())) == 1:
+        return _with(base, measured=Measured(next(iter(values.values()))))
     planned = len(source.planned(dataset, model))
     return _with(base, measured=mean_of(values.values()), planned=planned, gap=source.gap(dataset, model, values))
 
@@ -426,7 +441,8 @@ def _language_row(source: Source, dataset: str) -> Row:
         metric = EXACT.get(column.metric, "")
         value = 0.0 if metric is None else exact_value(source.records, dataset, metric)
         measured = None if value is None else Measured(value)
-        cells.append(Cell(measured=measured, digits=column.digits, note="exact" if measured else ""))
+        known = measured is not None
+        cells.append(Cell(measured=measured, digits=column.digits, note="exact" if known else "", wanted=metric != ""))
     return Row("language", "The language itself", tuple(cells))
 
 
@@ -489,57 +505,65 @@ def wins(source: Source) -> list[Part]:
     return parts
 
 
-def win_counts(source: Source, dataset: str) -> dict[tuple[str, str], int]:
-    """Benchmarks won by the first model over the second: strictly larger mean rho, where both have one."""
+def win_counts(source: Source, dataset: str) -> Mapping[str, Mapping[str, similarity.Wins]]:
+    """Benchmarks won by the first model over the second, by their mean rho over runs."""
     conditions = source.records.conditions("spearman", dataset)
-    mean_rho = {
-        (model, condition): mean_of(source.values(dataset, model, "spearman", condition).values())
+    means = {
+        model: {c: mean_of(source.values(dataset, model, "spearman", c).values()) for c in conditions}
         for model in source.experiment.models
-        for condition in conditions
     }
-    counts = {}
-    for a in source.experiment.models:
-        for b in source.experiment.models:
-            both = [(mean_rho[a, c], mean_rho[b, c]) for c in conditions]
-            known = [(x.mean, y.mean) for x, y in both if x is not None and y is not None]
-            if a != b and known:
-                counts[a, b] = sum(x > y for x, y in known)
-    return counts
+    rhos = {model: {c: one.mean if one else None for c, one in found.items()} for model, found in means.items()}
+    return similarity.win_matrix(rhos)
 
 
-def _win_cell(source: Source, dataset: str, a: str, b: str, counts: Mapping[tuple[str, str], int]) -> Cell:
+def _win_cell(
+    source: Source, dataset: str, a: str, b: str, counts: Mapping[str, Mapping[str, similarity.Wins]]
+) -> Cell:
     if a == b:
-        return Cell(note="same model")
+        return Cell(wanted=False)
     other = rf"wins over {re.escape(b)}(?:;|$)"
     corpus = published_dataset(source.study.datasets[dataset])
     is_language = source.study.datasets[dataset].kind == "language"
     published = None if is_language else source.find_published(corpus, a, "wordsim_wins", {"condition": other})
-    value = counts.get((a, b))
+    found = counts[a][b]
     return Cell(
-        measured=None if value is None else Measured(float(value)),
+        measured=Measured(float(found.wins)) if found.compared else None,
         published=published,
         digits=0,
         same=source.same(dataset, a) and source.same(dataset, b),
         runs=f"{dataset}/{a}",
-        gap="" if value is not None else "no word-similarity results of both models",
+        note=f"of {found.compared}" if found.compared else "",
+        gap="" if found.compared else "no word-similarity results of both models",
     )
 
 
 def rank_demo(source: Source) -> list[Part]:
-    """Rank of untrained layers by number of components, mean over draws (Merity 2017)."""
+    """Rank of untrained layers by number of components, mean over draws, a row per reading (Merity 2017)."""
     drawn = source.records.synthetic
-    names = list(dict.fromkeys([*source.published["model"], *drawn["model"]]))
+    drawn = drawn[drawn["metric"] == "rank"]
+    plain = {word for condition in source.published["condition"] for word in condition.split(";")}
+    readings = [(model, _reading(text, plain)) for model, text in zip(drawn["model"], drawn["condition"], strict=True)]
+    keys = sorted(
+        set(readings) | {(model, "") for model in source.published["model"]}, key=lambda key: (key[1], key[0])
+    )
     components = sorted({_components(text) for text in [*source.published["condition"], *drawn["condition"]]})
-    table = [
-        Row(name, name, tuple(_demo_cell(source, drawn[drawn["model"] == name], name, k) for k in components))
-        for name in names
-    ]
-    return [Part("synthetic", "Untrained layers, random contexts", tuple(f"K = {k}" for k in components), tuple(table))]
+    rows = []
+    for model, reading in keys:
+        own = drawn[pd.Series([key == (model, reading) for key in readings], index=drawn.index, dtype=bool)]
+        name = f"{label(source.study, model)} ({reading})" if reading else label(source.study, model)
+        cells = tuple(_demo_cell(source, own, model, k) for k in components)
+        rows.append(Row(f"{model} {reading}".strip(), name, cells))
+    return [Part("synthetic", "Untrained layers, random contexts", tuple(f"K = {k}" for k in components), tuple(rows))]
 
 
 def _components(condition: str) -> int:
     found = re.search(r"(?:^|;)K=(\d+)", condition)
     return int(found[1]) if found else 1
+
+
+def _reading(condition: str, plain: set[str]) -> str:
+    """The words of a condition that no published condition has: how the text was read."""
+    return ", ".join(word for word in condition.split(";") if word not in plain and not word.startswith("K="))
 
 
 def _demo_cell(source: Source, drawn: pd.DataFrame, model: str, components: int) -> Cell:

@@ -1,0 +1,147 @@
+"""Figures: same bytes every time, literal text, colours by name, data that are the numbers measured."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import fake_results as fake
+import numpy as np
+import pytest
+from softmax_bottleneck import artefacts, figures, records, tables
+from softmax_bottleneck.errors import UserError
+
+FIGURES = (
+    *("known-truth-figure", "parthiban2021-figure4", "parthiban2021-figure7", "parthiban2021-rank-perplexity"),
+    "parthiban2021-learning-curves",
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+        study = fake.load(folder)
+        fake.write_all(study)
+        yield study
+
+
+def build(study, name: str) -> figures.Figure:
+    return figures.build(study, tables.experiment_of(study, name, "figure"), records.collect(study))
+
+
+def data(figure: figures.Figure) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(figure.csv)))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished, name: str) -> None:
+    figure = build(finished, name)
+    assert build(finished, name) == figure
+    root = ElementTree.fromstring(figure.svg)
+    for element in root.iter():
+        tag = element.tag.split("}")[-1]
+        assert tag not in {"script", "foreignObject", "a"}
+        for key, value in element.attrib.items():
+            assert not key.startswith("on")
+            assert not key.endswith("href") or value.startswith("#")
+    assert "<dc:date>" not in figure.svg and "url(http" not in figure.svg and "@import" not in figure.svg
+    assert len(figure.alt) > 40 and data(figure)
+
+
+def test_hostile_labels_are_drawn_literally(finished) -> None:
+    words = "$\\frac{1}{0}$ <script> & ]]>"
+    labels = {**finished.labels, "mos": words, "softmax": "$", "moc": "{{7*7}}"}
+    study = dataclasses.replace(finished, labels=labels)
+    for name in ("known-truth-figure", "parthiban2021-figure4", "parthiban2021-figure7"):
+        root = ElementTree.fromstring(build(study, name).svg)
+        assert not [element for element in root.iter() if element.tag.split("}")[-1] == "script"]
+
+
+def test_palette_is_fixed_for_known_names_and_kept_apart_for_new_ones() -> None:
+    known = figures.styles(["softmax", "mos"])
+    assert known["mos"].colour == figures.PALETTE["mos"]
+    assert figures.styles(["mos", "x"])["mos"].colour == figures.styles(["mos"])["mos"].colour
+    many = figures.styles([*figures.PALETTE, *(f"new-{index}" for index in range(len(figures.SPARE)))])
+    assert len({style.colour for style in many.values()}) == len(many)
+    crowd = figures.styles([f"model-{index}" for index in range(40)])
+    assert len(crowd) == 40
+    assert figures.styles(["brand-new"]) == figures.styles(["brand-new"])
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2.1 contrast ratio of two #rrggbb colours."""
+    levels = []
+    for colour in (one, other):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        levels.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(levels) + 0.05) / (min(levels) + 0.05)
+
+
+def test_text_in_figures_has_contrast_aa() -> None:
+    for theme in (figures.LIGHT, figures.DARK):
+        assert min(contrast(theme.paper, theme.ink), contrast(theme.paper, theme.muted)) >= 4.5
+        assert all(contrast(theme.paper, colour) >= 1.8 for colour in figures.PALETTE.values())
+
+
+def test_truth_data_are_the_measured_numbers(finished) -> None:
+    rows = data(build(finished, "known-truth-figure"))
+    expected = {(run.model, str(run.seed)): fake.perplexities(run)["test_ppl"] for run in finished.needed}
+    found = {(r["model"], r["seed"]): float(r["value"]) for r in rows if r["metric"] == "test_ppl"}
+    assert found == expected
+    assert {float(row["exact"]) for row in rows if row["metric"] == "rank_press"} == {102.0}
+
+
+def test_spectrum_data_start_at_one_fall_and_keep_the_cliff(finished) -> None:
+    rows = data(build(finished, "parthiban2021-figure7"))
+    for run in finished.needed[:4]:
+        own = [r for r in rows if (r["model"], r["seed"]) == (run.model, str(run.seed))]
+        indices, values = ([float(r[key]) for r in own] for key in ("index", "relative_singular_value"))
+        sigma = artefacts.read_npz(artefacts.run_folder(run.path) / "spectrum.npz")["singular_values"]
+        np.testing.assert_allclose(values, sigma[np.array(indices, dtype=int) - 1] / sigma[0], rtol=1e-12)
+        rank = fake.rank_of(run)
+        assert {rank, rank + 1} <= set(indices) and indices[-1] == len(sigma)
+
+
+def test_learning_curves_count_an_epoch_repeated_after_a_resume_once(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    study = fake.load(tmp_path)
+    run = study.needed[0]
+    fake.write_epochs(run, 5)
+    log = artefacts.run_folder(run.path) / "epochs.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines()
+    log.write_text("\n".join([*lines, lines[-1], lines[0][:9]]), encoding="utf-8")
+    rows = data(build(study, "parthiban2021-learning-curves"))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4", "5"]
+
+
+def test_rank_perplexity_joins_published_means_and_states_r(finished) -> None:
+    figure = build(finished, "parthiban2021-rank-perplexity")
+    published = {r["model"]: r for r in data(figure) if r["origin"] == "published"}
+    assert (published["mos"]["test_ppl"], published["ss"]["rank_press"]) == ("54.91", "5113.0")
+    pairs = np.array([(fake.perplexities(run)["test_ppl"], fake.rank_of(run)) for run in finished.needed])
+    assert f"r = {np.corrcoef(pairs.T)[0, 1]:+.2f}".replace("-", "−") in figure.note and "n = 18" in figure.note
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_run_gives_a_figure_that_says_so(tmp_path: Path, monkeypatch, name: str) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    figure = build(fake.load(tmp_path), name)
+    assert ElementTree.fromstring(figure.svg) is not None
+    assert "nan" not in figure.alt
+
+
+def test_make_writes_the_figure_and_its_data(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    study = fake.load(tmp_path)
+    path = figures.make(study, "known-truth-figure")
+    assert path == tmp_path / "results/fake/figures/known-truth-figure.svg"
+    assert artefacts.is_sound(path) and artefacts.is_sound(path.with_suffix(".csv"))
+    with pytest.raises(UserError, match="no figure 'known-truth' in this study"):
+        figures.make(study, "known-truth")

@@ -1,0 +1,138 @@
+"""Records: what is read, what is not, and what is said of runs that are not complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import fake_results as fake
+import pandas as pd
+import pytest
+from softmax_bottleneck import artefacts, records
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    return fake.load(tmp_path, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2]"))
+
+
+def states(study) -> dict[str, tuple[str, str]]:
+    found = records.collect(study).states
+    return {
+        path: (state, reason)
+        for path, state, reason in zip(found["path"], found["state"], found["reason"], strict=True)
+    }
+
+
+def test_every_number_of_a_run_becomes_one_row(study) -> None:
+    run = study.needed[0]
+    fake.write_run(run)
+    rows = records.collect(study).rows
+    assert tuple(rows.columns) == records.COLUMNS
+    assert set(rows["run_id"]) == {run.run_id}
+    measure = json.loads((artefacts.run_folder(run.path) / "measure.json").read_text(encoding="utf-8"))["metrics"]
+    for metric, value in measure.items():
+        chosen = rows[rows["metric"] == metric]
+        assert list(chosen["value"]) == [value] and list(chosen["seed"]) == [run.seed]
+    rank = json.loads((artefacts.run_folder(run.path) / "rank.json").read_text(encoding="utf-8"))
+    assert list(rows[rows["metric"] == "rank_tolerance"]["value"]) == [rank["tolerance"]]
+    mc30 = rows[rows["condition"] == "benchmark=MC-30"].set_index("metric")["value"]
+    assert mc30["n_pairs"] == 30 and mc30["n_pairs_not_in_vocab"] == 30 - 9
+    assert not rows.duplicated(["dataset", "model", "seed", "metric", "condition"]).any()
+
+
+def test_nothing_is_read_before_the_first_run(study) -> None:
+    found = records.collect(study)
+    assert found.rows.empty and found.counts() == {
+        "planned": len(study.needed), "ok": 0, "diverged": 0, "failed": 0, "missing": len(study.needed), "unsound": 0
+    }  # fmt: skip
+    assert set(found.states["reason"]) == {"not trained yet"}
+
+
+def test_a_result_of_another_setting_or_seed_is_never_read(study) -> None:
+    run = study.needed[0]
+    fake.write_run(dataclasses.replace(run, seed=99))
+    fake.write_run(dataclasses.replace(run, schedule=dataclasses.replace(run.schedule, epochs=11)))
+    assert records.collect(study).rows.empty
+
+
+def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
+    run, other = study.needed[:2]
+    fake.write_run(run)
+    stranger = json.loads((artefacts.run_folder(run.path) / "done.json").read_text(encoding="utf-8"))
+    artefacts.write_json(artefacts.run_folder(run.path) / "done.json", stranger | {"run": other.to_json()})
+    assert states(study)[run.path] == ("unsound", f"done.json belongs to run {other.run_id}")
+    assert records.collect(study).rows.empty
+
+
+@pytest.mark.parametrize("name", ["done", "measure", "rank", "wordsim"])
+def test_a_damaged_file_takes_its_run_out_and_is_named(study, name: str) -> None:
+    run = study.needed[0]
+    fake.write_run(run)
+    path = artefacts.run_folder(run.path) / f"{name}.json"
+    path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
+    assert states(study)[run.path] == ("unsound", f"{name}.json is damaged: delete it and run its step again")
+    assert records.collect(study).rows.empty
+
+
+def test_diverged_and_failed_runs_give_a_reason_and_no_number(study) -> None:
+    first, second = study.needed[:2]
+    fake.write_run(first)
+    fake.write_done(first, "diverged", "nan in epoch 3")
+    artefacts.write_json(artefacts.run_folder(second.path) / "done.json", {"status": "killed"})
+    found = states(study)
+    assert found[first.path] == ("diverged", "nan in epoch 3")
+    assert found[second.path] == ("failed", "done.json says killed")
+    assert records.collect(study).rows.empty
+
+
+@pytest.mark.parametrize("absent", ["measure", "rank", "wordsim"])
+def test_a_trained_run_that_is_not_measured_yet_is_missing_but_keeps_its_numbers(study, absent: str) -> None:
+    run = study.needed[0]
+    fake.write_run(run)
+    (artefacts.run_folder(run.path) / f"{absent}.json").unlink()
+    assert states(study)[run.path] == ("missing", f"trained; {absent} not done yet")
+    tables = set(records.collect(study).rows["table"])
+    assert tables == {"done", "measure", "rank", "wordsim"} - {absent}
+
+
+def test_an_interrupted_run_says_where_it_stopped(study) -> None:
+    fake.write_epochs(study.needed[0], 4)
+    assert states(study)[study.needed[0].path] == ("missing", "stopped after epoch 4 of 10; it resumes there")
+
+
+def test_words_and_booleans_are_no_numbers(study) -> None:
+    run = study.needed[0]
+    fake.write_done(run)
+    metrics = {"test_ppl": None, "valid_ppl": "nan", "train_ppl": True, "params_m": 3}
+    artefacts.write_json(artefacts.run_folder(run.path) / "measure.json", {"status": "ok", "metrics": metrics})
+    rows = records.collect(study).rows
+    assert list(rows[rows["table"] == "measure"]["metric"]) == ["params_m"]
+
+
+def test_the_files_do_not_depend_on_the_order_of_reading(study, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.write_all(study)
+    parquet, csv = records.write(study, records.collect(study))
+    before = [path.read_bytes() for path in (parquet, csv)]
+    backwards = dataclasses.replace(study, runs=tuple(reversed(study.runs)))
+    records.write(study, records.collect(backwards))
+    assert [path.read_bytes() for path in (parquet, csv)] == before
+    again = pd.read_parquet(parquet)
+    assert list(again["value"]) == list(records.collect(study).rows["value"])
+
+
+def test_words_survive_the_csv_and_formulas_do_not(tmp_path: Path) -> None:
+    words = ["null", "nan", "NA", "true", '"', "a,b", "=1+1", "+x", "-x", "@y", "-1.5", ""]
+    path = tmp_path / "words.csv"
+    path.write_text(records.to_csv(pd.DataFrame({"word": words, "value": [math.nan] * len(words)})), encoding="utf-8")
+    back = list(records.read_csv(path)["word"])
+    assert back == [*words[:6], "'=1+1", "'+x", "'-x", "'@y", "-1.5", ""]
+
+
+def test_hardware_names_every_session() -> None:
+    block = {"sessions": [{"device": "NVIDIA X"}, {"device": "cpu AVX2"}], "hardware": {"cpu": "Some CPU"}}
+    assert records.hardware(block) == "NVIDIA X, cpu AVX2, Some CPU"
+    assert records.hardware({}) == "unknown"

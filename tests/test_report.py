@@ -1,0 +1,265 @@
+"""The report: self-contained, escaped, complete about gaps, and made without torch."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import ClassVar
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck import artefacts, config, records, report, tables
+from test_figures import contrast
+
+VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
+HOSTILE = (
+    *("<script>alert(1)</script>", "</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{7*7}}"),
+    *("javascript:alert(1)", "$x$ \\frac", "\u202eevil\u2028", "' onload='x", "<!--", "{% raw %}"),
+)
+
+
+class Page(HTMLParser):
+    """Elements, ids, addresses and text of a page; refuses elements that are not closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.island = ""
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {key: value or "" for key, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.island += data
+        else:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attrs for name, attrs in self.elements if name == tag]
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory):
+    """Study and parsed page, all runs done."""
+    folder = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+        study = fake.load(folder)
+        fake.write_all(study)
+        path = report.build(study)
+        assert path == folder / "results/fake/report/index.html" and artefacts.is_sound(path)
+        yield study, Page(path.read_text(encoding="utf-8"))
+
+
+def assert_self_contained(page: Page) -> None:
+    for tag, attrs in page.elements:
+        assert tag not in {"link", "iframe", "object", "embed", "base", "form"}
+        assert not any(key.startswith("on") or key == "style" for key in attrs), (tag, attrs)
+        for key in ("src", "srcset", "href", "action", "poster", "data"):
+            if key in attrs:
+                assert attrs[key].startswith(("#", "data:")), (tag, attrs[key][:60])
+    scripts = page.all("script")
+    assert scripts == [{"type": "application/json", "id": "provenance-data"}]
+    policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy and "script-src" not in policy
+
+
+def test_the_page_needs_nothing_from_outside(finished) -> None:
+    assert_self_contained(finished[1])
+
+
+def test_landmarks_headings_tables_and_images_are_accessible(finished) -> None:
+    page = finished[1]
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for attrs in page.all("a"):
+        assert not attrs["href"].startswith("#") or attrs["href"][1:] in ids, attrs
+    for tag in ("header", "nav", "main", "h1"):
+        assert len(page.all(tag)) == 1
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(attrs["scope"] in {"col", "row", "rowgroup"} for attrs in page.all("th"))
+    assert len(page.all("caption")) == len(page.all("table")) > 5
+    assert all(len(attrs["alt"]) > 40 for attrs in page.all("img")) and page.all("img")
+    assert page.elements[0] == ("html", {"lang": "en"})
+
+
+def test_every_experiment_has_a_section_and_its_data(finished) -> None:
+    study, page = finished
+    sections = {attrs.get("id") for attrs in page.all("section")}
+    assert {experiment.id for experiment in study.experiments} <= sections
+    downloads = {attrs["download"]: attrs["href"] for attrs in page.all("a") if "download" in attrs}
+    for experiment in study.experiments:
+        text = base64.b64decode(downloads[f"{experiment.id}.csv"].split(",", 1)[1]).decode()
+        assert text.count("\n") > 2
+    assert "source,table,dataset" in base64.b64decode(downloads["fake-records.csv"].split(",", 1)[1]).decode()
+
+
+def test_provenance_is_readable_by_machines_and_names_no_place(finished) -> None:
+    study, page = finished
+    facts = json.loads(page.island)
+    assert facts["counts"]["ok"] == len(study.needed) == 18
+    assert len(facts["runs_read"]) == 18 * 4
+    for name, digest in list(facts["runs_read"].items())[:5]:
+        assert re.fullmatch(r"[0-9a-f]{64}", digest) and not name.startswith("/")
+    everything = page.island + page.text
+    for private in {str(Path.home()), str(artefacts.ROOT), os.uname().nodename}:
+        assert private not in everything
+
+
+def test_the_verdict_follows_from_the_numbers(finished) -> None:
+    study, page = finished
+    means = {
+        model: sum(fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model) / 3
+        for model in study.labels
+    }
+    best = min(means, key=lambda model: means[model])
+    assert f"{study.labels[best]} has the lowest test perplexity, {means[best]:.2f}" in page.text
+    assert "stays within its limit of d + 2 = 18" in page.text
+    assert "18 of 18 planned training runs finished" in page.text and "No gaps" in page.text
+
+
+def test_a_study_without_results_says_so(results: Path) -> None:
+    study = fake.load(results)
+    page = Page(report.page(study, records.collect(study)))
+    assert_self_contained(page)
+    assert "No run has finished yet; 18 are planned" in page.text
+    assert "3 of 3 missing, seed 1, 2, 3 (not trained yet)" in page.text
+    assert "nan" not in page.text.lower().replace("provenance", "")
+    assert "0/3" in report.result_table(study)
+
+
+def test_gaps_are_stated_at_the_top_and_in_every_cell(results: Path) -> None:
+    study = fake.load(results)
+    fake.write_all(study)
+    gss = [run for run in study.needed if run.model == "gss"]
+    fake.write_done(gss[0], "diverged", "nan in epoch 3")
+    (artefacts.run_folder(gss[2].path) / "done.json").write_text("{}", encoding="utf-8")
+    page = Page(report.page(study, records.collect(study)))
+    for words in (
+        "GSS on The known-truth language: 1 of 3 diverged, seed 1 (nan in epoch 3)",
+        "1 of 3 unsound, seed 3 (done.json is damaged",
+        "16 of 18 planned training runs finished",
+        "n 1/3",
+        "seed 1 diverged; seed 3 unsound",
+        "not computable: n = 1 and 3",
+    ):
+        assert words in page.text, words
+    assert "1/3" in report.result_table(study)
+
+
+def test_every_field_is_text(results: Path) -> None:
+    study = fake.load(results, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1]"))
+    fake.write_all(study)
+    fake.write_done(study.needed[0], "diverged", HOSTILE[1])
+    fake.write_wordsim(study.needed[1], dict.fromkeys(HOSTILE, (10, 5)))
+    words = " ".join(HOSTILE)
+    labels = dict(zip(study.labels, HOSTILE, strict=False))
+    experiments = tuple(
+        dataclasses.replace(e, title=words, caption=words, artefact=HOSTILE[0]) for e in study.experiments[:6]
+    )
+    datasets = {
+        name: dataclasses.replace(one, title=words, values={**one.values, "title": words})
+        for name, one in study.datasets.items()
+    }
+    evil = dataclasses.replace(
+        study, title=words, description=words, labels=labels, experiments=experiments, datasets=datasets
+    )
+    html = report.page(evil, records.collect(evil))
+    page = Page(html)
+    assert_self_contained(page)
+    assert "{{7*7}}" in page.text and "49" not in page.text.split("Runs")[0].replace("49", "", 0)[:2000]
+    assert page.text.count("<script>alert(1)</script>") > 5
+    json.loads(page.island)
+
+
+def test_same_results_same_page(results: Path) -> None:
+    study = fake.load(results, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1]"))
+    fake.write_all(study)
+    assert report.page(study, records.collect(study)) == report.page(study, records.collect(study))
+
+
+def test_the_report_is_made_where_torch_is_not_installed(results: Path) -> None:
+    study = fake.load(results, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1]"))
+    fake.write_all(study)
+    code = """
+import sys
+sys.modules["torch"] = None  # importing it now fails
+from pathlib import Path
+from softmax_bottleneck import artefacts, config, report
+artefacts.RESULTS = Path("results")
+study = config.load_study(Path("study.yaml"))
+print(report.build(study)); print(report.result_table(study))
+"""
+    paths = os.pathsep.join([str(config.ROOT / "workflow"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=results,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Softmax" in done.stdout and (results / "results/fake/report/index.html").is_file()
+
+
+def test_result_table_is_aligned_and_counts(results: Path) -> None:
+    study = fake.load(results)
+    fake.write_all(study)
+    lines = report.result_table(study).splitlines()
+    assert lines[0] == "The known-truth language"
+    assert len({len(line) for line in lines[1:]}) == 1
+    assert lines[2].split()[0] == "Softmax" and lines[2].endswith("3/3")
+
+
+@pytest.mark.parametrize("seconds, words", [(12.4, "12 s"), (95, "2 min"), (58320, "16.2 h")])
+def test_durations_are_short(seconds: float, words: str) -> None:
+    assert report.duration(seconds) == words
+
+
+class Test_Style:  # noqa: N801
+    """The page's colours."""
+
+    CSS: ClassVar[str] = (config.ROOT / "report" / "style.css").read_text(encoding="utf-8")
+
+    def test_text_has_contrast_aa_in_both_dresses(self) -> None:
+        for block in self.CSS.split(":root {")[1:3]:
+            colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block.split("}")[0]))
+            for ink in ("ink", "muted", "accent", "ok", "warn", "bad"):
+                for paper in ("paper", "card", "tint"):
+                    assert contrast(colours[ink], colours[paper]) >= 4.5, (ink, paper)
+
+    def test_nothing_is_fetched(self) -> None:
+        assert "url(" not in self.CSS and "@import" not in self.CSS and "@font-face" not in self.CSS
+
+
+def test_templates_never_switch_escaping_off() -> None:
+    for path in (config.ROOT / "report").glob("*.j2"):
+        text = path.read_text(encoding="utf-8")
+        assert "| safe" not in text and "|safe" not in text and "autoescape" not in text
+    assert tables.environment().autoescape is True

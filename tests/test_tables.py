@@ -1,0 +1,311 @@
+"""Tables: cells against published numbers and independent arithmetic, and what they say when runs are missing."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import math
+import statistics as plain
+from pathlib import Path
+
+import fake_results as fake
+import pandas as pd
+import pytest
+from scipy import stats
+from softmax_bottleneck import artefacts, config, records, tables
+from softmax_bottleneck.config import Column
+from softmax_bottleneck.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory):
+    """The small study and the one with published settings, all runs done."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+        made = {}
+        for name, text in (("fake", fake.STUDY), ("paper", fake.paper_text())):
+            study = fake.load(folder, text)
+            fake.write_all(study)
+            made[name] = (study, records.collect(study))
+        return made
+
+
+def build(made, name: str) -> tables.Table:
+    study, found = made
+    return tables.build(study, tables.experiment_of(study, name, "table"), found)
+
+
+def cell(table: tables.Table, dataset: str, row: str, column: str) -> tables.Cell:
+    part = next(part for part in table.parts if part.dataset == dataset)
+    cells = next(one for one in part.rows if one.key == row).cells
+    return cells[part.columns.index(column)]
+
+
+# --- published numbers ----------------------------------------------------------------------------------------------
+def test_published_cells_are_those_of_table_2_and_sm_table_1(finished) -> None:
+    table = build(finished["paper"], "parthiban2021-table2")
+    expected = {
+        ("ptb", "softmax", "Test perplexity"): ("57.08", "0.09", "11"),
+        ("ptb", "mos", "Test perplexity"): ("54.91", "0.26", "11"),
+        ("ptb", "mos", "p against Softmax (Student)"): ("2.02e-15", "", "10"),
+        ("wikitext-2", "softmax", "Training perplexity"): ("39.32", "0.14", "11"),
+        ("ptb", "ss", "Press rank"): ("5113", "85", "11"),
+        ("ptb", "softmax", "Parameters (millions)"): ("24.22", "", ""),
+    }
+    for place, (value, sd, n) in expected.items():
+        assert cell(table, *place).published == tables.Published(value, sd, n)
+
+
+def test_every_published_number_of_a_table_stands_in_exactly_one_cell(finished) -> None:
+    table = build(finished["paper"], "parthiban2021-table6")
+    shown = [
+        (part.dataset, row.key, one.published.value)
+        for part in table.parts
+        for row in part.rows
+        for one in row.cells
+        if one.published
+    ]
+    rows = records.read_csv(tables.PUBLISHED / "parthiban2021_table6.csv")
+    names = {"ptb": "ptb", "wt2": "wikitext-2"}
+    assert sorted(shown) == sorted(
+        (names[d], m, v) for d, m, v in zip(*(rows[key] for key in ("dataset", "model", "value")), strict=True)
+    )
+
+
+def test_a_choice_between_two_published_numbers_is_refused(finished) -> None:
+    study, found = finished["paper"]
+    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    loose = dataclasses.replace(experiment, columns=(Column("test_ppl", "Test perplexity"),))
+    with pytest.raises(UserError, match=r"parthiban2021-table2: test_ppl of softmax on ptb: several published numbers"):
+        tables.build(study, loose, found)
+
+
+def test_an_unknown_published_file_is_named() -> None:
+    with pytest.raises(UserError, match=r"did you mean 'parthiban2021_table2\.csv'"):
+        tables.read_published(("parthiban2021_table22.csv",))
+
+
+# --- measured numbers -----------------------------------------------------------------------------------------------
+def test_means_and_spreads_are_those_of_the_standard_library(finished) -> None:
+    study, _ = finished["fake"]
+    table = build(finished["fake"], "parthiban2021-table2")
+    for model in study.labels:
+        values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
+        measured = cell(table, "truth-demo", model, "Test perplexity").measured
+        assert measured.mean == pytest.approx(plain.fmean(values), rel=1e-14)
+        assert measured.sd == pytest.approx(plain.stdev(values), rel=1e-9)
+        assert measured.n == 3
+
+
+def test_p_values_are_those_of_scipy_without_the_authors_seeds(finished) -> None:
+    study, _ = finished["paper"]
+    table = build(finished["paper"], "parthiban2021-table2")
+    samples = {
+        model: [
+            fake.perplexities(run)["test_ppl"]
+            for run in study.needed
+            if (run.dataset, run.model) == ("ptb", model) and run.seed > 1000 and run.seed != 1881
+        ]
+        for model in study.labels
+    }
+    for model in ("ss", "mos"):
+        for column, equal in (("p against Softmax (Student)", True), ("p against Softmax (Welch)", False)):
+            p = stats.ttest_ind(samples[model], samples["softmax"], equal_var=equal).pvalue
+            found = cell(table, "ptb", model, column)
+            assert found.measured.mean == pytest.approx(p, rel=1e-9)
+            assert found.note == "n 3 and 3" and found.difference is None
+    assert cell(table, "ptb", "softmax", "p against Softmax (Student)").text == tables.DASH
+
+
+def test_gains_are_softmax_minus_model(finished) -> None:
+    study, _ = finished["fake"]
+    first = {run.model: fake.perplexities(run)["test_ppl"] for run in reversed(study.needed)}
+    found = cell(build(finished["fake"], "parthiban2021-table1"), "truth-demo", "mos", "Perplexity gain")
+    assert found.measured.mean == pytest.approx(first["softmax"] - first["mos"])
+    quoted = cell(
+        build(finished["fake"], "parthiban2021-table1"), "truth-demo", "mos", "Perplexity gain in the original paper"
+    )
+    assert quoted.published.value == "2.88" and quoted.measured is None and quoted.count == ""
+
+
+def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
+    """Figure 4 follows from SM Table 3; rhos are put in as if they had been measured."""
+    study, _ = finished["paper"]
+    published = records.read_csv(tables.PUBLISHED / "parthiban2021_sm_table3.csv")
+    names = {"ptb": "ptb", "wt2": "wikitext-2"}
+    first = {(run.dataset, run.model): run for run in reversed(study.needed)}
+    lines = [
+        (
+            *("measured", "wordsim", names[row.dataset], row.model, row.condition.split(";")[0], "spearman"),
+            *(float(row.value), math.nan, 1, first[names[row.dataset], row.model].seed, "x"),
+        )
+        for row in published.itertuples()
+        if (names[row.dataset], row.model) in first
+    ]
+    rows = pd.DataFrame(lines, columns=list(records.COLUMNS))
+    found = records.Records(rows, records.collect(study).states)
+    experiment = tables.experiment_of(study, "parthiban2021-figure4", "figure")
+    parts = tables.wins(tables.source_of(study, experiment, found))
+    cells = [one for part in parts for row in part.rows for one in row.cells if one.wanted]
+    assert len(cells) == 2 * 5 * 4
+    assert all(one.measured.mean == one.published.number for one in cells)
+
+
+# --- differences ----------------------------------------------------------------------------------------------------
+def test_differences_only_where_the_setting_is_the_published_one(finished) -> None:
+    small = build(finished["fake"], "parthiban2021-table2")
+    assert all(one.difference is None for part in small.parts for row in part.rows for one in row.cells)
+    same = cell(build(finished["paper"], "parthiban2021-table2"), "ptb", "ss", "Test perplexity")
+    assert same.difference == pytest.approx(same.measured.mean - 57.05)
+    assert same.inside is (abs(same.difference) <= 0.15)
+
+
+@pytest.mark.parametrize("part, key, value", [("schedule", "epochs", 999), ("body", "dropout_input", 0.1)])
+def test_one_changed_setting_is_not_the_published_one(finished, part: str, key: str, value: float) -> None:
+    study, _ = finished["paper"]
+    run = study.needed[0]
+    assert tables.same_setting(run, tables.paper_study())
+    assert tables.same_setting(dataclasses.replace(run, seed=5, threads=4), tables.paper_study())
+    changed = dataclasses.replace(run, **{part: dataclasses.replace(getattr(run, part), **{key: value})})
+    assert not tables.same_setting(changed, tables.paper_study())
+    assert not tables.same_setting(run, None)
+
+
+def test_a_difference_on_the_edge_of_the_published_spread() -> None:
+    base = {"published": tables.Published("57.00", "0.25"), "same": True}
+    assert tables.Cell(measured=tables.Measured(57.25), **base).inside is True
+    assert tables.Cell(measured=tables.Measured(57.26), **base).inside is False
+    assert tables.Cell(measured=tables.Measured(57.26), published=tables.Published("57.00"), same=True).inside is None
+    assert tables.Cell(measured=tables.Measured(56.5), **base).difference_text == "−0.50"
+    assert tables.Cell(measured=tables.Measured(1.0), published=tables.Published("N/A"), same=True).difference is None
+
+
+# --- gaps -----------------------------------------------------------------------------------------------------------
+def test_every_subset_of_seeds_says_how_many_there_are_and_why(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    study = fake.load(tmp_path, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2, 3, 4, 5]"))
+    runs = [run for run in study.needed if run.model == "gss"]
+    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = dataclasses.replace(experiment, models=("gss",))
+    for run in runs:
+        fake.write_run(run)
+    complete = records.collect(study)
+    for kept in itertools.chain.from_iterable(itertools.combinations(runs, size) for size in range(len(runs) + 1)):
+        ids = {run.run_id for run in kept}
+        gone = [run for run in runs if run.run_id not in ids]
+        states = complete.states.assign(
+            state=[
+                "ok" if i in ids or m != "gss" else "diverged"
+                for i, m in zip(complete.states["run_id"], complete.states["model"], strict=True)
+            ]
+        )
+        rows = complete.rows[complete.rows["run_id"].isin(ids) | (complete.rows["model"] != "gss")]
+        one = cell(
+            tables.build(study, experiment, records.Records(rows, states)), "truth-demo", "gss", "Test perplexity"
+        )
+        values = [fake.perplexities(run)["test_ppl"] for run in kept]
+        assert one.count == (f"n {len(kept)}" if len(kept) == 5 else f"n {len(kept)}/5")
+        assert one.gap == "; ".join(f"seed {run.seed} diverged" for run in gone)
+        assert (one.measured is None) == (not kept)
+        if kept:
+            assert one.measured.mean == pytest.approx(plain.fmean(values))
+            assert one.measured.sd == (None if len(kept) == 1 else pytest.approx(plain.stdev(values)))
+
+
+def test_no_run_at_all_leaves_words_and_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    study = fake.load(tmp_path)
+    found = records.collect(study)
+    for experiment in study.experiments:
+        if experiment.kind == "table":
+            table = tables.build(study, experiment, found)
+            for part, row, one in ((p, r, c) for p in table.parts for r in p.rows for c in r.cells):
+                exactly_zero = row.key == "language" and one.note == "exact"
+                assert one.measured is None or exactly_zero, (part.title, row.key)
+                assert "nan" not in tables.table_page(table).lower()
+
+
+def test_one_run_has_no_spread(finished) -> None:
+    one = cell(build(finished["fake"], "parthiban2021-table6"), "truth-demo", "softmax", "Press rank")
+    assert one.text == "18" and one.count == "n 1"
+
+
+# --- views ----------------------------------------------------------------------------------------------------------
+def test_the_language_heads_the_known_truth_table(finished) -> None:
+    table = build(finished["fake"], "known-truth")
+    assert [one.text for one in table.parts[0].rows[0].cells][:4] == ["29.00", "0.00", "0.0000", "102"]
+    assert build(finished["fake"], "known-truth").parts[0].rows[1].key == "softmax"
+
+
+def test_word_similarity_shows_pairs_and_gaps(finished) -> None:
+    table = build(finished["paper"], "parthiban2021-sm-table3")
+    assert [row.label for row in table.parts[0].rows][:3] == ["WS-353", "WS-353-SIM", "WS-353-REL"]
+    assert cell(table, "ptb", "benchmark=MC-30", "not in vocabulary").measured.mean == 21
+    assert cell(table, "ptb", "benchmark=MC-30", "not in vocabulary").difference == 0
+    absent = cell(table, "ptb", "benchmark=RG-65", "Softmax")
+    assert absent.measured is None and absent.published.value == "0.3697" and absent.gap == "seed 141: no such number"
+
+
+def test_rank_demo_keeps_readings_apart(finished) -> None:
+    study, found = finished["fake"]
+    other = found.synthetic[found.synthetic["model"] == "mos"].copy()
+    other["condition"] = other["condition"] + ";tanh=False"
+    other["value"] = 7.0
+    both = records.Records(pd.concat([found.rows, other], ignore_index=True), found.states)
+    table = tables.build(study, tables.experiment_of(study, "merity2017-ranks", "table"), both)
+    rows = {row.label: row for row in table.parts[0].rows}
+    assert list(rows) == ["MoC", "MoS", "Softmax", "MoS (tanh=False)"]
+    assert rows["MoS (tanh=False)"].cells[1].measured == tables.Measured(7.0, 0.0, 3)
+    assert [one.published.value for one in rows["MoS"].cells] == ["34", "629", "979", "995", "997"]
+    assert [one.measured.mean for one in rows["MoS"].cells] == [35, 435, 835, 1001, 1001]
+
+
+def test_a_new_model_needs_no_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    text = fake.STUDY.replace("  moc: {head: moc}", "  moc: {head: moc}\n  brand-new: {head: gss, label: Brand new}")
+    study = fake.load(tmp_path, text)
+    fake.write_all(study)
+    found = records.collect(study)
+    for name in ("known-truth", "parthiban2021-table2", "parthiban2021-table6"):
+        table = tables.build(study, tables.experiment_of(study, name, "table"), found)
+        assert table.parts[0].rows[-1].label == "Brand new" and table.parts[0].rows[-1].cells[0].measured
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished, tmp_path: Path, monkeypatch) -> None:
+    study, found = finished["fake"]
+    hostile = dataclasses.replace(study, labels={**study.labels, "mos": "</td><script>alert(1)</script>", "ss": "=1+1"})
+    experiment = tables.experiment_of(hostile, "parthiban2021-table2", "table")
+    experiment = dataclasses.replace(experiment, title="{{7*7}} $x$ <b>")
+    table = tables.build(hostile, experiment, found)
+    html = tables.table_page(table)
+    assert "<script" not in html and "{{7*7}} $x$ &lt;b&gt;" in html
+    lines = list(csv.DictReader(io.StringIO(table.csv)))
+    assert len(lines) == sum(len(row.cells) for part in table.parts for row in part.rows)
+    wanted = cell(table, "truth-demo", "mos", "Test perplexity")
+    line = next(row for row in lines if (row["row"], row["column"]) == ("mos", "Test perplexity"))
+    assert float(line["measured"]) == wanted.measured.mean and line["n"] == "3" and line["published"] == "54.91"
+
+
+def test_make_writes_csv_and_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    study = fake.load(tmp_path)
+    path = tables.make(study, "parthiban2021-table2")
+    assert path == tmp_path / "results/fake/tables/parthiban2021-table2.csv"
+    assert artefacts.is_sound(path) and artefacts.is_sound(path.with_suffix(".html"))
+    with pytest.raises(UserError, match="no table 'parthiban2021-table22' in this study; did you mean"):
+        tables.make(study, "parthiban2021-table22")
+
+
+def test_every_declared_experiment_has_a_view_and_published_files() -> None:
+    from softmax_bottleneck import figures
+
+    for path in sorted((config.ROOT / "config" / "experiments").glob("*.yaml")):
+        experiment = config.load_experiment(path.stem, path.parent)
+        assert experiment.view in (tables.VIEWS if experiment.kind == "table" else figures.VIEWS), path
+        tables.read_published(experiment.published)
