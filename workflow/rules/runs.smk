@@ -15,17 +15,27 @@ rule check:
         "{STEP} check {STUDY_ARGS} --log {log:q}"
 
 
-def before_training(wildcards):
+def tokens_until(name):
+    """The tokens of a run's corpus, until `name` is there: its run_id says on which tokens it was made, so that newer
+    files of the same tokens must not make it again. (`ancient` would do, but hides jobs whose own outputs are missing.)
+    """
+
+    def inputs(wildcards):
+        finished = artefacts.run_folder(wildcards.run).joinpath(name).exists()
+        return [] if finished else [tokens_of(RUNS[wildcards.run].dataset)]
+
+    return inputs
+
+
+def check_until_done(wildcards):
     """Every configured run is built once, without memory, before the first is trained; a finished run needs nothing."""
-    if artefacts.run_folder(wildcards.run).joinpath("done.json").exists():
-        return []
-    return [f"{RESULTS}/check.json"]
+    return [f"{RESULTS}/check.json"] if tokens_until("done.json")(wildcards) else []
 
 
 rule train:
     input:
-        tokens=lambda wildcards: ancient(tokens_of(RUNS[wildcards.run].dataset)),
-        check=lambda wildcards: ancient(before_training(wildcards)),
+        tokens=tokens_until("done.json"),
+        check=check_until_done,
     output:
         run_file("done.json"),
     log:
@@ -46,7 +56,7 @@ rule train:
 rule measure:
     input:
         done=run_file("done.json"),
-        tokens=lambda wildcards: ancient(tokens_of(RUNS[wildcards.run].dataset)),
+        tokens=tokens_until("measure.json"),
     output:
         run_file("measure.json"),
     params:

@@ -166,8 +166,8 @@ class Head:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Modules below the package that compute this head; a mixture also needs its pointwise function's."""
-        names = {self.name, str(self.options.get("pointwise", self.name))}
+        """Modules below the package that compute this head; a mixture also needs those of its parts."""
+        names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
         return tuple(sorted(f"heads.{heads.module_path(name).stem}" for name in names))
 
 
@@ -235,7 +235,7 @@ class Run:
     @cached_property
     def code(self) -> str:
         """Fingerprint of the modules that compute this run."""
-        return fingerprint("train", f"bodies.{self.body.kind.replace('-', '_')}", *self.head.modules)
+        return fingerprint("trainer", f"bodies.{self.body.kind.replace('-', '_')}", *self.head.modules)
 
     @cached_property
     def run_id(self) -> str:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 # Modules that move, name or show results but cannot change a number; an edit there must not retrain anything.
-NEUTRAL = frozenset({"artefacts", "config", "errors", "fingerprint", "progress", "__init__"})
+NEUTRAL = frozenset(
+    ["__init__", "artefacts", "checkpoint", "config", "errors", "fingerprint", "interrupt", "lease", "progress"]
+)
 
 
 def fingerprint(*modules: str) -> str:

@@ -187,7 +187,7 @@ def spectrum(path: str, say: Say) -> None:
     model, _ = _load(run, path)
     hidden = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
     found = measuring.spectrum(model, hidden)
-    parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", **found.to_arrays())
+    parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", singular_values=found.with_zeros())
     report = spectra.rank_report(found)
     metrics = report.metrics()
     facts = {"status": "ok", "metrics": metrics, **{k: v for k, v in report.to_json().items() if k not in metrics}}
