@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -102,7 +103,7 @@ def test_landmarks_headings_tables_and_images_are_accessible(finished) -> None:
     for tag in ("header", "nav", "main", "h1"):
         assert len(page.all(tag)) == 1
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert all(attrs["scope"] in {"col", "row", "rowgroup"} for attrs in page.all("th"))
     assert len(page.all("caption")) == len(page.all("table")) > 5
     assert all(len(attrs["alt"]) > 40 for attrs in page.all("img")) and page.all("img")
@@ -193,7 +194,7 @@ def test_every_field_is_text(results: Path) -> None:
     html = report.page(evil, records.collect(evil))
     page = Page(html)
     assert_self_contained(page)
-    assert "{{7*7}}" in page.text and "49" not in page.text.split("Runs")[0].replace("49", "", 0)[:2000]
+    assert page.text.count("{{7*7}}") > 5
     assert page.text.count("<script>alert(1)</script>") > 5
     json.loads(page.island)
 
@@ -209,7 +210,11 @@ def test_the_report_is_made_where_torch_is_not_installed(results: Path) -> None:
     fake.write_all(study)
     code = """
 import sys
-sys.modules["torch"] = None  # importing it now fails
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError("torch is not installed here")
+sys.meta_path.insert(0, NoTorch())
 from pathlib import Path
 from softmax_bottleneck import artefacts, config, report
 artefacts.RESULTS = Path("results")

@@ -11,6 +11,7 @@ import hashlib
 import io
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ PALETTE: Mapping[str, str] = {
 SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
 MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+LONGEST_NAME = 24
 POINTS = 240  # of a curve that is drawn thinned
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -166,9 +168,9 @@ def _empty(axes: Axes, words: str) -> None:
 def _legend(canvas: Canvas, study: Study, models: Sequence[str], *, lines: bool) -> None:
     drawn = styles(models)
     handles = [
-        Line2D([], [], color=s.colour, linestyle=s.dash, linewidth=2.2, label=label(study, model))
+        Line2D([], [], color=s.colour, linestyle=s.dash, linewidth=2.2, label=_name(study, model))
         if lines
-        else Line2D([], [], color=s.colour, marker=s.marker, linestyle="none", markersize=7, label=label(study, model))
+        else Line2D([], [], color=s.colour, marker=s.marker, linestyle="none", markersize=7, label=_name(study, model))
         for model, s in drawn.items()
     ]
     if handles:
@@ -221,7 +223,12 @@ def _count_note(source: Source) -> str:
 
 
 def _title(source: Source, dataset: str) -> str:
-    return source.study.datasets[dataset].title
+    return textwrap.shorten(source.study.datasets[dataset].title, 48, placeholder="…") or dataset
+
+
+def _name(study: Study, model: str) -> str:
+    text = label(study, model)
+    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
 
 
 # --- spectra --------------------------------------------------------------------------------------------------------
@@ -337,7 +344,7 @@ def _spectrum_alt(source: Source, data: pd.DataFrame) -> str:
         ranks = source.values(dataset, model, "rank_press").values()
         mean = tables.mean_of(ranks)
         if mean:
-            words.append(f"{label(source.study, model)} {mean.mean:.0f} of {part['index'].max()} above the tolerance")
+            words.append(f"{_name(source.study, model)} {mean.mean:.0f} of {part['index'].max()} above the tolerance")
     return "Falling curves of relative singular values per model. " + "; ".join(words) + "."
 
 
@@ -405,7 +412,7 @@ def _epochs_alt(source: Source, data: pd.DataFrame) -> str:
     words = []
     for (dataset, model), own in records.groups(data, "dataset", "model"):
         best = own.groupby("run")["valid_ppl"].min().mean()
-        words.append(f"{label(source.study, model)} on {_title(source, dataset)} {best:.1f}")
+        words.append(f"{_name(source.study, model)} on {_title(source, dataset)} {best:.1f}")
     return "Falling curves of validation perplexity; mean of the runs' best: " + "; ".join(words) + "."
 
 
@@ -517,7 +524,7 @@ def _strip(
         if mean:
             axes.plot([mean.mean] * 2, [height - 0.32, height + 0.32], color=style.colour, linewidth=2.4)
         rows += [(dataset, model, metric, seed, value, exact) for seed, value in values.items()]
-    names = [label(source.study, model) for model in source.experiment.models]
+    names = [_name(source.study, model) for model in source.experiment.models]
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT.ink, length=0)
     axes.set_ylim(len(names) - 0.4, -0.95)
@@ -538,7 +545,7 @@ def _truth_alt(source: Source, data: pd.DataFrame) -> str:
     words = []
     for (dataset, metric), part in records.groups(data, "dataset", "metric"):
         means = "; ".join(
-            f"{label(source.study, model)} {own['value'].mean():.4g}" for (model,), own in records.groups(part, "model")
+            f"{_name(source.study, model)} {own['value'].mean():.4g}" for (model,), own in records.groups(part, "model")
         )
         exact = part["exact"].iloc[0]
         words.append(f"{_title(source, dataset)}, {metric} (exact {exact:.4g}): {means}")
@@ -556,7 +563,7 @@ def wins(source: Source) -> Drawing:
         measured = [[cell.measured.mean if cell.measured else math.nan for cell in row.cells] for row in part.rows]
         published = [[_published_number(cell) for cell in row.cells] for row in part.rows]
         same = all(row.same for row in part.rows)
-        titles = (f"{part.title}: measured", "paper" if same else "paper, full size")
+        titles = (f"{_title(source, part.dataset)}: measured", "paper" if same else "paper, full size")
         for panel, values, title in zip(panels, (measured, published), titles, strict=False):
             _heat(source, panel, np.array(values, dtype=float), title)
         rows += [
@@ -578,7 +585,7 @@ def _heat(source: Source, axes: Axes, values: NDArray[np.float64], title: str) -
     if np.isnan(values).all():
         _empty(axes, f"{title}: nothing to show")
         return
-    names = [label(source.study, model) for model in source.experiment.models]
+    names = [_name(source.study, model) for model in source.experiment.models]
     colours = sns.color_palette("blend:#e9eff6,#2f7fd1", as_cmap=True)
     look = {"annot": True, "fmt": ".0f", "cbar": False, "square": True, "linewidths": 1.5, "linecolor": LIGHT.paper}
     sns.heatmap(values, ax=axes, cmap=colours, vmin=0, xticklabels=names, yticklabels=names, **look)
@@ -594,7 +601,7 @@ def _wins_alt(source: Source, data: pd.DataFrame) -> str:
         return "Heat maps of benchmarks won; no word-similarity result yet, published counts only."
     words = []
     for (dataset, model), own in records.groups(data, "dataset", "model"):
-        words.append(f"{label(source.study, model)} on {_title(source, dataset)}: {own['measured'].sum():.0f}")
+        words.append(f"{_name(source.study, model)} on {_title(source, dataset)}: {own['measured'].sum():.0f}")
     return "Heat maps of benchmarks won by the row's model; wins over all others: " + "; ".join(words) + "."
 
 
