@@ -118,7 +118,8 @@ def test_every_experiment_has_a_section_and_its_data(finished) -> None:
     for experiment in study.experiments:
         text = base64.b64decode(downloads[f"{experiment.id}.csv"].split(",", 1)[1]).decode()
         assert text.count("\n") > 2
-    assert "source,table,dataset" in base64.b64decode(downloads["fake-records.csv"].split(",", 1)[1]).decode()
+    runs = base64.b64decode(downloads["fake-runs.csv"].split(",", 1)[1]).decode().splitlines()
+    assert len(runs) == 1 + len(study.needed) and "test_ppl" in runs[0] and "spearman benchmark=MC-30" in runs[0]
 
 
 def test_provenance_is_readable_by_machines_and_names_no_place(finished) -> None:

@@ -51,7 +51,9 @@ SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8
 MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 LONGEST_NAME = 24
-POINTS = 240  # of a curve that is drawn thinned
+DIGITS = 8  # significant ones in the data beside a figure
+POINTS = 150  # of a curve that is drawn thinned
+EPOCHS = 150  # of a learning curve; longer ones are drawn with every second, third... epoch
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -383,8 +385,16 @@ def _epochs(source: Source, dataset: str) -> pd.DataFrame:
             numbers = [line.get(key) for key in ("train_ppl", "valid_ppl")]
             rows.append((dataset, run.model, run.seed, run.path, epoch, line.get("phase"), *numbers))
     frame = pd.DataFrame(rows, columns=EPOCH_COLUMNS).astype({"train_ppl": float, "valid_ppl": float})
-    finite: pd.DataFrame = frame[np.isfinite(frame["valid_ppl"])]
+    finite: pd.DataFrame = frame[np.isfinite(frame["valid_ppl"]) & _kept_epochs(frame)]
     return finite
+
+
+def _kept_epochs(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Epochs of long curves that are drawn: every k-th, the last ones of every run, and those around its switch."""
+    step = max(1, math.ceil(frame["epoch"].max() / EPOCHS)) if len(frame) else 1
+    runs = frame.groupby("run")
+    switched = (frame["phase"] != runs["phase"].shift()) | (frame["phase"] != runs["phase"].shift(-1))
+    return (frame["epoch"] % step == 0) | switched
 
 
 def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame) -> None:
@@ -394,11 +404,10 @@ def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame) -> None:
         alone = own["run"].nunique() == 1
         for _, run in own.groupby("run", sort=True):
             axes.plot(run["epoch"], run["valid_ppl"], color=style.colour, linewidth=0.7, alpha=0 if alone else 0.5)
-            switched = run[(run["phase"] == "asgd") & (run["phase"].shift() == "sgd")]
-            before = run[run["epoch"].isin(switched["epoch"] - 1)]
+            before = run[(run["phase"] == "sgd") & (run["phase"].shift(-1) == "asgd")]
             axes.plot(before["epoch"], before["valid_ppl"], "o", color=style.colour, markersize=5, mec=LIGHT.paper)
-        complete = own.groupby("epoch")["valid_ppl"].agg(["mean", "count"])
-        mean = complete[complete["count"] == own["run"].nunique()]["mean"]  # never a mean of fewer runs further right
+        table = own.pivot_table(index="epoch", columns="run", values="valid_ppl")
+        mean = table.mean(axis=1)[table.notna().all(axis=1)]  # never a mean of fewer runs further right
         axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
     best = float(frame["valid_ppl"].min())
     axes.set_ylim(best * 0.97, min(float(frame["valid_ppl"].max()) * 1.03, best * 2.5))
@@ -625,7 +634,7 @@ def build(study: Study, experiment: Experiment, found: Records) -> Figure:
         drawing = VIEWS[experiment.view](source)
         svg = _svg(drawing.canvas)
     texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
-    return Figure(*texts, drawing.alt, drawing.note, svg, csv=records.to_csv(drawing.data))
+    return Figure(*texts, drawing.alt, drawing.note, svg, csv=records.to_csv(drawing.data, digits=DIGITS))
 
 
 def make(study: Study, name: str) -> Path:

@@ -76,6 +76,13 @@ class Records:
         chosen = self.rows[(self.rows["metric"] == metric) & (self.rows["dataset"] == dataset)]
         return list(dict.fromkeys(chosen["condition"]))
 
+    def wide(self) -> pd.DataFrame:
+        """One line per run with every number in a column of its own, `metric` or `metric condition`."""
+        rows = self.rows[self.rows["run_id"] != ""]
+        names = (rows["metric"] + " " + rows["condition"]).str.strip()
+        keys = ["dataset", "model", "seed", "run_id"]
+        return rows.assign(name=names).pivot(index=keys, columns="name", values="value").reset_index()
+
     def counts(self) -> dict[str, int]:
         """Number of planned runs, and of those in each state."""
         by_state = self.states["state"].value_counts()
@@ -267,13 +274,17 @@ def write(study: Study, records: Records) -> tuple[Path, Path]:
     return parquet, folder / "records.csv"
 
 
-def to_csv(frame: pd.DataFrame) -> str:
-    """CSV text that a spreadsheet cannot take for formulas: texts starting with = + - @ get a leading apostrophe."""
+def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:
+    """CSV text that a spreadsheet cannot take for formulas: texts starting with = + - @ get a leading apostrophe.
+
+    Numbers have `digits` significant digits, or all they have.
+    """
     safe = frame.copy()
     for name in safe.columns:
         if not pd.api.types.is_numeric_dtype(safe[name]):
             safe[name] = safe[name].map(_plain_text)
-    return str(safe.to_csv(index=False, quoting=csv.QUOTE_MINIMAL, lineterminator="\n"))
+    form = None if digits is None else f"%.{digits}g"
+    return str(safe.to_csv(index=False, quoting=csv.QUOTE_MINIMAL, lineterminator="\n", float_format=form))
 
 
 def _plain_text(value: object) -> object:

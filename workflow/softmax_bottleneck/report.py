@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -82,7 +81,6 @@ def build(study: Study) -> Path:
 
 def page(study: Study, found: Records) -> str:
     """The whole page as HTML."""
-    provenance = provenance_of(study, found)
     template = tables.environment().get_template("template.html.j2")
     return template.render(
         study={"name": study.name, "title": study.title, "description": study.description},
@@ -93,10 +91,9 @@ def page(study: Study, found: Records) -> str:
         gaps_shown=GAPS_SHOWN,
         chapters=chapters(study, found),
         run_groups=run_groups(study, found),
-        records_csv=data_address("text/csv", records.to_csv(found.rows)),
+        runs_csv=data_address("text/csv", records.to_csv(found.wide(), digits=10)),
         facts=_facts(found),
-        provenance=provenance,
-        provenance_file=data_address("application/json", json.dumps(provenance, indent=1, sort_keys=True)),
+        provenance=provenance_of(study, found),
     )
 
 
