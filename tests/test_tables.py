@@ -248,7 +248,7 @@ def test_word_similarity_shows_pairs_and_gaps(finished) -> None:
     assert cell(table, "ptb", "benchmark=MC-30", "not in vocabulary").measured.mean == 21
     assert cell(table, "ptb", "benchmark=MC-30", "not in vocabulary").difference == 0
     absent = cell(table, "ptb", "benchmark=RG-65", "Softmax")
-    assert absent.measured is None and absent.published.value == "0.3697" and absent.gap == "seed 141: no such number"
+    assert absent.measured is None and absent.published.value == "0.3697" and absent.gap == "seed 141: not computed"
 
 
 def test_rank_demo_keeps_readings_apart(finished) -> None:
@@ -259,7 +259,7 @@ def test_rank_demo_keeps_readings_apart(finished) -> None:
     both = records.Records(pd.concat([found.rows, other], ignore_index=True), found.states)
     table = tables.build(study, tables.experiment_of(study, "merity2017-ranks", "table"), both)
     rows = {row.label: row for row in table.parts[0].rows}
-    assert list(rows) == ["MoC", "MoS", "Softmax", "MoS (tanh=False)"]
+    assert list(rows) == ["Softmax", "MoC", "MoS", "MoS (tanh=False)"]
     assert rows["MoS (tanh=False)"].cells[1].measured == tables.Measured(7.0, 0.0, 3)
     assert [one.published.value for one in rows["MoS"].cells] == ["34", "629", "979", "995", "997"]
     assert [one.measured.mean for one in rows["MoS"].cells] == [35, 435, 835, 1001, 1001]

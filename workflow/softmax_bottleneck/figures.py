@@ -51,6 +51,7 @@ SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8
 MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 LONGEST_NAME = 24
+LEGEND_INCHES = 1.7  # of one entry
 DIGITS = 8  # significant ones in the data beside a figure
 POINTS = 150  # of a curve that is drawn thinned
 EPOCHS = 150  # of a learning curve; longer ones are drawn with every second, third... epoch
@@ -175,8 +176,9 @@ def _legend(canvas: Canvas, study: Study, models: Sequence[str], *, lines: bool)
         else Line2D([], [], color=s.colour, marker=s.marker, linestyle="none", markersize=7, label=_name(study, model))
         for model, s in drawn.items()
     ]
+    columns = max(1, int(canvas.get_figwidth() / LEGEND_INCHES))
     if handles:
-        canvas.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4 if lines else 6))
+        canvas.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns))
 
 
 def _power(value: float, _position: object = None) -> str:
@@ -410,7 +412,7 @@ def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame) -> None:
         mean = table.mean(axis=1)[table.notna().all(axis=1)]  # never a mean of fewer runs further right
         axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
     best = float(frame["valid_ppl"].min())
-    axes.set_ylim(best * 0.97, min(float(frame["valid_ppl"].max()) * 1.03, best * 2.5))
+    axes.set_ylim(best * 0.97, min(float(frame["valid_ppl"].quantile(0.97)) * 1.1, best * 2.5))  # not the first fall
     axes.set_xlim(left=float(frame["epoch"].min()))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -433,14 +435,17 @@ def rank_perplexity(source: Source) -> Drawing:
     """
     datasets = source.experiment.datasets
     frames = [_pairs(source, dataset) for dataset in datasets]
-    canvas, axes = _panels(len(datasets), 2, 4.7, 3.7)
+    same = [all(source.same(dataset, model) for model in source.experiment.models) for dataset in datasets]
+    canvas, axes = _panels(1, len(datasets), 4.7, 3.7) if all(same) else _panels(len(datasets), 2, 4.7, 3.7)
+    axes = axes.T if all(same) else axes
     notes = []
-    for (left, right), dataset, frame in zip(axes, datasets, frames, strict=True):
+    for panels, dataset, frame, shared in zip(axes, datasets, frames, same, strict=True):
         measured, published = (frame[frame["origin"] == origin] for origin in ("measured", "published"))
-        shared = not frame.empty and all(source.same(dataset, model) for model in source.experiment.models)
-        _scatter(source, left, frame if shared else measured, f"{_title(source, dataset)}: measured")
-        _scatter(source, right, published, "paper, full size")
-        notes.append(f"{_title(source, dataset)}: {_correlation(measured)}")
+        name = _title(source, dataset)
+        _scatter(source, panels[0], frame if shared else measured, name if shared else f"{name}: measured")
+        if len(panels) > 1:
+            _scatter(source, panels[1], published, "paper" if shared else "paper, full size")
+        notes.append(f"{name}: {_correlation(measured)}")
     data = pd.concat(frames, ignore_index=True)
     _legend(canvas, source.study, _in_order(source, data), lines=False)
     note = "Pearson correlation of test perplexity and Press rank over the runs. " + "; ".join(notes) + "."
@@ -595,8 +600,9 @@ def _heat(source: Source, axes: Axes, values: NDArray[np.float64], title: str) -
         _empty(axes, f"{title}: nothing to show")
         return
     names = [_name(source.study, model) for model in source.experiment.models]
-    colours = sns.color_palette("blend:#e9eff6,#2f7fd1", as_cmap=True)
-    look = {"annot": True, "fmt": ".0f", "cbar": False, "square": True, "linewidths": 1.5, "linecolor": LIGHT.paper}
+    colours = sns.color_palette("blend:#eef3f9,#69a5ea", as_cmap=True)
+    look: dict[str, Any] = {"annot_kws": {"color": "#10151b"}}  # on these blues legible in both dresses
+    look |= {"annot": True, "fmt": ".0f", "cbar": False, "square": True, "linewidths": 1.5, "linecolor": LIGHT.paper}
     sns.heatmap(values, ax=axes, cmap=colours, vmin=0, xticklabels=names, yticklabels=names, **look)
     axes.grid(visible=False)
     axes.set(title=title, xlabel="over", ylabel="")

@@ -17,7 +17,7 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from softmax_bottleneck import artefacts, records, statistics
+from softmax_bottleneck import artefacts, heads, records, statistics
 from softmax_bottleneck import wordsim as similarity
 from softmax_bottleneck.config import Column, Dataset, Experiment, Run, Study, did_you_mean, load_study
 from softmax_bottleneck.errors import UserError
@@ -126,7 +126,10 @@ class Cell:
 
     def format(self, value: float, *, signed: bool = False) -> str:
         """A number at the cell's decimals, with a true minus sign."""
-        text = statistics.format_p(value) if self.is_p else f"{value:{'+' if signed else ''}.{self.digits}f}"
+        if self.is_p:
+            return statistics.format_p(value).replace("-", "−")
+        text = f"{value:{'+' if signed else ''}.{self.digits}f}"
+        text = text.lstrip("+-") if float(text) == 0 else text
         return text.replace("-", "−")
 
 
@@ -314,7 +317,7 @@ class Source:
             return "not in this study"
         states = dict(zip(*(self.records.planned(dataset, model)[key] for key in ("seed", "state")), strict=True))
         absent = [(seed, states[seed]) for seed in planned if seed not in have]
-        return "; ".join(f"seed {seed}: no such number" if s == "ok" else f"seed {seed} {s}" for seed, s in absent)
+        return "; ".join(f"seed {seed}: not computed" if s == "ok" else f"seed {seed} {s}" for seed, s in absent)
 
     def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
         """The cell of a metric: mean over the finished runs, and the published number beside it."""
@@ -543,12 +546,11 @@ def rank_demo(source: Source) -> list[Part]:
     drawn = drawn[drawn["metric"] == "rank"]
     plain = {word for condition in source.published["condition"] for word in condition.split(";")}
     readings = [(model, _reading(text, plain)) for model, text in zip(drawn["model"], drawn["condition"], strict=True)]
-    keys = sorted(
-        set(readings) | {(model, "") for model in source.published["model"]}, key=lambda key: (key[1], key[0])
-    )
+    models = list(dict.fromkeys([*source.published["model"], *drawn["model"]]))
+    keys = {(model, "") for model in source.published["model"]} | set(readings)
     components = sorted({_components(text) for text in [*source.published["condition"], *drawn["condition"]]})
     rows = []
-    for model, reading in keys:
+    for model, reading in sorted(keys, key=lambda key: (key[1], models.index(key[0]))):
         own = drawn[pd.Series([key == (model, reading) for key in readings], index=drawn.index, dtype=bool)]
         name = f"{label(source.study, model)} ({reading})" if reading else label(source.study, model)
         cells = tuple(_demo_cell(source, own, model, k) for k in components)
@@ -573,8 +575,9 @@ def _demo_cell(source: Source, drawn: pd.DataFrame, model: str, components: int)
 
 
 def label(study: Study, model: str) -> str:
-    """A model's name in tables and figures."""
-    return study.labels.get(model, model)
+    """A model's name in tables and figures; of one that is not in the study, its head's."""
+    declared = heads.declarations().get(model)
+    return study.labels.get(model) or (declared.label if declared else model)
 
 
 VIEWS: Mapping[str, Callable[[Source], list[Part]]] = {
