@@ -1,5 +1,4 @@
 # What the rules share: the study, the names of its files, and how a step is called.
-import os
 import sys
 from pathlib import Path
 
@@ -12,10 +11,6 @@ from softmax_bottleneck import artefacts, config as settings
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.fingerprint import fingerprint
 
-# Steps run in this interpreter's environment, from any working directory.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(WORKFLOW), *filter(None, [os.environ.get("PYTHONPATH")])])
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-
 STUDY_FILE = Path(next(iter(workflow.overwrite_configfiles), WORKFLOW.parent / "config" / "demo.yaml"))
 OVERRIDES = {key: value for key, value in dict(workflow.config_settings.config).items()}
 
@@ -24,8 +19,9 @@ try:
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
-STEP = "python -m softmax_bottleneck"
-STUDY_ARGS = settings.study_arguments(STUDY_FILE, OVERRIDES)
+# Which study a step belongs to reaches it through the environment: as a parameter of the rule it would make a run that
+# two studies share look changed. What matters of it is in run_ids and in STUDY.digest.
+settings.export(STUDY_FILE, OVERRIDES, WORKFLOW)
 RESULTS = artefacts.study_folder(STUDY.name).as_posix()
 RUNS = {run.path: run for run in STUDY.needed}
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
@@ -55,3 +51,42 @@ def tokens_of(dataset):
 def code_of(*modules):
     """Fingerprint of a step's source: a changed one makes the step run again."""
     return fingerprint(*modules)
+
+
+def corpus_files(wildcards):
+    """A corpus cut from another needs that one's tokens, any other its own files."""
+    dataset = settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent)
+    if dataset.base:
+        return [tokens_of(dataset.base)]
+    return [artefacts.corpus_folder(dataset.name).joinpath("files.json").as_posix()]
+
+
+def tokens_until(name):
+    """The tokens of a run's corpus, until `name` is there: its run_id says on which tokens it was made, so that newer
+    files of the same tokens must not make it again. (`ancient` would do, but hides jobs whose own outputs are missing.)
+    """
+
+    def inputs(wildcards):
+        finished = artefacts.run_folder(wildcards.run).joinpath(name).exists()
+        return [] if finished else [tokens_of(RUNS[wildcards.run].dataset)]
+
+    return inputs
+
+
+def check_until_done(wildcards):
+    """Every configured run is built once, without memory, before the first is trained; a finished run needs nothing."""
+    return [f"{RESULTS}/check.json"] if tokens_until("done.json")(wildcards) else []
+
+
+def benchmarks_of(wildcards):
+    """What says that the benchmarks of this run's dataset are there; a language derives its own."""
+    named = STUDY.datasets[RUNS[wildcards.run].dataset].wordsim
+    return [] if named in {None, "self"} else [artefacts.corpus_folder(named).joinpath("files.json").as_posix()]
+
+
+def report_page():
+    return f"{RESULTS}/report/index.html"
+
+
+def experiments_of(kind):
+    return [experiment.id for experiment in STUDY.experiments if experiment.kind == kind]

@@ -4,22 +4,14 @@
 rule download:
     output:
         artefacts.corpus_folder("{dataset}").joinpath("files.json").as_posix(),
-    params:
-        identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
     log:
         "results/logs/download/{dataset}.log",
     conda:
         "../../envs/environment.yaml"
+    params:
+        identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
     shell:
-        "{STEP} download {STUDY_ARGS} --dataset {wildcards.dataset:q} --log {log:q}"
-
-
-def corpus_files(wildcards):
-    """A corpus cut from another needs that one's tokens, any other its own files."""
-    dataset = settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent)
-    if dataset.base:
-        return [tokens_of(dataset.base)]
-    return [artefacts.corpus_folder(dataset.name).joinpath("files.json").as_posix()]
+        "python -m softmax_bottleneck download --dataset {wildcards.dataset:q} --log {log:q}"
 
 
 rule tokenise:
@@ -27,11 +19,11 @@ rule tokenise:
         corpus_files,
     output:
         artefacts.tokens_folder("{dataset}").joinpath("corpus.json").as_posix(),
-    params:
-        identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
     log:
         "results/logs/tokenise/{dataset}.log",
     conda:
         "../../envs/environment.yaml"
+    params:
+        identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
     shell:
-        "{STEP} tokenise {STUDY_ARGS} --dataset {wildcards.dataset:q} --log {log:q}"
+        "python -m softmax_bottleneck tokenise --dataset {wildcards.dataset:q} --log {log:q}"

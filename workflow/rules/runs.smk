@@ -5,31 +5,14 @@
 rule check:
     output:
         f"{RESULTS}/check.json",
-    params:
-        study=STUDY.digest,
     log:
         f"results/logs/check/{STUDY.name}.log",
     conda:
         "../../envs/environment.yaml"
+    params:
+        study=STUDY.digest,
     shell:
-        "{STEP} check {STUDY_ARGS} --log {log:q}"
-
-
-def tokens_until(name):
-    """The tokens of a run's corpus, until `name` is there: its run_id says on which tokens it was made, so that newer
-    files of the same tokens must not make it again. (`ancient` would do, but hides jobs whose own outputs are missing.)
-    """
-
-    def inputs(wildcards):
-        finished = artefacts.run_folder(wildcards.run).joinpath(name).exists()
-        return [] if finished else [tokens_of(RUNS[wildcards.run].dataset)]
-
-    return inputs
-
-
-def check_until_done(wildcards):
-    """Every configured run is built once, without memory, before the first is trained; a finished run needs nothing."""
-    return [f"{RESULTS}/check.json"] if tokens_until("done.json")(wildcards) else []
+        "python -m softmax_bottleneck check --log {log:q}"
 
 
 rule train:
@@ -42,15 +25,15 @@ rule train:
         "results/logs/train/{run}.log",
     benchmark:
         "results/benchmarks/train/{run}.jsonl"
+    conda:
+        "../../envs/environment.yaml"
     threads: lambda wildcards: RUNS[wildcards.run].threads
     resources:
         gpu=1,
         mem_mb=lambda wildcards, attempt: min(8000 * attempt, 64000),
         runtime=lambda wildcards, attempt: min(1440 * attempt, 2880),
-    conda:
-        "../../envs/environment.yaml"
     shell:
-        "{STEP} train {STUDY_ARGS} --run {wildcards.run:q} --log {log:q}"
+        "python -m softmax_bottleneck train --run {wildcards.run:q} --log {log:q}"
 
 
 rule measure:
@@ -59,17 +42,17 @@ rule measure:
         tokens=tokens_until("measure.json"),
     output:
         run_file("measure.json"),
-    params:
-        code=code_of("measure"),
     log:
         "results/logs/measure/{run}.log",
+    conda:
+        "../../envs/environment.yaml"
     threads: lambda wildcards: RUNS[wildcards.run].threads
     resources:
         gpu=1,
-    conda:
-        "../../envs/environment.yaml"
+    params:
+        code=code_of("measure"),
     shell:
-        "{STEP} measure --run {wildcards.run:q} --log {log:q}"
+        "python -m softmax_bottleneck measure --run {wildcards.run:q} --log {log:q}"
 
 
 rule spectrum:
@@ -77,23 +60,17 @@ rule spectrum:
         run_file("measure.json"),
     output:
         run_file("rank.json"),
-    params:
-        code=code_of("spectrum"),
     log:
         "results/logs/spectrum/{run}.log",
+    conda:
+        "../../envs/environment.yaml"
     threads: lambda wildcards: RUNS[wildcards.run].threads
     resources:
         gpu=1,
-    conda:
-        "../../envs/environment.yaml"
+    params:
+        code=code_of("spectrum"),
     shell:
-        "{STEP} spectrum --run {wildcards.run:q} --log {log:q}"
-
-
-def benchmarks_of(wildcards):
-    """What says that the benchmarks of this run's dataset are there; a language derives its own."""
-    named = STUDY.datasets[RUNS[wildcards.run].dataset].wordsim
-    return [] if named in {None, "self"} else [artefacts.corpus_folder(named).joinpath("files.json").as_posix()]
+        "python -m softmax_bottleneck spectrum --run {wildcards.run:q} --log {log:q}"
 
 
 rule wordsim:
@@ -102,11 +79,11 @@ rule wordsim:
         benchmarks_of,
     output:
         run_file("wordsim.json"),
-    params:
-        code=code_of("wordsim"),
     log:
         "results/logs/wordsim/{run}.log",
     conda:
         "../../envs/environment.yaml"
+    params:
+        code=code_of("wordsim"),
     shell:
-        "{STEP} wordsim {STUDY_ARGS} --run {wildcards.run:q} --log {log:q}"
+        "python -m softmax_bottleneck wordsim --run {wildcards.run:q} --log {log:q}"

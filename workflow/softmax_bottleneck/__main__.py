@@ -49,13 +49,13 @@ def _speaker(log: Path | None) -> steps.Say:
 
 
 def _study(given: argparse.Namespace) -> config.Study:
-    overrides = {}
+    file, overrides = (given.study, {}) if given.study else config.study_from_environment()
     for pair in given.set:
         key, separator, value = pair.partition("=")
         if not separator:
             raise UserError(f"--set {pair}: expected key=value")
         overrides[key] = yaml.safe_load(value)
-    return config.load_study(given.study, overrides)
+    return config.load_study(file, overrides)
 
 
 # --- sub-commands ---------------------------------------------------------------------------------------------------
@@ -99,13 +99,27 @@ def _summary(given: argparse.Namespace, say: steps.Say) -> None:
     print(f"\nReport: {(artefacts.study_folder(study.name) / 'report' / 'index.html').resolve()}")
 
 
+def _rank(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import own_model, own_report
+
+    named = {key: value for key, value in vars(given).items() if key in own_model.KEYS and value is not None}
+    if given.config and named:
+        raise UserError(f"--config {given.config} asks the whole question: leave out {', '.join(sorted(named))}")
+    asked = own_model.read_question(given.config) if given.config else own_model.question(named, "rank")
+    result = own_model.analyse(asked, say)
+    page = own_report.write(result, given.out or artefacts.own_folder(given.config.stem if given.config else "model"))
+    for name, text in own_report.lines(result):
+        print(f"{name:32}  {text}")
+    for note in result.notes():
+        say(f"note: {note}")
+    say(f"wrote {page}")
+
+
 Add = Callable[[argparse.ArgumentParser], None]
 
 
 def _add_study(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--study", "--configfile", type=Path, default=artefacts.ROOT / "config" / "demo.yaml", help="the study's YAML"
-    )
+    command.add_argument("--study", "--configfile", type=Path, help="the study's YAML (default: config/demo.yaml)")
     command.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="top-level keys instead of the file's (mirror=/data)"
     )
@@ -140,6 +154,27 @@ def _add_experiment(command: argparse.ArgumentParser) -> None:
     command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
 
 
+def _add_rank(command: argparse.ArgumentParser) -> None:
+    files = {"nargs": "+", "action": "extend", "metavar": "FILE[::NAME]"}
+    add = command.add_argument
+    add("--config", type=Path, help="a YAML with everything below, as config/own-model.example.yaml")
+    add(
+        "--hidden",
+        **files,
+        help="hidden states [contexts, width]: .npy, .npz, .safetensors; patterns and shards allowed",
+    )
+    add("--weight", **files, help="output matrix [words, width]")
+    add("--bias", metavar="FILE[::NAME]", help="output bias [words]")
+    add("--head", metavar="NAME[:OPTION=VALUE,...]", help="softmax (default), or gss:c=-1.5,k=2.5, sigsoftmax, ...")
+    add("--log-probs", **files, help="instead: log-probabilities [contexts, words] in shards of contexts")
+    add("--width", type=int, help="with --log-probs: the model's width d, to check rank <= d + 2")
+    add("--max-memory", metavar="SIZE", help="4GB; beyond it parts are analysed (default: most of what is free)")
+    add("--repeats", type=int, help="how many parts (default 3)")
+    add("--seed", type=int, help="of the parts (default 1)")
+    add("--title", help="name of the model in the report")
+    add("--out", type=Path, help="folder for rank.json, spectrum.npz, spectrum.svg, index.html (results/own/<name>)")
+
+
 Call = Callable[[argparse.Namespace, steps.Say], None]
 COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "plan": ("print each experiment with the runs it needs, how many are done, hours and disk", _add_plan, _plan),
@@ -158,6 +193,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_study_run,
                 lambda given, say: steps.wordsim(_study(given), given.run, say)),
     "synthetic": ("ranks of untrained models", _add_study, lambda given, say: steps.synthetic(_study(given), say)),
+    "rank": ("singular values and ranks of a model of your own, from files", _add_rank, _rank),
     "collect": ("all runs' numbers as tidy records", _add_study, _collect),
     "table": ("one table, measured beside published", _add_experiment, _table),
     "figure": ("one figure and its data", _add_experiment, _figure),

@@ -11,7 +11,8 @@ import difflib
 import hashlib
 import json
 import math
-import shlex
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -565,7 +566,18 @@ def _experiment(name: str, given: Mapping[str, Any], values: Mapping[str, Any], 
     return dataclasses.replace(experiment, models=tuple(models), datasets=tuple(datasets), options=options)
 
 
-def study_arguments(file: Path, overrides: Mapping[str, Any]) -> str:
-    """The arguments, quoted for a shell, by which a step loads the same study."""
-    given = [f"{key}={value}" for key, value in overrides.items()]
-    return shlex.join(["--study", file.as_posix(), *(["--set", *given] if given else [])])
+STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
+
+
+def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
+    """Set the environment by which steps, started from anywhere, use this interpreter's packages and load this study."""
+    os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
+    os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
+    for variable, folder in (("PYTHONPATH", package_folder), ("PATH", Path(sys.executable).parent)):
+        os.environ[variable] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(variable)])])
+
+
+def study_from_environment() -> tuple[Path, dict[str, Any]]:
+    """The study file and overrides that the workflow set, else the demonstration's."""
+    file = os.environ.get(STUDY_VARIABLE) or ROOT / "config" / "demo.yaml"
+    return Path(file), json.loads(os.environ.get(SET_VARIABLE, "{}"))
