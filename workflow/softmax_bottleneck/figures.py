@@ -220,10 +220,14 @@ def _usable(source: Source, dataset: str) -> list[Run]:
     return [run for run in _runs(source, dataset) if run.run_id in known]
 
 
-def _count_note(source: Source) -> str:
-    planned = [run for dataset in source.experiment.datasets for run in _runs(source, dataset)]
-    have = sum(len(_usable(source, dataset)) for dataset in source.experiment.datasets)
-    return f"{have} of {len(planned)} planned runs are in this figure."
+def _count_note(source: Source, drawn: int) -> str:
+    planned = sum(len(_runs(source, dataset)) for dataset in source.experiment.datasets)
+    return f"{drawn} of {planned} planned runs are in this figure."
+
+
+def _drawn(data: pd.DataFrame) -> int:
+    """Number of different runs in the data of a figure."""
+    return len(data[["dataset", "model", "seed"]].drop_duplicates())
 
 
 def _title(source: Source, dataset: str) -> str:
@@ -275,7 +279,7 @@ def spectrum(source: Source) -> Drawing:
     models = [m for m in source.experiment.models if any(row[1] == m for row in rows)]
     _legend(canvas, source.study, models, lines=True)
     data = pd.DataFrame(rows, columns=["dataset", "model", "seed", "index", "relative_singular_value"])
-    return Drawing(canvas, data, _spectrum_alt(source, data), _count_note(source))
+    return Drawing(canvas, data, _spectrum_alt(source, data), _count_note(source, _drawn(data)))
 
 
 def _indices(length: int, cliffs: Iterable[int] = ()) -> NDArray[np.intp]:
@@ -366,7 +370,7 @@ def learning_curves(source: Source) -> Drawing:
             panel.set(title=_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
     data = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=EPOCH_COLUMNS)
     _legend(canvas, source.study, _in_order(source, data), lines=True)
-    return Drawing(canvas, data, _epochs_alt(source, data), f"{data['run'].nunique()} runs are in this figure.")
+    return Drawing(canvas, data, _epochs_alt(source, data), _count_note(source, _drawn(data)))
 
 
 EPOCH_COLUMNS = ["dataset", "model", "seed", "run", "epoch", "phase", "train_ppl", "valid_ppl"]
@@ -521,7 +525,7 @@ def truth(source: Source) -> Drawing:
         right.set(title="rank of log P", xlabel="Press rank")
         right.tick_params(labelleft=False)
     data = pd.DataFrame(rows, columns=["dataset", "model", "metric", "seed", "value", "exact"])
-    return Drawing(canvas, data, _truth_alt(source, data), _count_note(source))
+    return Drawing(canvas, data, _truth_alt(source, data), _count_note(source, _drawn(data)))
 
 
 def _strip(
@@ -571,7 +575,8 @@ def wins(source: Source) -> Drawing:
     """Heat maps of benchmarks won, measured and published side by side."""
     parts = tables.wins(source)
     columns = 2 if any(row.has_published for part in parts for row in part.rows) else 1
-    canvas, axes = _panels(len(parts), columns, 4.7, 0.44 * len(source.experiment.models) + 2.1)
+    empty = not any(cell.measured or cell.published for part in parts for row in part.rows for cell in row.cells)
+    canvas, axes = _panels(len(parts), columns, 4.7, 0.5 if empty else 0.44 * len(source.experiment.models) + 2.1)
     rows: list[tuple[object, ...]] = []
     for panels, part in zip(axes, parts, strict=True):
         measured = [[cell.measured.mean if cell.measured else math.nan for cell in row.cells] for row in part.rows]
@@ -587,7 +592,9 @@ def wins(source: Source) -> Drawing:
             if a.key != b.key
         ]
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", "measured", "published"])
-    return Drawing(canvas, data, _wins_alt(source, data), _count_note(source))
+    rated = source.records.rows[source.records.rows["metric"] == "spearman"]
+    used = {run.run_id for part in parts for run in _runs(source, part.dataset)} & set(rated["run_id"])
+    return Drawing(canvas, data, _wins_alt(source, data), _count_note(source, len(used)))
 
 
 def _published_number(cell: tables.Cell) -> float:

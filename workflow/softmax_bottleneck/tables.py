@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from softmax_bottleneck.records import Records
 PAPER_STUDY = artefacts.ROOT / "config" / "paper.yaml"
 PUBLISHED = artefacts.ROOT / "report" / "published"
 DASH = "—"
+SEEDS_NAMED = 4  # in a cell; more are counted
 # A p-value is not a mean over runs; these metrics compare the runs of two models.
 TESTS = {"p_value": statistics.student_t, "p_value_welch": statistics.welch_t}
 FIXED = frozenset({"params_m"})  # facts of a model, the same for every seed
@@ -311,13 +312,16 @@ class Source:
         return Published(*distinct[0]) if distinct else None
 
     def gap(self, dataset: str, model: str, have: Iterable[int]) -> str:
-        """Why planned seeds are not in a cell: `seed 3 diverged (nan in epoch 2); seed 5 missing`."""
+        """Why planned seeds are not in a cell: `seed 3 diverged; seeds 4, 5 missing`."""
         planned, have = self.planned(dataset, model), set(have)
         if not planned:
             return "not in this study"
         states = dict(zip(*(self.records.planned(dataset, model)[key] for key in ("seed", "state")), strict=True))
-        absent = [(seed, states[seed]) for seed in planned if seed not in have]
-        return "; ".join(f"seed {seed}: not computed" if s == "ok" else f"seed {seed} {s}" for seed, s in absent)
+        absent: dict[str, list[int]] = {}
+        for seed in planned:
+            if seed not in have:
+                absent.setdefault("not computed" if states[seed] == "ok" else states[seed], []).append(seed)
+        return "; ".join(f"{_seeds(seeds)} {state}" for state, seeds in absent.items())
 
     def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
         """The cell of a metric: mean over the finished runs, and the published number beside it."""
@@ -342,6 +346,12 @@ class Source:
         return _mean_cell(self, base, dataset, model, metric, condition)
 
 
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) > SEEDS_NAMED:
+        return f"{len(seeds)} seeds"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
 def source_of(study: Study, experiment: Experiment, found: Records) -> Source:
     """What the views of an experiment work with."""
     return Source(study, experiment, found, read_published(experiment.published), paper_study())
@@ -353,22 +363,18 @@ def mean_of(values: Iterable[float]) -> Measured | None:
     return None if found.mean is None else Measured(found.mean, found.sd, found.n)
 
 
-def _with(cell: Cell, **changes: object) -> Cell:
-    return Cell(**{**cell.__dict__, **changes})
-
-
 def _mean_cell(source: Source, base: Cell, dataset: str, model: str, metric: str, condition: str) -> Cell:
     values = source.values(dataset, model, metric, condition)
     if metric in FIXED and len(set(values.values())) == 1:
-        return _with(base, measured=Measured(next(iter(values.values()))))
+        return replace(base, measured=Measured(next(iter(values.values()))))
     planned = len(source.planned(dataset, model))
-    return _with(base, measured=mean_of(values.values()), planned=planned, gap=source.gap(dataset, model, values))
+    return replace(base, measured=mean_of(values.values()), planned=planned, gap=source.gap(dataset, model, values))
 
 
 def _test_cell(source: Source, base: Cell, dataset: str, model: str, metric: str) -> Cell:
     """Two-sided unpaired test of test perplexity against the baseline (SM Table 1)."""
     if model == source.baseline:
-        return _with(base, note="reference", runs="")
+        return replace(base, note="reference", runs="")
     tested = str(source.experiment.options.get("tested", "test_ppl"))
     left_out = set(source.experiment.options.get("seeds_not_tested", ()))
     samples = [
@@ -378,21 +384,21 @@ def _test_cell(source: Source, base: Cell, dataset: str, model: str, metric: str
     result = TESTS[metric](*samples)
     counts = f"n {len(samples[0])} and {len(samples[1])}"
     if result.p is None:
-        return _with(base, gap=result.reason)
-    return _with(base, measured=Measured(result.p), note=counts)
+        return replace(base, gap=result.reason)
+    return replace(base, measured=Measured(result.p), note=counts)
 
 
 def _gain_cell(source: Source, base: Cell, dataset: str, model: str, metric: str, baseline: str) -> Cell:
     """How much smaller the mean of a metric is than the baseline's."""
     if model == baseline:
-        return _with(base, note="reference", runs="")
+        return replace(base, note="reference", runs="")
     own, other = (source.values(dataset, name, metric) for name in (model, baseline))
     gaps = [g for g in (source.gap(dataset, model, own), source.gap(dataset, baseline, other)) if g]
     means = [mean_of(values.values()) for values in (own, other)]
     if means[0] is None or means[1] is None:
-        return _with(base, gap="; ".join(gaps))
+        return replace(base, gap="; ".join(gaps))
     gain = means[1].mean - means[0].mean
-    return _with(base, measured=Measured(gain), note=f"n {len(own)} and {len(other)}", gap="; ".join(gaps))
+    return replace(base, measured=Measured(gain), note=f"n {len(own)} and {len(other)}", gap="; ".join(gaps))
 
 
 # --- views ----------------------------------------------------------------------------------------------------------
