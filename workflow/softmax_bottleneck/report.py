@@ -173,7 +173,7 @@ def _perplexity_words(study: Study, found: Records, dataset: str, scores: Mappin
     reference = baseline.model
     samples = [found.values(dataset, model, "test_ppl").values() for model in (best, reference)]
     test = statistics.student_t(*samples)
-    p = test.reason if test.p is None else f"Student's p = {statistics.format_p(test.p)}"
+    p = f"p {test.reason}" if test.p is None else f"Student's p = {statistics.format_p(test.p)}"
     return f"{words}; {label(study, reference)} has {_spread(scores[reference])} ({p})."
 
 
