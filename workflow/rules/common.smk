@@ -30,6 +30,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 wildcard_constraints:
     dataset=NAME,
     experiment=NAME,
+    own_model=NAME,
     run=rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}",
 
 
@@ -88,5 +89,32 @@ def report_page():
     return f"{RESULTS}/report/index.html"
 
 
+def published():
+    """What is joined to the records besides a study's own words: published numbers, and the settings they belong to."""
+    home = WORKFLOW.parent
+    return [path.as_posix() for path in (home / "config" / "paper.yaml", *sorted(home.glob("report/published/*.csv")))]
+
+
+def templates():
+    """The page's sources."""
+    return [path.as_posix() for path in sorted(WORKFLOW.parent.glob("report/*.*")) if path.suffix in {".j2", ".css"}]
+
+
 def experiments_of(kind):
     return [experiment.id for experiment in STUDY.experiments if experiment.kind == kind]
+
+
+def own_config(wildcards):
+    """The YAML of somebody's own model, in the working directory's config/ or the workflow's."""
+    name = f"config/{wildcards.own_model}.yaml"
+    return name if Path(name).exists() else WORKFLOW.parent.joinpath(name).as_posix()
+
+
+def own_files(wildcards):
+    """The arrays that YAML names: changed ones are analysed again."""
+    from softmax_bottleneck import own_model
+
+    try:
+        return own_model.read_question(Path(own_config(wildcards))).files()
+    except UserError as error:
+        raise WorkflowError(str(error)) from None

@@ -38,6 +38,7 @@ rule collect:
 rule table:
     input:
         f"{RESULTS}/records.parquet",
+        published(),
     output:
         f"{RESULTS}/tables/{{experiment}}.csv",
     log:
@@ -54,6 +55,7 @@ rule table:
 rule figure:
     input:
         f"{RESULTS}/records.parquet",
+        published(),
     output:
         f"{RESULTS}/figures/{{experiment}}.svg",
     log:
@@ -75,7 +77,7 @@ rule report:
             f"{RESULTS}/figures/{{experiment}}.svg",
             experiment=experiments_of("figure"),
         ),
-        WORKFLOW.parent.joinpath("report", "template.html.j2").as_posix(),
+        templates(),
     output:
         report_page(),
     log:
