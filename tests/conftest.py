@@ -1,9 +1,11 @@
-"""Shared fixtures: one thread per process (results are compared to the bit), and the mirror of real corpora where one is."""
+"""Shared fixtures: one thread per process (results are compared to the bit), and the mirror of real corpora."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads that spin slow a busy machine tenfold
 
 import pytest
 
