@@ -24,6 +24,7 @@ from softmax_bottleneck.spectrum import (
     gram_singular_values,
     inertia_count,
     log_normalisers,
+    nested_singular_values,
     press_rank,
     rank_report,
 )
@@ -127,6 +128,36 @@ def test_progress_counts_rows():
     seen: list[int] = []
     gram_singular_values(in_chunks(rng().normal(size=(2500, 500)), 1000), 500, progress=seen.append)
     assert seen == [1000, 2000, 2500]
+
+
+@pytest.mark.parametrize("first", [1, 97, 200, 600, 2599])
+@pytest.mark.parametrize(("m", "n"), [(2600, 420), (250, 700)])
+def test_the_first_rows_and_all_rows_in_one_pass(m, n, first, route):
+    """Both spectra against numpy's SVD of the two matrices, wherever the first part ends: held, streamed, beyond."""
+    matrix = rng().normal(size=(m, n)) - 3
+    part, whole = nested_singular_values(in_chunks(matrix), n, first)
+    for found, rows in ((part, matrix[:first]), (whole, matrix)):
+        if found is None:
+            assert first >= m
+            continue
+        expected = np.linalg.svd(rows, compute_uv=False)
+        assert (found.m, found.n, len(found.sigma)) == (*rows.shape, min(rows.shape))
+        assert np.abs(found.sigma**2 - expected**2).max() <= found.noise_floor**2 + 1e-13 * expected[0] ** 2
+    assert (part is None) == (first >= m)
+    alone = gram_singular_values(in_chunks(matrix), n)
+    np.testing.assert_allclose(whole.sigma, alone.sigma, rtol=0, atol=whole.noise_floor)
+
+
+def test_a_sum_goes_on_after_its_spectrum_without_a_second_matrix():
+    gram = spectrum._Gram(1000)
+    gram.add(rng().normal(size=(500, 1000)))
+    before = np.tril(gram.matrix)
+    tracemalloc.start()
+    gram.spectrum_so_far(500, 1000, "float64")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(np.tril(gram.matrix), before)
+    assert peak < 0.6 * gram.matrix.nbytes
 
 
 # --- the tolerance --------------------------------------------------------------------------------------------------
@@ -323,7 +354,7 @@ def test_chunks_of_another_form_are_refused():
 
 def test_too_little_memory_says_how_much_is_needed():
     with pytest.raises(UserError, match="10000000 columns needs a Gram matrix of 745058"):
-        spectrum._gram_of_columns([], 10_000_000)
+        spectrum._Gram(10_000_000)
 
 
 def test_an_svd_that_does_not_converge_is_tried_another_way(monkeypatch):

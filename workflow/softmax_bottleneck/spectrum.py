@@ -48,6 +48,8 @@ EFFECTIVE_EPSILONS = (1e-3, 1e-4, 1e-5)  # Parthiban et al. 2021, Table 6
 SENSITIVITY = 0.01  # ranks are also counted at the tolerance x (1 +- this)
 CLEAR_MARGIN = 10.0  # a tolerance this many noise floors high moves by < 0.5 % through the noise, half of SENSITIVITY
 DIRECT_ENTRIES = 1 << 20  # up to this many entries the SVD itself takes less than a second
+# OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x 256 rows (two threads; 17,000 x 256 is well).
+SYRK_ENTRIES = 1 << 21
 BLOCK = 256  # rows added to a Gram matrix at once: as fast as thousands, and the error of a sum grows with its length
 
 
@@ -111,16 +113,65 @@ def gram_singular_values(chunks: Iterable[Floats], n_columns: int, *, progress: 
             chunk has another width or type than the first, or there are no rows.
         UserError: the Gram matrix does not fit into memory; the message says how much it needs.
     """
-    stream = _Rows(chunks, n_columns, progress)
+    return nested_singular_values(chunks, n_columns, None, progress=progress)[1]
+
+
+def nested_singular_values(
+    chunks: Iterable[Floats], n_columns: int, first_rows: int | None, *, progress: Progress | None = None
+) -> tuple[Spectrum | None, Spectrum]:
+    """Singular values of the first rows of a matrix, and of all of it, in one pass over its rows.
+
+    The first is None where `first_rows` is, and where there are no more rows than that. Arguments, memory (also for
+    two spectra) and errors as `gram_singular_values`; time: another 4/3 n^3 flops.
+    """
+    stream = _Rows(_cut_after(chunks, first_rows), n_columns, progress)
     rows = iter(stream)
-    held: deque[Floats] = deque()
-    for chunk in rows:
-        held.append(chunk.copy())  # the caller may reuse its buffer
-        if stream.count > n_columns // 2 and stream.count * n_columns > DIRECT_ENTRIES:
-            gram, depth = _gram_of_columns(chain(_drain(held), rows), n_columns)
-            return _spectrum_of_gram(gram, depth, stream.count, n_columns, "gram-of-columns", stream.dtype)
+    held = _hold(rows, n_columns)
     _refuse_empty(stream.count, n_columns)
-    return _spectrum_of_held(np.concatenate(held), stream.dtype)
+    first = None
+    if first_rows is not None and first_rows <= stream.count:
+        first = _spectrum_of_held(np.concatenate(held)[:first_rows], stream.dtype)
+    if not _is_tall(stream.count, n_columns):
+        whole = _spectrum_of_held(np.concatenate(held), stream.dtype)
+    else:
+        gram, count = _Gram(n_columns), 0
+        for chunk in chain(_drain(held), rows):
+            gram.add(chunk)
+            count += len(chunk)
+            if count == first_rows and first is None:
+                first = gram.spectrum_so_far(count, n_columns, stream.dtype)
+        whole = gram.spectrum(count, n_columns, "gram-of-columns", stream.dtype)
+    return (first if first and first.m < whole.m else None), whole
+
+
+def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Floats]:
+    """The same rows, with a chunk ending after the first so many."""
+    count = 0
+    for chunk in chunks:
+        inside = 0 if first_rows is None else first_rows - count
+        count += len(chunk)
+        if 0 < inside < len(chunk):
+            yield chunk[:inside]
+            yield chunk[inside:]
+        else:
+            yield chunk
+
+
+def _is_tall(n_rows: int, n_columns: int) -> bool:
+    """Whether the Gram matrix of the columns is the way: not for few rows, nor for few entries."""
+    return n_rows > n_columns // 2 and n_rows * n_columns > DIRECT_ENTRIES
+
+
+def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
+    """Copies (the caller may reuse its buffer) of all chunks, or of so many that the matrix is tall."""
+    held: deque[Floats] = deque()
+    count = 0
+    for chunk in rows:
+        held.append(chunk.copy())
+        count += len(chunk)
+        if _is_tall(count, n_columns):
+            break
+    return held
 
 
 class _Rows:
@@ -181,43 +232,66 @@ def _spectrum_of_held(matrix_mn: Floats, dtype: str) -> Spectrum:
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:
         return dense_singular_values(matrix_mn)
-    gram, depth = _gram_of_columns((matrix_mn[:, start : start + BLOCK].T for start in range(0, n, BLOCK)), m)
-    return _spectrum_of_gram(gram, depth, m, n, "gram-of-rows", dtype)
+    gram = _Gram(m)
+    for start in range(0, n, BLOCK):
+        gram.add(matrix_mn[:, start : start + BLOCK].T)
+    return gram.spectrum(m, n, "gram-of-rows", dtype)
 
 
-def _gram_of_columns(chunks: Iterable[Floats], n: int) -> tuple[Float64, int]:
-    """The lower triangle of the sum of chunk^T chunk in float64, and the number of roundings each entry has seen."""
-    try:
-        gram = np.zeros((n, n), order="F")
-    except MemoryError:
-        raise UserError(
-            f"the spectrum of a matrix with {n} columns needs a Gram matrix of {8 * n * n / 2**30:.1f} GiB,"
-            " which this machine cannot give: use one with more memory or a smaller vocabulary"
-        ) from None
-    n_blocks = 0
-    for chunk in chunks:
-        for start in range(0, len(chunk), BLOCK):
-            block = np.ascontiguousarray(chunk[start : start + BLOCK], dtype=np.float64)
+class _Gram:
+    """The lower triangle of a sum of chunk^T chunk in float64, and the number of roundings each entry has seen."""
+
+    def __init__(self, n: int) -> None:
+        try:
+            self.matrix = np.zeros((n, n), order="F")
+        except MemoryError:
+            raise UserError(
+                f"the spectrum of a matrix with {n} columns needs a Gram matrix of {8 * n * n / 2**30:.1f} GiB,"
+                " which this machine cannot give: use one with more memory or a smaller vocabulary"
+            ) from None
+        self.depth = BLOCK
+
+    def add(self, chunk: Floats) -> None:
+        """Add the products of these rows."""
+        rows = max(1, min(BLOCK, SYRK_ENTRIES // len(self.matrix)))
+        for start in range(0, len(chunk), rows):
+            block = np.ascontiguousarray(chunk[start : start + rows], dtype=np.float64)
             # A C-ordered [rows, n] block is a Fortran-ordered [n, rows] one: no copy, and the sum stays in place.
-            gram = dsyrk(1.0, block.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
-            n_blocks += 1
-    return gram, BLOCK + n_blocks
+            self.matrix = dsyrk(1.0, block.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
+            self.depth += 1
+
+    def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
+        """Singular values of the m x n matrix whose Gram matrix this is; destroys the lower triangle.
+
+        The floor: a sum of products rounded `depth` times is off by depth eps/2 of the sum of magnitudes (so E is at
+        most that times the trace, rigorously); LAPACK's eigenvalues by p(n) eps sigma_max^2, p growing slowly (sqrt(n)
+        is some ten times what is seen). An eigenvalue below zero shows an error at least that large.
+        """
+        trace = float(np.trace(self.matrix))
+        eigenvalues = scipy.linalg.eigvalsh(self.matrix, lower=True, overwrite_a=True, check_finite=False, driver="evd")
+        largest = max(float(eigenvalues[-1]), 0.0)
+        error = FLOAT64_EPS * (self.depth / 2 * trace + math.sqrt(len(self.matrix)) * largest)
+        error = max(error, -float(eigenvalues[0]))
+        sigma = np.sqrt(np.maximum(eigenvalues[::-1][: min(m, n)], 0.0))
+        return Spectrum(sigma, 0, m, n, method, dtype, noise_floor=math.sqrt(error))
+
+    def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
+        """As `spectrum` for columns, but the sum goes on: it waits in the upper triangle, which LAPACK leaves alone."""
+        diagonal = self.matrix.diagonal().copy()
+        _mirror(self.matrix, source=self.matrix.T)
+        found = self.spectrum(m, n, "gram-of-columns", dtype)
+        _mirror(self.matrix.T, source=self.matrix)
+        np.einsum("ii->i", self.matrix)[:] = diagonal
+        return found
 
 
-def _spectrum_of_gram(gram: Float64, depth: int, m: int, n: int, method: str, dtype: str) -> Spectrum:
-    """Singular values from a Gram matrix (lower triangle), which is destroyed.
-
-    The floor: a sum of products rounded `depth` times is off by depth eps/2 of the sum of magnitudes (so E is at most
-    that times the trace, rigorously); LAPACK's eigenvalues by p(n) eps sigma_max^2, p growing slowly (sqrt(n) is some
-    ten times what is seen). An eigenvalue below zero shows an error at least that large.
-    """
-    trace = float(np.trace(gram))
-    eigenvalues = scipy.linalg.eigvalsh(gram, lower=True, overwrite_a=True, check_finite=False, driver="evd")
-    largest = max(float(eigenvalues[-1]), 0.0)
-    error = FLOAT64_EPS * (depth / 2 * trace + math.sqrt(len(gram)) * largest)
-    error = max(error, -float(eigenvalues[0]))
-    sigma = np.sqrt(np.maximum(eigenvalues[::-1][: min(m, n)], 0.0))
-    return Spectrum(sigma, 0, m, n, method, dtype, noise_floor=math.sqrt(error))
+def _mirror(matrix: Float64, source: Float64) -> None:
+    """Set what lies above the diagonal to the same entries of `source`, the transpose; a band at a time."""
+    for start in range(0, len(matrix), BLOCK):
+        stop = min(start + BLOCK, len(matrix))
+        matrix[start:stop, stop:] = source[start:stop, stop:]
+        above = np.triu_indices(stop - start, k=1)
+        matrix[start:stop, start:stop][above] = source[start:stop, start:stop][above]
 
 
 def dense_singular_values(matrix_mn: Floats) -> Spectrum:
