@@ -11,7 +11,6 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from softmax_bottleneck import config
 from softmax_bottleneck.errors import UserError
 
@@ -21,7 +20,7 @@ NANO = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8")
 
 def load(tmp_path: Path, values: dict[str, Any] | str) -> config.Study:
     file = tmp_path / "study.yaml"
-    file.write_text(values if isinstance(values, str) else yaml.safe_dump(values), encoding="utf-8")
+    file.write_text(values if isinstance(values, str) else yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     return config.load_study(file)
 
 
@@ -69,9 +68,32 @@ SCHEDULE, BODY = ("settings", 0, "schedule"), ("settings", 0, "body")
         (("experiments", "known-truth", "models"), ["softmx"], ["'softmx'", "did you mean 'softmax'"]),
         (("settings", 0, "when"), {"model": "moss"}, ["unknown 'moss'", "did you mean 'mos'"]),
         (("models", "mos", "like"), "nothing", ["models.mos.like", "'nothing'"]),
+        (("models", "mos", "like"), "mos", ["models.mos.like", "circle", "mos -> mos"]),
+        (("models", "mos", "datasets"), ["ptb"], ["models.mos.datasets", "unknown 'ptb'", "truth-nano"]),
+        (("models", "mos", "seeds"), "first", ["models.mos.seeds", "'first'", "author"]),
+        (("models", "mos", "max_runs"), 3, ["models.mos.max_runs", "no grid"]),
+        (("models", "gss", "grid"), {"c": [1]}, ["models.gss.grid", "'c'"]),
+        (("models", "gss", "grid"), {"head.c": []}, ["models.gss.grid", "at least 1"]),
+        (("models", "gss", "grid"), {"head.c": [1, 1]}, ["models.gss.grid", "only once"]),
+        (("models", "gss", "grid"), {"head.q": [1]}, ["models.gss-q1", 'no option "q"']),
+        (("models", "gss", "grid"), {"head.k": [-1]}, ["models.gss-k-1", "more than 0"]),
+        (("models", "gss", "grid"), {"body.layrs": [1]}, ["models.gss.grid", "'layrs'", "did you mean 'layers'"]),
+        (("models", "gss", "grid"), {"body.dropout_input": [1.5]}, ["models.gss.grid", "dropout_input", "less than 1"]),
+        (
+            ("models", "gss", "grid"),
+            {"head.c": [*range(400)], "head.k": [*range(1, 400)]},
+            ["models.gss.grid", "159600"],
+        ),
+        (
+            ("models", "gss", "grid"),
+            {"head.c": [1.0000001, 1.0000002]},
+            ["models.gss.grid", "'gss-c1'", "another model"],
+        ),
     ],
 )
-def test_bad_value_is_refused_by_name(tmp_path: Path, path: tuple[str | int, ...], value: Any, words: list[str]) -> None:
+def test_bad_value_is_refused_by_name(
+    tmp_path: Path, path: tuple[str | int, ...], value: Any, words: list[str]
+) -> None:
     with pytest.raises(UserError) as error:
         load(tmp_path, changed(*path, value=value))
     message = str(error.value)
@@ -143,11 +165,111 @@ def test_layers_apply_in_order_and_like_inherits(tmp_path: Path) -> None:
     assert (found["mos"].schedule.optimizer, found["mos-nt"].schedule.optimizer) == ("et-asgd", "nt-asgd")
 
 
-def test_the_paper_is_planned_with_its_110_runs() -> None:
+# --- grids, twins, kin ----------------------------------------------------------------------------------------------
+def test_like_inherits_the_layers_of_the_whole_chain(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    values["settings"] += [
+        {"when": {"model": "mos"}, "body": {"hidden_size": 12}},
+        {"when": {"model": "mos-nt"}, "schedule": {"optimizer": "nt-asgd"}},
+    ]
+    values["models"]["mos-nt"] = {"head": "mos", "like": "mos"}
+    values["models"]["mos-nt-components"] = {"head": "mos", "like": "mos-nt", "grid": {"head.components": [1, 3]}}
+    found = {run.model: run for run in load(tmp_path, values).runs}
+    for model, components in (("mos-nt", 15), ("mos-nt-components1", 1), ("mos-nt-components3", 3)):
+        run = found[model]
+        facts = (run.body.hidden_size, run.schedule.optimizer, run.head.options["components"])
+        assert facts == (12, "nt-asgd", components)
+    assert found["mos"].schedule.optimizer == "et-asgd"
+
+
+def test_a_grid_is_the_product_of_its_lists_and_its_name_stands_for_all(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    grid = {"head.c": [-1.5, 0], "head.k": [1.25, 2], "body.dropout_input": [0, 0.2]}
+    values["models"]["wide"] = {"head": "gss", "grid": grid, "seeds": "author"}
+    values["experiments"]["parthiban2021-table2"] = {"models": ["gss", "wide", "wide-c0-k2-dropout_input0"]}
+    study = load(tmp_path, values)
+    table = next(e for e in study.experiments if e.id == "parthiban2021-table2")
+    shown = [run for run in study.runs_of(table) if run.model != "gss"]
+    points = {(r.head.options["c"], r.head.options["k"], r.body.dropout_input) for r in shown}
+    assert points == {(c, k, p) for c in (-1.5, 0) for k in (1.25, 2) for p in (0, 0.2)}
+    assert len(shown) == 8 and {run.seed for run in shown} == {1}
+    assert shown[0].model == "wide-c-1.5-k1.25-dropout_input0"
+    assert study.labels[shown[0].model] == "GSS: c \u22121.5, k 1.25, dropout input 0"
+
+
+def test_a_budget_chooses_the_same_members_always_and_a_larger_one_adds(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    entry = {"head": "gss", "grid": {"head.c": [*range(30)], "head.k": [*range(1, 31)]}}
+    chosen = {}
+    for budget in (0, 5, 20, None):
+        values["models"]["wide"] = entry | ({} if budget is None else {"max_runs": budget})
+        study = load(tmp_path, values)
+        assert study.searches["wide"].size == 900
+        chosen[budget] = set(study.searches["wide"].members)
+        assert chosen[budget] == {run.model for run in study.runs if run.model.startswith("wide")}
+    assert [len(members) for members in chosen.values()] == [0, 5, 20, 900]
+    assert chosen[0] < chosen[5] < chosen[20] < chosen[None]
+
+
+def test_equal_settings_under_two_labels_are_one_run(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    values["models"]["wide"] = {"head": "gss", "grid": {"head.c": [-1.5, 0], "head.k": [2.5]}}
+    values["experiments"] = {"parthiban2021-table6": {"models": ["wide"]}, "known-truth": {"models": ["gss", "wide"]}}
+    study = load(tmp_path, values)
+    paths = {(run.model, run.seed): run.path for run in study.runs}
+    assert paths["wide-c-1.5-k2.5", 1] == paths["gss", 1] != paths["wide-c0-k2.5", 1]
+    assert len(study.needed) == 4 and len(study.shown) == 6
+    assert study.run(paths["wide-c-1.5-k2.5", 2]).model == "gss"
+    (table6,) = (e for e in study.experiments if e.id == "parthiban2021-table6")
+    assert {run.seed for run in study.runs_of(table6)} == {1}
+
+
+def test_a_twin_alone_is_trained_under_the_first_label(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    values["models"]["again"] = {"head": "gss"}
+    values["experiments"] = {"known-truth": {"models": ["again"]}}
+    study = load(tmp_path, values)
+    assert [run.model for run in study.needed] == ["gss", "gss"] and [r.model for r in study.shown] == ["again"] * 2
+
+
+def test_datasets_of_a_model_limit_its_runs() -> None:
     study = config.load_study(ROOT / "config" / "paper.yaml")
-    table2 = next(e for e in study.experiments if e.id == "parthiban2021-table2")
-    planned = study.runs_of(table2)
-    assert len(planned) == 5 * 11 * 2
+    assert {run.dataset for run in study.runs if run.model.startswith("gss-grid-wt2")} == {"wikitext-2"}
+
+
+# --- what an experiment shows ---------------------------------------------------------------------------------------
+def experiment(study: config.Study, name: str) -> config.Experiment:
+    return next(experiment for experiment in study.experiments if experiment.id == name)
+
+
+def test_random_seeds_leave_out_the_authors_own() -> None:
+    study = config.load_study(ROOT / "config" / "paper.yaml")
+    random = dataclasses.replace(experiment(study, "parthiban2021-table2"), seeds="random")
+    seeds = {run.seed for run in study.runs_of(random)}
+    assert len(study.runs_of(random)) == 5 * 10 * 2 and not seeds & {141, 28, 1881}
+
+
+def test_a_corpus_that_stands_for_the_published_one_takes_its_place_and_absent_ones_are_named(tmp_path: Path) -> None:
+    study = load(tmp_path, NANO)
+    table2 = experiment(study, "parthiban2021-table2")
+    assert table2.datasets == ("truth-nano",) and "WikiText-2" in table2.needs and "Penn" not in table2.needs
+
+
+def test_what_a_study_cannot_make_says_why_and_needs_no_run(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    values["experiments"]["parthiban2021-table6"] = {"needs": "A GPU."}
+    table6 = experiment(load(tmp_path, values), "parthiban2021-table6")
+    assert (table6.needs, table6.models) == ("A GPU.", ())
+    values["models"] = {"other": {"head": "gss"}}
+    values["experiments"] = {"parthiban2021-table6": None, "known-truth": {"models": "all"}}
+    assert "none of its models (softmax, ss" in experiment(load(tmp_path, values), "parthiban2021-table6").needs
+
+
+# --- the paper ------------------------------------------------------------------------------------------------------
+def test_table_2_needs_its_110_runs() -> None:
+    study = config.load_study(ROOT / "config" / "paper.yaml")
+    planned = study.runs_of(experiment(study, "parthiban2021-table2"))
+    assert len({run.path for run in planned}) == 5 * 11 * 2
     seeds = {(run.dataset, run.model): run.seed for run in reversed(planned)}  # the first of each: the authors' own
     assert {seeds["ptb", "softmax"], seeds["ptb", "mos"], seeds["wikitext-2", "gss"]} == {141, 28, 1881}
 
@@ -157,7 +279,9 @@ def published_settings() -> dict[str, dict[str, float]]:
     common = {"clip": 0.25, "bptt": 70, "dropout_output": 0.4, "dropout_embedding": 0.1, "dropout_weight": 0.5}
     single = {"embedding_size": 400, "hidden_size": 1150, "context_size": 400, "layers": 3}
     return {
-        "ptb/softmax": common | single | {"learning_rate": 20, "batch_size": 20, "dropout_hidden": 0.3, "dropout_input": 0.4},
+        "ptb/softmax": common
+        | single
+        | {"learning_rate": 20, "batch_size": 20, "dropout_hidden": 0.3, "dropout_input": 0.4},
         "wikitext-2/lms-plif": common
         | single
         | {"learning_rate": 30, "batch_size": 80, "dropout_hidden": 0.2, "dropout_input": 0.65},
@@ -165,6 +289,16 @@ def published_settings() -> dict[str, dict[str, float]]:
         | {"learning_rate": 20, "dropout_hidden": 0.225, "dropout_input": 0.4},
         "wikitext-2/mos": common | {"embedding_size": 300, "hidden_size": 1150, "context_size": 650, "batch_size": 15}
         | {"learning_rate": 15, "dropout_hidden": 0.2, "dropout_input": 0.55, "epochs": 500},
+        # SM Table 9, Table 5; batch size and widths from its text and parameter counts
+        "ptb/softmax-fair": common | {"embedding_size": 340, "hidden_size": 960, "context_size": 340, "batch_size": 12}
+        | {"dropout_embedding": 0.125, "dropout_input": 0.28, "dropout_hidden": 0.225, "dropout_output": 0.26}
+        | {"embedding_noise": 0.15, "weight_decay": 1.5e-6, "learning_rate": 20},
+        "ptb/mos-fair": common | {"embedding_size": 280, "hidden_size": 960, "context_size": 280, "batch_size": 12}
+        | {"dropout_embedding": 0.1, "dropout_input": 0.4, "dropout_hidden": 0.225, "dropout_output": 0.4}
+        | {"embedding_noise": 0.1, "weight_decay": 1.2e-6, "learning_rate": 20},
+        "wikitext-2/moc-nt": common | {"embedding_size": 300, "hidden_size": 1150, "context_size": 650}
+        | {"optimizer": "nt-asgd", "nonmonotone_window": 5, "batch_size": 15},
+        "ptb/mos-nt-components5": common | {"embedding_size": 280, "context_size": 620, "optimizer": "nt-asgd"},
     }  # fmt: skip
 
 
@@ -177,7 +311,10 @@ def test_the_papers_settings_are_the_published_ones(name: str) -> None:
     assert {key: found[key] for key in published_settings()[name]} == published_settings()[name]
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: file.stem)
+STUDIES = [file for file in sorted((ROOT / "config").glob("*.yaml")) if "\nstudy:" in file.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
 def test_every_shipped_study_is_valid(file: Path) -> None:
     assert config.load_study(file).needed
 

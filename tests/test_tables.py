@@ -151,7 +151,7 @@ def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
     experiment = tables.experiment_of(study, "parthiban2021-figure4", "figure")
     parts = tables.wins(tables.source_of(study, experiment, found))
     cells = [one for part in parts for row in part.rows for one in row.cells if one.wanted]
-    assert len(cells) == 2 * 5 * 4
+    assert len(cells) == 2 * 6 * 5
     assert all(one.measured.mean == one.published.number for one in cells)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import itertools
 import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -29,6 +30,8 @@ from softmax_bottleneck.fingerprint import PACKAGE, fingerprint
 
 MAX_FILE_BYTES = 1 << 20
 MAX_ALIASES = 100  # a study never needs more; a bomb of nested aliases does
+MAX_MEMBERS = 100_000  # combinations of one grid
+NAMES_LISTED = 30
 
 
 # --- YAML -----------------------------------------------------------------------------------------------------------
@@ -145,7 +148,10 @@ def did_you_mean(word: str, allowed: Iterator[str] | list[str]) -> str:
     """`; did you mean 'x'?`, or the list of what is allowed."""
     choices = sorted(allowed)
     near = difflib.get_close_matches(word, choices, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; allowed are {', '.join(choices)}"
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    more = f" and {len(choices) - NAMES_LISTED} more" if len(choices) > NAMES_LISTED else ""
+    return f"; allowed are {', '.join(choices[:NAMES_LISTED])}{more}"
 
 
 def with_defaults(value: Mapping[str, Any], properties: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -213,7 +219,8 @@ class Schedule:
 class Run:
     """One training run: dataset x body x head x schedule x seed.
 
-    `data_identity` is the hash that decides what the corpus is; it is part of the run_id.
+    `data_identity` is the hash that decides what the corpus is; it is part of the run_id. `twin` is the model of the
+    study under whose name a run with the same run_id is trained; empty for the run that is trained itself.
     """
 
     dataset: str
@@ -226,6 +233,7 @@ class Run:
     threads: int = 1
     device: str = "auto"
     deterministic: bool = True
+    twin: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -246,8 +254,8 @@ class Run:
 
     @property
     def path(self) -> str:
-        """`<dataset>/<model>/<seed>-<run_id>`."""
-        return f"{self.dataset}/{self.model}/{self.seed}-{self.run_id}"
+        """`<dataset>/<model>/<seed>-<run_id>`, of the twin where there is one."""
+        return f"{self.dataset}/{self.twin or self.model}/{self.seed}-{self.run_id}"
 
     def to_json(self) -> dict[str, Any]:
         """As stored in run.json."""
@@ -309,6 +317,11 @@ class Dataset:
             return _digest({"base": load_dataset(self.base, self.folder).identity, **cut})
         return _digest({name: self._file_sha256(name) for name in sorted(self.files)})
 
+    @property
+    def corpus(self) -> str:
+        """The published corpus it is or stands for; empty when it is a text of its own."""
+        return str(self.published_as or self.stands_for or "")
+
     def _file_sha256(self, name: str) -> str:
         entry = self.files[name]
         if "sha256" in entry:
@@ -369,7 +382,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A named table or figure: the runs it needs and how records become cells."""
+    """A named table or figure: the runs it needs and how records become cells.
+
+    Attributes:
+        models: labels of the rows; in a study, with grids expanded.
+        seeds: `all`, `author` (the authors' own, or the first) or `random` (all but the authors' own).
+        published_rows: label -> the published rows it stands for: {"model": its name there, column: pattern}.
+        needs: why this study cannot make it, or a part of it, in words; empty when it can.
+    """
 
     id: str
     source: str
@@ -384,6 +404,8 @@ class Experiment:
     seeds: str
     columns: tuple[Column, ...]
     options: Mapping[str, Any]
+    published_rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    needs: str = ""
 
     @property
     def is_synthetic(self) -> bool:
@@ -404,6 +426,103 @@ def load_experiment(name: str, near: Path) -> Experiment:
     return Experiment(**complete, columns=columns)
 
 
+# --- models ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Search:
+    """A grid: the values of each setting, how many combinations they have, and the members that are trained."""
+
+    axes: Mapping[str, tuple[Any, ...]]  # `head.c` -> values
+    size: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model of a study, or one member of a grid.
+
+    `kin` are the names whose settings layers apply: its own, its entry's, and those of all models it is like.
+    """
+
+    name: str
+    entry: Mapping[str, Any]
+    label: str
+    kin: frozenset[str]
+
+
+def _models(values: Mapping[str, Any], where: str) -> dict[str, list[_Model]]:
+    """The members of every entry under `models`; an entry without a grid has one, itself."""
+    families: dict[str, list[_Model]] = {}
+    names: set[str] = set(values["models"])
+    for name, entry in values["models"].items():
+        label = f"{where}: models.{name}"
+        kin = frozenset(_kin(name, values["models"], label))
+        shown = _label(entry, label)
+        if "grid" not in entry:
+            families[name] = [_Model(name, entry, shown, kin)]
+            continue
+        _check_grid(entry["grid"], label)
+        families[name] = [_member(name, entry, point, kin, shown) for point in _points(name, entry, label)]
+        for member in families[name]:
+            if member.name in names:
+                raise UserError(f"{label}.grid: its member {member.name!r} has the name of another model")
+            names.add(member.name)
+    return families
+
+
+def _kin(name: str, models: Mapping[str, Any], where: str) -> list[str]:
+    """A model and those it is like, nearest first (UserError for an unknown one or a circle)."""
+    chain = [name]
+    while "like" in models[chain[-1]]:
+        other = models[chain[-1]]["like"]
+        if other not in models:
+            raise UserError(f"{where}.like: unknown {other!r}{did_you_mean(other, list(models))}")
+        if other in chain:
+            raise UserError(f"{where}.like: goes round in a circle ({' -> '.join([*chain, other])})")
+        chain.append(other)
+    return chain
+
+
+def _check_grid(grid: Mapping[str, list[Any]], where: str) -> None:
+    """Values of body and schedule against the schema, one at a time; options of a head are checked when it is made."""
+    definitions = schema("study")["$defs"]
+    for key, axis in grid.items():
+        part, _, option = key.partition(".")
+        for value in axis if part != "head" else ():
+            rules = {"$defs": definitions, "$ref": f"#/$defs/{part}"}
+            validate({option: value}, rules, f"{where}.grid")
+
+
+def _points(name: str, entry: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Combinations of a grid: all, or `max_runs` chosen by a hash, so that a larger budget adds to a smaller."""
+    keys, axes = list(entry["grid"]), list(entry["grid"].values())
+    size, budget = math.prod(map(len, axes)), entry.get("max_runs")
+    if size > MAX_MEMBERS:
+        raise UserError(f"{where}.grid: {size} combinations are too many (at most {MAX_MEMBERS}); shorten its lists")
+    if budget == 0:
+        return []
+    points = [dict(zip(keys, point, strict=True)) for point in itertools.product(*axes)]
+    if budget is None or budget >= size:
+        return points
+    order = sorted(range(size), key=lambda index: hashlib.sha256(f"{name} {index}".encode()).digest())
+    return [points[index] for index in sorted(order[:budget])]
+
+
+def _member(name: str, entry: Mapping[str, Any], point: Mapping[str, Any], kin: frozenset[str], label: str) -> _Model:
+    """One combination: its values replace those of the entry, its name tells them."""
+    own = {**entry, "head": _head_entry(entry), "body": {**entry.get("body", {})}}
+    own["schedule"] = {**entry.get("schedule", {})}
+    words = []
+    member = name
+    for key, value in point.items():
+        part, _, option = key.partition(".")
+        own[part] = {**own[part], option: value}
+        text = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()
+        # `mos-nt-components` with head.components needs no second `components`
+        member += text if member.endswith(f"-{option}") else f"-{option}{text}"
+        words.append(f"{option.replace('_', ' ')} {text}".replace("-", "\N{MINUS SIGN}"))
+    return _Model(member, own, f"{label}: {', '.join(words)}", kin | {member})
+
+
 # --- studies --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Study:
@@ -418,27 +537,40 @@ class Study:
     labels: Mapping[str, str]  # model -> name in tables
     experiments: tuple[Experiment, ...]
     runs: tuple[Run, ...]
+    searches: Mapping[str, Search] = field(default_factory=dict)  # grid entries by name
+    author_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (dataset, model) -> published seed
 
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
-        """The training runs an experiment needs."""
-        shown = [run for run in self.runs if run.model in experiment.models and run.dataset in experiment.datasets]
+        """The training runs an experiment needs, one per label, corpus and seed."""
+        models, datasets = set(experiment.models), set(experiment.datasets)
+        shown = [run for run in self.runs if run.model in models and run.dataset in datasets]
         if experiment.seeds == "author":
-            first = {(run.dataset, run.model): run for run in reversed(shown)}  # the authors' seed is planned first
-            return tuple(first[key] for key in sorted(first, key=lambda key: shown.index(first[key])))
+            first: dict[tuple[str, str], Run] = {}
+            for run in shown:
+                first.setdefault((run.dataset, run.model), run)  # the authors' seed is planned first
+            return tuple(first.values())
+        if experiment.seeds == "random":
+            return tuple(run for run in shown if self.author_seeds.get((run.dataset, run.model)) != run.seed)
         return tuple(shown)
 
     @cached_property
     def digest(self) -> str:
         """Hash of everything the study says: a changed word makes its tables and report again."""
         experiments = [dataclasses.asdict(experiment) for experiment in self.experiments]
-        runs = [run.path for run in self.needed]
+        runs = [f"{run.model} {run.path}" for run in self.shown]
         return _digest([self.name, self.title, self.description, dict(self.labels), experiments, runs])[:12]
 
     @cached_property
+    def shown(self) -> tuple[Run, ...]:
+        """Every run some experiment shows, under each label it has there."""
+        keys = {(r.dataset, r.model, r.seed) for experiment in self.experiments for r in self.runs_of(experiment)}
+        return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
+
+    @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """Every run some experiment needs, once."""
-        paths = {run.path for experiment in self.experiments for run in self.runs_of(experiment)}
-        return tuple(run for run in self.runs if run.path in paths)
+        """Every run to be trained for some experiment, once."""
+        paths = {run.path for run in self.shown}
+        return tuple(run for run in self.runs if not run.twin and run.path in paths)
 
     def run(self, path: str) -> Run:
         """The run with this path (UserError when the configuration or the code has changed since)."""
@@ -462,9 +594,17 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
     for name, dataset in datasets.items():
         if dataset.kind == "benchmarks":
             raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
-    _refuse_unknown_names(values, where)
-    pairs = [(dataset, model) for dataset in datasets.values() for model in values["models"]]
-    runs = tuple(run for dataset, model in pairs for run in _runs(values, dataset, model, where))
+    families = _models(values, where)
+    _refuse_unknown_names(values, families, where)
+    planned = [
+        run
+        for dataset in datasets.values()
+        for name, members in families.items()
+        if dataset.name in values["models"][name].get("datasets", datasets)
+        for model in members
+        for run in _runs(values, dataset, model, where)
+    ]
+    runs = _with_twins(run for run, _ in planned)
     chosen = values["experiments"].items()
     return Study(
         name=values["study"],
@@ -473,24 +613,48 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         file=file,
         mirror=Path(values["mirror"]) if values.get("mirror") else None,
         datasets=datasets,
-        labels={model: _label(entry) for model, entry in values["models"].items()},
-        experiments=tuple(_experiment(name, given or {}, values, near, where) for name, given in chosen),
+        labels={model.name: model.label for members in families.values() for model in members},
+        experiments=tuple(_experiment(name, given or {}, datasets, families, near, where) for name, given in chosen),
         runs=runs,
+        searches={
+            name: _search(entry["grid"], families[name]) for name, entry in values["models"].items() if "grid" in entry
+        },
+        author_seeds={(run.dataset, run.model): seed for run, seed in planned if seed is not None},
     )
 
 
-def _refuse_unknown_names(values: Mapping[str, Any], where: str) -> None:
-    known = {"dataset": values["datasets"], "model": list(values["models"])}
+def _search(grid: Mapping[str, list[Any]], members: list[_Model]) -> Search:
+    axes = {key: tuple(axis) for key, axis in grid.items()}
+    return Search(axes, math.prod(map(len, axes.values())), tuple(member.name for member in members))
+
+
+def _with_twins(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs with the same run_id under another label are trained once, under the first."""
+    first: dict[tuple[str, str], str] = {}
+    found = []
+    for run in runs:
+        model = first.setdefault((run.dataset, run.run_id), run.model)
+        found.append(run if model == run.model else dataclasses.replace(run, twin=model))
+    return tuple(found)
+
+
+def _refuse_unknown_names(values: Mapping[str, Any], families: Mapping[str, list[_Model]], where: str) -> None:
+    members = [model.name for members in families.values() for model in members]
+    known = {"dataset": values["datasets"], "model": list(dict.fromkeys([*families, *members]))}
     for index, layer in enumerate(values["settings"]):
         for kind, allowed in known.items():
             for name in _as_list(layer.get("when", {}).get(kind, [])):
-                if name not in allowed:
-                    raise UserError(
-                        f"{where}: settings.{index}.when.{kind}: unknown {name!r}{did_you_mean(name, allowed)}"
-                    )
+                _refuse_unknown(name, allowed, f"{where}: settings.{index}.when.{kind}")
     for model, entry in values["models"].items():
-        if entry.get("like", model) not in values["models"]:
-            raise UserError(f"{where}: models.{model}.like: unknown {entry['like']!r}")
+        for name in entry.get("datasets", ()):
+            _refuse_unknown(name, known["dataset"], f"{where}: models.{model}.datasets")
+        if "max_runs" in entry and "grid" not in entry:
+            raise UserError(f"{where}: models.{model}.max_runs: it has no grid to choose from")
+
+
+def _refuse_unknown(name: str, allowed: list[str], where: str) -> None:
+    if name not in allowed:
+        raise UserError(f"{where}: unknown {name!r}{did_you_mean(name, allowed)}")
 
 
 def _as_list(value: str | list[str]) -> list[str]:
@@ -501,36 +665,39 @@ def _head_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": entry["head"]} if isinstance(entry["head"], str) else dict(entry["head"])
 
 
-def _label(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("label") or heads.declaration(_head_entry(entry)["name"]).label)
+def _label(entry: Mapping[str, Any], where: str) -> str:
+    try:
+        return str(entry.get("label") or heads.declaration(_head_entry(entry)["name"]).label)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
-def _runs(values: Mapping[str, Any], dataset: Dataset, model: str, where: str) -> list[Run]:
-    """The runs of one model on one dataset, one per seed, with the settings layers applied."""
-    entry = values["models"][model]
+def _runs(values: Mapping[str, Any], dataset: Dataset, model: _Model, where: str) -> list[tuple[Run, int | None]]:
+    """The runs of one model on one dataset with the settings layers applied, each with the authors' seed."""
+    entry = model.entry
     merged: dict[str, Any] = {"body": {}, "head": {}, "schedule": {}, "author_seed": None}
     for layer in values["settings"]:
-        if _applies(layer.get("when", {}), dataset.name, {model, entry.get("like", model)}):
+        if _applies(layer.get("when", {}), dataset.name, model.kin):
             _merge(merged, layer)
     _merge(merged, {key: entry[key] for key in ("body", "schedule") if key in entry})
     head_entry = _head_entry(entry)
-    label = f"{where}: models.{model}"
+    label = f"{where}: models.{model.name}"
     head = _head(head_entry.pop("name"), merged["head"] | head_entry, label)
     defs = schema("study")["$defs"]
     body = with_defaults(merged["body"], defs["body"]["properties"], f"{label}: body")
     body["context_size"] = body["context_size"] or body["embedding_size"]
     schedule = with_defaults(merged["schedule"], defs["schedule"]["properties"], f"{label}: schedule")
     execution = {key: values[key] for key in ("threads", "device", "deterministic") if key in values}
-    seeds = dict.fromkeys(seed for seed in (merged["author_seed"], *values["seeds"]) if seed is not None)
-    return [
-        Run(dataset.name, model, head, Body(**body), Schedule(**schedule), seed, dataset.identity, **execution)
-        for seed in seeds
-    ]
+    author = merged["author_seed"]
+    seeds = list(dict.fromkeys(seed for seed in (author, *values["seeds"]) if seed is not None))
+    chosen = seeds[:1] if entry.get("seeds") == "author" else seeds
+    plan = (dataset.name, model.name, head, Body(**body), Schedule(**schedule))
+    return [(Run(*plan, seed, dataset.identity, **execution), author) for seed in chosen]
 
 
-def _applies(when: Mapping[str, Any], dataset: str, models: set[str]) -> bool:
+def _applies(when: Mapping[str, Any], dataset: str, models: frozenset[str]) -> bool:
     return dataset in _as_list(when.get("dataset", dataset)) and (
-        "model" not in when or bool(models & set(_as_list(when["model"])))
+        "model" not in when or not models.isdisjoint(_as_list(when["model"]))
     )
 
 
@@ -550,20 +717,64 @@ def _head(name: str, options: Mapping[str, Any], where: str) -> Head:
     return Head(name, complete)
 
 
-def _experiment(name: str, given: Mapping[str, Any], values: Mapping[str, Any], near: Path, where: str) -> Experiment:
+def _experiment(
+    name: str,
+    given: Mapping[str, Any],
+    datasets: Mapping[str, Dataset],
+    families: Mapping[str, list[_Model]],
+    near: Path,
+    where: str,
+) -> Experiment:
     """An experiment as this study shows it: its own models and datasets unless the study says otherwise."""
     experiment = load_experiment(name, near)
-    known = [model for model in experiment.models if model in values["models"]]
-    models = list(values["models"]) if given.get("models") == "all" else given.get("models", known)
-    shared = [dataset for dataset in experiment.datasets if dataset in values["datasets"]]
-    datasets = given.get("datasets") or shared or values["datasets"]
-    for kind, names, allowed in (("models", models, values["models"]), ("datasets", datasets, values["datasets"])):
-        for item in names:
-            if item not in allowed:
-                hint = did_you_mean(item, list(allowed))
-                raise UserError(f"{where}: experiments.{name}.{kind}: {item!r} is not in this study{hint}")
+    label = f"{where}: experiments.{name}"
     options = {**experiment.options, **given.get("options", {})}
-    return dataclasses.replace(experiment, models=tuple(models), datasets=tuple(datasets), options=options)
+    experiment = dataclasses.replace(experiment, options=options, seeds=given.get("seeds", experiment.seeds))
+    if "needs" in given:
+        return dataclasses.replace(experiment, models=(), datasets=(), needs=given["needs"])
+    asked = given.get("models", [entry for entry in experiment.models if _family(entry, families) is not None])
+    models = _expanded(list(families) if asked == "all" else asked, families, f"{label}.models")
+    chosen, needs = _corpora(experiment, datasets, near) if "datasets" not in given else (given["datasets"], "")
+    for item in chosen:
+        if item not in datasets:
+            hint = did_you_mean(item, list(datasets))
+            raise UserError(f"{label}.datasets: {item!r} is not in this study{hint}")
+    if experiment.models and not models:
+        needs = f"This study has none of its models ({', '.join(experiment.models)})."
+    return dataclasses.replace(experiment, models=models, datasets=tuple(chosen), needs=needs)
+
+
+def _family(name: str, families: Mapping[str, list[_Model]]) -> list[str] | None:
+    """Labels behind a name: a grid's members, or the model itself; None for an unknown name."""
+    if name in families:
+        return [model.name for model in families[name]]
+    return [name] if any(model.name == name for members in families.values() for model in members) else None
+
+
+def _expanded(names: list[str], families: Mapping[str, list[_Model]], where: str) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for name in names:
+        labels = _family(name, families)
+        if labels is None:
+            raise UserError(f"{where}: {name!r} is not in this study{did_you_mean(name, list(families))}")
+        found |= dict.fromkeys(labels)
+    return tuple(found)
+
+
+def _corpora(experiment: Experiment, datasets: Mapping[str, Dataset], near: Path) -> tuple[list[str], str]:
+    """The study's corpora that an experiment shows: its own, else what stands for them, else a text of one's own."""
+    found: dict[str, None] = {}
+    absent = []
+    own = [name for name, dataset in datasets.items() if not dataset.corpus]
+    for name in experiment.datasets:
+        wanted = load_dataset(name, near)
+        like = [other for other, dataset in datasets.items() if wanted.corpus and dataset.corpus == wanted.corpus]
+        found |= dict.fromkeys([name] if name in datasets else like)
+        absent += [] if name in datasets or like or own else [wanted.title]
+    if not experiment.datasets:
+        return list(datasets), ""
+    needs = f"Not in this study: {' and '.join(absent)}, or a corpus that stands for it." if absent else ""
+    return list(found) or own, needs
 
 
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"

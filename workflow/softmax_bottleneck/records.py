@@ -38,7 +38,7 @@ class Records:
 
     Attributes:
         rows: tidy records, columns COLUMNS; numeric columns are floats (value, std) and nullable integers (n, seed).
-        states: one row per planned run in the plan's order, columns STATE_COLUMNS.
+        states: one row per planned run and label in the plan's order, columns STATE_COLUMNS; one path is one run.
         parents: file below results/runs -> sha256 of what was read.
         environments: distinct provenance blocks of the runs (git, versions, hardware), in order of appearance.
     """
@@ -85,8 +85,9 @@ class Records:
 
     def counts(self) -> dict[str, int]:
         """Number of planned runs, and of those in each state."""
-        by_state = self.states["state"].value_counts()
-        return {"planned": len(self.states), **{state: int(by_state.get(state, 0)) for state in STATES}}
+        runs = self.states.drop_duplicates("path")
+        by_state = runs["state"].value_counts()
+        return {"planned": len(runs), **{state: int(by_state.get(state, 0)) for state in STATES}}
 
 
 # --- one run --------------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ def collect(study: Study) -> Records:
 
     The answer depends on the files alone, not on the order in which they are found.
     """
-    readings = [_Reading(run) for run in study.needed]
+    readings = [_Reading(run) for run in study.shown]
     rows = [row for reading in readings for row in _run_rows(study, reading)] + _synthetic_rows(study)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
