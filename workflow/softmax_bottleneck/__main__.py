@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -155,7 +156,7 @@ def _add_experiment(command: argparse.ArgumentParser) -> None:
 
 
 def _add_rank(command: argparse.ArgumentParser) -> None:
-    files = {"nargs": "+", "action": "extend", "metavar": "FILE[::NAME]"}
+    files: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE[::NAME]"}
     add = command.add_argument
     add("--config", type=Path, help="a YAML with everything below, as config/own-model.example.yaml")
     add(

@@ -50,6 +50,11 @@ def study_folder(study: str) -> Path:
     return RESULTS / study
 
 
+def own_folder(name: str) -> Path:
+    """The findings about somebody's own model."""
+    return RESULTS / "own" / name
+
+
 # --- writing --------------------------------------------------------------------------------------------------------
 def sha256_bytes(data: bytes) -> str:
     """Hex sha256 of bytes."""
