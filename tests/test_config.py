@@ -237,6 +237,13 @@ def test_datasets_of_a_model_limit_its_runs() -> None:
     assert {run.dataset for run in study.runs if run.model.startswith("gss-grid-wt2")} == {"wikitext-2"}
 
 
+def test_grids_on_different_corpora_may_share_their_members_names() -> None:
+    study = config.load_study(ROOT / "config" / "paper.yaml")
+    found = {(run.dataset, run.head.options["components"]) for run in study.runs if "nt-components" in run.model}
+    assert found == {("ptb", k) for k in (1, 3, 5, 10, 15, 20)} | {("wikitext-2", k) for k in (10, 15, 20)}
+    assert {run.model for run in study.runs if run.model.endswith("components10")} == {"mos-nt-components10"}
+
+
 # --- what an experiment shows ---------------------------------------------------------------------------------------
 def experiment(study: config.Study, name: str) -> config.Experiment:
     return next(experiment for experiment in study.experiments if experiment.id == name)

@@ -452,7 +452,7 @@ class _Model:
 def _models(values: Mapping[str, Any], where: str) -> dict[str, list[_Model]]:
     """The members of every entry under `models`; an entry without a grid has one, itself."""
     families: dict[str, list[_Model]] = {}
-    names: set[str] = set(values["models"])
+    names = {(dataset, name) for dataset in values["datasets"] for name in values["models"]}
     for name, entry in values["models"].items():
         label = f"{where}: models.{name}"
         kin = frozenset(_kin(name, values["models"], label))
@@ -462,10 +462,10 @@ def _models(values: Mapping[str, Any], where: str) -> dict[str, list[_Model]]:
             continue
         _check_grid(entry["grid"], label)
         families[name] = [_member(name, entry, point, kin, shown) for point in _points(name, entry, label)]
-        for member in families[name]:
-            if member.name in names:
+        for dataset, member in itertools.product(entry.get("datasets", values["datasets"]), families[name]):
+            if (dataset, member.name) in names:
                 raise UserError(f"{label}.grid: its member {member.name!r} has the name of another model")
-            names.add(member.name)
+            names.add((dataset, member.name))
     return families
 
 
@@ -512,7 +512,7 @@ def _member(name: str, entry: Mapping[str, Any], point: Mapping[str, Any], kin: 
     own = {**entry, "head": _head_entry(entry), "body": {**entry.get("body", {})}}
     own["schedule"] = {**entry.get("schedule", {})}
     words = []
-    member = name
+    member = entry.get("stem", name)
     for key, value in point.items():
         part, _, option = key.partition(".")
         own[part] = {**own[part], option: value}
