@@ -69,9 +69,27 @@ rule figure:
         "python -m softmax_bottleneck figure --experiment {wildcards.experiment:q} --log {log:q}"
 
 
+rule claims:
+    input:
+        f"{RESULTS}/records.parquet",
+        published(),
+    output:
+        f"{RESULTS}/claims.json",
+    log:
+        f"results/logs/claims/{STUDY.name}.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        study=STUDY.digest,
+        code=code_of("claims"),
+    shell:
+        "python -m softmax_bottleneck claims --log {log:q}"
+
+
 rule report:
     input:
         f"{RESULTS}/records.parquet",
+        f"{RESULTS}/claims.json",
         expand(f"{RESULTS}/tables/{{experiment}}.csv", experiment=experiments_of("table")),
         expand(
             f"{RESULTS}/figures/{{experiment}}.svg",

@@ -86,6 +86,12 @@ def _figure(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"wrote {figures.make(_study(given), given.experiment)}")
 
 
+def _claims(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import claims
+
+    say(f"wrote {claims.make(_study(given))}")
+
+
 def _report(given: argparse.Namespace, say: steps.Say) -> None:
     from softmax_bottleneck import report
 
@@ -198,6 +204,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "collect": ("all runs' numbers as tidy records", _add_study, _collect),
     "table": ("one table, measured beside published", _add_experiment, _table),
     "figure": ("one figure and its data", _add_experiment, _figure),
+    "claims": ("the paper’s conclusions, judged by the study’s runs", _add_study, _claims),
     "report": ("the study's page, from what is in results/ now", _add_study, _report),
     "summary": ("a small result table, and where the report is", _add_study, _summary),
 }  # fmt: skip
