@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
-from softmax_bottleneck import artefacts, consistency, judging, wordsim
+from softmax_bottleneck import artefacts, consistency, judging, records, wordsim
 from softmax_bottleneck.config import Study
 from softmax_bottleneck.judging import (
     ALPHA,
@@ -57,7 +58,7 @@ from softmax_bottleneck.judging import (
     weakly_correlated,
     why,
 )
-from softmax_bottleneck.records import Records, collect, groups
+from softmax_bottleneck.records import Records, groups
 from softmax_bottleneck.statistics import Summary
 
 
@@ -105,6 +106,17 @@ class Entry:
         }
 
 
+def to_csv(entries: Iterable[Entry]) -> str:
+    """One line per claim and corpus: verdict, reason, numbers in words."""
+    lines = [
+        {**entry.to_json(), "facts": "; ".join(f"{f.what}: {f.text}" for f in entry.judgement.facts)}
+        for entry in entries
+    ]
+    columns = ["id", "dataset", "verdict", "statement", "source", "criterion", "reason", "facts", "left_out"]
+    frame = pd.DataFrame(lines, columns=columns)
+    return records.to_csv(frame.assign(left_out=frame["left_out"].map("; ".join)))
+
+
 # --- the ledger -----------------------------------------------------------------------------------------------------
 def ledger(found: Records) -> list[Entry]:
     """Every claim on every corpus of the records, corpora in the plan's order."""
@@ -129,7 +141,8 @@ def _lacking(view: View, claim: Claim) -> str:
     for pattern in claim.needs:
         planned = view.matching(pattern)
         if not planned:
-            return f"not in this study: {pattern.replace('|', ', ')}"
+            names = pattern.split("|")
+            return f"{'none' if len(names) > 1 else 'no run'} of {', '.join(names)} in this study"
         if not view.with_runs(planned, PPL):
             return f"no finished run of {', '.join(view.label(model) for model in planned)}"
     return ""
@@ -212,7 +225,8 @@ NOISE = re.compile(r"gaussian noise c=(?P<c>[^;]+).*true rank (?P<rank>\d+)")
 def noise_inflates(view: View) -> Judgement:
     """Noise too small to matter raises the Press rank of a matrix of known rank, not its effective ranks (SM 5.3)."""
     rows = view.records.rows
-    rows = rows[(rows["dataset"] == view.dataset) & rows["condition"].str.contains("gaussian noise c=", regex=False)]
+    here = rows["dataset"].isin([view.dataset, "synthetic"])  # the matrix is a corpus's, or drawn
+    rows = rows[here & rows["condition"].str.contains("gaussian noise c=", regex=False)]
     facts, raised, kept = [], 0, 0
     for (condition,), part in groups(rows, "condition"):
         words = NOISE.search(condition)
@@ -225,7 +239,7 @@ def noise_inflates(view: View) -> Judgement:
         raised, kept = raised + inflated, kept + bool(inflated and effective.max() <= true)
         facts.append(_noise_fact(words["c"], true, float(means[RANK]), float(effective.max()), len(part)))
     if not facts:
-        return Judgement(NOT_ENOUGH, "the noise experiment has not been run on this corpus")
+        return Judgement(NOT_ENOUGH, "the noise experiment has not been run")
     verdict = REPRODUCED if raised and kept == raised else NOT_REPRODUCED
     return Judgement(verdict, f"raised by {raised} of {len(facts)} noise levels", tuple(facts))
 
@@ -472,7 +486,7 @@ CLAIMS: tuple[Claim, ...] = (
 # --- step -----------------------------------------------------------------------------------------------------------
 def make(study: Study) -> Path:
     """Write results/<study>/claims.json, the ledger and the published numbers' own consistency, and return its path."""
-    found = collect(study)
+    found = records.collect(study)
     entries = ledger(found)
     facts = {
         "status": "ok",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softmax_bottleneck import artefacts, figures, records, statistics, tables
+from softmax_bottleneck import artefacts, claims, consistency, figures, judging, records, statistics, tables
 from softmax_bottleneck.config import Run, Study
 from softmax_bottleneck.figures import Figure
 from softmax_bottleneck.records import Records
 from softmax_bottleneck.tables import Measured, Table, label
 
 PIXELS_PER_POINT = 4 / 3
+PAPER = "parthiban2021"  # the source whose conclusions are judged
 GAPS_SHOWN = 8  # the rest folds away
 # Chapters in the order of the page: the source of an experiment -> title and what it is.
 SOURCES: Mapping[str, tuple[str, str]] = {
@@ -82,11 +83,16 @@ def build(study: Study) -> Path:
 def page(study: Study, found: Records) -> str:
     """The whole page as HTML."""
     template = tables.environment().get_template("template.html.j2")
+    entries = claims.ledger(found) if any(e.source == PAPER for e in study.experiments) else []
     return template.render(
         study={"name": study.name, "title": study.title, "description": study.description},
         counts=found.counts(),
         summary=summary(found),
-        verdict=verdict(study, found),
+        verdict=verdict(study, found, entries),
+        claims=claims.CLAIMS,
+        ledger=ledger(study, entries),
+        claims_csv=data_address("text/csv", claims.to_csv(entries)),
+        checks=consistency.judge_published() if entries else [],
         gaps=gaps(study, found),
         gaps_shown=GAPS_SHOWN,
         chapters=chapters(study, found),
@@ -135,7 +141,7 @@ def summary(found: Records) -> str:
     return f"{counts['ok']} of {counts['planned']} planned training runs finished and were measured."
 
 
-def verdict(study: Study, found: Records) -> list[tuple[str, list[str]]]:
+def verdict(study: Study, found: Records, entries: Sequence[claims.Entry] = ()) -> list[tuple[str, list[str]]]:
     """For every corpus with results a few sentences computed from the records; they claim nothing else."""
     sections = []
     for name, dataset in study.datasets.items():
@@ -143,7 +149,7 @@ def verdict(study: Study, found: Records) -> list[tuple[str, list[str]]]:
         if scores:
             words = [_perplexity_words(study, found, name, scores), _rank_words(study, found, name)]
             words += [_truth_words(study, found, name, scores)] if dataset.kind == "language" else []
-            words.append(_correlation_words(found, name))
+            words += [_correlation_words(found, name), _claim_words([e for e in entries if e.dataset == name])]
             sections.append((dataset.title, [sentence for sentence in words if sentence]))
     return sections
 
@@ -219,6 +225,26 @@ def _correlation_words(found: Records, dataset: str) -> str:
     return f"Over {result.n} runs the rank and the test perplexity correlate with r = {result.r:+.2f}.".replace(
         "-", "−"
     )
+
+
+def _claim_words(entries: Sequence[claims.Entry]) -> str:
+    """How many of the paper's conclusions came out, and which did not."""
+    if not entries:
+        return ""
+    numbers = claims.counts(entries)
+    parts = ", ".join(f"{number} {name}" for name, number in numbers.items())
+    against = [e.claim.statement for e in entries if e.judgement.verdict == judging.NOT_REPRODUCED]
+    named = f" Not reproduced: {' '.join(against)}" if against else ""
+    return f"Of the paper’s {len(entries)} conclusions here: {parts}.{named}"
+
+
+def ledger(study: Study, entries: Sequence[claims.Entry]) -> list[dict[str, Any]]:
+    """The claims by corpus, ready to print."""
+    parts = []
+    for dataset in dict.fromkeys(entry.dataset for entry in entries):
+        own = [entry for entry in entries if entry.dataset == dataset]
+        parts.append({"title": study.datasets[dataset].title, "entries": own, "counts": claims.counts(own)})
+    return parts
 
 
 def gaps(study: Study, found: Records) -> list[str]:
