@@ -118,10 +118,10 @@ def to_csv(entries: Iterable[Entry]) -> str:
 
 
 # --- the ledger -----------------------------------------------------------------------------------------------------
-def ledger(found: Records) -> list[Entry]:
-    """Every claim on every corpus of the records, corpora in the plan's order."""
+def ledger(found: Records, asked: Sequence[Claim] | None = None) -> list[Entry]:
+    """Every claim (or those `asked`) on every corpus of the records, corpora in the plan's order."""
     datasets = dict.fromkeys(found.states["dataset"])
-    return [_entry(View(found, dataset), claim) for dataset in datasets for claim in CLAIMS]
+    return [_entry(View(found, dataset), claim) for dataset in datasets for claim in asked or CLAIMS]
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, int]:

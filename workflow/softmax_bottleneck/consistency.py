@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,9 +59,10 @@ class Check:
         return asdict(self)
 
 
-def judge_published() -> list[Check]:
+@cache
+def judge_published() -> tuple[Check, ...]:
     """Every derived number of the published tables with its recomputed value, in the order of the paper."""
-    return [check for part in PARTS for check in part()]
+    return tuple(check for part in PARTS for check in part())
 
 
 # --- printed numbers ------------------------------------------------------------------------------------------------
