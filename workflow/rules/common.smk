@@ -7,7 +7,7 @@ sys.path.insert(0, str(WORKFLOW))
 
 from snakemake.exceptions import WorkflowError
 
-from softmax_bottleneck import artefacts, config as settings
+from softmax_bottleneck import artefacts, config as settings, plan
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.fingerprint import fingerprint
 
@@ -42,6 +42,11 @@ def run_file(name):
 def files_of_runs(name):
     """One file of every run the study needs."""
     return [artefacts.run_folder(path).joinpath(name).as_posix() for path in RUNS]
+
+
+def ranks_along_training():
+    """Of the runs that keep their weights on the way, because some experiment shows them."""
+    return [artefacts.run_folder(run.path).joinpath("epochs_rank.json").as_posix() for run in plan.tracked(STUDY)]
 
 
 def tokens_of(dataset):

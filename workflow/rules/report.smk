@@ -19,8 +19,10 @@ rule collect:
     input:
         files_of_runs("done.json"),
         files_of_runs("measure.json"),
+        files_of_runs("topk.json"),
         files_of_runs("rank.json"),
         files_of_runs("wordsim.json"),
+        ranks_along_training(),
         [f"{RESULTS}/synthetic.json"] if any(e.is_synthetic for e in STUDY.experiments) else [],
     output:
         f"{RESULTS}/records.parquet",

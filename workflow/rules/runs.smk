@@ -1,5 +1,6 @@
-# One path per run: train -> measure -> spectrum, word similarity. Declared outputs are small; weights, resume state and
-# the epoch log lie beside done.json undeclared, because Snakemake deletes declared outputs of interrupted jobs.
+# One path per run: train -> measure -> spectrum, word similarity, ranks along training. Declared outputs are small;
+# weights, resume state and the epoch log lie beside done.json undeclared, because Snakemake deletes declared outputs of
+# interrupted jobs.
 
 
 rule check:
@@ -42,6 +43,7 @@ rule measure:
         tokens=tokens_until("measure.json"),
     output:
         run_file("measure.json"),
+        run_file("topk.json"),
     log:
         "results/logs/measure/{run}.log",
     conda:
@@ -51,6 +53,7 @@ rule measure:
         gpu=1,
     params:
         code=code_of("measure"),
+        contexts=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].contexts,
     shell:
         "python -m softmax_bottleneck measure --run {wildcards.run:q} --log {log:q}"
 
@@ -69,8 +72,29 @@ rule spectrum:
         gpu=1,
     params:
         code=code_of("spectrum"),
+        rank_contexts=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].rank_contexts,
     shell:
         "python -m softmax_bottleneck spectrum --run {wildcards.run:q} --log {log:q}"
+
+
+rule trajectory:
+    input:
+        done=run_file("done.json"),
+        tokens=tokens_until("epochs_rank.json"),
+    output:
+        run_file("epochs_rank.json"),
+    log:
+        "results/logs/trajectory/{run}.log",
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: RUNS[wildcards.run].threads
+    resources:
+        gpu=1,
+    params:
+        code=code_of("measure"),
+        rank_contexts=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].rank_contexts,
+    shell:
+        "python -m softmax_bottleneck trajectory --run {wildcards.run:q} --log {log:q}"
 
 
 rule wordsim:

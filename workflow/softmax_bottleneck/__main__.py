@@ -122,6 +122,13 @@ def _rank(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"wrote {page}")
 
 
+def _crate(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import crate
+
+    deposit = crate.Deposit(tuple(given.author), given.licence, frozenset(given.include))
+    say(f"wrote {crate.build(_study(given), deposit, packed=given.zip)}")
+
+
 Add = Callable[[argparse.ArgumentParser], None]
 
 
@@ -138,16 +145,12 @@ def _add_dataset(command: argparse.ArgumentParser) -> None:
 
 
 def _add_run(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
     command.add_argument("--run", required=True, help="<dataset>/<model>/<seed>-<run_id>, as `plan --json` prints it")
 
 
-def _add_study_run(command: argparse.ArgumentParser) -> None:
-    _add_study(command)
-    _add_run(command)
-
-
 def _add_train(command: argparse.ArgumentParser) -> None:
-    _add_study_run(command)
+    _add_run(command)
     command.add_argument("--restart", action="store_true", help="start over although no sound checkpoint is left")
 
 
@@ -159,6 +162,15 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
 def _add_experiment(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
+
+
+def _add_crate(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    add = command.add_argument
+    add("--include", nargs="*", default=[], choices=["weights", "hidden"], help="what is left out otherwise")
+    add("--author", nargs="*", default=[], metavar="NAME", help='who ran it: "Name" or "Name <https://orcid.org/...>"')
+    add("--licence", default="MIT", metavar="SPDX", help="licence of the results (default: MIT, the workflow's)")
+    add("--zip", action="store_true", help="also pack it as one file")
 
 
 def _add_rank(command: argparse.ArgumentParser) -> None:
@@ -193,11 +205,13 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
                  lambda given, say: steps.tokenise(_study(given), given.dataset, say)),
     "train": ("train one run, going on where an earlier call stopped", _add_train,
               lambda given, say: steps.train(_study(given), given.run, say, given.restart)),
-    "measure": ("perplexities of a trained run, hidden states of the test text", _add_run,
-                lambda given, say: steps.measure(given.run, say)),
+    "measure": ("perplexities and predicted words of a trained run, hidden states of the test text", _add_run,
+                lambda given, say: steps.measure(_study(given), given.run, say)),
     "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,
-                 lambda given, say: steps.spectrum(given.run, say)),
-    "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_study_run,
+                 lambda given, say: steps.spectrum(_study(given), given.run, say)),
+    "trajectory": ("ranks along training, of a run that kept its weights on the way", _add_run,
+                   lambda given, say: steps.trajectory(_study(given), given.run, say)),
+    "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_run,
                 lambda given, say: steps.wordsim(_study(given), given.run, say)),
     "synthetic": ("ranks of untrained models", _add_study, lambda given, say: steps.synthetic(_study(given), say)),
     "rank": ("singular values and ranks of a model of your own, from files", _add_rank, _rank),
@@ -206,6 +220,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "figure": ("one figure and its data", _add_experiment, _figure),
     "claims": ("the paper’s conclusions, judged by the study’s runs", _add_study, _claims),
     "report": ("the study's page, from what is in results/ now", _add_study, _report),
+    "crate": ("a finished study as a Workflow Run RO-Crate, to be deposited and cited", _add_crate, _crate),
     "summary": ("a small result table, and where the report is", _add_study, _summary),
 }  # fmt: skip
 

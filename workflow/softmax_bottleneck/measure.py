@@ -1,13 +1,14 @@
-"""What a trained run is measured on: perplexities, hidden states, distance to a known law, log-probability matrix.
+"""What a trained run is measured on: perplexities, predicted words, distance to a known law, log-probability matrix.
 
-Hidden states are computed once; perplexity, rank and distance are then a matrix product away from them.
-Suffixes: T tokens in order, N contexts of one chunk, D context width, V vocabulary.
+Hidden states are computed once; predictions and ranks are then a matrix product away from them.
+Suffixes: T tokens in order, N contexts of one chunk, L rows and B columns of a batched text, D context width, V
+vocabulary, K pieces of a function.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from softmax_bottleneck.corpus import Corpus, batchify, unigram_perplexity
+from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.model import LanguageModel
-from softmax_bottleneck.spectrum import Spectrum, factored_singular_values, gram_singular_values, log_normalisers
+from softmax_bottleneck.spectrum import Spectrum, factored_singular_values, log_normalisers, nested_singular_values
+from softmax_bottleneck.topk import SHOWN_WORDS, TopWords
 
 CHUNK_BYTES = 64 << 20  # of one chunk of log-probabilities
-SEGMENT = 4096  # tokens of one pass through the body; the state is carried, so the length changes no number
+SEGMENT = 4096  # time steps of one pass through the body; the state is carried, so the length changes no number
+GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
 
 
 @dataclass(frozen=True)
@@ -32,22 +36,26 @@ class Contexts:
 
 
 @torch.no_grad()
-def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], batch_size: int = 1) -> Contexts:
-    """Hidden states of a text in evaluation mode, state carried through from zero.
+def body_segments(model: LanguageModel, ids_T: NDArray[np.int32], streams: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Hidden states [T, B, D] of a text cut into streams, and the tokens [T, B] that follow, some time steps at once.
 
-    With batch_size 1 (the published test setting) contexts are in the order of the text, T - 1 of them. With more, the
-    text is cut into that many streams (SPEC: batching) and the contexts of all streams are returned.
+    In evaluation mode, state carried through from zero.
     """
     model.eval()
-    ids_LB = torch.from_numpy(batchify(ids_T, batch_size).astype(np.int64)).to(model.head.decoder.weight.device)
-    state = model.body.initial_state(batch_size)
-    pieces = []
+    ids_LB = torch.from_numpy(batchify(ids_T, streams).astype(np.int64)).to(model.head.decoder.weight.device)
+    state = model.initial_state(streams)
     for start in range(0, len(ids_LB) - 1, SEGMENT):
-        out = model.body(ids_LB[start : min(start + SEGMENT, len(ids_LB) - 1)], state)
+        stop = min(start + SEGMENT, len(ids_LB) - 1)
+        out = model(ids_LB[start:stop], state)
         state = out.state
-        pieces.append(out.dropped_TBD)
-    hidden_LBD = torch.cat(pieces)
-    return Contexts(hidden_LBD.flatten(0, 1), ids_LB[1:].flatten())
+        yield out.dropped_TBD, ids_LB[start + 1 : stop + 1]
+
+
+def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32]) -> Contexts:
+    """Hidden states of a text read as one stream (the published test setting): T - 1 contexts in the text's order."""
+    segments = list(body_segments(model, ids_T, 1))
+    hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
+    return Contexts(hidden_TD, targets_T)
 
 
 @torch.no_grad()
@@ -60,32 +68,89 @@ def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor, chunk_bytes:
         yield model.head.log_probs(chunk_ND)
 
 
+@dataclass(frozen=True)
+class Predictions:
+    """What a model predicts at every context of a text, from one pass over its log-probabilities.
+
+    Attributes:
+        log_p_T: log-probability of the true word, nats, float64.
+        true_rank_T: its place among all words by probability, from 1; of equally probable ones the smaller id is first.
+        top: row -> the most probable words there, for the rows asked for.
+        kl_T: KL(P* || Q) in nats where the law P* is known, else None.
+    """
+
+    log_p_T: NDArray[np.float64]
+    true_rank_T: NDArray[np.int64]
+    top: dict[int, TopWords]
+    kl_T: NDArray[np.float64] | None
+
+
+KlNats = Callable[[NDArray[np.float32], int], NDArray[np.float64]]
+
+
 @torch.no_grad()
-def target_log_probs(model: LanguageModel, contexts: Contexts) -> NDArray[np.float64]:
-    """Log-probability of every target, float64 [T]; rows that do not sum to one are an error."""
-    found = []
-    start = 0
+def predict(
+    model: LanguageModel, contexts: Contexts, rows: Collection[int] = (), kl: KlNats | None = None
+) -> Predictions:
+    """Go once through the log-probabilities of all contexts; rows that do not sum to one are an error.
+
+    Args:
+        model: in evaluation mode afterwards.
+        contexts: of the text.
+        rows: whose most probable words are wanted.
+        kl: gives KL(P* || Q) in nats for each row of log-probabilities [N, V], of which the first is row `start`.
+    """
+    log_p_T: list[Tensor] = []
+    true_rank_T: list[Tensor] = []
+    kl_T: list[NDArray[np.float64]] = []
+    top: dict[int, TopWords] = {}
     tolerance = 1e-4 + model.head.decoder.out_features * float(getattr(model.head, "probability_floor", 0.0))
+    start = 0
     for log_p_NV in log_probability_chunks(model, contexts.hidden):
         _refuse_unnormalised(log_p_NV, tolerance)
-        targets_N = contexts.targets[start : start + len(log_p_NV)]
-        found.append(log_p_NV.gather(1, targets_N[:, None])[:, 0].double())
+        targets_N1 = contexts.targets[start : start + len(log_p_NV), None]
+        log_p_T.append(log_p_NV.gather(1, targets_N1)[:, 0])
+        true_rank_T.append(_rank_of(log_p_NV, targets_N1))
+        for row in (row for row in rows if start <= row < start + len(log_p_NV)):
+            top[row] = _top_words(log_p_NV[row - start], int(true_rank_T[-1][row - start]))
+        if kl is not None:
+            kl_T.append(kl(log_p_NV.cpu().numpy(), start))
         start += len(log_p_NV)
-    return torch.cat(found).cpu().numpy()
+    return Predictions(
+        torch.cat(log_p_T).double().cpu().numpy(),
+        torch.cat(true_rank_T).cpu().numpy(),
+        top,
+        np.concatenate(kl_T) if kl_T else None,
+    )
 
 
-@torch.no_grad()
-def losses(model: LanguageModel, contexts: Contexts) -> NDArray[np.float64]:
-    """Loss of every target in nats, float64 [T], by the head's fused loss: no row of log-probabilities is made."""
-    model.eval()
-    pairs = zip(contexts.hidden.split(SEGMENT), contexts.targets.split(SEGMENT), strict=True)
-    return torch.cat([model.head.nll(hidden_ND, targets_N).double() for hidden_ND, targets_N in pairs]).cpu().numpy()
+def _rank_of(log_p_NV: Tensor, targets_N1: Tensor) -> Tensor:
+    log_p_N1 = log_p_NV.gather(1, targets_N1)
+    ids_V = torch.arange(log_p_NV.shape[1], device=log_p_NV.device)
+    before_NV = (log_p_NV > log_p_N1).logical_or_((log_p_NV == log_p_N1).logical_and_(ids_V < targets_N1))
+    return 1 + before_NV.sum(1)
+
+
+def _top_words(log_p_V: Tensor, true_rank: int) -> TopWords:
+    log_p, ids = log_p_V.sort(descending=True, stable=True)
+    return TopWords(ids[:SHOWN_WORDS].cpu().numpy(), log_p[:SHOWN_WORDS].double().cpu().numpy(), true_rank)
 
 
 def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
-    worst = log_p_NV.double().logsumexp(1).abs().max().item()
+    worst = log_p_NV.logsumexp(1).abs().max().item()
     if not worst < tolerance:
         raise ValueError(f"probabilities do not sum to one: log of a row's sum is {worst:.2e} (limit {tolerance:.0e})")
+
+
+@torch.no_grad()
+def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int) -> NDArray[np.float64]:
+    """Loss of every token of a text but the streams' first ones, nats, float64, by the head's fused loss.
+
+    Neither a row of log-probabilities nor the hidden states of the text are kept.
+    """
+    segments = body_segments(model, ids_T, streams)
+    found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
+    return torch.cat(found).cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -106,37 +171,68 @@ def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities
     return Perplexities(math.exp(total_nats / (len(log_p_T) + streams)), math.exp(total_nats / len(log_p_T)))
 
 
-def evaluate(model: LanguageModel, corpus: Corpus, eval_batch_size: int) -> tuple[dict[str, float], Contexts]:
-    """Perplexities on all splits, and the contexts of the test text (batch size 1, as published)."""
-    contexts = hidden_states(model, corpus.test)
-    test = perplexities(target_log_probs(model, contexts))
-    metrics = {"test_ppl": test.published, "test_ppl_sound": test.sound}
-    for split, ids_T in (("valid", corpus.valid), ("train", corpus.train)):
-        found = perplexities(-losses(model, hidden_states(model, ids_T, eval_batch_size)), eval_batch_size)
-        metrics |= {f"{split}_ppl_sound": found.sound} | ({"valid_ppl": found.published} if split == "valid" else {})
-    return metrics | {"unigram_ppl": unigram_perplexity(corpus)}, contexts
+def perplexity_metrics(
+    model: LanguageModel, corpus: Corpus, log_p_T: NDArray[np.float64], streams: int
+) -> dict[str, float]:
+    """Perplexities of all splits; of the test text by what was predicted, of the others read as parallel streams."""
+    test = perplexities(log_p_T)
+    valid = perplexities(-losses(model, corpus.valid, streams), streams)
+    train = perplexities(-losses(model, corpus.train, streams), streams)
+    return {
+        "test_ppl": test.published,
+        "test_ppl_sound": test.sound,
+        "valid_ppl": valid.published,
+        "valid_ppl_sound": valid.sound,
+        "train_ppl_sound": train.sound,
+        "unigram_ppl": unigram_perplexity(corpus),
+    }
 
 
-def distance_to_law(
-    model: LanguageModel, hidden_TD: Tensor, kl_nats: Callable[[NDArray[np.float32], int], NDArray[np.float64]]
-) -> float:
-    """Mean KL(P* || Q) in nats over all contexts; `kl_nats(log_q_NV, start)` gives it for each from `start` on."""
-    parts: list[NDArray[np.float64]] = []
-    start = 0
-    for log_q_NV in log_probability_chunks(model, hidden_TD):
-        parts.append(kl_nats(log_q_NV.cpu().numpy(), start))
-        start += len(log_q_NV)
-    return math.fsum(np.concatenate(parts)) / start
-
-
+# --- spectra --------------------------------------------------------------------------------------------------------
 @torch.no_grad()
-def spectrum(model: LanguageModel, hidden_TD: NDArray[np.float32]) -> Spectrum:
-    """Singular values of the log-probability matrix over all contexts: from its factors where the head is log-linear."""
+def spectra(
+    model: LanguageModel, hidden_TD: NDArray[np.float32], first_rows: int | None = None
+) -> tuple[Spectrum | None, Spectrum]:
+    """Singular values of the log-probability matrix over the first contexts and over all of them.
+
+    From the factors where the head is log-linear. The first is None where `first_rows` is, and where there are no more
+    contexts than that.
+    """
     model.eval()
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
     if not model.head.is_log_linear:
         chunks = (log_p_NV.cpu().numpy() for log_p_NV in log_probability_chunks(model, hidden))
-        return gram_singular_values(chunks, model.head.decoder.out_features)
+        return nested_singular_values(chunks, model.head.decoder.out_features, first_rows)
     weight_VD, bias_V = (tensor.cpu().numpy() for tensor in (model.head.decoder.weight, model.head.decoder.bias))
     contexts_ND = model.head.contexts(hidden).cpu().numpy()
-    return factored_singular_values(contexts_ND, weight_VD, bias_V, log_normalisers(contexts_ND, weight_VD, bias_V))
+    log_z_N = log_normalisers(contexts_ND, weight_VD, bias_V)
+    whole = factored_singular_values(contexts_ND, weight_VD, bias_V, log_z_N)
+    if first_rows is None or first_rows >= len(contexts_ND):
+        return None, whole
+    return factored_singular_values(contexts_ND[:first_rows], weight_VD, bias_V, log_z_N[:first_rows]), whole
+
+
+# --- learned functions ----------------------------------------------------------------------------------------------
+def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
+    """The function of a PLIF head, or of a mixture's components; None where there is none."""
+    return next((module for module in model.head.modules() if isinstance(module, PiecewiseLinear)), None)
+
+
+@torch.no_grad()
+def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, float]:
+    """Mean, standard deviation and extremes of all slopes (Ganea et al. 2019, Table 2), names ending in `suffix`."""
+    slope_K = function.table()[:, 0].double()
+    found = {"mean": slope_K.mean(), "std": slope_K.std(correction=0), "min": slope_K.min(), "max": slope_K.max()}
+    return {f"slope_{name}{suffix}": float(value) for name, value in found.items()}
+
+
+@torch.no_grad()
+def function_curves(trained: PiecewiseLinear, initial: PiecewiseLinear) -> dict[str, list[float]]:
+    """Both functions on an even grid over their knots, for a figure: `logit`, `trained`, `initial`."""
+    logit_G = torch.linspace(-trained.bound, trained.bound, GRID, dtype=torch.float64)
+    curves = {
+        "logit": logit_G,
+        "trained": trained(logit_G.to(trained.raw_slope)),
+        "initial": initial(logit_G.to(initial.raw_slope)),
+    }
+    return {name: [round(value, 4) for value in curve_G.tolist()] for name, curve_G in curves.items()}

@@ -48,6 +48,13 @@ def _size_of_files(dataset: Dataset) -> Size:
     return Size({split: len(tokens) for split, tokens in splits.items()}, len(words))
 
 
+def tracked(study: Study) -> tuple[Run, ...]:
+    """Runs whose weights are kept at some epochs: those of experiments with the option `snapshots`."""
+    asking = [experiment for experiment in study.experiments if experiment.options.get("snapshots")]
+    paths = {run.path for experiment in asking for run in study.runs_of(experiment)}
+    return tuple(run for run in study.needed if run.path in paths)
+
+
 def is_done(run: Run) -> bool:
     """Whether training has ended (also as diverged)."""
     return (artefacts.run_folder(run.path) / "done.json").exists()

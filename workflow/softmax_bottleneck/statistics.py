@@ -136,6 +136,21 @@ def format_p(p: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+# --- shares ---------------------------------------------------------------------------------------------------------
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """Interval of a binomial share at LEVEL by Wilson's score (J. Am. Stat. Assoc. 22, 1927); within [0, 1].
+
+    Raises:
+        DataError: there are no trials, or not 0 <= successes <= n.
+    """
+    if not (n > 0 and 0 <= successes <= n):
+        raise DataError(f"{successes} of {n} is no share: expected at least one trial and at most as many successes")
+    z2 = float(stats.norm.isf((1 - LEVEL) / 2)) ** 2
+    centre = (successes + z2 / 2) / (n + z2)
+    half = math.sqrt(z2 * (successes * (n - successes) / n + z2 / 4)) / (n + z2)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
 # --- correlations ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Correlation:

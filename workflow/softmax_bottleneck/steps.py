@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +20,15 @@ from softmax_bottleneck import artefacts, plan
 from softmax_bottleneck.config import Dataset, Run, Study, load_dataset
 
 if TYPE_CHECKING:
+    from softmax_bottleneck import topk
     from softmax_bottleneck.corpus import Corpus
+    from softmax_bottleneck.language import Language
     from softmax_bottleneck.model import LanguageModel
+    from softmax_bottleneck.spectrum import Spectrum
 
 Say = Callable[[str], None]
 OWN_BENCHMARK = "self"
+PUBLISHED = artefacts.ROOT / "report" / "published"
 
 
 def dataset_of(study: Study, name: str) -> Dataset:
@@ -87,7 +93,8 @@ def train(study: Study, path: str, say: Say, restart: bool = False) -> None:
     run = study.run(path)
     tokens = corpus.load(artefacts.tokens_folder(run.dataset))
     show = progress.printer(_Lines(say))
-    training.train(run, tokens, artefacts.run_folder(path), progress=show, restart=restart)
+    snapshots = path in {tracked.path for tracked in plan.tracked(study)}
+    training.train(run, tokens, artefacts.run_folder(path), progress=show, restart=restart, snapshots=snapshots)
 
 
 class _Lines(io.StringIO):
@@ -113,67 +120,115 @@ def _run_id(path: str) -> str:
     return path.rpartition("-")[2]
 
 
-def _load(run: Run, path: str) -> tuple[LanguageModel, Corpus]:
-    import torch
-
-    from softmax_bottleneck import corpus
+@contextmanager
+def _loaded(run: Run, path: str) -> Iterator[LanguageModel]:
+    """The best weights of a run on its device, with its threads and determinism while inside."""
     from softmax_bottleneck import train as training
 
-    torch.set_num_threads(run.threads)
-    model, _ = training.load_model(artefacts.run_folder(path))
-    return model, corpus.load(artefacts.tokens_folder(run.dataset))
+    device = training.choose_device(run.device)
+    with training.numerics(run, device):
+        yield training.load_model(artefacts.run_folder(path), device)[0]
 
 
-def measure(path: str, say: Say) -> None:
-    """Perplexities of a trained run and the hidden states of the test text."""
+def measure(study: Study, path: str, say: Say) -> None:
+    """Perplexities and predicted words of a trained run, and the hidden states of the test text."""
     folder = artefacts.run_folder(path)
     run, done = _trained(path)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
     if done["status"] != "ok":
-        _write_unusable(folder / "measure.json", done, parents)
+        for name in ("topk.json", "measure.json"):
+            _write_unusable(folder / name, done, parents)
         return
+    from softmax_bottleneck import corpus, topk
     from softmax_bottleneck import measure as measuring
 
     started = time.monotonic()
-    model, tokens = _load(run, path)
-    metrics, contexts = measuring.evaluate(model, tokens, run.schedule.eval_batch_size)
-    metrics |= {"params_m": done["parameters"] / 1e6, "train_ppl": done["train_ppl"]}
+    tokens = corpus.load(artefacts.tokens_folder(run.dataset))
+    places, law = _places(study, run.dataset, tokens), _law_of(run, tokens)
+    with _loaded(run, path) as model:
+        contexts = measuring.hidden_states(model, tokens.test)
+        found = measuring.predict(model, contexts, [place.index - 1 for place in places], law.kl_nats if law else None)
+        metrics = measuring.perplexity_metrics(model, tokens, found.log_p_T, run.schedule.eval_batch_size)
+        slopes, curves = _learned_function(run, model)
+    metrics |= slopes | {"params_m": done["parameters"] / 1e6, "train_ppl": done["train_ppl"]}
     metrics["sec_per_epoch"] = done["timing"]["seconds_per_epoch"]
-    metrics |= _truth_metrics(run, model, contexts, tokens.words)
+    metrics |= law.metrics(found.kl_T) if law and found.kl_T is not None else {}
     hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
     parents["hidden.npz"] = artefacts.write_npz(folder / "hidden.npz", **hidden)
-    facts = {"status": "ok", "metrics": metrics, "provenance": artefacts.provenance(parents, run_id=_run_id(path))}
-    artefacts.write_json(folder / "measure.json", facts)
+    usual = {"status": "ok", "provenance": artefacts.provenance(parents, run_id=_run_id(path))}
+    shown = [topk.describe(place, found.top[place.index - 1], tokens) for place in places]
+    artefacts.write_json(folder / "topk.json", usual | {"contexts": shown, "hits": topk.hit_rates(found.true_rank_T)})
+    artefacts.write_json(folder / "measure.json", usual | {"metrics": metrics} | curves)
     say(f"{path}: test perplexity {metrics['test_ppl']:.2f} ({time.monotonic() - started:.0f} s)")
 
 
-def _truth_metrics(run: Run, model: LanguageModel, contexts: Any, words: tuple[str, ...]) -> dict[str, float]:
-    """Distance to the law where it is known: KL(P*||Q), the best perplexity there can be, the true rank."""
-    from softmax_bottleneck import language
+def _places(study: Study, name: str, tokens: Corpus) -> tuple[topk.Place, ...]:
+    """The places whose most probable words are shown: the published ones of its text, or a sample."""
+    from softmax_bottleneck import topk
+
+    dataset = dataset_of(study, name)
+    named = dataset.contexts or (dataset.base and dataset_of(study, dataset.base).contexts)
+    if not named:
+        return topk.sampled_places(tokens)
+    places = topk.published_places(PUBLISHED / named)
+    topk.check_places(places, tokens)
+    return places
+
+
+def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
+    """Slopes of a PLIF head after training and as its seed drew them, and both functions; empty for other heads."""
     from softmax_bottleneck import measure as measuring
+    from softmax_bottleneck import model as models
+
+    trained = measuring.piecewise_linear(model)
+    if trained is None:
+        return {}, {}
+    initial = measuring.piecewise_linear(models.build(run, model.head.decoder.out_features))
+    assert initial is not None  # the same head
+    slopes = measuring.slope_metrics(trained) | measuring.slope_metrics(initial, "_init")
+    return slopes, {"function": measuring.function_curves(trained, initial)}
+
+
+@dataclass(frozen=True)
+class _Law:
+    """The law a test text was sampled from, and its state before every predicted word."""
+
+    language: Language
+    states_T: NDArray[np.integer[Any]]
+    words: tuple[str, ...]
+
+    def kl_nats(self, log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
+        """KL(P* || Q) in nats of the contexts from `start` on."""
+        return self.language.kl_nats(log_q_NV, self.states_T[start : start + len(log_q_NV)], self.words)
+
+    def metrics(self, kl_T: NDArray[np.float64]) -> dict[str, float]:
+        """Mean distance to the law, the best perplexity there can be, the true rank."""
+        kl = float(kl_T.mean())
+        bound = float(np.exp(self.language.context_entropy_nats(self.states_T).mean()))
+        return {
+            "kl_truth_nats": kl,
+            "excess_ppl": float(np.exp(np.log(bound) + kl)) - bound,
+            "entropy_ppl": bound,
+            "entropy_rate_ppl": float(np.exp(self.language.entropy_nats)),
+            "rank_truth": float(self.language.rank),
+        }
+
+
+def _law_of(run: Run, tokens: Corpus) -> _Law | None:
+    from softmax_bottleneck import language
 
     folder = artefacts.corpus_folder(run.dataset)
     if not (folder / language.TRUTH_FILE).exists():
-        return {}
+        return None
     truth = language.load_truth(folder)
-    states_T = truth.states["test"][1:]
-
-    def kl_nats(log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
-        return truth.language.kl_nats(log_q_NV, states_T[start : start + len(log_q_NV)], words)
-
-    kl = measuring.distance_to_law(model, contexts.hidden, kl_nats)
-    bound = float(np.exp(truth.language.context_entropy_nats(states_T).mean()))
-    return {
-        "kl_truth_nats": kl,
-        "excess_ppl": float(np.exp(np.log(bound) + kl)) - bound,
-        "entropy_ppl": bound,
-        "entropy_rate_ppl": float(np.exp(truth.language.entropy_nats)),
-        "rank_truth": float(truth.language.rank),
-    }
+    return _Law(truth.language, truth.states["test"][1:], tokens.words)
 
 
-def spectrum(path: str, say: Say) -> None:
-    """Singular values and ranks of the test text's log-probability matrix."""
+def spectrum(study: Study, path: str, say: Say) -> None:
+    """Singular values and ranks of the test text's log-probability matrix.
+
+    Where a dataset declares `rank_contexts`, the ranks are those of that many contexts, and `<rank>_all` of all.
+    """
     folder = artefacts.run_folder(path)
     run, done = _trained(path)
     parents = {"measure.json": artefacts.sha256_file(folder / "measure.json")}
@@ -181,19 +236,60 @@ def spectrum(path: str, say: Say) -> None:
         _write_unusable(folder / "rank.json", done, parents)
         return
     from softmax_bottleneck import measure as measuring
-    from softmax_bottleneck import spectrum as spectra
 
     started = time.monotonic()
-    model, _ = _load(run, path)
-    hidden = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
-    found = measuring.spectrum(model, hidden)
-    parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", singular_values=found.with_zeros())
-    report = spectra.rank_report(found)
-    metrics = report.metrics()
-    facts = {"status": "ok", "metrics": metrics, **{k: v for k, v in report.to_json().items() if k not in metrics}}
+    hidden_TD = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
+    with _loaded(run, path) as model:
+        first, whole = measuring.spectra(model, hidden_TD, dataset_of(study, run.dataset).rank_contexts)
+    sigma = {"singular_values": (first or whole).with_zeros()}
+    facts = _rank_facts(first or whole)
+    if first:
+        sigma["singular_values_all"] = whole.with_zeros()
+        facts["all"] = _rank_facts(whole)
+        facts["metrics"] |= {f"{name}_all": rank for name, rank in facts["all"].pop("metrics").items()}
+    parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", **sigma)
     block = artefacts.provenance(parents, run_id=_run_id(path))
-    artefacts.write_json(folder / "rank.json", facts | {"provenance": block})
-    say(f"{path}: Press rank {report.press.rank} of {found.n} columns ({time.monotonic() - started:.0f} s)")
+    artefacts.write_json(folder / "rank.json", facts | {"status": "ok", "provenance": block})
+    took = f"{time.monotonic() - started:.0f} s"
+    say(f"{path}: Press rank {facts['metrics']['rank_press']} of {whole.n} columns ({took})")
+
+
+def _rank_facts(found: Spectrum) -> dict[str, Any]:
+    """Ranks as `metrics`, and what they depend on."""
+    from softmax_bottleneck.spectrum import rank_report
+
+    report = rank_report(found)
+    metrics = report.metrics()
+    return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
+
+
+def trajectory(study: Study, path: str, say: Say) -> None:
+    """Ranks along training: untrained, at the epochs whose weights were kept, and at the best one."""
+    folder = artefacts.run_folder(path)
+    run, done = _trained(path)
+    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
+    if done["status"] != "ok":
+        _write_unusable(folder / "epochs_rank.json", done, parents)
+        return
+    from softmax_bottleneck import corpus
+    from softmax_bottleneck import measure as measuring
+    from softmax_bottleneck import train as training
+
+    started, rows = time.monotonic(), []
+    test_T = corpus.load(artefacts.tokens_folder(run.dataset)).test
+    limit = dataset_of(study, run.dataset).rank_contexts
+    device = training.choose_device(run.device)
+    with training.numerics(run, device):
+        for row, model in training.models_along_training(folder, device):
+            contexts = measuring.hidden_states(model, test_T[: limit + 1 if limit else None])
+            _, found = measuring.spectra(model, contexts.hidden.cpu().numpy())
+            kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")}
+            rows.append(kept | {"best": row["epoch"] == done["best_epoch"]} | _rank_facts(found)["metrics"])
+    reason = "" if training.has_snapshots(folder) else "trained without keeping weights on the way"
+    facts = {"status": "ok", "rows": rows, "reason": reason}
+    block = artefacts.provenance(parents, run_id=_run_id(path))
+    artefacts.write_json(folder / "epochs_rank.json", facts | {"provenance": block})
+    say(f"{path}: ranks at {len(rows)} moments of training ({time.monotonic() - started:.0f} s)")
 
 
 def wordsim(study: Study, path: str, say: Say) -> None:
@@ -242,10 +338,10 @@ def _write_unusable(path: Path, done: dict[str, Any], parents: dict[str, str]) -
 
 # --- studies --------------------------------------------------------------------------------------------------------
 def synthetic(study: Study, say: Say) -> None:
-    """Numbers of the experiments that train nothing on text: ranks of untrained models (Merity 2017)."""
+    """Numbers of the experiments that train nothing: untrained models (Merity 2017), noise and rounding (SM 5)."""
     from softmax_bottleneck import synthetic as drawing
 
     chosen = [experiment for experiment in study.experiments if experiment.is_synthetic]
-    rows = [row for experiment in chosen for row in drawing.rows(experiment.options["synthetic"], say)]
+    rows = [row for experiment in chosen for row in drawing.rows(experiment.options, say)]
     facts = {"status": "ok", "rows": rows, "provenance": artefacts.provenance()}
     artefacts.write_json(artefacts.study_folder(study.name) / "synthetic.json", facts)

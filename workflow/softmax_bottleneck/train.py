@@ -13,7 +13,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from softmax_bottleneck import artefacts
 from softmax_bottleneck import model as models
 from softmax_bottleneck.checkpoint import NAMES as RESUME_NAMES
 from softmax_bottleneck.checkpoint import Checkpointer
-from softmax_bottleneck.config import Run
+from softmax_bottleneck.config import Run, Schedule
 from softmax_bottleneck.corpus import Corpus
 from softmax_bottleneck.errors import DataError, UserError
 from softmax_bottleneck.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.lease import Lease
+from softmax_bottleneck.optim import ASGD
 from softmax_bottleneck.progress import Progress
 from softmax_bottleneck.trainer import DivergedError, Trainer, perplexity
 
@@ -37,6 +38,19 @@ OUTCOME_FILE = "outcome.json"  # same content as done.json; the workflow engine 
 SAVE_INTERVAL_S = 300.0
 SAVE_SHARE = 0.05  # of the time at most goes into saving when epochs are short
 TICK_S = 5.0  # between signs of life (lease, progress)
+SNAPSHOT_FOLDER = "snapshots"
+SNAPSHOTS = 7  # of the weights along training, where they are asked for; the end of plain SGD is kept besides
+
+
+def snapshot_epochs(schedule: Schedule) -> frozenset[int]:
+    """Epochs whose weights tell how training goes: the first and the last, and evenly on a log scale between them."""
+    powers = [index / (SNAPSHOTS - 1) for index in range(SNAPSHOTS)]
+    return frozenset(round(schedule.epochs**power) for power in powers)
+
+
+def snapshot_file(folder: Path, epoch: int) -> Path:
+    """Where the weights of an epoch are kept."""
+    return folder / SNAPSHOT_FOLDER / f"epoch-{epoch:05d}.safetensors"
 
 
 # --- a run in its folder --------------------------------------------------------------------------------------------
@@ -51,9 +65,10 @@ class Session:
         stop: Stop,
         show: Callable[[Progress], None] | None,
         save_interval_s: float,
+        snapshots: bool,
     ) -> None:
         self.trainer, self.folder, self.lease, self.stop, self.show = trainer, folder, lease, stop, show
-        self.save_interval_s = save_interval_s
+        self.save_interval_s, self.snapshots = save_interval_s, snapshots
         self.checkpointer = Checkpointer(folder, identity(trainer.run, trainer.vocabulary_size))
         self.history: list[dict[str, Any]] = []  # one entry per process that worked on this run
         self.before_s = 0.0  # wall time of earlier sessions
@@ -102,12 +117,30 @@ class Session:
     def _end_epoch(self) -> None:
         row = self.trainer.end_epoch(self._epoch_s(), self._tick)
         self._log(row)
+        if self.snapshots:
+            self._keep_weights(row)
         self.epoch_started, self.epoch_before_s = time.monotonic(), 0.0
         self._report(row)
         due = time.monotonic() - self.saved >= min(self.save_interval_s, self.save_cost_s / SAVE_SHARE)
         if due or self.trainer.finished:
             self.save()
         self._leave_if_asked()
+
+    def _keep_weights(self, row: dict[str, Any]) -> None:
+        """Write the weights that were validated in this row, if its epoch is one to keep.
+
+        Before the resume state of the epoch's end: whoever resumes from there finds them, and whoever resumes from
+        earlier writes the same bits again.
+        """
+        trainer = self.trainer
+        if row["epoch"] not in {*snapshot_epochs(trainer.schedule), trainer.switch_epoch}:
+            return
+        self.lease.check()
+        optimiser = trainer.optimiser
+        averaging = row["phase"] == "asgd"  # false at the switch, when the optimiser is new and has no averages
+        with optimiser.swapped() if averaging and isinstance(optimiser, ASGD) else nullcontext():
+            data = _stored(models.weights(trainer.model))
+        artefacts.write_bytes(snapshot_file(self.folder, row["epoch"]), data)
 
     def _epoch_s(self) -> float:
         return self.epoch_before_s + time.monotonic() - self.epoch_started
@@ -177,9 +210,7 @@ class Session:
         trainer, wall_s = self.trainer, self.before_s + time.monotonic() - self.started
         model_sha256 = None
         if trainer.best is not None:
-            tensors = {name: tensor.cpu().contiguous() for name, tensor in trainer.best.weights.items()}
-            data = safetensors.torch.save(tensors)
-            model_sha256 = artefacts.write_bytes(self.folder / MODEL_FILE, data)
+            model_sha256 = artefacts.write_bytes(self.folder / MODEL_FILE, _stored(trainer.best.weights))
         outcome = outcome_of(trainer, reason, model_sha256)
         epoch_s = [row["wall_s"] for row in trainer.rows]
         outcome["timing"] = {
@@ -199,6 +230,10 @@ class Session:
         artefacts.write_json(self.folder / DONE_FILE, outcome)
         self.checkpointer.clear()
         return outcome
+
+
+def _stored(weights: dict[str, torch.Tensor]) -> bytes:
+    return safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
 
 
 def outcome_of(trainer: Trainer, reason: str | None, model_sha256: str | None) -> dict[str, Any]:
@@ -250,6 +285,7 @@ def train(
     max_wall_s: float | None = None,
     restart: bool = False,
     save_interval_s: float = SAVE_INTERVAL_S,
+    snapshots: bool = False,
 ) -> dict[str, Any]:
     """Train a run to its end in `folder`, from its resume state if there is one; the content of done.json.
 
@@ -264,6 +300,7 @@ def train(
         restart: drop whatever the folder holds and begin anew (recorded in the provenance).
         save_interval_s: longest time between resume states; also saved at the end of an epoch, unless epochs are so
             short that saving would take a noticeable share of the time.
+        snapshots: keep the weights of `snapshot_epochs` and of the end of plain SGD in `snapshots/`.
 
     Raises:
         UserError: no such device, too little text or memory, resume states damaged or of another run.
@@ -281,7 +318,7 @@ def train(
         if done is not None:
             return done
         artefacts.write_json(folder / RUN_FILE, run.to_json())
-        session = Session(Trainer(run, corpus, device), folder, lease, stop, progress, save_interval_s)
+        session = Session(Trainer(run, corpus, device), folder, lease, stop, progress, save_interval_s, snapshots)
         session.resume()
         reason = session.work()
         return session.finish(reason, restart)
@@ -320,9 +357,14 @@ def _model_sha256(folder: Path) -> str | None:
 
 
 def _clear(folder: Path) -> None:
-    for name in (DONE_FILE, OUTCOME_FILE, MODEL_FILE, EPOCHS_FILE, RUN_FILE, *RESUME_NAMES):
-        (folder / name).unlink(missing_ok=True)
-        artefacts.sidecar(folder / name).unlink(missing_ok=True)
+    named = [folder / name for name in (DONE_FILE, OUTCOME_FILE, MODEL_FILE, EPOCHS_FILE, RUN_FILE, *RESUME_NAMES)]
+    for path in (*named, *_snapshots(folder)):
+        path.unlink(missing_ok=True)
+        artefacts.sidecar(path).unlink(missing_ok=True)
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    return sorted((folder / SNAPSHOT_FOLDER).glob("epoch-*.safetensors"))
 
 
 def choose_device(name: str) -> torch.device:
@@ -366,6 +408,30 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[models
     model = models.build(run, len(tensors[models.DECODER]), device)
     models.load_weights(model, tensors)
     return model.eval(), run
+
+
+def has_snapshots(folder: Path) -> bool:
+    """Whether weights of some epochs were kept along training."""
+    return bool(_snapshots(folder))
+
+
+def models_along_training(
+    folder: Path, device: torch.device | str = "cpu"
+) -> Iterator[tuple[dict[str, Any], models.LanguageModel]]:
+    """The model of a finished run as it was drawn, at the epochs kept and at its best one, in evaluation mode.
+
+    Each comes with its line of the epoch log (of the untrained one: epoch 0, phase "untrained"). It is the same model
+    with other weights every time. DataError where a file is missing or damaged.
+    """
+    run, done = (artefacts.read_json(folder / name) for name in (RUN_FILE, DONE_FILE))
+    files = {done["best_epoch"]: folder / MODEL_FILE} | {int(path.stem[6:]): path for path in _snapshots(folder)}
+    best = safetensors.torch.load(artefacts.read_bytes(folder / MODEL_FILE))
+    model = models.build(Run.from_json(run), len(best[models.DECODER]), device).eval()
+    yield {"epoch": 0, "phase": "untrained"}, model
+    for row in artefacts.read_lines(folder / EPOCHS_FILE):
+        if row["epoch"] in files:
+            models.load_weights(model, safetensors.torch.load(artefacts.read_bytes(files[row["epoch"]])))
+            yield row, model
 
 
 def result_hash(folder: Path) -> str:

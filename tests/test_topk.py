@@ -1,0 +1,114 @@
+"""Chosen places, their top words and hit rates, against the published contexts and textbook numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from softmax_bottleneck import corpus, topk
+from softmax_bottleneck.artefacts import ROOT
+from softmax_bottleneck.corpus import Corpus
+from softmax_bottleneck.errors import DataError
+from softmax_bottleneck.statistics import wilson
+
+CONTEXTS = ROOT / "report" / "published" / "parthiban2021_sm_table2_contexts.csv"
+WORDS = ("<eos>", "<unk>", *(f"w{index}" for index in range(28)))
+
+
+def make_corpus(test_tokens: int = 500) -> Corpus:
+    rng = np.random.default_rng(3)
+    return Corpus("nano", WORDS, *(rng.integers(0, 30, test_tokens).astype(np.int32) for _ in range(3)))
+
+
+# --- places ---------------------------------------------------------------------------------------------------------
+def test_published_places():
+    places = topk.published_places(CONTEXTS)
+    groups = [place.group for place in places]
+    assert groups == ["yang2018_cherry_picked"] * 6 + ["authors_cherry_picked"] * 6 + ["random"] * 6
+    assert [place.number for place in places] == [*range(1, 7)] * 3
+    assert (places[0].index, places[0].published_word) == (2700, "tons")
+
+
+@pytest.mark.corpora
+def test_published_places_are_in_penn_treebank(mirror: Path):
+    """All 18 next words stand where the published contexts end; in the cut with 2,000 words some are `<unk>`."""
+    whole = corpus.read_corpus("ptb", mirror / "ptb")
+    places = topk.published_places(CONTEXTS)
+    topk.check_places(places, whole)
+    assert [whole.words[whole.test[place.index]] for place in places] == [place.published_word for place in places]
+    small = corpus.restrict(whole, 2000, 200_000, "ptb-small")
+    topk.check_places(places, small)
+    top = topk.TopWords(np.arange(5), np.zeros(5), 9)
+    shown = {place.published_word: topk.describe(place, top, small) for place in places}
+    assert (shown["tons"]["target"], shown["centrust"]["target"]) == ("tons", "<unk>")
+    assert "'centrust' is not in this vocabulary" in shown["centrust"]["note"]
+
+
+@pytest.mark.parametrize("index", [0, 500, 10_000])
+def test_a_place_outside_the_text_is_refused(index):
+    with pytest.raises(DataError, match="500 tokens"):
+        topk.check_places([topk.Place("random", 1, index, 5, "w1")], make_corpus())
+
+
+def test_another_text_is_refused():
+    tokens = make_corpus()
+    tokens.test[100:103] = WORDS.index("w7"), WORDS.index("<unk>"), WORDS.index("w9")
+    topk.check_places([topk.Place("random", 1, 100, 5, "w7"), topk.Place("random", 2, 101, 5, "absent")], tokens)
+    for index, word in ((100, "w8"), (101, "w7"), (102, "absent")):
+        with pytest.raises(DataError, match=f"test token {index} is .* but '{word}' was published"):
+            topk.check_places([topk.Place("random", 1, index, 5, word)], tokens)
+
+
+def test_sampled_places_are_words_with_a_whole_quotation_and_always_the_same():
+    tokens = make_corpus()
+    places = topk.sampled_places(tokens)
+    assert places == topk.sampled_places(make_corpus())
+    indices = [place.index for place in places]
+    assert len(set(indices)) == 18 and indices == sorted(indices)
+    assert all(place.index >= place.quoted and tokens.test[place.index] > 1 for place in places)
+
+
+@pytest.mark.parametrize("length", [2, 5, 30])
+def test_short_texts_have_fewer_places(length):
+    tokens = make_corpus(length)
+    tokens.test[:] = 7
+    assert 1 <= len(topk.sampled_places(tokens)) <= min(18, length - 1)
+
+
+# --- what is said of them -------------------------------------------------------------------------------------------
+def test_description_reads_the_text_by_index():
+    tokens = make_corpus()
+    top = topk.TopWords(np.array([4, 2, 3, 5, 6]), np.log([0.4, 0.2, 0.1, 0.05, 0.01]), 6)
+    shown = topk.describe(topk.Place("random", 3, 77, 4), top, tokens)
+    assert shown["text"] == " ".join(WORDS[word] for word in tokens.test[73:77])
+    assert shown["target"] == WORDS[tokens.test[77]]
+    assert (shown["group"], shown["context"], shown["index"], shown["note"]) == ("random", 3, 77, "")
+    assert [one["word"] for one in shown["top"]] == ["w2", "w0", "w1", "w3", "w4"]
+    assert [one["log_prob"] for one in shown["top"]] == pytest.approx(np.log([0.4, 0.2, 0.1, 0.05, 0.01]))
+    assert (shown["rank"], shown["hit"]) == (6, False)
+
+
+def test_hit_rates_count_ranks():
+    ranks = np.array([1, 1, 2, 5, 6, 10, 11, 400])
+    rates = topk.hit_rates(ranks)
+    assert {k: one["rate"] for k, one in rates.items()} == {"1": 2 / 8, "5": 4 / 8, "10": 6 / 8}
+    assert all(one["low"] < one["rate"] < one["high"] and one["n"] == 8 for one in rates.values())
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 10), (10, 10), (81, 263), (15_000, 82_429)])
+def test_wilson_is_scipys(successes, n):
+    expected = scipy.stats.binomtest(successes, n).proportion_ci(0.95, method="wilson")
+    assert wilson(successes, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_of_the_textbook():
+    """81 of 263: 0.2553 to 0.3662 (Newcombe, Statistics in Medicine 17, 1998, Table I)."""
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 5), (6, 5)])
+def test_no_share_no_interval(successes, n):
+    with pytest.raises(DataError, match="no share"):
+        wilson(successes, n)
