@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from softmax_bottleneck import artefacts, config, own_model, own_report, shards, spectrum
+from softmax_bottleneck import artefacts, config, own_matrix, own_model, own_report, shards, spectrum
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.errors import DataError, UserError
 
@@ -198,7 +198,7 @@ def route(request, monkeypatch):
 @pytest.mark.parametrize(("m", "n"), [(90, 70), (70, 90), (40, 200), (200, 40)])
 def test_softmax_and_gss_layers_have_the_singular_values_of_the_plain_matrix(tmp_path, monkeypatch, route, m, n):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own_model, "BLOCK_BYTES", 8 * 37 * max(m, n))  # several blocks
+    monkeypatch.setattr(own_matrix, "BLOCK_BYTES", 8 * 37 * max(m, n))  # several blocks
     h, w, b = layer(m, n)
     np.save("h.npy", h), np.save("w.npy", w), np.save("b.npy", b)
     for head, matrix in (("softmax", softmax_matrix(h, w, b)), ("gss:c=-1.5,k=2.5", gss_matrix(h, w, b))):
@@ -354,7 +354,7 @@ def test_lower_bounds_never_exceed_the_rank(tmp_path):
 @pytest.mark.parametrize("head", ["softmax", "gss"])
 def test_the_memory_estimate_holds(tmp_path, monkeypatch, head):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own_model, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(own_matrix, "BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(own_model, "BASE_BYTES", 8 << 20)  # of blocks
     monkeypatch.setattr(own_model, "TORCH_BYTES", 0)
     saved_layer(3000, 1100)

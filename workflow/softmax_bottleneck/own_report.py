@@ -23,7 +23,6 @@ LISTED = 12  # singular values on the page; all are in spectrum.npz
 STYLE: Any = {
     "svg.hashsalt": "softmax-bottleneck",  # the same numbers give the same bytes
     "svg.fonttype": "path",
-    "text.parse_math": False,
     "font.family": ["DejaVu Sans"],
     "font.size": 10,
     "axes.edgecolor": MUTED,
@@ -110,7 +109,7 @@ def lines(result: Result) -> list[tuple[str, str]]:
             f"{_count(press.rank)}  ({_count(press.low)} to {_count(press.high)} at its tolerance ± 1 %)",
         ),
     ]
-    found += [(f"effective rank {e:g}{part}", _count(rank)) for e, rank in result.ranks.effective.items()]
+    found += [(f"effective rank at {e:g}{part}", _count(rank)) for e, rank in result.ranks.effective.items()]
     if result.bound:
         found.append((f"softmax bound d + 2 = {result.bound.limit}", bound_words(result)))
     if result.sample:
