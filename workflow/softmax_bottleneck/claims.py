@@ -326,7 +326,7 @@ def epoch_trigger_better(view: View) -> Judgement:
     half = float(stats.t.ppf(1 - ALPHA / 2, one.n - 1)) * one.sd / math.sqrt(one.n)
     low, high = one.mean - half, one.mean + half
     verdict = REPRODUCED if low > 0 else NOT_REPRODUCED if high < MARGIN else NOT_ENOUGH
-    text = f"{signed(one.mean * 100)} %, {signed(low * 100)} to {signed(high * 100)} (n {one.n} heads)"
+    text = f"{signed(one.mean * 100)} %, interval {signed(low * 100)} to {signed(high * 100)} (n {one.n} heads)"
     mean = Fact("NT over ET, mean over heads", text, {"value": one.mean, "low": low, "high": high, "n": one.n})
     better = sum(loss > 0 for loss in known.values())
     return Judgement(verdict, f"ET is better for {better} of {one.n} heads", (mean, *facts))
@@ -340,7 +340,7 @@ def _twin_loss(view: View, model: str) -> float | None:
 
 
 # --- the claims -----------------------------------------------------------------------------------------------------
-_PERCENT = f"{MARGIN:.1%}".replace("%", " %")
+_PERCENT = f"{MARGIN:.1%}".replace("%", "\u00a0%")
 _BEATS = f"the 95 % interval (Welch) of the gain is above zero; refuted when it excludes a gain of {_PERCENT}"
 _EQUAL = f"the 95 % interval (Welch) excludes a loss of {_PERCENT}; refuted when it is above zero"
 _WEAK = (

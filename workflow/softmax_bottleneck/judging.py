@@ -23,6 +23,7 @@ from softmax_bottleneck.statistics import Summary
 
 REPRODUCED, NOT_REPRODUCED, NOT_ENOUGH = "reproduced", "not reproduced", "not enough data"
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, NOT_ENOUGH)
+BOTH = "the interval holds both answers"
 
 # --- criteria -------------------------------------------------------------------------------------------------------
 ALPHA = 0.05  # of every test; intervals have level 1 - ALPHA, as the published tests
@@ -121,7 +122,9 @@ class Gap:
     def fact(self) -> Fact:
         """As printed: the difference, its interval, p and the two counts."""
         sizes = f"n {self.first.n} and {self.second.n}"
-        interval = "" if self.low is None else f", {signed(self.low)} to {signed(self.high)}, p = {p_text(self.p)}"
+        interval = (
+            "" if self.low is None else f", interval {signed(self.low)} to {signed(self.high)}, p = {p_text(self.p)}"
+        )
         keys = {"low": self.low, "high": self.high, "p": self.p, "n": self.first.n, "n_second": self.second.n}
         return Fact(self.what, f"{signed(self.difference)}{interval} ({sizes})", {"value": self.difference, **keys})
 
@@ -170,14 +173,14 @@ def any_of(verdicts: Sequence[str]) -> str:
     return NOT_REPRODUCED if all(verdict == NOT_REPRODUCED for verdict in verdicts) else NOT_ENOUGH
 
 
-def why(verdict: str, gaps: Sequence[Gap] = ()) -> str:
-    """Why a verdict on gaps is what it is."""
+def why(verdict: str, gaps: Sequence[Gap]) -> str:
+    """What a verdict on gaps rests on, or what is missing."""
     reasons = list(dict.fromkeys(one.reason for one in gaps if one.reason))
     if reasons:
         return "; ".join(reasons)
-    if verdict == NOT_ENOUGH:
-        return "the interval holds both answers"
-    return "the interval decides"
+    sizes = " and ".join(dict.fromkeys(f"{one.margin:.2f}" for one in gaps))
+    open_ = f"{BOTH}; " if verdict == NOT_ENOUGH else ""
+    return f"{open_}a difference of {sizes} would matter"
 
 
 def judge_gaps(verdict: str, gaps: Sequence[Gap], more: Sequence[Fact] = ()) -> Judgement:
@@ -219,9 +222,10 @@ def weakly_correlated(patterns: str) -> Callable[[View], Judgement]:
         inside = max(abs(found.low), abs(found.high)) < STRONG_CORRELATION
         outside = found.low > STRONG_CORRELATION or found.high < -STRONG_CORRELATION
         verdict = REPRODUCED if inside else NOT_REPRODUCED if outside else NOT_ENOUGH
-        text = f"{signed(found.r)}, {signed(found.low)} to {signed(found.high)} (n {found.n} models)"
+        text = f"{signed(found.r)}, interval {signed(found.low)} to {signed(found.high)} (n {found.n} models)"
         values = {"value": found.r, "low": found.low, "high": found.high, "n": found.n}
-        return Judgement(verdict, why(verdict), (Fact("Pearson’s r of perplexity and rank", text, values),))
+        reason = BOTH if verdict == NOT_ENOUGH else f"{STRONG_CORRELATION} would be strong"
+        return Judgement(verdict, reason, (Fact("Pearson’s r of perplexity and rank", text, values),))
 
     return judge
 
@@ -312,18 +316,17 @@ def along(sweep: Sweep, *trends: Trend) -> Callable[[View], Judgement]:
         verdict = all_of([one.verdict for one in judgements])
         reasons = dict.fromkeys(one.reason for one in judgements if one.verdict == verdict)
         facts = [fact for one in judgements for fact in one.facts]
-        return Judgement(verdict, "; ".join(reasons), (*facts, *_sweep_facts(view, sweep)))
+        return Judgement(verdict, "; ".join(reasons), (*facts, _sweep_fact(view, sweep)))
 
     return judge
 
 
-def _sweep_facts(view: View, sweep: Sweep) -> list[Fact]:
-    facts = []
+def _sweep_fact(view: View, sweep: Sweep) -> Fact:
+    """Perplexity and rank at every setting, means over runs."""
+    texts, runs = [], 0
     for model, setting in sweep.settings(view).items():
         ppl, rank = (view.summary(model, name) for name in (PPL, RANK))
         if ppl.mean is not None:
-            ranks = "" if rank.mean is None else f", rank {rank.mean:.0f}"
-            values = {"value": ppl.mean, "sd": ppl.sd, "rank": rank.mean, "n": ppl.n}
-            text = f"perplexity {ppl.mean:.2f}{ranks} (n {ppl.n})"
-            facts.append(Fact(f"{sweep.name} = {setting:g}", text, values))
-    return facts
+            runs += ppl.n
+            texts.append(f"{setting:g}: {ppl.mean:.2f}" + ("" if rank.mean is None else f" / {rank.mean:.0f}"))
+    return Fact(f"test perplexity / rank by {sweep.name}", "; ".join(texts), {"n": runs})
