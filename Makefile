@@ -5,11 +5,12 @@ CORES ?= 2
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+STUDY = results/$(shell sed -n 's/^study: *\([A-Za-z0-9._-]*\).*/\1/p' $(CONFIG))
 export PYTHONPATH := workflow
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report plan test lint format clean
+.PHONY: help env reproduce report report-zip crate check-crate plan test lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -34,6 +35,20 @@ reproduce: env  ## run a study (CONFIG) to its report
 report: env  ## rebuild a study's page from what is in results/ now
 	python -m softmax_bottleneck collect --study $(CONFIG)
 	python -m softmax_bottleneck report --study $(CONFIG)
+
+report-zip: env  ## Snakemake's own report of a finished study: rules, jobs and results, as a zip
+	snakemake --configfile $(CONFIG) --report $(STUDY)/report.zip
+
+crate: env  ## pack a finished study as a Workflow Run RO-Crate, to deposit and cite
+	python -m softmax_bottleneck crate --zip --study $(CONFIG)
+
+check-crate: $(VENV)/roc/.ready  ## validate that crate with roc-validator (fetches the RO-Crate context, once)
+	$(VENV)/roc/bin/rocrate-validator -y validate --no-paging --verbose -p workflow-run-crate-0.5 $(STUDY)/crate.zip
+
+$(VENV)/roc/.ready: envs/roc-validator.lock
+	$(PYTHON) -m venv $(VENV)/roc
+	$(VENV)/roc/bin/python -m pip install --quiet --disable-pip-version-check --requirement envs/roc-validator.lock
+	@touch $@
 
 plan: env  ## print a study's experiments, runs, hours and disk
 	@python -m softmax_bottleneck plan --study $(CONFIG)

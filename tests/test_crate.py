@@ -1,0 +1,175 @@
+"""The crate of a study: metadata and files agree, nothing private gets out, the study inside can be gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck import artefacts, crate
+from softmax_bottleneck.config import Study
+from softmax_bottleneck.errors import IncompleteError, UserError
+
+TEXT = re.sub(r"experiments:\n.*", "experiments:\n  known-truth: {models: all}\n", fake.STUDY, flags=re.DOTALL).replace(
+    "[1, 2, 3]", "[1]"
+)
+SECRET = "/data/ann/corpora"
+
+
+def finished(folder: Path) -> Study:
+    """A finished small study of which one run diverged, in the working directory."""
+    study = fake.load(folder, TEXT + f"mirror: {SECRET}\n")
+    fake.write_all(study)
+    fake.write_done(study.needed[-1], status="diverged", reason="loss is not finite")
+    for run in study.needed:
+        artefacts.write_bytes(artefacts.run_folder(run.path) / "model.safetensors", run.path.encode())
+        artefacts.write_npz(artefacts.run_folder(run.path) / "hidden.npz")
+    artefacts.write_text(artefacts.study_folder(study.name) / "report" / "index.html", "<!doctype html><p>A page")
+    artefacts.write_text(artefacts.study_folder(study.name) / "records.csv", "source\n")
+    return study
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.chdir(tmp_path)
+    return finished(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Study, Path]]:
+    """A study and its crate, for tests that only look."""
+    folder = tmp_path_factory.mktemp("study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        study = finished(folder)
+        yield study, crate.build(study).resolve()
+
+
+def graph(folder: Path) -> dict[str, dict[str, Any]]:
+    """Entities of a crate by their @id."""
+    content = json.loads((folder / "ro-crate-metadata.json").read_text(encoding="utf-8"))
+    return {entity["@id"]: entity for entity in content["@graph"]}
+
+
+def references(value: object) -> set[str]:
+    """Every {"@id": ...} inside a value."""
+    if isinstance(value, dict):
+        return {value["@id"]} if set(value) == {"@id"} else set().union(*map(references, value.values()), set())
+    return set().union(*map(references, value)) if isinstance(value, list) else set()
+
+
+def test_every_file_is_described_and_every_description_has_its_file(built: tuple[Study, Path]) -> None:
+    folder = built[1]
+    entities = graph(folder)
+    described = {name for name, entity in entities.items() if "File" in entity["@type"]}
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert described == {name for name in there if not name.endswith(".sha256")} - {"ro-crate-metadata.json"}
+    for name in described:
+        data = (folder / name).read_bytes()
+        assert entities[name]["sha256"] == hashlib.sha256(data).hexdigest()
+        assert int(entities[name]["contentSize"]) == len(data)
+    assert {part["@id"] for part in entities["./"]["hasPart"]} == described
+
+
+def test_no_reference_hangs_in_the_air(built: tuple[Study, Path]) -> None:
+    entities = graph(built[1])
+    asked = references([{key: value for key, value in e.items() if key != "@id"} for e in entities.values()])
+    assert all(name.startswith("https://") for name in asked - set(entities))
+
+
+def test_the_run_of_the_workflow_is_told_as_the_profiles_ask(built: tuple[Study, Path]) -> None:
+    entities = graph(built[1])
+    root = entities["./"]
+    assert {profile["@id"] for profile in root["conformsTo"]} == set(crate.PROFILES)
+    main = entities[root["mainEntity"]["@id"]]
+    assert "ComputationalWorkflow" in main["@type"]
+    actions = [entities[mention["@id"]] for mention in root["mentions"]]
+    whole = [action for action in actions if action["instrument"]["@id"] == main["@id"]]
+    assert len(whole) == 1 and len(actions) == 1 + len(built[0].needed)
+    assert {"@id": "config/study.yaml"} in whole[0]["object"]
+    assert {"@id": "results/fake/report/index.html"} in whole[0]["result"]
+    failed = [action for action in actions if action["actionStatus"].endswith("/FailedActionStatus")]
+    assert [action["error"] for action in failed] == ["loss is not finite"]
+
+
+def test_weights_and_hidden_states_stay_out_but_their_hashes_are_in(built: tuple[Study, Path]) -> None:
+    entities = graph(built[1])
+    for run in built[0].needed:
+        for name in ("model.safetensors", "hidden.npz"):
+            path = artefacts.run_folder(run.path) / name
+            assert path.as_posix() not in entities
+            assert (
+                entities[f"#left-out/{path.as_posix()}"]["sha256"]
+                == hashlib.sha256((built[1].parents[2] / path).read_bytes()).hexdigest()
+            )
+
+
+def test_weights_go_in_when_asked_for(study: Study) -> None:
+    folder = crate.build(study, crate.Deposit(include=frozenset({"weights"})))
+    path = artefacts.run_folder(study.needed[0].path)
+    assert (folder / path / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
+    assert not (folder / path / "hidden.npz").exists()
+    assert f"#left-out/{path.as_posix()}/model.safetensors" not in graph(folder)
+
+
+def test_no_place_of_this_machine_gets_out(built: tuple[Study, Path]) -> None:
+    folder = built[1]
+    for path in folder.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            assert SECRET.encode() not in data and str(folder.parents[2]).encode() not in data, path
+            assert str(artefacts.ROOT).encode() not in data, path
+
+
+def test_a_file_that_tells_a_place_is_refused_and_no_crate_is_left(study: Study, tmp_path: Path) -> None:
+    artefacts.write_json(artefacts.study_folder(study.name) / "check.json", {"file": f"{tmp_path}/study.yaml"})
+    with pytest.raises(UserError, match=r"check\.json: names .* use a relative path"):
+        crate.build(study)
+    assert not list(artefacts.study_folder(study.name).glob("*crate*"))
+
+
+def test_an_unfinished_study_is_refused(study: Study) -> None:
+    (artefacts.run_folder(study.needed[0].path) / "rank.json").unlink()
+    with pytest.raises(IncompleteError, match=f"1 of {len(study.needed)} runs"):
+        crate.build(study)
+
+
+def test_people_are_named_only_when_they_say_so(study: Study) -> None:
+    orcid = "https://orcid.org/0000-0002-1825-0097"
+    entities = graph(crate.build(study, crate.Deposit(("Ann Lee", f"Bo Ek <{orcid}>"), licence="CC-BY-4.0")))
+    people = {name: entity["name"] for name, entity in entities.items() if entity["@type"] == "Person"}
+    assert people == {"#author-1": "Ann Lee", orcid: "Bo Ek"}
+    assert entities["./"]["license"] == {"@id": "https://spdx.org/licenses/CC-BY-4.0"}
+    with pytest.raises(UserError, match="--author"):
+        crate.build(study, crate.Deposit(("<x>",)))
+
+
+def test_the_zip_is_the_folder_and_the_same_twice(study: Study) -> None:
+    first = crate.build(study, packed=True).read_bytes()
+    packed = crate.build(study, packed=True)
+    assert packed.read_bytes() == first
+    folder = packed.with_suffix("")
+    with ZipFile(packed) as opened:
+        content = {name: opened.read(name) for name in opened.namelist()}
+    assert content == {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_an_unpacked_crate_can_be_gone_on_with(study: Study) -> None:
+    """The workflow inside it finds the runs inside it: same records as where they were made."""
+    folder = crate.build(study)
+    step = [sys.executable, "-m", "softmax_bottleneck", "collect", "--study", "config/study.yaml"]
+    environment = os.environ | {"PYTHONPATH": "workflow"}
+    done = subprocess.run(step, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    again = (folder / "results" / "fake" / "states.csv").read_text(encoding="utf-8").splitlines()
+    assert len(again) == 1 + len(study.needed)
+    assert sum(",ok," in line for line in again) == len(study.needed) - 1
