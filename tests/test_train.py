@@ -3,6 +3,7 @@
 Shapes: L rows of a batched stream, B columns.
 """
 
+import copy
 import dataclasses
 import json
 import math
@@ -308,6 +309,54 @@ def test_too_short_splits_are_user_errors(tmp_path):
             train.train(make_run(**changes), CORPUS, tmp_path)
 
 
+# --- snapshots ------------------------------------------------------------------------------------------------------
+def test_epochs_kept_lie_evenly_on_a_log_scale():
+    kept = {epochs: sorted(train.snapshot_epochs(make_run(epochs=epochs).schedule)) for epochs in (1, 3, 12, 1000)}
+    assert kept == {1: [1], 3: [1, 2, 3], 12: [1, 2, 3, 5, 8, 12], 1000: [1, 3, 10, 32, 100, 316, 1000]}
+
+
+@pytest.mark.parametrize("changes", [{"optimizer": "et-asgd"}, {"optimizer": "nt-asgd", "nonmonotone_window": 1}])
+def test_snapshots_are_the_weights_that_were_validated(tmp_path, changes):
+    """Also at the switch (no averages yet) and after it (averages); nothing else of the run changes."""
+    run = make_run(epochs=30, switch_after_epoch=16, learning_rate=30.0, **changes)
+    done = train.train(run, CORPUS, tmp_path / "kept", snapshots=True)
+    train.train(run, CORPUS, tmp_path / "plain")
+    assert train.result_hash(tmp_path / "kept") == train.result_hash(tmp_path / "plain")
+    assert not train.has_snapshots(tmp_path / "plain")
+    found = {row["epoch"]: (row, model) for row, model in kept_models(tmp_path / "kept")}
+    assert set(found) == {0, 1, 2, 3, 5, 10, 17, 30, done["switch_epoch"], done["best_epoch"]}
+    assert done["switch_epoch"] is not None and found[done["switch_epoch"]][0]["phase"] == "sgd"
+    valid_LB = torch.from_numpy(batchify(CORPUS.valid, run.schedule.eval_batch_size).astype(np.int64))
+    for epoch, (row, model) in found.items():
+        if epoch:
+            assert trainer.evaluate(model, valid_LB, run.schedule.bptt) == row["valid_loss_nats"]
+
+
+def kept_models(folder: Path):
+    """Rows and models along training, each model a copy of its own."""
+    return [(row, copy.deepcopy(model)) for row, model in train.models_along_training(folder)]
+
+
+@pytest.mark.parametrize("save_interval_s", [0.0, 300.0])
+def test_snapshots_survive_kills(tmp_path, monkeypatch, reference, save_interval_s):
+    train.train(make_run(), CORPUS, tmp_path / "alone", snapshots=True)
+    expected = snapshots(tmp_path / "alone")
+    assert [Path(name).stem for name in expected] == ["epoch-00001", "epoch-00002", "epoch-00003"]
+    for update in range(1, reference[1]["steps"], 4):
+        folder = tmp_path / str(update)
+        interrupted(make_run(), folder, monkeypatch, update, save_interval_s, snapshots=True)
+        train.train(make_run(), CORPUS, folder, snapshots=True)
+        assert train.result_hash(folder) == reference[0]
+        assert snapshots(folder) == expected
+    train.train(make_run(), CORPUS, folder, restart=True)
+    assert not train.has_snapshots(folder)
+
+
+def snapshots(folder: Path) -> dict[str, str]:
+    files = sorted((folder / "snapshots").glob("*.safetensors"))
+    return {path.name: artefacts.sha256_file(artefacts.checked(path)) for path in files}
+
+
 # --- interruption ---------------------------------------------------------------------------------------------------
 class Kill(BaseException):
     """Stands for a process that is gone: nothing in the package may catch it."""
@@ -325,11 +374,11 @@ def kill_at(monkeypatch, update: int) -> None:
     monkeypatch.setattr(trainer.Trainer, "update", step)
 
 
-def interrupted(run, folder, monkeypatch, update: int, save_interval_s: float) -> None:
+def interrupted(run, folder, monkeypatch, update: int, save_interval_s: float, snapshots: bool = False) -> None:
     with monkeypatch.context() as patch:
         kill_at(patch, update)
         with pytest.raises(Kill):
-            train.train(run, CORPUS, folder, save_interval_s=save_interval_s)
+            train.train(run, CORPUS, folder, save_interval_s=save_interval_s, snapshots=snapshots)
 
 
 # With save_interval_s = 0 every update is saved, and the resumed run goes on in the middle of an epoch.

@@ -59,11 +59,10 @@ def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32]) -> Contexts:
 
 
 @torch.no_grad()
-def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Tensor]:
+def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
     """The log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
     model.eval()
-    vocabulary_size = model.head.decoder.out_features
-    rows = max(1, chunk_bytes // (4 * vocabulary_size))
+    rows = max(1, CHUNK_BYTES // (4 * model.head.decoder.out_features))
     for chunk_ND in hidden_TD.split(rows):
         yield model.head.log_probs(chunk_ND)
 

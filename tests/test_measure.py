@@ -1,0 +1,292 @@
+"""Measurements of a model against naive float64 NumPy, and the steps against the weights they measure."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from naive_heads import lms_plif
+from softmax_bottleneck import artefacts, config, corpus, measure, model, plan, steps, topk, train
+from softmax_bottleneck.config import Run
+from softmax_bottleneck.spectrum import press_rank
+from test_train import CORPUS, make_run
+
+HEADS = {
+    "softmax": {},
+    "gss": {},
+    "lms-plif": {"knots": 50, "bound": 2.0},
+    "relu": {},
+    "moc": {"components": 2},
+    "mos": {"components": 3},
+}
+EPSILON32 = 2.0**-23
+
+
+@pytest.fixture(params=HEADS)
+def built(request) -> tuple[Run, model.LanguageModel]:
+    """An untrained model whose logits are large enough to tell words apart."""
+    run = make_run(request.param, options=HEADS[request.param])
+    language_model = model.build(run, CORPUS.vocabulary_size)
+    with torch.no_grad():
+        language_model.head.decoder.weight.mul_(20)
+        language_model.head.decoder.bias.uniform_(-1, 1)
+    return run, language_model
+
+
+def token_by_token(language_model: model.LanguageModel, ids: np.ndarray) -> np.ndarray:
+    """Log-probabilities [T - 1, V] after every token but the last, float64, one call per token."""
+    language_model.eval()
+    state, rows = language_model.initial_state(1), []
+    with torch.no_grad():
+        for token in ids[:-1].tolist():
+            output = language_model(torch.tensor([[token]]), state)
+            state = output.state
+            rows.append(language_model.head.log_probs(output.dropped_TBD)[0].double().numpy())
+    return np.array(rows)
+
+
+# --- predictions ----------------------------------------------------------------------------------------------------
+def test_one_pass_gives_losses_ranks_top_words_and_distances(built, monkeypatch):
+    """In chunks of a few rows, against one call per token and sorting whole rows."""
+    _, language_model = built
+    monkeypatch.setattr(measure, "SEGMENT", 7)
+    monkeypatch.setattr(measure, "CHUNK_BYTES", 5 * 4 * CORPUS.vocabulary_size)
+    expected = token_by_token(language_model, CORPUS.test)
+    targets = CORPUS.test[1:]
+    contexts = measure.hidden_states(language_model, CORPUS.test)
+    seen: list[int] = []
+
+    def first_columns(log_q: np.ndarray, start: int) -> np.ndarray:
+        seen.append(start)
+        return log_q[:, 0].astype(np.float64)
+
+    found = measure.predict(language_model, contexts, [0, 4, 5, len(targets) - 1], first_columns)
+    rows = np.arange(len(targets))
+    np.testing.assert_allclose(found.log_p_T, expected[rows, targets], atol=2e-5)
+    assert seen == list(range(0, len(targets), 5))
+    np.testing.assert_allclose(found.kl_T, expected[:, 0], atol=2e-5)
+    assert np.array_equal(contexts.targets.numpy(), targets)
+    exact = np.concatenate(list(measure.log_probability_chunks(language_model, contexts.hidden)))
+    for row in rows:  # the order of words by a stable sort of the same float32 numbers
+        order = np.argsort(-exact[row], kind="stable")
+        assert found.true_rank_T[row] == 1 + order.tolist().index(targets[row])
+        if row in found.top:
+            assert found.top[row].ids.tolist() == order[:5].tolist()
+            np.testing.assert_array_equal(found.top[row].log_p, exact[row][order[:5]].astype(np.float64))
+            assert found.top[row].true_rank == found.true_rank_T[row]
+    assert sorted(found.top) == [0, 4, 5, len(targets) - 1]
+
+
+def test_equally_probable_words_stand_in_the_order_of_their_ids():
+    language_model = model.build(make_run(), CORPUS.vocabulary_size)
+    with torch.no_grad():
+        language_model.head.decoder.weight.zero_()
+        language_model.head.decoder.bias.zero_()
+    contexts = measure.hidden_states(language_model, CORPUS.test)
+    found = measure.predict(language_model, contexts, [3])
+    assert np.array_equal(found.true_rank_T, CORPUS.test[1:] + 1)
+    assert found.top[3].ids.tolist() == [0, 1, 2, 3, 4]
+    assert found.kl_T is None
+
+
+def test_probabilities_that_do_not_sum_to_one_are_an_error(monkeypatch):
+    language_model = model.build(make_run(), CORPUS.vocabulary_size)
+    log_probs = language_model.head.log_probs
+    monkeypatch.setattr(language_model.head, "log_probs", lambda h: log_probs(h) + 0.001)
+    with pytest.raises(ValueError, match="do not sum to one"):
+        measure.predict(language_model, measure.hidden_states(language_model, CORPUS.test))
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_perplexities_of_all_splits(built, streams):
+    _, language_model = built
+    log_p = measure.predict(language_model, measure.hidden_states(language_model, CORPUS.test)).log_p_T
+    found = measure.perplexity_metrics(language_model, CORPUS, log_p, streams)
+    for split, ids in CORPUS.splits.items():
+        columns = [ids] if split == "test" else np.array_split(ids[: len(ids) // streams * streams], streams)
+        nats = [-token_by_token(language_model, column)[np.arange(len(column) - 1), column[1:]] for column in columns]
+        total, count = math.fsum(np.concatenate(nats)), sum(map(len, nats))
+        assert found[f"{split}_ppl_sound"] == pytest.approx(math.exp(total / count), rel=1e-5)
+        if split != "train":  # as published, divided by the length of the text
+            assert found[f"{split}_ppl"] == pytest.approx(math.exp(total / (count + len(columns))), rel=1e-5)
+
+
+# --- spectra --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("first", [None, 12, 60, 5000])
+def test_spectra_of_the_first_contexts_and_of_all(built, first):
+    _, language_model = built
+    matrix = token_by_token(language_model, CORPUS.test)
+    hidden = measure.hidden_states(language_model, CORPUS.test).hidden.numpy()
+    part, whole = measure.spectra(language_model, hidden, first)
+    assert (part is None) == (first is None or first >= len(matrix))
+    for found, rows in ((part, matrix[:first]), (whole, matrix)):
+        if found is not None:
+            expected = np.linalg.svd(rows, compute_uv=False)
+            assert (found.m, found.n) == rows.shape
+            np.testing.assert_allclose(found.with_zeros(), expected, atol=4e-5 * expected[0])
+
+
+# --- learned functions ----------------------------------------------------------------------------------------------
+def test_slopes_and_curves_of_a_piecewise_linear_head():
+    options = HEADS["lms-plif"]
+    heads = [model.build(make_run("lms-plif", seed, options), CORPUS.vocabulary_size) for seed in (1, 2)]
+    one, other = (measure.piecewise_linear(head) for head in heads)
+    raw = one.raw_slope.detach().double().numpy()
+    slopes = np.log1p(np.exp(raw))
+    found = measure.slope_metrics(one, "_init")
+    expected = {"mean": slopes.mean(), "std": slopes.std(), "min": slopes.min(), "max": slopes.max()}
+    assert found == pytest.approx({f"slope_{key}_init": value for key, value in expected.items()}, rel=1e-6)
+    curves = measure.function_curves(one, other)
+    assert len(curves["logit"]) == measure.GRID <= 400
+    assert (curves["logit"][0], curves["logit"][-1]) == (-2.0, 2.0)
+    value = np.log(lms_plif(np.array(curves["logit"]), options, {"pointwise.raw_slope": raw}))
+    np.testing.assert_allclose(curves["trained"], value, atol=1e-4)
+    assert curves["initial"] != curves["trained"]
+
+
+def test_a_mixture_of_piecewise_linear_parts_has_a_function_and_others_have_none():
+    options = {"components": 2, "pointwise": "lms-plif", "pointwise_options": {"knots": 40}}
+    mixture = model.build(make_run("mos", options=options), CORPUS.vocabulary_size)
+    assert measure.piecewise_linear(mixture).knots == 40
+    assert measure.piecewise_linear(model.build(make_run(), CORPUS.vocabulary_size)) is None
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+DATASET = """
+name: toy
+kind: corpus
+title: Toy
+files: {{train.txt: {{path: train.txt}}, valid.txt: {{path: valid.txt}}, test.txt: {{path: test.txt}}}}
+rank_contexts: {rank_contexts}
+"""
+STUDY = """
+study: toy
+title: Toy
+datasets: [toy]
+seeds: [1, 2]
+device: cpu
+settings:
+  - body: {kind: awd-lstm, embedding_size: 5, hidden_size: 7, layers: 1, dropout_input: 0, dropout_hidden: 0,
+           dropout_output: 0.1, dropout_embedding: 0, dropout_weight: 0}
+    schedule: {optimizer: et-asgd, switch_after_epoch: 3, learning_rate: 5, batch_size: 4, bptt: 10, clip: 0.25,
+               weight_decay: 0, activation_penalty: 0, temporal_penalty: 0, epochs: 5, eval_batch_size: 2}
+models:
+  plif: {head: {name: lms-plif, knots: 60}}
+  mos: {head: {name: mos, components: 2, dropout_latent: 0}}
+experiments:
+  parthiban2021-table2: {models: all}
+  parthiban2021-rank-training: {models: [plif]}
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
+    """A study on a text of 40 words, tokenised, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(5)
+    (tmp_path / "datasets").mkdir()
+    for split, lines in (("train", 60), ("valid", 20), ("test", 30)):
+        text = "\n".join(" ".join(f"w{word}" for word in rng.zipf(1.3, 12) % 38) for _ in range(lines))
+        (tmp_path / "datasets" / f"{split}.txt").write_text(text + " <unk>\n", encoding="utf-8")
+    (tmp_path / "datasets" / "toy.yaml").write_text(DATASET.format(rank_contexts=100), encoding="utf-8")
+    (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
+    config.load_dataset.cache_clear()
+    loaded = config.load_study(tmp_path / "study.yaml")
+    steps.download(loaded, "toy", print)
+    steps.tokenise(loaded, "toy", print)
+    return loaded
+
+
+def read(run: Run, name: str) -> dict:
+    return artefacts.read_json(artefacts.run_folder(run.path) / name)
+
+
+def ranks_of(matrix: np.ndarray) -> int:
+    sigma = np.linalg.svd(matrix, compute_uv=False)
+    return int((sigma > 0.5 * math.sqrt(sum(matrix.shape) + 1) * sigma[0] * EPSILON32).sum())
+
+
+def test_the_steps_of_a_run(study: config.Study):
+    """train, measure, spectrum, trajectory, and every file against the stored weights."""
+    tracked = plan.tracked(study)
+    assert [(run.model, run.seed) for run in tracked] == [("plif", 1)]
+    run = tracked[0]
+    tokens = corpus.load(artefacts.tokens_folder("toy"))
+    for step in (steps.train, steps.measure, steps.spectrum, steps.trajectory):
+        step(study, run.path, print)
+    language_model, _ = train.load_model(artefacts.run_folder(run.path))
+    matrix = token_by_token(language_model, tokens.test)
+
+    measured = read(run, "measure.json")
+    log_p = matrix[np.arange(len(matrix)), tokens.test[1:]]
+    assert measured["metrics"]["test_ppl_sound"] == pytest.approx(math.exp(-log_p.mean()), rel=1e-5)
+    assert measured["metrics"]["slope_mean"] != measured["metrics"]["slope_mean_init"]
+    assert set(measured["function"]) == {"logit", "trained", "initial"}
+
+    predicted = read(run, "topk.json")
+    order = np.argsort(-matrix, axis=1)
+    for k, rate in predicted["hits"].items():
+        hits = (order[:, : int(k)] == tokens.test[1:, None]).any(1)
+        assert rate["rate"] == pytest.approx(hits.mean(), abs=2 / len(hits))  # float32 may swap near ties
+        assert rate["n"] == len(matrix)
+    assert len(predicted["contexts"]) == 18
+    one = predicted["contexts"][7]
+    assert one["target"] == tokens.words[tokens.test[one["index"]]]
+    assert one["top"][0]["log_prob"] == pytest.approx(matrix[one["index"] - 1].max(), abs=1e-5)
+
+    rank = read(run, "rank.json")
+    assert rank["metrics"]["rank_press"] == ranks_of(matrix[:100]) and rank["m"] == 100
+    assert rank["metrics"]["rank_press_all"] == ranks_of(matrix) and rank["all"]["m"] == len(matrix)
+    arrays = artefacts.read_npz(artefacts.run_folder(run.path) / "spectrum.npz")
+    assert press_rank(arrays["singular_values_all"], *matrix.shape).rank == ranks_of(matrix)
+
+    along = read(run, "epochs_rank.json")
+    assert [row["epoch"] for row in along["rows"]] == [0, 1, 2, 3, 4, 5] and along["reason"] == ""
+    assert [row["phase"] for row in along["rows"]] == ["untrained"] + ["sgd"] * 3 + ["asgd"] * 2
+    best = [row for row in along["rows"] if row["best"]]
+    assert [row["epoch"] for row in best] == [read(run, "done.json")["best_epoch"]]
+    assert best[0]["rank_press"] == rank["metrics"]["rank_press"]  # of the same 100 contexts
+    untrained = token_by_token(model.build(run, len(tokens.words)), tokens.test)[:100]
+    assert along["rows"][0]["rank_press"] == ranks_of(untrained)
+
+
+def test_a_run_without_snapshots_has_a_beginning_and_an_end(study: config.Study):
+    run = next(run for run in study.needed if run.model == "mos")
+    for step in (steps.train, steps.measure, steps.spectrum, steps.trajectory):
+        step(study, run.path, print)
+    along = read(run, "epochs_rank.json")
+    assert len(along["rows"]) == 2 and along["rows"][1]["best"]
+    assert "without keeping weights" in along["reason"]
+    assert "function" not in read(run, "measure.json")
+
+
+def test_a_diverged_run_is_said_in_every_file(study: config.Study, monkeypatch: pytest.MonkeyPatch):
+    run = study.needed[0]
+    monkeypatch.setattr(train.Trainer, "end_epoch", lambda *_: (_ for _ in ()).throw(train.DivergedError("too hot")))
+    for step in (steps.train, steps.measure, steps.spectrum, steps.trajectory):
+        step(study, run.path, print)
+    for name in ("measure.json", "topk.json", "rank.json", "epochs_rank.json"):
+        said = read(run, name)
+        assert said["status"] == "diverged" and "too hot" in said["reason"]
+
+
+def test_published_places_reach_a_cut_of_their_corpus(study: config.Study, tmp_path: Path, monkeypatch):
+    """A dataset with `base` shows its base's places, and refuses them on another text."""
+    places = "group,context,true_next_token,test_target_index_0based,n_contexts_tokens_quoted\nrandom,1,{word},20,9\n"
+    tokens = corpus.load(artefacts.tokens_folder("toy"))
+    monkeypatch.setattr(steps, "PUBLISHED", tmp_path)
+    folder = tmp_path / "datasets"
+    text = DATASET.format(rank_contexts=100) + "contexts: places.csv\n"
+    (folder / "toy.yaml").write_text(text, encoding="utf-8")
+    cut = "name: cut\nkind: corpus\ntitle: Cut\nbase: toy\nvocabulary_size: 9\ntrain_tokens: 500\n"
+    (folder / "cut.yaml").write_text(cut, encoding="utf-8")
+    config.load_dataset.cache_clear()
+    smaller = corpus.restrict(tokens, 9, 500, "cut")
+    (tmp_path / "places.csv").write_text(places.format(word=tokens.words[tokens.test[20]]), encoding="utf-8")
+    assert [place.index for place in steps._places(study, "cut", smaller)] == [20]
+    (tmp_path / "places.csv").write_text(places.format(word="absent"), encoding="utf-8")
+    with pytest.raises(topk.DataError, match="its text is another one"):
+        steps._places(study, "toy", tokens)
