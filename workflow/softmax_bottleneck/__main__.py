@@ -129,13 +129,6 @@ def _crate(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"wrote {crate.build(_study(given), deposit, packed=given.zip)}")
 
 
-def _crate(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import crate
-
-    deposit = crate.Deposit(tuple(given.author), given.licence, frozenset(given.include))
-    say(f"wrote {crate.build(_study(given), deposit, packed=given.zip)}")
-
-
 Add = Callable[[argparse.ArgumentParser], None]
 
 
@@ -169,15 +162,6 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
 def _add_experiment(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
-
-
-def _add_crate(command: argparse.ArgumentParser) -> None:
-    _add_study(command)
-    add = command.add_argument
-    add("--include", nargs="*", default=[], choices=["weights", "hidden"], help="what is left out otherwise")
-    add("--author", nargs="*", default=[], metavar="NAME", help='who ran it: "Name" or "Name <https://orcid.org/...>"')
-    add("--licence", default="MIT", metavar="SPDX", help="licence of the results (default: MIT, the workflow's)")
-    add("--zip", action="store_true", help="also pack it as one file")
 
 
 def _add_crate(command: argparse.ArgumentParser) -> None:
@@ -236,7 +220,6 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "figure": ("one figure and its data", _add_experiment, _figure),
     "claims": ("the paper’s conclusions, judged by the study’s runs", _add_study, _claims),
     "report": ("the study's page, from what is in results/ now", _add_study, _report),
-    "crate": ("a finished study as a Workflow Run RO-Crate, to be deposited and cited", _add_crate, _crate),
     "crate": ("a finished study as a Workflow Run RO-Crate, to be deposited and cited", _add_crate, _crate),
     "summary": ("a small result table, and where the report is", _add_study, _summary),
 }  # fmt: skip
