@@ -301,7 +301,7 @@ def embeddings_no_worse(view: View) -> Judgement:
     }
     wins, losses = (wordsim.win_matrix(rhos)[a][b] for a, b in (("moc", "mos"), ("mos", "moc")))
     if wins.compared < MIN_BENCHMARKS:
-        return Judgement(NOT_ENOUGH, f"{wins.compared} benchmarks with both models, at least {MIN_BENCHMARKS} needed")
+        return Judgement(NOT_ENOUGH, f"benchmarks with both models: {wins.compared}, at least {MIN_BENCHMARKS} needed")
     decided = wins.wins + losses.wins
     p = float(stats.binomtest(losses.wins, decided).pvalue) if decided else 1.0
     refuted = losses.wins > wins.wins and p < ALPHA
