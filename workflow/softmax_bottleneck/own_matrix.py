@@ -21,7 +21,7 @@ from softmax_bottleneck.spectrum import Float64, Progress
 Indices = NDArray[np.intp]
 Pointwise = Callable[[Floats], Floats]
 
-BLOCK_BYTES = 64 << 20
+BLOCK_BYTES = 32 << 20
 # How far from one a row's probabilities may add up (as a logarithm): rounding of each storage type, at -20 nats.
 SUM_TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}
 

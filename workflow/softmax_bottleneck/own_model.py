@@ -41,8 +41,8 @@ Say = Callable[[str], None]
 
 UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
 FREE_SHARE = 0.8  # of the free memory, when no limit is given
-BASE_BYTES = 400 << 20  # Python with its libraries, and one block on its way
-TORCH_BYTES = 400 << 20
+BASE_BYTES = 400 << 20  # Python with its libraries, and blocks on their way
+TORCH_BYTES = 300 << 20  # with its own work arrays
 LEAST_SIDE = 256  # a part with fewer rows or columns says nothing
 CHECK_SIDE = 1024  # of the block that is written out to check the bound
 
@@ -249,7 +249,8 @@ def bytes_needed(given: Inputs, rows: int, columns: int) -> int:
         # H and W; W in float64; both factors in float64 with two columns more.
         return BASE_BYTES + size * factors + 8 * given.n * width + 8 * (factors + 2 * (rows + given.n))
     side = min(rows, columns)
-    gram = 8 * side * side + size * side * side // 2  # and the rows read until the engine knows which Gram it needs
+    # The Gram matrix; the rows held until the engine knows which one it needs, and as much lost between them.
+    gram = 8 * side * side + size * side * side
     if given.route == "blocks":
         return BASE_BYTES + TORCH_BYTES + size * (factors + columns * width) + gram
     return BASE_BYTES + gram + (size * rows * columns if rows < columns else 0)
