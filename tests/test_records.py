@@ -104,6 +104,22 @@ def test_an_interrupted_run_says_where_it_stopped(study) -> None:
     assert states(study)[study.needed[0].path] == ("missing", "stopped after epoch 4 of 10; it resumes there")
 
 
+def test_hit_rates_are_records_with_their_number_of_contexts(study) -> None:
+    run = study.needed[0]
+    fake.write_done(run)
+    hits = {"1": {"rate": 0.25, "low": 0.2, "high": 0.3, "n": 400}, "10": {"rate": 0.5, "low": None, "n": 400}}
+    artefacts.write_json(artefacts.run_folder(run.path) / "topk.json", {"status": "ok", "contexts": [], "hits": hits})
+    rows = records.collect(study).rows
+    rows = rows[rows["table"] == "topk"]
+    found = {metric: (value, n) for metric, value, n in zip(rows["metric"], rows["value"], rows["n"], strict=True)}
+    assert found == {
+        "hit_rate_1": (0.25, 400),
+        "hit_rate_1_low": (0.2, 400),
+        "hit_rate_1_high": (0.3, 400),
+        "hit_rate_10": (0.5, 400),
+    }
+
+
 def test_words_and_booleans_are_no_numbers(study) -> None:
     run = study.needed[0]
     fake.write_done(run)

@@ -102,7 +102,7 @@ class _Reading:
 
     def __post_init__(self) -> None:
         folder = artefacts.run_folder(self.run.path)
-        for name in ("done", "measure", "rank", "wordsim"):
+        for name in ("done", "measure", "topk", "rank", "wordsim"):
             path = folder / f"{name}.json"
             if path.exists():
                 self._read(name, path)
@@ -149,6 +149,9 @@ class _Reading:
         for label, result in _mapping(self.files.get("wordsim", {}).get("benchmarks")).items():
             for metric, value, n in _wordsim_numbers(_mapping(result)):
                 yield "wordsim", f"benchmark={label}", metric, value, math.nan, n
+        for k, share in _mapping(self.files.get("topk", {}).get("hits")).items():
+            for metric, value, n in _hit_numbers(k, _mapping(share)):
+                yield "topk", "", metric, value, math.nan, n
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -168,6 +171,14 @@ def _wordsim_numbers(result: Mapping[str, Any]) -> Iterator[tuple[str, float, in
         value = result.get(key)
         if _is_number(value):
             yield metric, float(value), int(found) if _is_number(found) else None
+
+
+def _hit_numbers(k: str, share: Mapping[str, Any]) -> Iterator[tuple[str, float, int | None]]:
+    """How often the true next word is among the first k; n is the number of contexts."""
+    for key, metric in (("rate", f"hit_rate_{k}"), ("low", f"hit_rate_{k}_low"), ("high", f"hit_rate_{k}_high")):
+        value, n = share.get(key), share.get("n")
+        if _is_number(value):
+            yield metric, float(value), int(n) if _is_number(n) else None
 
 
 def _unfinished(run: Run) -> str:
