@@ -214,6 +214,9 @@ def test_the_steps_of_a_run(study: config.Study):
     tracked = plan.tracked(study)
     assert [(run.model, run.seed) for run in tracked] == [("plif", 1)]
     run = tracked[0]
+    disk = {path: (count, cost.disk_gb) for path, (count, cost) in plan.costs(study).items()}
+    (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
+    assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(artefacts.tokens_folder("toy"))
     for step in (steps.train, steps.measure, steps.spectrum, steps.trajectory):
         step(study, run.path, print)

@@ -13,6 +13,7 @@ from softmax_bottleneck.config import Run
 RATES = {"cpu": 60e9, "gpu": 20e12}
 STEP_OVERHEAD_S = {"cpu": 4e-3, "gpu": 6e-3}  # calls, launches and dropout masks of one update
 BACKWARD = 3  # forward + backward is about three forward passes
+KEPT_WEIGHTS = 8  # copies that a run leaves whose ranks along training are asked for
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Cost:
     """Estimate of one training run.
 
     flops: of the whole training. cpu_h, gpu_h: hours at the assumed rates. memory_gb: largest working set.
-    disk_gb: weights, two resume states, the hidden states of the test text.
+    disk_gb: weights, two resume states, the hidden states of the test text; weights kept on the way.
     """
 
     flops: float
@@ -30,8 +31,11 @@ class Cost:
     disk_gb: float
 
 
-def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int) -> Cost:
-    """Cost of a run with so many trainable parameters on a corpus with so many tokens per split."""
+def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool = False) -> Cost:
+    """Cost of a run with so many trainable parameters on a corpus with so many tokens per split.
+
+    `tracked` says whether it keeps weights on the way.
+    """
     components = int(run.head.options.get("components", 1))
     rows = components if run.head.name != "moc" else 1
     decoder = 2 * run.body.embedding_size * vocabulary_size * rows
@@ -43,4 +47,5 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
     weights_gb = 4e-9 * parameters
     hidden_gb = 4e-9 * tokens["test"] * run.body.context_size
     activations_gb = 4e-9 * run.schedule.batch_size * run.schedule.bptt * run.body.hidden_size * run.body.layers * 10
-    return Cost(flops, hours["cpu"], hours["gpu"], 4 * weights_gb + activations_gb + 0.3, 7 * weights_gb + hidden_gb)
+    disk_gb = (7 + KEPT_WEIGHTS * tracked) * weights_gb + hidden_gb
+    return Cost(flops, hours["cpu"], hours["gpu"], 4 * weights_gb + activations_gb + 0.3, disk_gb)

@@ -73,16 +73,16 @@ def parameters(run: Run, vocabulary_size: int) -> int:
 
 def costs(study: Study) -> dict[str, tuple[int, Cost]]:
     """Parameters and cost of every needed run, by path; equal settings are counted once."""
-    known: dict[str, tuple[int, Cost]] = {}
+    known: dict[tuple[str, str], int] = {}
     found = {}
     sizes = {name: size_of(dataset) for name, dataset in study.datasets.items()}
+    keeping = {run.path for run in tracked(study)}
     for run in study.needed:
-        key = f"{run.dataset}/{run.model}"
+        size, key = sizes[run.dataset], (run.dataset, run.model)
         if key not in known:
-            size = sizes[run.dataset]
-            count = parameters(run, size.vocabulary_size)
-            known[key] = (count, estimate(run, count, size.tokens, size.vocabulary_size))
-        found[run.path] = known[key]
+            known[key] = parameters(run, size.vocabulary_size)
+        cost = estimate(run, known[key], size.tokens, size.vocabulary_size, run.path in keeping)
+        found[run.path] = (known[key], cost)
     return found
 
 

@@ -333,7 +333,7 @@ def _benchmarks(study: Study, run: Run) -> Iterator[tuple[str, Path]]:
 def _write_unusable(path: Path, done: dict[str, Any], parents: dict[str, str]) -> None:
     """A run that diverged is a result: later steps say so instead of failing."""
     facts = {"status": done["status"], "reason": done["reason"], "provenance": artefacts.provenance(parents)}
-    empty = {"metrics": {}, "benchmarks": {}, "contexts": [], "hits": {}, "rows": []}
+    empty: dict[str, Any] = {"metrics": {}, "benchmarks": {}, "contexts": [], "hits": {}, "rows": []}
     artefacts.write_json(path, facts | empty)
 
 
