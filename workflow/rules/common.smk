@@ -1,4 +1,5 @@
 # What the rules share: the study, the names of its files, and how a step is called.
+import re
 import sys
 from pathlib import Path
 
@@ -11,8 +12,16 @@ from softmax_bottleneck import artefacts, config as settings, plan
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.fingerprint import fingerprint
 
-STUDY_FILE = Path(next(iter(workflow.overwrite_configfiles), WORKFLOW.parent / "config" / "demo.yaml"))
-OVERRIDES = {key: value for key, value in dict(workflow.config_settings.config).items()}
+STUDY_FILE = WORKFLOW.parent / "config" / "demo.yaml"
+if workflow.modifier.is_main_snakefile():
+    STUDY_FILE = Path(next(iter(workflow.overwrite_configfiles), STUDY_FILE))
+    OVERRIDES = dict(workflow.config_settings.config)
+else:  # a module of another workflow: its `config:` is a whole study, or keys instead of the demonstration's
+    OVERRIDES = dict(config)
+    if "models" in OVERRIDES:
+        STUDY_FILE = Path(next(iter(workflow.configfiles), "config/config.yaml"))
+    if workflow.modifier.path_modifier.modifies_prefixes:
+        raise WorkflowError("softmax-bottleneck: a module's `prefix` is not supported; run it in a folder of its own")
 
 try:
     STUDY = settings.load_study(STUDY_FILE, OVERRIDES)
@@ -94,15 +103,44 @@ def report_page():
     return f"{RESULTS}/report/index.html"
 
 
+def of_workflow(*patterns):
+    """Files of the workflow, by names that tell no place when it lies in the working directory."""
+    home = WORKFLOW.parent
+    below = home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home
+    return [(below / path.relative_to(home)).as_posix() for one in patterns for path in sorted(home.glob(one))]
+
+
 def published():
     """What is joined to the records besides a study's own words: published numbers, and the settings they belong to."""
-    home = WORKFLOW.parent
-    return [path.as_posix() for path in (home / "config" / "paper.yaml", *sorted(home.glob("report/published/*.csv")))]
+    return of_workflow("config/paper.yaml", "report/published/*.csv")
 
 
 def templates():
     """The page's sources."""
-    return [path.as_posix() for path in sorted(WORKFLOW.parent.glob("report/*.*")) if path.suffix in {".j2", ".css"}]
+    return of_workflow("report/*.j2", "report/*.css")
+
+
+def experiment_of(wildcards):
+    return next(experiment for experiment in STUDY.experiments if experiment.id == wildcards.experiment)
+
+
+def words_of(key):
+    """Title, caption, ... of an experiment, as the reStructuredText of captions reads it."""
+
+    def words(wildcards):
+        return re.sub(r"([\\*`|_])", r"\\\1", " ".join(getattr(experiment_of(wildcards), key).split()))
+
+    return words
+
+
+def filed(category, view):
+    """Where Snakemake's own report shows an output of an experiment, and under which names."""
+
+    def labels(wildcards):
+        experiment = experiment_of(wildcards)
+        return {"in the paper": experiment.artefact, "title": experiment.title, "as": view}
+
+    return {"category": category, "subcategory": lambda wildcards: experiment_of(wildcards).source, "labels": labels}
 
 
 def experiments_of(kind):

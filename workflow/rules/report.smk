@@ -42,7 +42,16 @@ rule table:
         f"{RESULTS}/records.parquet",
         published(),
     output:
-        f"{RESULTS}/tables/{{experiment}}.csv",
+        report(
+            f"{RESULTS}/tables/{{experiment}}.csv",
+            caption="../../report/captions/experiment.rst",
+            **filed("Tables", "data"),
+        ),
+        page=report(
+            f"{RESULTS}/tables/{{experiment}}.html",
+            caption="../../report/captions/experiment.rst",
+            **filed("Tables", "page"),
+        ),
     log:
         f"results/logs/table/{STUDY.name}-{{experiment}}.log",
     conda:
@@ -50,6 +59,9 @@ rule table:
     params:
         study=STUDY.digest,
         code=code_of("tables"),
+        artefact=words_of("artefact"),
+        title=words_of("title"),
+        caption=words_of("caption"),
     shell:
         "python -m softmax_bottleneck table --experiment {wildcards.experiment:q} --log {log:q}"
 
@@ -59,7 +71,16 @@ rule figure:
         f"{RESULTS}/records.parquet",
         published(),
     output:
-        f"{RESULTS}/figures/{{experiment}}.svg",
+        report(
+            f"{RESULTS}/figures/{{experiment}}.svg",
+            caption="../../report/captions/experiment.rst",
+            **filed("Figures", "figure"),
+        ),
+        data=report(
+            f"{RESULTS}/figures/{{experiment}}.csv",
+            caption="../../report/captions/experiment.rst",
+            **filed("Figures", "data"),
+        ),
     log:
         f"results/logs/figure/{STUDY.name}-{{experiment}}.log",
     conda:
@@ -67,6 +88,9 @@ rule figure:
     params:
         study=STUDY.digest,
         code=code_of("figures"),
+        artefact=words_of("artefact"),
+        title=words_of("title"),
+        caption=words_of("caption"),
     shell:
         "python -m softmax_bottleneck figure --experiment {wildcards.experiment:q} --log {log:q}"
 
@@ -76,7 +100,12 @@ rule claims:
         f"{RESULTS}/records.parquet",
         published(),
     output:
-        f"{RESULTS}/claims.json",
+        report(
+            f"{RESULTS}/claims.json",
+            caption="../../report/captions/claims.rst",
+            category="Report",
+            labels={"title": "Conclusions of the papers, judged", "as": "data"},
+        ),
     log:
         f"results/logs/claims/{STUDY.name}.log",
     conda:
@@ -99,7 +128,12 @@ rule report:
         ),
         templates(),
     output:
-        report_page(),
+        report(
+            report_page(),
+            caption="../../report/captions/page.rst",
+            category="Report",
+            labels={"title": "The report of the study", "as": "page"},
+        ),
     log:
         f"results/logs/report/{STUDY.name}.log",
     conda:

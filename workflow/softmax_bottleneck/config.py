@@ -583,10 +583,14 @@ class Study:
 def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
     """A study from its file; `overrides` are top-level keys given on the command line (mirror, device, threads).
 
+    Overrides that are a whole study, as another workflow may pass them, stand alone: then `file` only says where they
+    are from, and beside it lie datasets and experiments of their own.
+
     Raises:
         UserError: naming file, key, value and what is allowed.
     """
-    values = load_yaml(file) | dict(overrides or {})
+    given = dict(overrides or {})
+    values = given if given.keys() >= set(schema("study")["required"]) else load_yaml(file) | given
     where = str(file)
     validate(values, schema("study"), where)
     near = file.resolve().parent
