@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from softmax_bottleneck import artefacts, config
+from softmax_bottleneck import artefacts, config, records
 from softmax_bottleneck.config import Run, Study
 
 WIDTH, VOCABULARY, CONTEXTS = 16, 400, 4000
@@ -46,7 +46,7 @@ experiments:
   parthiban2021-table6: {models: all}
   parthiban2021-figure4: {models: all}
   parthiban2021-figure4-wins: {models: all}
-  parthiban2021-figure7: {models: all}
+  parthiban2021-figure7: {models: all, seeds: all}
   parthiban2021-sm-table3: {models: all}
   parthiban2021-rank-perplexity: {models: all}
   parthiban2021-learning-curves: {models: all}
@@ -122,6 +122,10 @@ def write_epochs(run: Run, epochs: int) -> None:
 
 def write_measure(run: Run, **more: float) -> None:
     metrics: dict[str, float] = {"params_m": 24.2216, "sec_per_epoch": 6.1, **perplexities(run)}
+    if run.head.name == "lms-plif":
+        learned = 0.0 if run.head.options["frozen"] else 0.01
+        metrics |= {"slope_mean_init": 1.107, "slope_mean": 1.107 + learned, "slope_std_init": 0.627}
+        metrics |= {"slope_std": 0.627 + learned, "slope_min": 0.02, "slope_max": 5.1}
     if run.dataset == "truth-demo":
         kl = float(np.log(metrics["test_ppl"] / 29.0))
         metrics |= {"kl_truth_nats": kl, "entropy_ppl": 29.0, "excess_ppl": metrics["test_ppl"] - 29.0}
@@ -151,6 +155,31 @@ def write_wordsim(run: Run, names: dict[str, tuple[int, int]] | None = None) -> 
     artefacts.write_json(artefacts.run_folder(run.path) / "wordsim.json", {"status": "ok", "benchmarks": found})
 
 
+def write_topk(run: Run) -> None:
+    """Predictions at the published places: the true word always first, and four others."""
+    if run.dataset == "ptb":
+        rows = records.read_csv(config.ROOT / "report" / "published" / "parthiban2021_sm_table2_contexts.csv")
+        places = list(zip(rows["group"], rows["context"].astype(int), rows["true_next_token"], strict=True))
+    else:
+        places = [("random", number, f"w{number}") for number in range(1, 19)]
+    others = [{"word": word, "log_prob": p} for word, p in (("a", -3), ("b", -4), ("c", -5), ("d", -6))]
+    contexts = [
+        {"group": g, "context": n, "target": word, "hit": True, "top": [{"word": word, "log_prob": -0.1}, *others]}
+        for g, n, word in places
+    ]
+    hits = {k: {"rate": rate, "low": rate - 0.01, "high": rate + 0.01, "n": 82429} for k, rate in HITS.items()}
+    facts = {"status": "ok", "contexts": contexts, "hits": hits}
+    artefacts.write_json(artefacts.run_folder(run.path) / "topk.json", facts)
+
+
+HITS = {"1": 0.28, "5": 0.5, "10": 0.58}
+
+
+def write_epoch_ranks(run: Run) -> None:
+    rows = [{"epoch": e, "rank_press": 10 * e, "rank_eff_1e-3": e, "valid_ppl": 100.0 / e} for e in range(1, 6)]
+    artefacts.write_json(artefacts.run_folder(run.path) / "epochs_rank.json", {"status": "ok", "rows": rows})
+
+
 def write_run(run: Run) -> None:
     write_done(run)
     write_measure(run)
@@ -175,8 +204,17 @@ def write_all(study: Study) -> None:
     write_synthetic(study)
 
 
-def paper_text(seeds: str = "[1001, 1002, 1003]") -> str:
-    """The study with the published settings, with fewer seeds: its runs may be compared with the published numbers."""
+SPINE = ("table1", "table2", "table6", "figure4", "figure7", "sm-table3")
+
+
+def paper_text(seeds: str = "[1001, 1002, 1003]", experiments: tuple[str, ...] = SPINE) -> str:
+    """The study with the published settings, with fewer seeds: its runs may be compared with the published numbers.
+
+    `experiments` are ids without `parthiban2021-`; none keeps all.
+    """
     text = (config.ROOT / "config" / "paper.yaml").read_text(encoding="utf-8")
+    if experiments:
+        chosen = "".join(f"  parthiban2021-{name}:\n" for name in experiments)
+        text = text[: text.index("\nexperiments:\n")] + f"\nexperiments:\n{chosen}  merity2017-ranks:\n"
     lines = ["seeds: " + seeds if line.startswith("seeds:") else line for line in text.splitlines()]
     return "\n".join("study: small-paper" if line.startswith("study:") else line for line in lines)

@@ -30,7 +30,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.mark.parametrize(("study", "runs"), [("demo", 21), ("ptb-cpu", 14), ("paper", 110)])
+@pytest.mark.parametrize(("study", "runs"), [("demo", 21), ("ptb-cpu", 14), ("paper", 301)])
 def test_dry_run_lists_every_training_job(tmp_path: Path, study: str, runs: int) -> None:
     done = run(snakemake(tmp_path, ROOT / "config" / f"{study}.yaml", "--dry-run", "--quiet", "host"), tmp_path)
     assert done.returncode == 0, done.stderr

@@ -386,6 +386,7 @@ class Experiment:
 
     Attributes:
         models: labels of the rows; in a study, with grids expanded.
+        entries: in a study, the names before that: models and grids, also grids of which no member is trained.
         seeds: `all`, `author` (the authors' own, or the first) or `random` (all but the authors' own).
         published_rows: label -> the published rows it stands for: {"model": its name there, column: pattern}.
         needs: why this study cannot make it, or a part of it, in words; empty when it can.
@@ -406,6 +407,12 @@ class Experiment:
     options: Mapping[str, Any]
     published_rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     needs: str = ""
+    entries: tuple[str, ...] = ()
+
+    @property
+    def is_void(self) -> bool:
+        """Whether this study can show nothing of it."""
+        return bool(self.needs) and not (self.datasets and self.entries)
 
     @property
     def is_synthetic(self) -> bool:
@@ -737,15 +744,18 @@ def _experiment(
     if "needs" in given:
         return dataclasses.replace(experiment, models=(), datasets=(), needs=given["needs"])
     asked = given.get("models", [entry for entry in experiment.models if _family(entry, families) is not None])
-    models = _expanded(list(families) if asked == "all" else asked, families, f"{label}.models")
+    entries = list(families) if asked == "all" else asked
+    models = _expanded(entries, families, f"{label}.models")
     chosen, needs = _corpora(experiment, datasets, near) if "datasets" not in given else (given["datasets"], "")
     for item in chosen:
         if item not in datasets:
             hint = did_you_mean(item, list(datasets))
             raise UserError(f"{label}.datasets: {item!r} is not in this study{hint}")
-    if experiment.models and not models:
+    if experiment.models and not entries:
         needs = f"This study has none of its models ({', '.join(experiment.models)})."
-    return dataclasses.replace(experiment, models=models, datasets=tuple(chosen), needs=needs)
+    return dataclasses.replace(
+        experiment, models=models, entries=tuple(entries), datasets=tuple(chosen), needs=needs
+    )
 
 
 def _family(name: str, families: Mapping[str, list[_Model]]) -> list[str] | None:
@@ -785,7 +795,7 @@ STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_S
 
 
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
-    """Set the environment by which steps, started from anywhere, use this interpreter's packages and load this study."""
+    """Set the environment by which steps, started anywhere, use this interpreter's packages and load this study."""
     os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
     os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
     for variable, folder in (("PYTHONPATH", package_folder), ("PATH", Path(sys.executable).parent)):

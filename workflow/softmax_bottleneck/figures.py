@@ -51,6 +51,7 @@ SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8
 MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 LONGEST_NAME = 24
+ABSENT_NAMED = 6  # models without all their runs, below a figure; more are counted
 LEGEND_INCHES = 1.7  # of one entry
 DIGITS = 8  # significant ones in the data beside a figure
 POINTS = 150  # of a curve that is drawn thinned
@@ -156,24 +157,28 @@ def _settings() -> Any:
     }
 
 
-def _panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
+def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
     """A canvas of rows x columns axes, each `width` x `height` inches."""
     canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
     canvas.set_layout_engine("constrained", w_pad=0.08, h_pad=0.1)
     return canvas, canvas.subplots(rows, columns, squeeze=False)
 
 
-def _empty(axes: Axes, words: str) -> None:
+def empty(axes: Axes, words: str) -> None:
+    """Words in the place of a plot."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, words, ha="center", va="center", color=LIGHT.muted, transform=axes.transAxes, wrap=True)
 
 
-def _legend(canvas: Canvas, study: Study, models: Sequence[str], *, lines: bool) -> None:
+def draw_legend(canvas: Canvas, study: Study, models: Sequence[str], *, lines: bool) -> None:
+    """Names of the models below all panels, as lines or as dots."""
     drawn = styles(models)
     handles = [
-        Line2D([], [], color=s.colour, linestyle=s.dash, linewidth=2.2, label=_name(study, model))
+        Line2D([], [], color=s.colour, linestyle=s.dash, linewidth=2.2, label=short_name(study, model))
         if lines
-        else Line2D([], [], color=s.colour, marker=s.marker, linestyle="none", markersize=7, label=_name(study, model))
+        else Line2D(
+            [], [], color=s.colour, marker=s.marker, linestyle="none", markersize=7, label=short_name(study, model)
+        )
         for model, s in drawn.items()
     ]
     columns = max(1, int(canvas.get_figwidth() / LEGEND_INCHES))
@@ -191,7 +196,8 @@ def _power(value: float, _position: object = None) -> str:
     return power if abs(factor - 1) < 1e-6 else f"{factor:.3g}·{power}"
 
 
-def _integer(value: float, _position: object = None) -> str:
+def integer(value: float, _position: object = None) -> str:
+    """A tick with thin spaces between thousands."""
     return f"{value:,.0f}".replace(",", "\u2009")
 
 
@@ -220,21 +226,33 @@ def _usable(source: Source, dataset: str) -> list[Run]:
     return [run for run in _runs(source, dataset) if run.run_id in known]
 
 
-def _count_note(source: Source, drawn: int) -> str:
-    planned = sum(len(_runs(source, dataset)) for dataset in source.experiment.datasets)
-    return f"{drawn} of {planned} planned runs are in this figure."
+def count_note(source: Source, have: int) -> str:
+    """How many of the planned runs are drawn, and which have no results, with the reason."""
+    runs = [run for dataset in source.experiment.datasets for run in _runs(source, dataset)]
+    return f"{have} of {len(runs)} planned runs are in this figure. {_absent(source, runs)}".rstrip()
 
 
-def _drawn(data: pd.DataFrame) -> int:
+def _absent(source: Source, runs: Sequence[Run]) -> str:
+    """`Without results: GSS (seed 3 diverged).`, at most ABSENT_NAMED models."""
+    have = {(r.dataset, r.model): source.values(r.dataset, r.model, "test_ppl") for r in runs}
+    gaps = {pair: source.gap(*pair, values) for pair, values in have.items()}
+    named = [f"{short_name(source.study, model)} ({gap})" for (_, model), gap in gaps.items() if gap]
+    more = f" and {len(named) - ABSENT_NAMED} more" if len(named) > ABSENT_NAMED else ""
+    return f"Without results: {', '.join(named[:ABSENT_NAMED])}{more}." if named else ""
+
+
+def drawn(data: pd.DataFrame) -> int:
     """Number of different runs in the data of a figure."""
     return len(data[["dataset", "model", "seed"]].drop_duplicates())
 
 
-def _title(source: Source, dataset: str) -> str:
+def corpus_title(source: Source, dataset: str) -> str:
+    """A corpus' name, short enough for a panel."""
     return textwrap.shorten(source.study.datasets[dataset].title, 48, placeholder="…") or dataset
 
 
-def _name(study: Study, model: str) -> str:
+def short_name(study: Study, model: str) -> str:
+    """A model's name, short enough for a tick."""
     text = label(study, model)
     return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
 
@@ -263,23 +281,27 @@ def _spectra(source: Source, dataset: str) -> list[_Spectrum]:
 
 
 def spectrum(source: Source) -> Drawing:
-    """Singular values relative to the largest: the first ones on a linear axis, all of them on a log axis."""
+    """Singular values relative to the largest: the first ones on a linear axis, all of them on a log axis.
+
+    Option `panels` chooses one of the two (`first`, `all`).
+    """
     datasets = source.experiment.datasets
-    canvas, axes = _panels(len(datasets), 2, 4.7, 3.5)
+    sides = [SPECTRUM_PANELS[name] for name in source.experiment.options.get("panels", SPECTRUM_PANELS)]
+    canvas, axes = panels(len(datasets), len(sides), 4.7 if len(sides) > 1 else 7.0, 3.5)
     rows: list[tuple[object, ...]] = []
-    for (left, right), dataset in zip(axes, datasets, strict=True):
+    for row, dataset in zip(axes, datasets, strict=True):
+        title = corpus_title(source, dataset)
         spectra = _spectra(source, dataset)
-        if spectra:
-            _draw_first(source, left, spectra, _title(source, dataset))
-            _draw_all(source, right, spectra)
-            rows += _spectrum_rows(spectra)
-        else:
-            _empty(left, f"{_title(source, dataset)}: no singular values yet")
-            right.set_axis_off()
+        for panel, draw in zip(row, sides, strict=True):
+            if spectra:
+                draw(source, panel, spectra, title)
+            else:
+                empty(panel, f"{title}: no singular values yet")
+        rows += _spectrum_rows(spectra)
     models = [m for m in source.experiment.models if any(row[1] == m for row in rows)]
-    _legend(canvas, source.study, models, lines=True)
+    draw_legend(canvas, source.study, models, lines=True)
     data = pd.DataFrame(rows, columns=["dataset", "model", "seed", "index", "relative_singular_value"])
-    return Drawing(canvas, data, _spectrum_alt(source, data), _count_note(source, _drawn(data)))
+    return Drawing(canvas, data, _spectrum_alt(source, data), count_note(source, drawn(data)))
 
 
 def _indices(length: int, cliffs: Iterable[int] = ()) -> NDArray[np.intp]:
@@ -326,22 +348,25 @@ def _draw_first(source: Source, axes: Axes, spectra: list[_Spectrum], title: str
     axes.set(title=title, xlabel=f"index (first {min(first, longest)})", ylabel="σ / σ max")
 
 
-def _draw_all(source: Source, axes: Axes, spectra: list[_Spectrum]) -> None:
+def _draw_all(source: Source, axes: Axes, spectra: list[_Spectrum], title: str) -> None:
     tolerances = [item.tolerance for item in spectra if not math.isnan(item.tolerance)]
     floor = (min(tolerances) if tolerances else 1e-5) / 300
     _draw_curves(source, axes, spectra, lambda item: np.maximum(item.relative, floor / 10))
     axes.set_yscale("log")
     axes.set(ylim=(floor, 1.5), xlim=(0, max(len(item.relative) for item in spectra)), xlabel="index (all)")
-    axes.set_title("all, log axis")
+    axes.set_title(f"{title}, log axis")
     axes.yaxis.set_major_formatter(FuncFormatter(_power))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    axes.xaxis.set_major_formatter(FuncFormatter(_integer))
+    axes.xaxis.set_major_formatter(FuncFormatter(integer))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if tolerances:
         tolerance = float(np.median(tolerances))
         axes.axhline(tolerance, color=LIGHT.ink, linestyle=(0, (4, 3)), linewidth=1)
         spot = (0.99, tolerance * 1.15)
         axes.text(*spot, "Press tolerance", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8.5)
+
+
+SPECTRUM_PANELS = {"first": _draw_first, "all": _draw_all}
 
 
 def _spectrum_alt(source: Source, data: pd.DataFrame) -> str:
@@ -352,7 +377,9 @@ def _spectrum_alt(source: Source, data: pd.DataFrame) -> str:
         ranks = source.values(dataset, model, "rank_press").values()
         mean = tables.mean_of(ranks)
         if mean:
-            words.append(f"{_name(source.study, model)} {mean.mean:.0f} of {part['index'].max()} above the tolerance")
+            words.append(
+                f"{short_name(source.study, model)} {mean.mean:.0f} of {part['index'].max()} above the tolerance"
+            )
     return "Falling curves of relative singular values per model. " + "; ".join(words) + "."
 
 
@@ -360,23 +387,24 @@ def _spectrum_alt(source: Source, data: pd.DataFrame) -> str:
 def learning_curves(source: Source) -> Drawing:
     """Validation perplexity by epoch, from the epoch logs of all runs, finished or not."""
     datasets = source.experiment.datasets
-    canvas, axes = _panels(len(datasets), 1, 8.6, 3.9)
+    canvas, axes = panels(len(datasets), 1, 8.6, 3.9)
     frames = [_epochs(source, dataset) for dataset in datasets]
     for (panel,), dataset, frame in zip(axes, datasets, frames, strict=True):
         if frame.empty:
-            _empty(panel, f"{_title(source, dataset)}: no epoch finished yet")
+            empty(panel, f"{corpus_title(source, dataset)}: no epoch finished yet")
         else:
             _draw_epochs(source, panel, frame)
-            panel.set(title=_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
+            panel.set(title=corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
     data = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=EPOCH_COLUMNS)
-    _legend(canvas, source.study, _in_order(source, data), lines=True)
-    return Drawing(canvas, data, _epochs_alt(source, data), _count_note(source, _drawn(data)))
+    draw_legend(canvas, source.study, in_order(source, data), lines=True)
+    return Drawing(canvas, data, _epochs_alt(source, data), count_note(source, drawn(data)))
 
 
 EPOCH_COLUMNS = ["dataset", "model", "seed", "run", "epoch", "phase", "train_ppl", "valid_ppl"]
 
 
-def _in_order(source: Source, data: pd.DataFrame) -> list[str]:
+def in_order(source: Source, data: pd.DataFrame) -> list[str]:
+    """The models of some data, in the experiment's order."""
     present = set(data["model"])
     return [model for model in source.experiment.models if model in present]
 
@@ -405,7 +433,7 @@ def _kept_epochs(frame: pd.DataFrame) -> pd.Series[bool]:
 
 def _draw_epochs(source: Source, axes: Axes, frame: pd.DataFrame) -> None:
     drawn = styles(source.experiment.models)
-    for model in _in_order(source, frame):
+    for model in in_order(source, frame):
         own, style = frame[frame["model"] == model], drawn[model]
         alone = own["run"].nunique() == 1
         for _, run in own.groupby("run", sort=True):
@@ -427,7 +455,7 @@ def _epochs_alt(source: Source, data: pd.DataFrame) -> str:
     words = []
     for (dataset, model), own in records.groups(data, "dataset", "model"):
         best = own.groupby("run")["valid_ppl"].min().mean()
-        words.append(f"{_name(source.study, model)} on {_title(source, dataset)} {best:.1f}")
+        words.append(f"{short_name(source.study, model)} on {corpus_title(source, dataset)} {best:.1f}")
     return "Falling curves of validation perplexity; mean of the runs' best: " + "; ".join(words) + "."
 
 
@@ -440,19 +468,20 @@ def rank_perplexity(source: Source) -> Drawing:
     datasets = source.experiment.datasets
     frames = [_pairs(source, dataset) for dataset in datasets]
     same = [all(source.same(dataset, model) for model in source.experiment.models) for dataset in datasets]
-    canvas, axes = _panels(1, len(datasets), 4.7, 3.7) if all(same) else _panels(len(datasets), 2, 4.7, 3.7)
+    canvas, axes = panels(1, len(datasets), 4.7, 3.7) if all(same) else panels(len(datasets), 2, 4.7, 3.7)
     axes = axes.T if all(same) else axes
     notes = []
-    for panels, dataset, frame, shared in zip(axes, datasets, frames, same, strict=True):
+    for row, dataset, frame, shared in zip(axes, datasets, frames, same, strict=True):
         measured, published = (frame[frame["origin"] == origin] for origin in ("measured", "published"))
-        name = _title(source, dataset)
-        _scatter(source, panels[0], frame if shared else measured, name if shared else f"{name}: measured")
-        if len(panels) > 1:
-            _scatter(source, panels[1], published, "paper" if shared else "paper, full size")
+        name = corpus_title(source, dataset)
+        _scatter(source, row[0], frame if shared else measured, name if shared else f"{name}: measured")
+        if len(row) > 1:
+            _scatter(source, row[1], published, "paper" if shared else "paper, full size")
         notes.append(f"{name}: {_correlation(measured)}")
     data = pd.concat(frames, ignore_index=True)
-    _legend(canvas, source.study, _in_order(source, data), lines=False)
-    note = "Pearson correlation of test perplexity and Press rank over the runs. " + "; ".join(notes) + "."
+    draw_legend(canvas, source.study, in_order(source, data), lines=False)
+    count = count_note(source, drawn(data[data["origin"] == "measured"]))
+    note = f"Pearson correlation of test perplexity and Press rank over the runs. {'; '.join(notes)}. {count}"
     return Drawing(canvas, data, f"Scatter plot of Press rank against test perplexity. {note}", note)
 
 
@@ -474,7 +503,7 @@ def _pairs(source: Source, dataset: str) -> pd.DataFrame:
 
 def _scatter(source: Source, axes: Axes, frame: pd.DataFrame, title: str) -> None:
     if frame.empty:
-        _empty(axes, f"{title}: nothing to show")
+        empty(axes, f"{title}: nothing to show")
         return
     for model, style in styles(source.experiment.models).items():
         own = frame[frame["model"] == model]
@@ -491,7 +520,7 @@ def _scatter(source: Source, axes: Axes, frame: pd.DataFrame, title: str) -> Non
         axes.plot(paper["test_ppl"], paper["rank_press"], linestyle="none", color=style.colour, **cross)
     axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
     axes.margins(0.12)
-    axes.yaxis.set_major_formatter(FuncFormatter(_integer))
+    axes.yaxis.set_major_formatter(FuncFormatter(integer))
     axes.xaxis.set_major_locator(MaxNLocator(5))
 
 
@@ -509,9 +538,9 @@ def truth(source: Source) -> Drawing:
     """Test perplexity beside the entropy bound, Press rank beside the true rank, on the known-truth languages."""
     known = [d for d in source.experiment.datasets if source.study.datasets[d].kind == "language"]
     models = source.experiment.models
-    canvas, axes = _panels(max(len(known), 1), 2, 4.7, 0.42 * len(models) + 1.5)
+    canvas, axes = panels(max(len(known), 1), 2, 4.7, 0.42 * len(models) + 1.5)
     if not known:
-        _empty(axes[0][0], "This study has no known-truth language")
+        empty(axes[0][0], "This study has no known-truth language")
         axes[0][1].set_axis_off()
     rows: list[tuple[object, ...]] = []
     for (left, right), dataset in zip(axes, known, strict=False):
@@ -521,11 +550,11 @@ def truth(source: Source) -> Drawing:
             (right, "rank_press", rank, "rank of the law"),
         ):
             rows += _strip(source, panel, dataset, metric, exact, words)
-        left.set(title=_title(source, dataset), xlabel="test perplexity")
+        left.set(title=corpus_title(source, dataset), xlabel="test perplexity")
         right.set(title="rank of log P", xlabel="Press rank")
         right.tick_params(labelleft=False)
     data = pd.DataFrame(rows, columns=["dataset", "model", "metric", "seed", "value", "exact"])
-    return Drawing(canvas, data, _truth_alt(source, data), _count_note(source, _drawn(data)))
+    return Drawing(canvas, data, _truth_alt(source, data), count_note(source, drawn(data)))
 
 
 def _strip(
@@ -542,7 +571,7 @@ def _strip(
         if mean:
             axes.plot([mean.mean] * 2, [height - 0.32, height + 0.32], color=style.colour, linewidth=2.4)
         rows += [(dataset, model, metric, seed, value, exact) for seed, value in values.items()]
-    names = [_name(source.study, model) for model in source.experiment.models]
+    names = [short_name(source.study, model) for model in source.experiment.models]
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT.ink, length=0)
     axes.set_ylim(len(names) - 0.4, -0.95)
@@ -563,10 +592,11 @@ def _truth_alt(source: Source, data: pd.DataFrame) -> str:
     words = []
     for (dataset, metric), part in records.groups(data, "dataset", "metric"):
         means = "; ".join(
-            f"{_name(source.study, model)} {own['value'].mean():.4g}" for (model,), own in records.groups(part, "model")
+            f"{short_name(source.study, model)} {own['value'].mean():.4g}"
+            for (model,), own in records.groups(part, "model")
         )
         exact = part["exact"].iloc[0]
-        words.append(f"{_title(source, dataset)}, {metric} (exact {exact:.4g}): {means}")
+        words.append(f"{corpus_title(source, dataset)}, {metric} (exact {exact:.4g}): {means}")
     return "Dots by model. " + ". ".join(words) + "."
 
 
@@ -575,15 +605,15 @@ def wins(source: Source) -> Drawing:
     """Heat maps of benchmarks won, measured and published side by side."""
     parts = tables.wins(source)
     columns = 2 if any(row.has_published for part in parts for row in part.rows) else 1
-    empty = not any(cell.measured or cell.published for part in parts for row in part.rows for cell in row.cells)
-    canvas, axes = _panels(len(parts), columns, 4.7, 0.5 if empty else 0.44 * len(source.experiment.models) + 2.1)
+    bare = not any(cell.measured or cell.published for part in parts for row in part.rows for cell in row.cells)
+    canvas, axes = panels(len(parts), columns, 4.7, 0.5 if bare else 0.44 * len(source.experiment.models) + 2.1)
     rows: list[tuple[object, ...]] = []
-    for panels, part in zip(axes, parts, strict=True):
+    for pair, part in zip(axes, parts, strict=True):
         measured = [[cell.measured.mean if cell.measured else math.nan for cell in row.cells] for row in part.rows]
         published = [[_published_number(cell) for cell in row.cells] for row in part.rows]
         same = all(row.same for row in part.rows)
-        titles = (f"{_title(source, part.dataset)}: measured", "paper" if same else "paper, full size")
-        for panel, values, title in zip(panels, (measured, published), titles, strict=False):
+        titles = (f"{corpus_title(source, part.dataset)}: measured", "paper" if same else "paper, full size")
+        for panel, values, title in zip(pair, (measured, published), titles, strict=False):
             _heat(source, panel, np.array(values, dtype=float), title)
         rows += [
             (part.dataset, a.key, b.key, x, y)
@@ -594,7 +624,7 @@ def wins(source: Source) -> Drawing:
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", "measured", "published"])
     rated = source.records.rows[source.records.rows["metric"] == "spearman"]
     used = {run.run_id for part in parts for run in _runs(source, part.dataset)} & set(rated["run_id"])
-    return Drawing(canvas, data, _wins_alt(source, data), _count_note(source, len(used)))
+    return Drawing(canvas, data, _wins_alt(source, data), count_note(source, len(used)))
 
 
 def _published_number(cell: tables.Cell) -> float:
@@ -604,9 +634,9 @@ def _published_number(cell: tables.Cell) -> float:
 
 def _heat(source: Source, axes: Axes, values: NDArray[np.float64], title: str) -> None:
     if np.isnan(values).all():
-        _empty(axes, f"{title}: nothing to show")
+        empty(axes, f"{title}: nothing to show")
         return
-    names = [_name(source.study, model) for model in source.experiment.models]
+    names = [short_name(source.study, model) for model in source.experiment.models]
     colours = sns.color_palette("blend:#eef3f9,#69a5ea", as_cmap=True)
     look: dict[str, Any] = {"annot_kws": {"color": "#10151b"}}  # on these blues legible in both dresses
     look |= {"annot": True, "fmt": ".0f", "cbar": False, "square": True, "linewidths": 1.5, "linecolor": LIGHT.paper}
@@ -623,7 +653,9 @@ def _wins_alt(source: Source, data: pd.DataFrame) -> str:
         return "Heat maps of benchmarks won; no word-similarity result yet, published counts only."
     words = []
     for (dataset, model), own in records.groups(data, "dataset", "model"):
-        words.append(f"{_name(source.study, model)} on {_title(source, dataset)}: {own['measured'].sum():.0f}")
+        words.append(
+            f"{short_name(source.study, model)} on {corpus_title(source, dataset)}: {own['measured'].sum():.0f}"
+        )
     return "Heat maps of benchmarks won by the row's model; wins over all others: " + "; ".join(words) + "."
 
 
@@ -639,15 +671,31 @@ VIEWS: Mapping[str, Callable[[Source], Drawing]] = {
 
 def build(study: Study, experiment: Experiment, found: Records) -> Figure:
     """The figure of an experiment (UserError for a view there is not)."""
-    if experiment.view not in VIEWS:
-        hint = did_you_mean(experiment.view, list(VIEWS))
+    known = views()
+    if experiment.view not in known:
+        hint = did_you_mean(experiment.view, list(known))
         raise UserError(f"experiment {experiment.id}: view: unknown {experiment.view!r}{hint}")
     source = tables.source_of(study, experiment, found)
     with mpl.rc_context(_settings()):
-        drawing = VIEWS[experiment.view](source)
+        drawing = _void(experiment.needs) if experiment.is_void else known[experiment.view](source)
         svg = _svg(drawing.canvas)
     texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
-    return Figure(*texts, drawing.alt, drawing.note, svg, csv=records.to_csv(drawing.data, digits=DIGITS))
+    note = " ".join(filter(None, [drawing.note, "" if experiment.is_void else experiment.needs]))
+    return Figure(*texts, drawing.alt, note, svg, csv=records.to_csv(drawing.data, digits=DIGITS))
+
+
+def _void(words: str) -> Drawing:
+    """The reason why a study cannot draw a figure, in its place."""
+    canvas, ((axes,),) = panels(1, 1, 8.6, 0.3)
+    empty(axes, words)
+    return Drawing(canvas, pd.DataFrame({"needs": [words]}), words)
+
+
+def views() -> Mapping[str, Callable[[Source], Drawing]]:
+    """All views of figures by name."""
+    from softmax_bottleneck import paper_figures  # it builds on this module
+
+    return {**VIEWS, **paper_figures.VIEWS}
 
 
 def make(study: Study, name: str) -> Path:

@@ -21,13 +21,14 @@ Suffixes: S contexts, H hidden size, V vocabulary, K components.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from softmax_bottleneck import robustness
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.seeds import derive
 from softmax_bottleneck.spectrum import (
@@ -98,10 +99,14 @@ READINGS = (
 )
 
 
-def rows(name: str, say: Say) -> list[Row]:
-    """Tidy rows of the synthetic experiment of that name; UserError when there is none."""
+def rows(options: Mapping[str, Any], say: Say) -> list[Row]:
+    """Tidy rows of an experiment that trains nothing, by its option `synthetic`; UserError when there is none."""
+    name = options["synthetic"]
+    if name in robustness.EXPERIMENTS:
+        return list(robustness.rows(options, say))
     if name != "rank-demo":
-        raise UserError(f"synthetic: {name!r} is unknown, expected one of: rank-demo")
+        known = ", ".join(["rank-demo", *robustness.EXPERIMENTS])
+        raise UserError(f"synthetic: {name!r} is unknown, expected one of: {known}")
     return [row for settings in READINGS for row in rank_demo(settings, say)]
 
 

@@ -71,6 +71,7 @@ class Cell:
         same: the runs have the published setting, so that a difference means something.
         gap: why there are fewer runs than planned, or no number, in words.
         note: further words below the number.
+        words: what is shown instead of a number.
         runs: `<dataset>/<model>` whose runs are in the cell; empty when it comes from no run.
         wanted: whether a measured value belongs here (False: a published quotation only).
     """
@@ -85,12 +86,13 @@ class Cell:
     note: str = ""
     runs: str = ""
     wanted: bool = True
+    words: str = ""
 
     @property
     def text(self) -> str:
-        """The measured mean with its standard deviation."""
+        """The measured mean with its standard deviation, or the words that stand in its place."""
         if self.measured is None:
-            return DASH
+            return self.words or DASH
         mean = self.format(self.measured.mean)
         return mean if self.measured.sd is None else f"{mean} ± {self.format(self.measured.sd)}"
 
@@ -174,7 +176,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table, one part per corpus."""
+    """A whole table, one part per corpus; `note` says what this study cannot show of it."""
 
     id: str
     source: str
@@ -183,6 +185,7 @@ class Table:
     caption: str
     head: str
     parts: tuple[Part, ...]
+    note: str = ""
 
     @property
     def csv(self) -> str:
@@ -199,7 +202,7 @@ class Table:
 
 CSV_COLUMNS = (
     *("dataset", "row", "column", "measured", "sd", "n", "planned", "published", "published_sd", "published_n"),
-    *("same_setting", "difference", "inside_published_sd", "gap", "note"),
+    *("same_setting", "difference", "inside_published_sd", "gap", "note", "words"),
 )
 
 
@@ -210,7 +213,17 @@ def _csv_line(part: Part, row: Row, column: str, cell: Cell) -> tuple[object, ..
     words = tuple("" if value is None else str(value).lower() for value in (cell.same, cell.inside))
     return (
         *(part.dataset, row.key, column, *figures, cell.planned or None),
-        *(published.value, published.sd, published.n, words[0], cell.difference, words[1], cell.gap, cell.note),
+        *(
+            published.value,
+            published.sd,
+            published.n,
+            words[0],
+            cell.difference,
+            words[1],
+            cell.gap,
+            cell.note,
+            cell.words,
+        ),
     )
 
 
@@ -271,10 +284,20 @@ class Source:
             found[pair] = found.get(pair, True) and same_setting(run, self.paper)
         return found
 
+    @cached_property
+    def _runs(self) -> dict[tuple[str, str], list[Run]]:
+        found: dict[tuple[str, str], list[Run]] = {}
+        for run in self.study.runs_of(self.experiment):
+            found.setdefault((run.dataset, run.model), []).append(run)
+        return found
+
+    def runs(self, dataset: str, model: str) -> list[Run]:
+        """The runs this experiment needs of a model, in the plan's order."""
+        return self._runs.get((dataset, model), [])
+
     def planned(self, dataset: str, model: str) -> list[int]:
         """Seeds of the runs this experiment needs of a model, in the plan's order."""
-        runs = self.study.runs_of(self.experiment)
-        return [run.seed for run in runs if (run.dataset, run.model) == (dataset, model)]
+        return [run.seed for run in self.runs(dataset, model)]
 
     def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
         """Measured values by seed, of the runs this experiment needs."""
@@ -296,13 +319,16 @@ class Source:
     def find_published(
         self, dataset: str, model: str, metric: str, filters: Mapping[str, str] | None = None
     ) -> Published | None:
-        """The published number of a model; `filters` are regular expressions on the published columns.
+        """The published number of a model, under the name that `published_rows` gives it.
+
+        `filters` are regular expressions on the published columns.
 
         Raises:
             UserError: two different published numbers fit; the experiment's filters must choose.
         """
-        rows = self._published_rows.get((dataset, model, metric), [])
-        patterns = (filters or {}).items()
+        named = dict(self.experiment.published_rows.get(model, {}))
+        rows = self._published_rows.get((dataset, named.pop("model", model), metric), [])
+        patterns = [*named.items(), *(filters or {}).items()]
         chosen = [row for row in rows if all(re.search(pattern, row[column]) for column, pattern in patterns)]
         distinct = list(dict.fromkeys((row["value"], row["std"], row["n"]) for row in chosen))
         if len(distinct) > 1:
@@ -402,7 +428,8 @@ def _gain_cell(source: Source, base: Cell, dataset: str, model: str, metric: str
 
 
 # --- views ----------------------------------------------------------------------------------------------------------
-def _part(source: Source, dataset: str, columns: Sequence[str], rows: Iterable[Row], note: str = "") -> Part:
+def part_of(source: Source, dataset: str, columns: Sequence[str], rows: Iterable[Row], note: str = "") -> Part:
+    """The rows of one corpus under its title."""
     return Part(dataset, source.study.datasets[dataset].title, tuple(columns), tuple(rows), note)
 
 
@@ -410,7 +437,7 @@ def summary(source: Source) -> list[Part]:
     """Models by metrics, one part per corpus."""
     columns = source.experiment.columns
     return [
-        _part(
+        part_of(
             source,
             dataset,
             [column.label for column in columns],
@@ -455,13 +482,15 @@ def _language_row(source: Source, dataset: str) -> Row:
     return Row("language", "The language itself", tuple(cells))
 
 
+COVERAGE = ("n_pairs", "n_pairs_not_in_vocab")
+
+
 def wordsim(source: Source) -> list[Part]:
     """Benchmarks by models (Spearman's rho), with the pairs each benchmark keeps in the vocabulary."""
     models = source.experiment.models
     digits = source.experiment.columns[0].digits if source.experiment.columns else 4
     rho = Column("spearman", "Spearman", digits)
-    coverage = [Column("n_pairs", "pairs", 0), Column("n_pairs_not_in_vocab", "not in vocabulary", 0)]
-    heads = [label(source.study, model) for model in models] + [column.label for column in coverage]
+    heads = [label(source.study, model) for model in models] + ["pairs", "not in vocabulary"]
     parts = []
     for dataset in source.experiment.datasets:
         rows = [
@@ -469,32 +498,32 @@ def wordsim(source: Source) -> list[Part]:
                 condition,
                 condition.removeprefix("benchmark="),
                 tuple(source.cell(dataset, model, rho, condition) for model in models)
-                + tuple(_coverage_cell(source, dataset, column, condition) for column in coverage),
+                + tuple(coverage_cell(source, dataset, metric, condition) for metric in COVERAGE),
             )
-            for condition in _benchmarks(source, dataset)
+            for condition in benchmarks(source, dataset)
         ]
-        parts.append(_part(source, dataset, heads, rows))
+        parts.append(part_of(source, dataset, heads, rows))
     return parts
 
 
-def _benchmarks(source: Source, dataset: str) -> list[str]:
-    """Published benchmarks in their order (for a corpus of words), then others that were measured."""
+def benchmarks(source: Source, dataset: str, metric: str = "spearman") -> list[str]:
+    """Benchmarks with a published number, in their order (for a corpus of words), then others that were measured."""
     declared = source.study.datasets[dataset]
-    rows = source.published[source.published["metric"] == "spearman"]
+    rows = source.published[source.published["metric"] == metric]
     names = [text.split(";")[0] for text in rows[rows["dataset"] == published_dataset(declared)]["condition"]]
     known = names if declared.kind != "language" else []
-    return list(dict.fromkeys([*known, *source.records.conditions("spearman", dataset)]))
+    return list(dict.fromkeys([*known, *source.records.conditions(metric, dataset)]))
 
 
-def _coverage_cell(source: Source, dataset: str, column: Column, condition: str) -> Cell:
+def coverage_cell(source: Source, dataset: str, metric: str, condition: str) -> Cell:
     """Counts that depend on the vocabulary alone, so any run tells them."""
     rows = source.records.rows
-    chosen = rows[(rows["dataset"] == dataset) & (rows["metric"] == column.metric) & (rows["condition"] == condition)]
+    chosen = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["condition"] == condition)]
     declared = source.study.datasets[dataset]
-    corpus = "wordsim" if column.metric == "n_pairs" else published_dataset(declared)
+    corpus = "wordsim" if metric == "n_pairs" else published_dataset(declared)
     return Cell(
         measured=None if chosen.empty else Measured(float(chosen["value"].iloc[0])),
-        published=source.find_published(corpus, "", column.metric, {"condition": f"^{re.escape(condition)}$"}),
+        published=source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
         digits=0,
         same=bool(declared.published_as),
     )
@@ -510,7 +539,7 @@ def wins(source: Source) -> list[Part]:
             Row(a, label(source.study, a), tuple(_win_cell(source, dataset, a, b, counts) for b in models))
             for a in models
         ]
-        parts.append(_part(source, dataset, [f"over {label(source.study, b)}" for b in models], rows))
+        parts.append(part_of(source, dataset, [f"over {label(source.study, b)}" for b in models], rows))
     return parts
 
 
@@ -542,8 +571,19 @@ def _win_cell(
         same=source.same(dataset, a) and source.same(dataset, b),
         runs=f"{dataset}/{a}",
         note=f"of {found.compared}" if found.compared else "",
-        gap="" if found.compared else "no word-similarity results of both models",
+        gap=_win_gap(source, dataset, (a, b)) or ("" if found.compared else "no benchmark in common"),
     )
+
+
+def _win_gap(source: Source, dataset: str, models: Sequence[str]) -> str:
+    """Which runs of either model have no word similarities: `GSS: seed 1 missing`."""
+    conditions = source.records.conditions("spearman", dataset)
+    words = []
+    for model in models:
+        have = {seed for condition in conditions for seed in source.values(dataset, model, "spearman", condition)}
+        if gap := source.gap(dataset, model, have):
+            words.append(f"{label(source.study, model)}: {gap}")
+    return "; ".join(words)
 
 
 def rank_demo(source: Source) -> list[Part]:
@@ -593,17 +633,34 @@ VIEWS: Mapping[str, Callable[[Source], list[Part]]] = {
     "rank-demo": rank_demo,
     "truth": truth,
 }
-HEADS = {"wordsim": "Benchmark"}
+# What the rows of a view are; models where nothing is said.
+HEADS = {
+    "wordsim": "Benchmark",
+    "coverage": "Benchmark",
+    "settings": "Setting",
+    "search": "Setting or run",
+    "top5": "Context",
+    "correlation": "Runs",
+    "robustness": "Matrix",
+}
 
 
 def build(study: Study, experiment: Experiment, found: Records) -> Table:
     """The table of an experiment (UserError for a view there is not)."""
-    if experiment.view not in VIEWS:
-        hint = did_you_mean(experiment.view, list(VIEWS))
+    known = views()
+    if experiment.view not in known:
+        hint = did_you_mean(experiment.view, list(known))
         raise UserError(f"experiment {experiment.id}: view: unknown {experiment.view!r}{hint}")
-    parts = VIEWS[experiment.view](source_of(study, experiment, found))
+    parts = [] if experiment.is_void else known[experiment.view](source_of(study, experiment, found))
     texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
-    return Table(*texts, HEADS.get(experiment.view, "Model"), tuple(parts))
+    return Table(*texts, HEADS.get(experiment.view, "Model"), tuple(parts), experiment.needs)
+
+
+def views() -> Mapping[str, Callable[[Source], list[Part]]]:
+    """All views of tables by name."""
+    from softmax_bottleneck import paper_tables  # it builds on this module
+
+    return {**VIEWS, **paper_tables.VIEWS}
 
 
 def experiment_of(study: Study, name: str, kind: str) -> Experiment:

@@ -1,0 +1,383 @@
+"""Tables and figures of the main paper on made-up results of all its runs, against published files and arithmetic."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+from pathlib import Path
+
+import fake_results as fake
+import numpy as np
+import pytest
+from scipy import stats
+from softmax_bottleneck import (
+    artefacts,
+    config,
+    figures,
+    paper_figures,
+    paper_tables,
+    plan,
+    records,
+    robustness,
+    tables,
+)
+
+PREFIX = "parthiban2021-"
+ALL = {f"table{i}" for i in range(1, 7)} | {f"figure{i}" for i in range(1, 8)}
+ALL |= {f"sm-table{i}" for i in range(1, 19)} | {f"sm-figure{i}" for i in range(2, 6)}
+
+
+def paper() -> config.Study:
+    return config.load_study(config.ROOT / "config" / "paper.yaml")
+
+
+def benchmarks() -> dict[str, tuple[int, int]]:
+    """Pairs of every published benchmark, half of them found."""
+    rows = records.read_csv(tables.PUBLISHED / "parthiban2021_sm_table13.csv")
+    rows = rows[rows["metric"] == "n_pairs"]
+    names = rows["condition"].str.removeprefix("benchmark=")
+    return {name: (int(pairs), int(pairs) // 2) for name, pairs in zip(names, rows["value"], strict=True)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory):
+    """The whole paper with three random seeds, every run done."""
+    folder = tmp_path_factory.mktemp("paper")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+        study = fake.load(
+            folder, fake.paper_text(experiments=()).replace("size: 10000", "size: 60").replace("4000", "60")
+        )
+        for run in study.needed:
+            fake.write_run(run)
+            fake.write_wordsim(run, benchmarks())
+            fake.write_topk(run)
+            fake.write_epoch_ranks(run)
+        chosen = [experiment.options for experiment in study.experiments if "size" in experiment.options]
+        rows = [row for options in chosen for row in robustness.rows(options, lambda line: None)]
+        artefacts.write_json(artefacts.study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
+        yield study, records.collect(study)
+
+
+def table(made, name: str) -> tables.Table:
+    study, found = made
+    return tables.build(study, tables.experiment_of(study, PREFIX + name, "table"), found)
+
+
+def figure(made, name: str) -> tuple[figures.Figure, list[dict[str, str]]]:
+    study, found = made
+    drawn = figures.build(study, tables.experiment_of(study, PREFIX + name, "figure"), found)
+    return drawn, list(csv.DictReader(io.StringIO(drawn.csv)))
+
+
+def cells(one: tables.Table) -> list[tuple[str, str, str, tables.Cell]]:
+    return [
+        (part.dataset, row.key, column, cell)
+        for part in one.parts
+        for row in part.rows
+        for column, cell in zip(part.columns, row.cells, strict=True)
+    ]
+
+
+# --- the plan -------------------------------------------------------------------------------------------------------
+def test_all_35_tables_and_figures_are_planned() -> None:
+    study = paper()
+    assert len(ALL) == 35
+    assert {PREFIX + name for name in ALL} <= {experiment.id for experiment in study.experiments}
+    assert not [experiment.id for experiment in study.experiments if experiment.needs]
+
+
+# Runs per table and figure, from the settings of each experiment as published: models x corpora x seeds.
+HEADS, CORPORA, SEEDS = 5, 2, 11  # softmax, ss, gss, lms-plif, mos; ten random seeds and the authors' own
+GRID = 9 * 8 + 9 * 4  # (c, k): nine values of c; eight of k on Penn Treebank, four on WikiText-2
+COUNTS = {
+    "table1": 4,  # softmax, ss, lms-plif, mos on Penn Treebank, the authors' seed
+    "table2": HEADS * CORPORA * SEEDS,
+    "sm-table1": HEADS * CORPORA * (SEEDS - 1),
+    "table3": 2 * CORPORA * SEEDS,  # learned and frozen slopes
+    "table4": 2 * CORPORA * (SEEDS - 1),
+    "table5": 2 * SEEDS + 1,  # mos-fair and softmax-fair; softmax-fair280 was given up
+    "table6": HEADS * CORPORA,
+    "sm-table17": HEADS,
+    "sm-table18": HEADS,
+    "figure7": HEADS * CORPORA,
+    **{f"sm-figure{i}": HEADS for i in range(2, 6)},
+    "figure1": 0,  # drawn from formulas
+    "figure2": GRID,
+    "figure3": 8,  # six heads and two of them with NT-ASGD, one corpus
+    "sm-table2": 8,
+    "figure4": 6 * CORPORA,  # with moc
+    "sm-table3": 6 * CORPORA,
+    "sm-table13": CORPORA,  # counts of pairs depend on the vocabulary alone
+    "sm-table4": 6,  # K in {1, 3, 5, 10, 15, 20}
+    "sm-table5": 3,  # K in {10, 15, 20}
+    "figure6": 6 + 3,
+    "sm-table12": 3 * CORPORA,  # dropout on latent vectors in {0.29, 0.145, 0}
+    "figure5": 3 + 3,  # both sweeps on WikiText-2
+    "sm-table6": 2 * CORPORA,
+    "sm-table7": 2 * 2**3,  # two models, three settings of two values
+    "sm-table8": 0,  # a declared search
+    "sm-table9": 2,
+    "sm-table10": 6 * 2,  # six heads, NT and ET
+    "sm-table11": 6 * 2,
+    "sm-table14": 0,
+    "sm-table15": 0,
+    "sm-table16": 0,
+}
+
+
+def test_every_experiment_needs_the_runs_that_its_description_makes() -> None:
+    study = paper()
+    found = {e.id.removeprefix(PREFIX): len(study.runs_of(e)) for e in study.experiments}
+    assert COUNTS.keys() == ALL
+    assert {name: found[name] for name in COUNTS} == COUNTS
+
+
+def test_shared_runs_are_trained_once() -> None:
+    """Table 2, frozen slopes, moc, the NT twins, grid, sweeps, fairness, its first stage; less what they share."""
+    shared_grid = CORPORA  # the chosen (c, k) of each corpus is the gss of Table 2
+    shared_sweeps = 2 * CORPORA  # K = 15 and dropout 0.29 are mos-nt
+    shared_stage = 1  # of the first stage, the final values of mos-fair
+    total = HEADS * CORPORA * SEEDS + CORPORA * SEEDS + CORPORA + 6 * CORPORA
+    total += GRID - shared_grid + (6 + 3) + 3 * CORPORA - shared_sweeps + (2 * SEEDS + 1) + 16 - shared_stage
+    study = paper()
+    assert len(study.needed) == len({run.path for run in study.shown}) == total == 301
+
+
+def test_the_second_stage_is_declared_whole() -> None:
+    searches = paper().searches
+    for name in ("mos-fair-stage2", "softmax-fair-stage2"):
+        assert (searches[name].size, searches[name].members) == (2940, ())
+
+
+def published_counts() -> list[tuple[str, str, str]]:
+    """(dataset, our label, published millions) of every parameter count the paper prints."""
+    corpora = {"ptb": "ptb", "wt2": "wikitext-2"}
+    found = []
+    for name in ("table2", "table5", "sm_table4", "sm_table5", "sm_table10", "sm_table11"):
+        rows = records.read_csv(tables.PUBLISHED / f"parthiban2021_{name}.csv")
+        for row in rows[rows["metric"] == "params_m"].itertuples():
+            k = re.match(r"K=(\d+);NT", row.condition)
+            found.append((corpora[row.dataset], f"mos-nt-components{k[1]}" if k else row.model, row.value))
+    return found
+
+
+def test_parameter_counts_of_the_plan_are_the_published_ones() -> None:
+    study = paper()
+    vocabulary = {name: plan.size_of(dataset).vocabulary_size for name, dataset in study.datasets.items()}
+    runs = {(run.dataset, run.model): run for run in study.runs}
+    rows = published_counts()
+    assert len(rows) == 5 * 2 + 3 + 6 + 3 + 12 + 12
+    for dataset, model, printed in rows:
+        count = plan.parameters(runs[dataset, model], vocabulary[dataset])
+        assert f"{count // 10_000 / 100:.2f}" == printed, (dataset, model)  # the paper truncates
+
+
+# --- every experiment -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", sorted(n for n in ALL if "table" in n))
+def test_every_published_number_of_a_table_stands_in_it(made, name: str) -> None:
+    study, _ = made
+    one = table(made, name)
+    shown = {cell.published.value for *_, cell in cells(one) if cell.published}
+    experiment = tables.experiment_of(study, PREFIX + name, "table")
+    own = [file for file in experiment.published if file.startswith(f"parthiban2021_{name.replace('-', '_')}.")]
+    rows = tables.read_published(tuple(own))
+    ignored = {"SM 5.1 text", "Table 1 caption", "SM 2.2 text"}  # facts about the rows, not in the table
+    printed = set(rows[~rows["table"].isin(ignored)]["value"].str.replace("|", ", "))
+    assert printed - shown <= {"N/A"}
+    assert one.parts and all(part.rows for part in one.parts)
+
+
+def test_every_table_is_filled_once_all_runs_are_done(made) -> None:
+    study, _ = made
+    for experiment in study.experiments:
+        if experiment.kind != "table" or experiment.source != "parthiban2021":
+            continue
+        one = tables.build(study, experiment, made[1])
+        gaps = {cell.gap for *_, cell in cells(one) if cell.wanted and not cell.measured and not cell.words}
+        assert all(gap == "" or re.search("not in this study|not computable", gap) for gap in gaps), (
+            experiment.id,
+            gaps,
+        )
+
+
+@pytest.mark.parametrize("name", sorted(n for n in ALL if "figure" in n))
+def test_every_figure_is_drawn_with_its_data(made, name: str) -> None:
+    drawn, rows = figure(made, name)
+    assert rows and drawn.alt and "nothing to show" not in drawn.alt and len(drawn.svg) > 3000
+
+
+# --- single views ---------------------------------------------------------------------------------------------------
+def test_settings_of_the_plan_are_the_published_ones_without_a_difference(made) -> None:
+    for name in ("sm-table6", "sm-table9"):
+        for dataset, row, column, cell in cells(table(made, name)):
+            if cell.published and cell.measured:
+                assert cell.difference == pytest.approx(0, abs=1e-12), (name, dataset, row, column)
+
+
+def test_sweep_rows_find_their_published_conditions(made) -> None:
+    found = {
+        row: cell.published.value for _, row, column, cell in cells(table(made, "sm-table4")) if column == "Press rank"
+    }
+    ranks = {1: "282", 3: "5575", 5: "8057", 10: "9976", 15: "9979", 20: "9980"}
+    assert found == {f"mos-nt-components{k}": rank for k, rank in ranks.items()}
+
+
+def test_twins_show_the_same_numbers_under_both_labels(made) -> None:
+    study, found = made
+    for label, twin in (("mos-nt-components15", "mos-nt"), ("gss-grid-ptb-c-1.5-k2.5", "gss")):
+        seed = study.author_seeds["ptb", label]
+        assert found.values("ptb", label, "test_ppl") == {seed: found.values("ptb", twin, "test_ppl")[seed]}
+
+
+def test_correlations_of_the_published_dots(made) -> None:
+    """r from the digitised dots; on WikiText-2 the window's r has the opposite sign of what is concluded."""
+    expected = {("ptb", "all"): -0.483, ("ptb", "window"): -0.179, ("wikitext-2", "all"): -0.538}
+    expected["wikitext-2", "window"] = 0.212
+    found = {
+        (dataset, row): cell.measured.mean
+        for dataset, row, column, cell in cells(table(made, "figure2-correlation"))
+        if column == "r over the published dots" and cell.measured
+    }
+    assert found == {key: pytest.approx(r, abs=6e-4) for key, r in expected.items()}
+
+
+def test_the_measured_correlation_is_that_of_scipy(made) -> None:
+    study, _ = made
+    runs = [run for run in study.runs if run.model.startswith("gss-grid-ptb")]
+    pairs = np.array(
+        [(fake.perplexities(study.run(r.path))["test_ppl"], fake.rank_of(study.run(r.path))) for r in runs]
+    )
+    (own,) = (
+        c
+        for d, row, column, c in cells(table(made, "figure2-correlation"))
+        if (d, row) == ("ptb", "all") and "runs" in column
+    )
+    assert own.measured.mean == pytest.approx(stats.pearsonr(*pairs.T).statistic, abs=1e-9)
+    assert "n 72" in own.note and not own.gap
+
+
+def test_predicted_words_stand_beside_the_published_ones(made) -> None:
+    one = table(made, "sm-table2")
+    assert len(one.parts[0].rows) == 18
+    first = one.parts[0].rows[0]
+    assert first.label == "Yang et al. 2018 1: tons"
+    assert first.cells[0].words == "*tons 0.90, a 0.05, b 0.02, c 0.01, d 0.00"
+    assert first.cells[0].published.value.startswith("*tons 0.90, million 0.04")
+
+
+def test_published_hits_of_figure_3_are_those_of_the_paper(made) -> None:
+    """Hits of six by group as counted in the supplement, for two of the models."""
+    _, rows = figure(made, "figure3")
+    groups = ("yang2018_cherry_picked", "authors_cherry_picked", "random")
+    for model, expected in {"mos": (5, 1, 3), "moc-nt": (3, 0, 3), "gss": (3, 2, 3)}.items():
+        own = [row for row in rows if row["model"] == model]
+        assert tuple(sum(float(r["published"]) for r in own if r["group"] == g) for g in groups) == expected
+        assert all(row["measured"] == "1" or float(row["measured"]) == 1 for row in own)
+
+
+def test_hit_rates_are_percentages_with_their_intervals(made) -> None:
+    (cell,) = (
+        c for d, row, column, c in cells(table(made, "hit-rates")) if (d, row) == ("ptb", "mos") and " 5 " in column
+    )
+    assert cell.text == "50.00" and cell.note == "49.00 to 51.00, n 82,429"
+
+
+def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> None:
+    for _, _, column, cell in cells(table(made, "sm-table15")):
+        if column == "Predicted for 10,000":
+            assert abs(cell.difference) <= 3
+        else:
+            assert cell.difference is None
+
+
+def test_slopes_before_and_after_training_stand_side_by_side(made) -> None:
+    found = {(d, row, column): c for d, row, column, c in cells(table(made, "table3"))}
+    assert found["ptb", "lms-plif", "Mean slope at the start"].text.startswith("1.107")
+    assert found["wikitext-2", "lms-plif", "after training"].published is not None
+
+
+def test_smooth_functions_hug_the_piecewise_linear_ones() -> None:
+    x = np.linspace(-40, 40, 801)
+    for c, k in ((0, 2), (-1.5, 2.5), (1, 0.5)):
+        gap = paper_figures.smooth(x, c, k) - paper_figures.piecewise_linear(x, c, k)
+        assert abs(gap).max() == pytest.approx(abs(k - 1) * np.log(2))  # at x = c
+        assert abs(gap[[0, -1]]).max() < 1e-9
+    literal = np.log(np.exp(x[300:500]) / (1 + np.exp(-x[300:500])))  # SigSoftmax: ln(exp(l) sigmoid(l))
+    assert paper_figures.smooth(x, 0, 2)[300:500] == pytest.approx(literal)
+
+
+# --- small studies --------------------------------------------------------------------------------------------------
+def test_what_is_not_in_a_study_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    text = fake.STUDY + "".join(
+        f"  parthiban2021-{name}:\n" for name in ("sm-table18", "sm-figure4", "table5", "sm-table9")
+    )
+    study = fake.load(tmp_path, text + "  parthiban2021-figure2: {needs: It needs a larger study.}\n")
+    found = records.collect(study)
+    for experiment in study.experiments[-5:]:
+        assert study.runs_of(experiment) == () and experiment.is_void
+        item = (tables if experiment.kind == "table" else figures).build(study, experiment, found)
+        words = item.note if experiment.kind == "table" else item.alt
+        assert words == experiment.needs and re.search("Not in this study|none of its models|larger study", words)
+
+
+@pytest.mark.parametrize("absent", ["removed", "diverged"])
+def test_one_seed_less_is_said_wherever_it_was_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: str
+) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    extra = "".join(
+        f"  parthiban2021-{name}: {{models: [softmax, gss]}}\n" for name in ("sm-table1", "table4", "hit-rates")
+    )
+    study = fake.load(tmp_path, fake.STUDY + extra)
+    fake.write_all(study)
+    gone = next(run for run in study.needed if (run.model, run.seed) == ("gss", 1))
+    if absent == "removed":
+        for path in artefacts.run_folder(gone.path).iterdir():
+            path.unlink()
+    else:
+        fake.write_done(gone, "diverged", "nan in epoch 2")
+    state = "missing" if absent == "removed" else "diverged"
+    found = records.collect(study)
+    used = 0
+    for experiment in study.experiments:
+        if gone not in study.runs_of(experiment):
+            continue
+        planned = len([run for run in study.runs_of(experiment) if run.model == "gss"])
+        if experiment.kind == "table":
+            page = tables.table_page(tables.build(study, experiment, found))
+            own = [c for d, row, _, c in cells(tables.build(study, experiment, found)) if c.runs.endswith("/gss")]
+            averaged = [c for c in own if c.count and c.measured]
+            assert all(c.count == f"n {planned - 1}/{planned}" for c in averaged), experiment.id
+            assert all(f"seed 1 {state}" in c.gap for c in averaged), experiment.id
+            words = page
+        else:
+            drawn = figures.build(study, experiment, found)
+            words = drawn.note
+        assert f"seed 1 {state}" in words, experiment.id
+        used += 1
+    assert used >= 8
+
+
+def test_views_need_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    study = fake.load(tmp_path, fake.paper_text(experiments=()))
+    found = records.collect(study)
+    for experiment in study.experiments:
+        item = (tables if experiment.kind == "table" else figures).build(study, experiment, found)
+        assert "nan" not in (tables.table_page(item) if experiment.kind == "table" else item.alt).lower().replace(
+            "finance", ""
+        )
+
+
+def test_every_experiment_of_a_study_has_its_file() -> None:
+    study = paper()
+    assert {dataclasses.asdict(e)["id"] for e in study.experiments} <= {
+        path.stem for path in (config.ROOT / "config" / "experiments").glob("*.yaml")
+    }
+    assert paper_tables.PAPER_SIZE == robustness.PAPER_SIZE
