@@ -53,7 +53,7 @@ def test_one_pass_gives_losses_ranks_top_words_and_distances(built, monkeypatch)
     """In chunks of a few rows, against one call per token and sorting whole rows."""
     _, language_model = built
     monkeypatch.setattr(measure, "SEGMENT", 7)
-    monkeypatch.setattr(measure, "CHUNK_BYTES", 5 * 4 * CORPUS.vocabulary_size)
+    monkeypatch.setattr(measure, "_rows_at_once", lambda _: 5)
     expected = token_by_token(language_model, CORPUS.test)
     targets = CORPUS.test[1:]
     contexts = measure.hidden_states(language_model, CORPUS.test)

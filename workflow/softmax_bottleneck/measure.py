@@ -22,7 +22,8 @@ from softmax_bottleneck.model import LanguageModel
 from softmax_bottleneck.spectrum import Spectrum, factored_singular_values, log_normalisers, nested_singular_values
 from softmax_bottleneck.topk import SHOWN_WORDS, TopWords
 
-CHUNK_BYTES = 64 << 20  # of one chunk of log-probabilities
+CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}  # of log-probabilities at once: on a CPU, what its caches hold
+ROWS = 64  # a chunk has a multiple of so many contexts, at least so many: a matrix product needs rows
 SEGMENT = 4096  # time steps of one pass through the body; the state is carried, so the length changes no number
 GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
 
@@ -62,9 +63,14 @@ def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32]) -> Contexts:
 def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
     """The log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
     model.eval()
-    rows = max(1, CHUNK_BYTES // (4 * model.head.decoder.out_features))
-    for chunk_ND in hidden_TD.split(rows):
+    for chunk_ND in hidden_TD.split(_rows_at_once(model)):
         yield model.head.log_probs(chunk_ND)
+
+
+def _rows_at_once(model: LanguageModel) -> int:
+    decoder = model.head.decoder
+    fitting = CHUNK_BYTES.get(decoder.weight.device.type, CHUNK_BYTES["cpu"]) // (4 * decoder.out_features)
+    return max(ROWS, fitting // ROWS * ROWS)
 
 
 @dataclass(frozen=True)
