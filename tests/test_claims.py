@@ -461,15 +461,6 @@ def test_parameter_counts_are_the_published_ones_cut_off() -> None:
     assert len(counted) == 46 and all(check.follows for check in counted)
 
 
-def test_noise_ranks_follow_the_singular_values_of_random_matrices() -> None:
-    size, c = 300, 1e-23
-    rng = np.random.default_rng(0)
-    matrix = np.diag([1.0] * 3 + [0.0] * (size - 3)) + rng.normal(size=(size, size)) * math.sqrt(c) / size
-    sigma = np.linalg.svd(matrix, compute_uv=False)
-    tolerance = 0.5 * math.sqrt(2 * size + 1) * sigma[0] * np.finfo(np.float64).eps
-    assert consistency.noise_rank(c, size, 3) == pytest.approx((sigma > tolerance).sum(), abs=4)
-
-
 def test_rounding_decides_what_follows() -> None:
     def difference(a: float, b: float) -> float:
         return a - b

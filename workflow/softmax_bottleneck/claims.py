@@ -59,6 +59,7 @@ from softmax_bottleneck.judging import (
     why,
 )
 from softmax_bottleneck.records import Records, groups
+from softmax_bottleneck.robustness import TRUE_RANK
 from softmax_bottleneck.statistics import Summary
 
 
@@ -220,7 +221,6 @@ def _share_fact(view: View, model: str, values: Sequence[float]) -> Fact:
 
 
 NOISE = re.compile(r"(?:^|[; ])c=(?P<c>[^;]+)")
-NOISE_RANK = 10  # of the matrix that noise is added to, SM 5.3
 
 
 def noise_inflates(view: View) -> Judgement:
@@ -235,8 +235,8 @@ def noise_inflates(view: View) -> Judgement:
         effective = means[means.index.str.startswith("rank_eff_")]
         if words is None or RANK not in means or effective.empty:
             continue
-        inflated = means[RANK] >= RANK_RATIO * NOISE_RANK
-        raised, kept = raised + inflated, kept + bool(inflated and effective.max() <= NOISE_RANK)
+        inflated = means[RANK] >= RANK_RATIO * TRUE_RANK
+        raised, kept = raised + inflated, kept + bool(inflated and effective.max() <= TRUE_RANK)
         facts.append(_noise_fact(words["c"], float(means[RANK]), float(effective.max())))
     if not facts:
         return Judgement(NOT_ENOUGH, "the noise experiment has not been run")
@@ -245,7 +245,7 @@ def noise_inflates(view: View) -> Judgement:
 
 
 def _noise_fact(c: str, press: float, effective: float) -> Fact:
-    text = f"Press rank {press:.0f}, effective rank at most {effective:.0f}, true rank {NOISE_RANK}"
+    text = f"Press rank {press:.0f}, effective rank at most {effective:.0f}, true rank {TRUE_RANK}"
     return Fact(f"noise c = {c}", text, {"value": press, "high": effective})
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softmax_bottleneck import statistics, wordsim
+from softmax_bottleneck import robustness, statistics, wordsim
 from softmax_bottleneck.statistics import Summary
 from softmax_bottleneck.tables import read_published
 
@@ -29,7 +29,6 @@ SEEDS = 10  # random seeds of the published tests; the author's own seed makes e
 DOT_TOLERANCE = 0.01
 WINDOWS = {"ptb": (56.6, 57.6), "wt2": (64.0, 65.0)}
 GRID_SIZE = {"ptb": 9 * 8, "wt2": 9 * 4}  # values of c times values of k, main text
-NOISE_SIZE, FLOAT64_EPS = 10_000, 2.0**-52
 NOISE_TOLERANCE = 5  # ranks: what one random draw may add to the law of large matrices
 METRICS = {"train_ppl": "train perplexity", "test_ppl": "test perplexity", "rank_press": "rank"}
 SM = {"ptb": "SM Table 10", "wt2": "SM Table 11"}
@@ -481,19 +480,9 @@ def _noise() -> Iterator[Check]:
         levels = [condition.split(";")[0].partition("c=")[2] for condition in texts["condition"]]
         where = f"SM Table {number}, from the quarter-circle law with a largest singular value of 1"
         for c, printed in dict(zip(levels, texts["value"], strict=True)).items():
-            rank = noise_rank(float(c))
+            rank = robustness.predicted_rank(float(c), robustness.PAPER_SIZE)
             follows = abs(rank - int(printed)) <= NOISE_TOLERANCE
             yield Check(f"rank with noise c = {c}", where, printed, str(rank), follows)
-
-
-def noise_rank(c: float, size: int = NOISE_SIZE, true_rank: int = 10) -> int:
-    """Expected Press rank of a size x size matrix of rank `true_rank` with noise of variance c / size^2 per entry."""
-    tolerance = 0.5 * math.sqrt(2 * size + 1) * FLOAT64_EPS
-    x = tolerance / (2 * math.sqrt(c / size))  # in units of the largest singular value of the noise
-    if x >= 1:
-        return true_rank
-    below = 2 / math.pi * (x * math.sqrt(1 - x * x) + math.asin(x))
-    return max(true_rank, round(size * (1 - below)))
 
 
 def _benka() -> Iterator[Check]:
