@@ -20,7 +20,7 @@ else:  # a module of another workflow: its `config:` is a whole study, or keys i
     OVERRIDES = dict(config)
     if "models" in OVERRIDES:
         STUDY_FILE = Path(next(iter(workflow.configfiles), "config/config.yaml"))
-    if workflow.modifier.path_modifier.modifies_prefixes:
+    if workflow.modifier.modify_path("results") != "results":
         raise WorkflowError("softmax-bottleneck: a module's `prefix` is not supported; run it in a folder of its own")
 
 try:

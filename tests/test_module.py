@@ -1,0 +1,100 @@
+"""The workflow as a Snakemake module of another project: its configuration, its folder, its rules under new names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from softmax_bottleneck import config
+
+ROOT = Path(__file__).parents[1]
+NANO = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))
+SNAKEFILE = """
+configfile: "config/config.yaml"
+
+
+module bottleneck:
+    snakefile:
+        "{snakefile}"
+    config:
+        config["bottleneck"]
+{more}
+
+use rule * from bottleneck as bottleneck_*
+
+
+rule conclude:
+    default_target: True
+    input:
+        rules.bottleneck_all.input,
+"""
+
+
+def project(folder: Path, study: dict[str, Any], more: str = "") -> Path:
+    """Another project that uses this workflow as a module, with `study` in its own configuration."""
+    snakefile = ROOT / "workflow" / "Snakefile"
+    (folder / "Snakefile").write_text(SNAKEFILE.format(snakefile=snakefile, more=more), encoding="utf-8")
+    (folder / "config" / "datasets").mkdir(parents=True)
+    text = yaml.safe_dump({"another": "key", "bottleneck": study})
+    (folder / "config" / "config.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def jobs(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.MULTILINE)
+    return {name: int(count) for name, count in found}
+
+
+def test_a_whole_study_comes_from_the_other_projects_configuration(tmp_path: Path) -> None:
+    counts = jobs(snakemake(project(tmp_path, NANO), "--dry-run", "--quiet", "host"))
+    assert counts["bottleneck_train"] == 6
+    assert counts["conclude"] == 1
+
+
+def test_its_runs_are_those_of_the_same_study_in_a_file(tmp_path: Path) -> None:
+    done = snakemake(project(tmp_path, NANO), "--dry-run", "--quiet", "host")
+    for run in config.load_study(ROOT / "tests" / "nano.yaml").needed:
+        assert f"results/runs/{run.path}/done.json" in done.stdout + done.stderr
+
+
+def test_keys_alone_change_the_demonstration(tmp_path: Path) -> None:
+    models = len(yaml.safe_load((ROOT / "config" / "demo.yaml").read_text(encoding="utf-8"))["models"])
+    counts = jobs(snakemake(project(tmp_path, {"seeds": [7]}), "--dry-run", "--quiet", "host"))
+    assert counts["bottleneck_train"] == models
+
+
+@pytest.mark.pipeline
+def test_steps_read_that_configuration_and_datasets_beside_it(tmp_path: Path) -> None:
+    """Jobs run in processes of their own: they must find the study, and a corpus of the other project."""
+    folder = project(tmp_path, NANO | {"study": "borrowed", "datasets": ["own-text"]})
+    corpus = {"name": "own-text", "kind": "corpus", "title": "Own text", "source": "here", "licence": "free"}
+    corpus |= {"citation": "none", "files": {f"{s}.txt": {"path": f"{s}.txt"} for s in ("train", "valid", "test")}}
+    (folder / "config" / "datasets" / "own-text.yaml").write_text(yaml.safe_dump(corpus), encoding="utf-8")
+    for split, text in {"train": "a b a\nb a\n", "valid": "b b a\n", "test": "a a b\n"}.items():
+        (folder / "config" / "datasets" / f"{split}.txt").write_text(text, encoding="utf-8")
+    done = snakemake(folder, "results/tokens/own-text/corpus.json", "results/borrowed/check.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "results" / "borrowed" / "check.json").is_file()
+
+
+def test_a_mistake_names_the_key(tmp_path: Path) -> None:
+    done = snakemake(project(tmp_path, NANO | {"seed": [1]}), "--dry-run")
+    assert done.returncode != 0
+    assert "config/config.yaml: unknown key 'seed'; did you mean 'seeds'?" in done.stdout + done.stderr
+
+
+def test_a_prefix_is_refused_and_not_half_done(tmp_path: Path) -> None:
+    done = snakemake(project(tmp_path, NANO, '    prefix:\n        "inner"\n'), "--dry-run")
+    assert done.returncode != 0
+    assert "`prefix` is not supported" in done.stdout + done.stderr
