@@ -64,10 +64,11 @@ lint: env  ## ruff, mypy, snakefmt, import layers
 	lint-imports
 	snakemake --lint --configfile config/demo.yaml
 
-format: env  ## let ruff and snakefmt lay out the sources
+format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
 	ruff check --fix --quiet .
 	ruff format --quiet .
 	snakefmt --quiet Snakefile workflow
+	python docs/draw_architecture.py
 
 clean:  ## remove caches; results/ and .venv stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
