@@ -70,7 +70,7 @@ SCHEDULE, BODY = ("settings", 0, "schedule"), ("settings", 0, "body")
         (("models", "mos", "like"), "nothing", ["models.mos.like", "'nothing'"]),
         (("models", "mos", "like"), "mos", ["models.mos.like", "circle", "mos -> mos"]),
         (("models", "mos", "datasets"), ["ptb"], ["models.mos.datasets", "unknown 'ptb'", "truth-nano"]),
-        (("models", "mos", "seeds"), "first", ["models.mos.seeds", "'first'", "author"]),
+        (("models", "mos", "seeds"), "first", ["models.mos.seeds", "'first'"]),
         (("models", "mos", "max_runs"), 3, ["models.mos.max_runs", "no grid"]),
         (("models", "gss", "grid"), {"c": [1]}, ["models.gss.grid", "'c'"]),
         (("models", "gss", "grid"), {"head.c": []}, ["models.gss.grid", "at least 1"]),
@@ -242,6 +242,48 @@ def test_grids_on_different_corpora_may_share_their_members_names() -> None:
     found = {(run.dataset, run.head.options["components"]) for run in study.runs if "nt-components" in run.model}
     assert found == {("ptb", k) for k in (1, 3, 5, 10, 15, 20)} | {("wikitext-2", k) for k in (10, 15, 20)}
     assert {run.model for run in study.runs if run.model.endswith("components10")} == {"mos-nt-components10"}
+
+
+def extending(tmp_path: Path, values: dict[str, Any]) -> config.Study:
+    base = yaml.safe_dump(NANO, sort_keys=False)
+    (tmp_path / "base.yaml").write_text(base, encoding="utf-8")
+    return load(tmp_path, {"extends": "base.yaml"} | values)
+
+
+def test_a_study_that_extends_another_with_nothing_has_its_runs(tmp_path: Path) -> None:
+    assert [r.path for r in extending(tmp_path, {"study": "twin"}).runs] == [r.path for r in load(tmp_path, NANO).runs]
+
+
+def test_what_extends_replaces_keys_appends_settings_and_changes_models(tmp_path: Path) -> None:
+    layer = {"schedule": {"epochs": 7}}
+    models = {"gss": None, "mos": {"label": "Mixture"}, "ss": {"head": "sigsoftmax"}}
+    experiments = {"known-truth": {"models": "all"}}
+    changes = {"study": "more", "seeds": [5], "settings": [layer], "models": models, "experiments": experiments}
+    study = extending(tmp_path, changes)
+    assert {run.model for run in study.runs} == {"softmax", "mos", "ss"}
+    assert {(run.seed, run.schedule.epochs, run.schedule.clip) for run in study.runs} == {(5, 7, 0.25)}
+    assert study.labels["mos"] == "Mixture" and study.name == "more"
+    assert next(run for run in study.runs if run.model == "mos").head.options["components"] == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"extends": "study.yaml"}, "extends this file in turn"),
+        ({"extends": "nothing.yaml"}, "nothing.yaml: cannot be read"),
+        ({"extends": 3}, "is not the path"),
+        ({"models": {"gs": None}}, "none to take away; did you mean 'gss'"),
+        ({"models": {"gss": {"hed": "mos"}}}, "unknown key 'hed'"),
+    ],
+)
+def test_a_bad_extension_is_refused_in_words(tmp_path: Path, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        extending(tmp_path, values)
+
+
+def test_seeds_of_a_model_may_be_its_own(tmp_path: Path) -> None:
+    runs_by_model = load(tmp_path, changed("models", "gss", "seeds", value=[7, 9])).runs
+    assert [run.seed for run in runs_by_model if run.model == "gss"] == [7, 9]
 
 
 # --- what an experiment shows ---------------------------------------------------------------------------------------

@@ -587,6 +587,34 @@ class Study:
         raise UserError(f"{self.file}: no run {path!r}; the configuration or the code has changed: see `plan`")
 
 
+def _study_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A study's keys, on top of those of the study it extends.
+
+    Its settings come after those, its models change single keys of theirs (null takes a model away), all else replaces.
+    """
+    values = load_yaml(file)
+    if "extends" not in values:
+        return values
+    name = values.pop("extends")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{file}: extends: {name!r} is not the path of a study file")
+    base_file = file.parent / name
+    if base_file.resolve() in (*above, file.resolve()):
+        raise UserError(f"{file}: extends: {name} extends this file in turn")
+    base = _study_values(base_file, (*above, file.resolve()))
+    layers = [layer for study in (base, values) for layer in study.get("settings") or []]
+    return base | values | {"settings": layers, "models": _merged_models(base, values, file)}
+
+
+def _merged_models(base: Mapping[str, Any], values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    merged = dict(base.get("models") or {})
+    for name, entry in (values.get("models") or {}).items():
+        if entry is None and name not in merged:
+            raise UserError(f"{file}: models.{name}: there is none to take away{did_you_mean(name, list(merged))}")
+        merged[name] = None if entry is None else {**(merged.get(name) or {}), **entry}
+    return {name: entry for name, entry in merged.items() if entry is not None}
+
+
 def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
     """A study from its file; `overrides` are top-level keys given on the command line (mirror, device, threads).
 
@@ -597,7 +625,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         UserError: naming file, key, value and what is allowed.
     """
     given = dict(overrides or {})
-    values = given if given.keys() >= set(schema("study")["required"]) else load_yaml(file) | given
+    values = given if given.keys() >= set(schema("study")["required"]) else _study_values(file) | given
     where = str(file)
     validate(values, schema("study"), where)
     near = file.resolve().parent
@@ -700,8 +728,10 @@ def _runs(values: Mapping[str, Any], dataset: Dataset, model: _Model, where: str
     schedule = with_defaults(merged["schedule"], defs["schedule"]["properties"], f"{label}: schedule")
     execution = {key: values[key] for key in ("threads", "device", "deterministic") if key in values}
     author = merged["author_seed"]
-    seeds = list(dict.fromkeys(seed for seed in (author, *values["seeds"]) if seed is not None))
-    chosen = seeds[:1] if entry.get("seeds") == "author" else seeds
+    asked = entry.get("seeds", "all")
+    given = asked if isinstance(asked, list) else (author, *values["seeds"])
+    seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
+    chosen = seeds[:1] if asked == "author" else seeds
     plan = (dataset.name, model.name, head, Body(**body), Schedule(**schedule))
     return [(Run(*plan, seed, dataset.identity, **execution), author) for seed in chosen]
 
@@ -753,9 +783,7 @@ def _experiment(
             raise UserError(f"{label}.datasets: {item!r} is not in this study{hint}")
     if experiment.models and not entries:
         needs = f"This study has none of its models ({', '.join(experiment.models)})."
-    return dataclasses.replace(
-        experiment, models=models, entries=tuple(entries), datasets=tuple(chosen), needs=needs
-    )
+    return dataclasses.replace(experiment, models=models, entries=tuple(entries), datasets=tuple(chosen), needs=needs)
 
 
 def _family(name: str, families: Mapping[str, list[_Model]]) -> list[str] | None:
