@@ -197,6 +197,15 @@ def test_a_grid_is_the_product_of_its_lists_and_its_name_stands_for_all(tmp_path
     assert study.labels[shown[0].model] == "GSS: c \u22121.5, k 1.25, dropout input 0"
 
 
+def test_a_long_name_ends_in_a_hash_of_its_values(tmp_path: Path) -> None:
+    keys = ("input", "hidden", "output", "embedding", "weight")
+    grid = {f"body.dropout_{key}": [0.125, 0.25] for key in keys}
+    study = load(tmp_path, changed("models", "wide", value={"head": "gss", "grid": grid}))
+    names = study.searches["wide"].members
+    assert len(set(names)) == 2**5 and all(len(name) == len("wide-") + 8 for name in names)
+    assert study.labels[names[0]].startswith("GSS: dropout input 0.125, dropout hidden 0.125")
+
+
 def test_a_budget_chooses_the_same_members_always_and_a_larger_one_adds(tmp_path: Path) -> None:
     values = copy.deepcopy(NANO)
     entry = {"head": "gss", "grid": {"head.c": [*range(30)], "head.k": [*range(1, 31)]}}
@@ -284,6 +293,20 @@ def test_a_bad_extension_is_refused_in_words(tmp_path: Path, values: dict[str, A
 def test_seeds_of_a_model_may_be_its_own(tmp_path: Path) -> None:
     runs_by_model = load(tmp_path, changed("models", "gss", "seeds", value=[7, 9])).runs
     assert [run.seed for run in runs_by_model if run.model == "gss"] == [7, 9]
+
+
+def test_the_quick_study_shares_its_runs_with_the_long_one() -> None:
+    quick, long = (config.load_study(ROOT / "config" / f"{name}.yaml") for name in ("ptb-quick", "ptb-cpu"))
+    assert len(quick.needed) == 14 and {run.path for run in quick.needed} < {run.path for run in long.needed}
+
+
+def test_a_day_on_a_gpu_has_the_papers_models_at_full_size() -> None:
+    day, paper = (config.load_study(ROOT / "config" / f"{name}.yaml") for name in ("gpu-day", "paper"))
+    bodies = {(run.dataset, run.model): (run.body, run.schedule.learning_rate) for run in paper.runs}
+    for run in day.runs:
+        shared = bodies.get((run.dataset, run.model))
+        assert shared in (None, (run.body, run.schedule.learning_rate)), run.model
+    assert [e.id for e in day.experiments] == [e.id for e in paper.experiments]
 
 
 # --- what an experiment shows ---------------------------------------------------------------------------------------

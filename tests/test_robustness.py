@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from softmax_bottleneck import records, robustness
 from softmax_bottleneck.errors import UserError
 

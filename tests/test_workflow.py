@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from softmax_bottleneck import artefacts, config
 from softmax_bottleneck.train import result_hash
 
@@ -30,7 +29,10 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.mark.parametrize(("study", "runs"), [("demo", 21), ("ptb-cpu", 14), ("paper", 301)])
+RUNS = {"demo": 48, "ptb-quick": 14, "ptb-cpu": 65, "gpu-day": 93, "paper": 301}
+
+
+@pytest.mark.parametrize(("study", "runs"), RUNS.items())
 def test_dry_run_lists_every_training_job(tmp_path: Path, study: str, runs: int) -> None:
     done = run(snakemake(tmp_path, ROOT / "config" / f"{study}.yaml", "--dry-run", "--quiet", "host"), tmp_path)
     assert done.returncode == 0, done.stderr

@@ -32,6 +32,7 @@ MAX_FILE_BYTES = 1 << 20
 MAX_ALIASES = 100  # a study never needs more; a bomb of nested aliases does
 MAX_MEMBERS = 100_000  # combinations of one grid
 NAMES_LISTED = 30
+LONGEST_NAME = 80  # of a model; it is a folder
 
 
 # --- YAML -----------------------------------------------------------------------------------------------------------
@@ -515,7 +516,7 @@ def _points(name: str, entry: Mapping[str, Any], where: str) -> list[dict[str, A
 
 
 def _member(name: str, entry: Mapping[str, Any], point: Mapping[str, Any], kin: frozenset[str], label: str) -> _Model:
-    """One combination: its values replace those of the entry, its name tells them."""
+    """One combination: its values replace those of the entry, its name tells them, or is a hash where that is long."""
     own = {**entry, "head": _head_entry(entry), "body": {**entry.get("body", {})}}
     own["schedule"] = {**entry.get("schedule", {})}
     words = []
@@ -527,6 +528,8 @@ def _member(name: str, entry: Mapping[str, Any], point: Mapping[str, Any], kin: 
         # `mos-nt-components` with head.components needs no second `components`
         member += text if member.endswith(f"-{option}") else f"-{option}{text}"
         words.append(f"{option.replace('_', ' ')} {text}".replace("-", "\N{MINUS SIGN}"))
+    if len(member) > LONGEST_NAME:
+        member = f"{entry.get('stem', name)}-{_digest(point)[:8]}"
     return _Model(member, own, f"{label}: {', '.join(words)}", kin | {member})
 
 
@@ -781,7 +784,7 @@ def _experiment(
         if item not in datasets:
             hint = did_you_mean(item, list(datasets))
             raise UserError(f"{label}.datasets: {item!r} is not in this study{hint}")
-    if experiment.models and not entries:
+    if experiment.models and not entries and chosen:
         needs = f"This study has none of its models ({', '.join(experiment.models)})."
     return dataclasses.replace(experiment, models=models, entries=tuple(entries), datasets=tuple(chosen), needs=needs)
 
