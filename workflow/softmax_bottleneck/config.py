@@ -29,6 +29,7 @@ from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.fingerprint import PACKAGE, fingerprint
 
 MAX_FILE_BYTES = 1 << 20
+VARIANT_KEYS = {"like", "grid", "seeds"}  # of a model that is a variant of others, not one of the study's own
 MAX_ALIASES = 100  # a study never needs more; a bomb of nested aliases does
 MAX_MEMBERS = 100_000  # combinations of one grid
 NAMES_LISTED = 30
@@ -637,6 +638,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         if dataset.kind == "benchmarks":
             raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
     families = _models(values, where)
+    own = [name for name, entry in values["models"].items() if not VARIANT_KEYS & entry.keys()]
     _refuse_unknown_names(values, families, where)
     planned = [
         run
@@ -656,7 +658,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         mirror=Path(values["mirror"]) if values.get("mirror") else None,
         datasets=datasets,
         labels={model.name: model.label for members in families.values() for model in members},
-        experiments=tuple(_experiment(name, given or {}, datasets, families, near, where) for name, given in chosen),
+        experiments=tuple(_experiment(name, given or {}, datasets, families, own, near, where) for name, given in chosen),
         runs=runs,
         searches={
             name: _search(entry["grid"], families[name]) for name, entry in values["models"].items() if "grid" in entry
@@ -766,10 +768,14 @@ def _experiment(
     given: Mapping[str, Any],
     datasets: Mapping[str, Dataset],
     families: Mapping[str, list[_Model]],
+    own: list[str],
     near: Path,
     where: str,
 ) -> Experiment:
-    """An experiment as this study shows it: its own models and datasets unless the study says otherwise."""
+    """An experiment as this study shows it: its own models and datasets unless the study says otherwise.
+
+    `own` are the study's models that are no variants of others: what `models: all` stands for.
+    """
     experiment = load_experiment(name, near)
     label = f"{where}: experiments.{name}"
     options = {**experiment.options, **given.get("options", {})}
@@ -777,7 +783,7 @@ def _experiment(
     if "needs" in given:
         return dataclasses.replace(experiment, models=(), datasets=(), needs=given["needs"])
     asked = given.get("models", [entry for entry in experiment.models if _family(entry, families) is not None])
-    entries = list(families) if asked == "all" else asked
+    entries = own if asked == "all" else asked
     models = _expanded(entries, families, f"{label}.models")
     chosen, needs = _corpora(experiment, datasets, near) if "datasets" not in given else (given["datasets"], "")
     for item in chosen:

@@ -77,7 +77,7 @@ class PiecewiseLinear(Pointwise):
     def table(self) -> Tensor:
         """Slope s_i and value at the left knot, delta sum_{j<i} s_j, of each cell: [K, 2], the two side by side."""
         slope_K = functional.softplus(self.raw_slope.double())
-        return torch.stack((slope_K, self.width * (slope_K.cumsum(0) - slope_K)), 1).to(self.raw_slope.dtype)
+        return torch.stack((slope_K, self.width * (running_sum(slope_K) - slope_K)), 1).to(self.raw_slope.dtype)
 
     def forward(self, logits: Tensor) -> Tensor:
         """As ``Pointwise.forward``."""
@@ -123,9 +123,14 @@ class _Sweep:
         if self._q_2K is None:
             return ()
         q0_K, q1_K = self._q_2K.double()
-        grad_slope_K = self._plif.width * (q1_K + q0_K.sum() - q0_K.cumsum(0))
+        grad_slope_K = self._plif.width * (q1_K + q0_K.sum() - running_sum(q0_K))
         raw_K = self._plif.raw_slope.detach()
         return ((grad_slope_K * torch.sigmoid(raw_K.double())).to(raw_K.dtype),)
+
+
+def running_sum(x_K: Tensor) -> Tensor:
+    """Cumulative sum [K]; by the CPU for a GPU, whose own has no deterministic form and refuses when one is asked for."""
+    return x_K.cumsum(0) if x_K.device.type == "cpu" else x_K.cpu().cumsum(0).to(x_K.device)
 
 
 def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
