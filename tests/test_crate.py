@@ -15,7 +15,7 @@ from zipfile import ZipFile
 
 import fake_results as fake
 import pytest
-from softmax_bottleneck import artefacts, crate
+from softmax_bottleneck import artefacts, config, crate
 from softmax_bottleneck.config import Study
 from softmax_bottleneck.errors import IncompleteError, UserError
 
@@ -119,6 +119,16 @@ def test_weights_go_in_when_asked_for(study: Study) -> None:
     assert (folder / path / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
     assert not (folder / path / "hidden.npz").exists()
     assert f"#left-out/{path.as_posix()}/model.safetensors" not in graph(folder)
+
+
+def test_a_study_that_extends_another_takes_it_along(study: Study, tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(study.file.read_text(encoding="utf-8"), encoding="utf-8")
+    study.file.write_text("extends: base.yaml\nstudy: fake\n", encoding="utf-8")
+    folder = crate.build(config.load_study(study.file))
+    assert (folder / "config" / "study.yaml").read_text(encoding="utf-8") == "extends: base.yaml\nstudy: fake\n"
+    assert "mirror" not in (folder / "config" / "base.yaml").read_text(encoding="utf-8")
+    inside = config.load_study(folder / "config" / "study.yaml")
+    assert [run.path for run in inside.needed] == [run.path for run in study.needed]
 
 
 def test_no_place_of_this_machine_gets_out(built: tuple[Study, Path]) -> None:

@@ -8,9 +8,11 @@ RO-Crate 1.0, Process Run Crate 0.5 and Workflow Run Crate 0.5 (https://www.rese
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +27,7 @@ from rocrate.model.file import File
 from rocrate.rocrate import ROCrate
 
 from softmax_bottleneck import artefacts, records
-from softmax_bottleneck.config import Dataset, Run, Study, find_config
+from softmax_bottleneck.config import Dataset, Run, Study, find_config, load_yaml
 from softmax_bottleneck.errors import IncompleteError, UserError
 
 PROFILES = {
@@ -141,11 +143,25 @@ def study_place(study: Study) -> str:
 def _own_configuration(study: Study) -> dict[str, Path]:
     """The study's YAML, and those it names; they may lie outside the workflow."""
     near = study.file.resolve().parent
-    found = {study_place(study): study.file}
+    found = _study_chain(study)
     for dataset in _datasets(study):
         found[f"config/datasets/{dataset.name}.yaml"] = dataset.folder / f"{dataset.name}.yaml"
     for experiment in study.experiments:
         found[f"config/experiments/{experiment.id}.yaml"] = find_config("experiments", experiment.id, near)
+    return found
+
+
+def _study_chain(study: Study) -> dict[str, Path]:
+    """The study's YAML and those it extends, at the same places relative to each other."""
+    found: dict[str, Path] = {}
+    place, path = study_place(study), study.file
+    while place not in found:
+        found[place] = path
+        base = load_yaml(path).get("extends")
+        if base is not None:
+            place, path = posixpath.normpath(f"{posixpath.dirname(place)}/{base}"), path.parent / base
+        if place.startswith(".."):
+            raise UserError(f"{path}: extends a study far from it; put both into one folder")
     return found
 
 
@@ -187,11 +203,8 @@ def _write(study: Study, deposit: Deposit, folder: Path) -> None:
     crate = ROCrate(version="1.1")
     crate.metadata.extra_terms["sha256"] = SHA256_TERM
     made = datetime.fromtimestamp(_page(study).stat().st_mtime, UTC).replace(microsecond=0)
-    files = contents(study, deposit.include)
-    clean = folder.with_name(".study.yaml.tmp")
-    clean.write_text(_without_mirror(study.file.read_text(encoding="utf-8")), encoding="utf-8")
-    files[study_place(study)] = clean
-    try:
+    with tempfile.TemporaryDirectory() as cleaned:
+        files = contents(study, deposit.include) | _without_mirror(study, Path(cleaned))
         entities = {place: _add_file(crate, place, path) for place, path in files.items()}
         _describe_root(crate, study, deposit, made)
         people = _add_people(crate, deposit)
@@ -199,16 +212,20 @@ def _write(study: Study, deposit: Deposit, folder: Path) -> None:
         for run in study.needed:
             _add_training(crate, run, entities, people, deposit)
         crate.write(folder)
-    finally:
-        clean.unlink()
     for place, path in files.items():
         if artefacts.sidecar(path).is_file():
             shutil.copyfile(artefacts.sidecar(path), folder / f"{place}.sha256")
 
 
-def _without_mirror(text: str) -> str:
-    """A study without the folder of its author's machine in which copies of the corpora lie."""
-    return re.sub(r"^mirror:.*\n", "", text, flags=re.MULTILINE)
+def _without_mirror(study: Study, folder: Path) -> dict[str, Path]:
+    """Copies of the study's YAML without the folder of its author's machine in which copies of the corpora lie."""
+    found = {}
+    for place, path in _study_chain(study).items():
+        found[place] = folder / place
+        found[place].parent.mkdir(parents=True, exist_ok=True)
+        text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        found[place].write_text(text, encoding="utf-8")
+    return found
 
 
 def _add_file(crate: ROCrate, place: str, path: Path) -> File:
