@@ -452,7 +452,7 @@ def gram_spectrum(matrix: Matrix, say: Say) -> Spectrum:
     def told(blocks: Iterator[Floats]) -> Iterator[Floats]:
         yield from blocks
         if side > CHECK_SIDE:
-            say(f"eigenvalues of a {side} x {side} matrix; this takes about as long again")
+            say(f"eigenvalues of a {side} x {side} matrix; this may take longer than the Gram matrix did")
 
     # The engine makes the Gram matrix of the columns it is given: of the transpose where rows are fewer.
     found = spectrum.gram_singular_values(
