@@ -54,7 +54,7 @@ plan: env  ## print a study's experiments, runs, hours and disk
 	@python -m softmax_bottleneck plan --study $(CONFIG)
 
 test: env lint  ## lint and all tests (MIRROR=folder for those on real corpora)
-	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest
+	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile
 
 lint: env  ## ruff, mypy, snakefmt, import layers
 	ruff check .
