@@ -265,8 +265,8 @@ def test_predicted_words_stand_beside_the_published_ones(made) -> None:
     assert len(one.parts[0].rows) == 18
     first = one.parts[0].rows[0]
     assert first.label == "Yang et al. 2018 1: tons"
-    assert first.cells[0].words == "*tons 0.90, a 0.05, b 0.02, c 0.01, d 0.00"
-    assert first.cells[0].published.value.startswith("*tons 0.90, million 0.04")
+    assert first.cells[0].words == "*tons 0.90\na 0.05\nb 0.02\nc 0.01\nd 0.00"
+    assert first.cells[0].published.value.startswith("*tons 0.90\nmillion 0.04")
 
 
 def test_published_hits_of_figure_3_are_those_of_the_paper(made) -> None:

@@ -236,7 +236,9 @@ def _absent(source: Source, runs: Sequence[Run]) -> str:
     """`Without results: GSS (seed 3 diverged).`, at most ABSENT_NAMED models."""
     have = {(r.dataset, r.model): source.values(r.dataset, r.model, "test_ppl") for r in runs}
     gaps = {pair: source.gap(*pair, values) for pair, values in have.items()}
-    named = [f"{short_name(source.study, model)} ({gap})" for (_, model), gap in gaps.items() if gap]
+    several = len(source.experiment.datasets) > 1
+    where = {d: f" on {corpus_title(source, d)}" if several else "" for d in source.experiment.datasets}
+    named = [f"{short_name(source.study, model)}{where[d]} ({gap})" for (d, model), gap in gaps.items() if gap]
     more = f" and {len(named) - ABSENT_NAMED} more" if len(named) > ABSENT_NAMED else ""
     return f"Without results: {', '.join(named[:ABSENT_NAMED])}{more}." if named else ""
 

@@ -182,7 +182,7 @@ def _hit_panel(source: Source, axes: Axes, frame: pd.DataFrame, side: str, title
 
 def _groups(places: pd.DataFrame) -> str:
     counts = places.groupby("group", sort=False).size()
-    return ", ".join(f"{n} {paper_tables.GROUPS.get(str(group), str(group))}" for group, n in counts.items())
+    return ", ".join(f"{paper_tables.GROUPS.get(str(group), str(group))}: {n}" for group, n in counts.items())
 
 
 def _hits_alt(source: Source, data: pd.DataFrame) -> str:
@@ -217,12 +217,13 @@ def sweep(source: Source) -> Drawing:
         for panel, metric, words in zip(
             pair, ("test_ppl", "rank_press"), ("test perplexity", "Press rank"), strict=True
         ):
-            _sweep_panel(panel, frame, metric)
+            _sweep_panel(panel, frame, metric, own_axis=not _all_same(source, dataset, frame))
             panel.set(title=corpus_title(source, dataset), xlabel=sweeps[setting], ylabel=words)
             panel.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
     data = pd.concat(frames.values(), ignore_index=True) if frames else pd.DataFrame(columns=SWEEP_COLUMNS)
     ours = data[data["origin"] == "measured"]
-    note = f"Dashed: published, at full size, on an axis of its own at the right. {count_note(source, drawn(ours))}"
+    words = "Dashed: published; where the setting is not the same, on an axis of its own at the right."
+    note = f"{words} {count_note(source, drawn(ours))}"
     return Drawing(canvas, data, _sweep_alt(ours), note)
 
 
@@ -253,17 +254,22 @@ def _is_of_sweep(source: Source, model: str, setting: str) -> bool:
     return any(model in search.members and f"head.{setting}" in search.axes for search in searches)
 
 
-def _sweep_panel(axes: Axes, frame: pd.DataFrame, metric: str) -> None:
+def _all_same(source: Source, dataset: str, frame: pd.DataFrame) -> bool:
+    return all(source.same(dataset, model) for model in set(frame["model"]))
+
+
+def _sweep_panel(axes: Axes, frame: pd.DataFrame, metric: str, *, own_axis: bool) -> None:
     ours, theirs = (frame[frame["origin"] == origin] for origin in ("measured", "published"))
     colour = styles(["mos"])["mos"].colour
     axes.plot(ours["value"], ours[metric], "o-", color=colour, markersize=6, linewidth=1.9, mec=LIGHT.paper)
     if metric == "rank_press":
         axes.yaxis.set_major_formatter(FuncFormatter(integer))
     if len(theirs):
-        other: Any = axes.twinx()
+        other: Any = axes.twinx() if own_axis else axes
         other.plot(theirs["value"], theirs[metric], "x", linestyle=DASHES[1], color=LIGHT.muted, linewidth=1.2)
-        other.grid(visible=False)
-        other.yaxis.set_major_formatter(FuncFormatter(integer) if metric == "rank_press" else "{x:.1f}")
+        if own_axis:
+            other.grid(visible=False)
+            other.yaxis.set_major_formatter(FuncFormatter(integer) if metric == "rank_press" else "{x:.1f}")
 
 
 def _sweep_alt(ours: pd.DataFrame) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from softmax_bottleneck import artefacts, records, statistics
-from softmax_bottleneck.config import Run, Search
+from softmax_bottleneck.config import Run
 from softmax_bottleneck.errors import DataError
 from softmax_bottleneck.statistics import Correlation
 from softmax_bottleneck.tables import (
@@ -102,7 +102,7 @@ def search(source: Source) -> list[Part]:
     found = [_declared(source, dataset, entries) for dataset in datasets]
     for dataset in datasets:
         for name in entries:
-            found += _trained(source, dataset, study.searches[name])
+            found += _trained(source, dataset, name)
     return found
 
 
@@ -125,7 +125,8 @@ def _published_values(source: Source, name: str) -> Published | None:
     return None if values.empty else Published(values.iloc[0].replace("|", ", "))
 
 
-def _trained(source: Source, dataset: str, search: Search) -> list[Part]:
+def _trained(source: Source, dataset: str, entry: str) -> list[Part]:
+    search = source.study.searches[entry]
     columns = source.experiment.columns
     scores = {model: source.values(dataset, model, columns[0].metric) for model in search.members}
     means = {model: np.mean(list(values.values())) for model, values in scores.items() if values}
@@ -135,7 +136,10 @@ def _trained(source: Source, dataset: str, search: Search) -> list[Part]:
         cells = tuple(source.cell(dataset, model, column) for column in columns)
         name = label(source.study, model)
         rows.append(Row(model, f"{name} (best)" if model == best else name, cells))
-    return [part_of(source, dataset, [column.label for column in columns], rows)] if rows else []
+    if not rows:
+        return []
+    found = part_of(source, dataset, [column.label for column in columns], rows)
+    return [replace(found, title=f"{found.title}: runs of {entry}")]
 
 
 # --- predicted words (Figure 3, SM Table 2) -------------------------------------------------------------------------
@@ -151,8 +155,8 @@ class Prediction:
 
     @property
     def words(self) -> str:
-        """`*tons 0.90, million 0.04`, the true word with an asterisk."""
-        return ", ".join(f"{'*' if word == self.target else ''}{word} {p:.2f}" for word, p in self.top)
+        """`*tons 0.90`, `million 0.04`..., one a line, the true word with an asterisk."""
+        return "\n".join(f"{'*' if word == self.target else ''}{word} {p:.2f}" for word, p in self.top)
 
 
 GROUPS = {
@@ -200,7 +204,7 @@ def published_words(name: str) -> Mapping[tuple[str, int, str], tuple[str, str]]
         key = (row["group"], int(row["context"]), row["model"])
         targets[key] = row["true_next_token"]
         found.setdefault(key, []).append(f"{'*' if row['hit'] == '1' else ''}{row['word']} {row['prob']}")
-    return {key: (targets[key], ", ".join(words)) for key, words in found.items()}
+    return {key: (targets[key], "\n".join(words)) for key, words in found.items()}
 
 
 def places(source: Source, dataset: str, ours: Mapping[str, list[Prediction]]) -> list[tuple[str, int, str]]:
@@ -245,6 +249,7 @@ def _words_cell(
     return Cell(
         words=own.words if own else "",
         published=Published(words) if words and true_word == target else None,
+        same=bool(own) and source.same(dataset, model),
         gap=source.gap(dataset, model, have),
     )
 

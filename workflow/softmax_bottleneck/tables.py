@@ -158,6 +158,11 @@ class Row:
         return any(cell.same for cell in self.cells)
 
     @property
+    def compared(self) -> bool:
+        """Whether differences have a line of their own; words have none."""
+        return any(cell.same and not cell.words for cell in self.cells)
+
+    @property
     def has_published(self) -> bool:
         """Whether some cell of the row has a published number."""
         return any(cell.published for cell in self.cells)
@@ -176,7 +181,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table, one part per corpus; `note` says what this study cannot show of it."""
+    """A whole table, one part per corpus.
+
+    Attributes:
+        note: what this study cannot show of it.
+        origin: what its own lines are called beside those of the paper.
+    """
 
     id: str
     source: str
@@ -186,6 +196,7 @@ class Table:
     head: str
     parts: tuple[Part, ...]
     note: str = ""
+    origin: str = "measured"
 
     @property
     def csv(self) -> str:
@@ -222,7 +233,7 @@ def _csv_line(part: Part, row: Row, column: str, cell: Cell) -> tuple[object, ..
             words[1],
             cell.gap,
             cell.note,
-            cell.words,
+            cell.words.replace("\n", ", "),
         ),
     )
 
@@ -633,6 +644,7 @@ VIEWS: Mapping[str, Callable[[Source], list[Part]]] = {
     "rank-demo": rank_demo,
     "truth": truth,
 }
+ORIGINS = {"settings": "this study", "search": "this study"}
 # What the rows of a view are; models where nothing is said.
 HEADS = {
     "wordsim": "Benchmark",
@@ -653,7 +665,8 @@ def build(study: Study, experiment: Experiment, found: Records) -> Table:
         raise UserError(f"experiment {experiment.id}: view: unknown {experiment.view!r}{hint}")
     parts = [] if experiment.is_void else known[experiment.view](source_of(study, experiment, found))
     texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
-    return Table(*texts, HEADS.get(experiment.view, "Model"), tuple(parts), experiment.needs)
+    head, origin = HEADS.get(experiment.view, "Model"), ORIGINS.get(experiment.view, "measured")
+    return Table(*texts, head, tuple(parts), experiment.needs, origin)
 
 
 def views() -> Mapping[str, Callable[[Source], list[Part]]]:
