@@ -17,6 +17,8 @@ except ImportError:  # the report half is tested without torch
     pass
 
 ROOT = Path(__file__).parents[1]
+# Steps that tests start as processes of their own, in any folder, find the package.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "workflow"), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from softmax_bottleneck import artefacts, config
@@ -99,8 +100,34 @@ def test_the_plan_counts_what_is_done(nano: Path) -> None:
 
 
 @pytest.mark.pipeline
+def test_snakemakes_own_report_files_every_result(nano: Path) -> None:
+    done = run(snakemake(nano, NANO, "--report", "results/nano/report.zip"), nano)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with ZipFile(nano / "results" / "nano" / "report.zip") as packed:
+        files = {Path(name).name for name in packed.namelist()}
+        page = packed.read("report/report.html").decode("utf-8")
+    for experiment in config.load_study(NANO).experiments:
+        assert f"{experiment.id}.csv" in files
+        assert json.dumps(experiment.title, ensure_ascii=False) in page  # a label
+    assert {"index.html", "claims.json"} <= files
+    assert "problematic" not in page  # what docutils writes where a caption is not reStructuredText
+
+
+@pytest.mark.pipeline
+def test_the_smallest_study_can_be_deposited(nano: Path) -> None:
+    words = [sys.executable, "-m", "softmax_bottleneck", "crate", "--zip", "--study", str(NANO)]
+    done = run(words, nano)
+    assert done.returncode == 0, done.stderr
+    with ZipFile(nano / "results" / "nano" / "crate.zip") as packed:
+        names = packed.namelist()
+        told = b"".join(packed.read(name) for name in names if not name.endswith((".npz", ".parquet")))
+    assert str(nano).encode() not in told and str(ROOT).encode() not in told
+    assert not [name for name in names if name.endswith((".safetensors", "hidden.npz"))]
+
+
+@pytest.mark.pipeline
 def test_killed_training_ends_with_the_same_bits(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGKILL of the trainer in the middle, then the same command again: the weights are those of an undisturbed run."""
+    """SIGKILL of the trainer midway, then the same command again: the weights are those of an undisturbed run."""
     planned = config.load_study(NANO).needed[-1]
     for step in ("download", "tokenise"):
         words = [sys.executable, "-m", "softmax_bottleneck", step, "--study", str(NANO), "--dataset", planned.dataset]
