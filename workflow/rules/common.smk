@@ -8,7 +8,7 @@ sys.path.insert(0, str(WORKFLOW))
 
 from snakemake.exceptions import WorkflowError
 
-from softmax_bottleneck import artefacts, config as settings, plan
+from softmax_bottleneck import artefacts, config as settings, evidence, plan
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.fingerprint import fingerprint
 

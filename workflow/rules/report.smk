@@ -24,6 +24,7 @@ rule collect:
         files_of_runs("wordsim.json"),
         ranks_along_training(),
         [f"{RESULTS}/synthetic.json"] if any(e.is_synthetic for e in STUDY.experiments) else [],
+        [path.as_posix() for path in evidence.files()],
     output:
         f"{RESULTS}/records.parquet",
     log:

@@ -74,6 +74,12 @@ def _collect(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"{study.name}: {len(found.rows)} records, {found.counts()}")
 
 
+def _evidence(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import records
+
+    print(records.evidence_of(given.run, given.origin), end="")
+
+
 def _table(given: argparse.Namespace, say: steps.Say) -> None:
     from softmax_bottleneck import tables
 
@@ -154,6 +160,11 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     command.add_argument("--restart", action="store_true", help="start over although no sound checkpoint is left")
 
 
+def _add_evidence(command: argparse.ArgumentParser) -> None:
+    _add_run(command)
+    command.add_argument("--origin", required=True, help="who measured it, as the tables will say")
+
+
 def _add_plan(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--json", action="store_true", help="for programs: runs, parameters, costs")
@@ -215,6 +226,8 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
                 lambda given, say: steps.wordsim(_study(given), given.run, say)),
     "synthetic": ("ranks of untrained models", _add_study, lambda given, say: steps.synthetic(_study(given), say)),
     "rank": ("singular values and ranks of a model of your own, from files", _add_rank, _rank),
+    "evidence": ("a finished run as a file for report/evidence of another checkout, to the standard output",
+                 _add_evidence, _evidence),
     "collect": ("all runs' numbers as tidy records", _add_study, _collect),
     "table": ("one table, measured beside published", _add_experiment, _table),
     "figure": ("one figure and its data", _add_experiment, _figure),

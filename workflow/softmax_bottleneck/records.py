@@ -16,9 +16,9 @@ from typing import Any, TypeGuard
 
 import pandas as pd
 
-from softmax_bottleneck import artefacts
+from softmax_bottleneck import artefacts, evidence
 from softmax_bottleneck.config import Run, Study
-from softmax_bottleneck.errors import DataError
+from softmax_bottleneck.errors import DataError, UserError
 
 # The nine columns of report/published/*.csv, and where a measured number comes from.
 COLUMNS = ("source", "table", "dataset", "model", "condition", "metric", "value", "std", "n", "seed", "run_id")
@@ -41,12 +41,14 @@ class Records:
         states: one row per planned run and label in the plan's order, columns STATE_COLUMNS; one path is one run.
         parents: file below results/runs -> sha256 of what was read.
         environments: distinct provenance blocks of the runs (git, versions, hardware), in order of appearance.
+        evidence: runs measured elsewhere; their numbers are not among the rows.
     """
 
     rows: pd.DataFrame
     states: pd.DataFrame
     parents: Mapping[str, str] = field(default_factory=dict)
     environments: tuple[Mapping[str, Any], ...] = ()
+    evidence: tuple[evidence.Evidence, ...] = ()
 
     @cached_property
     def _index(self) -> dict[tuple[str, str, str, str], dict[int, float]]:
@@ -99,15 +101,16 @@ class _Reading:
     files: dict[str, Any] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     unsound: str = ""
+    stored_at: str = ""  # where it lies when that is not where today's code would put it
 
     def __post_init__(self) -> None:
-        folder = artefacts.run_folder(self.run.path)
+        folder = artefacts.run_folder(self.stored_at or self.run.path)
         for name in ("done", "measure", "topk", "rank", "wordsim"):
             path = folder / f"{name}.json"
             if path.exists():
                 self._read(name, path)
         stored = _mapping(self.files.get("done", {}).get("run", {})).get("run_id", self.run.run_id)
-        if stored != self.run.run_id:
+        if stored != self.run.run_id and not self.stored_at:
             self.unsound = f"done.json belongs to run {stored}"
 
     def _read(self, name: str, path: Path) -> None:
@@ -208,12 +211,37 @@ def collect(study: Study) -> Records:
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
     order = ["dataset", "model", "seed", "table", "metric", "condition"]
+    imported = evidence.load_for(study, {reading.run.run_id for reading in readings if "done" in reading.files})
+    parents = {name: digest for reading in readings for name, digest in sorted(reading.hashes.items())}
     return Records(
         rows=frame.sort_values(order, kind="stable").reset_index(drop=True),
         states=pd.DataFrame([_state_row(study, reading) for reading in readings], columns=list(STATE_COLUMNS)),
-        parents={name: digest for reading in readings for name, digest in sorted(reading.hashes.items())},
+        parents=parents | {f"evidence/{one.name}.json": one.sha256 for one in imported},
         environments=_environments(readings),
+        evidence=imported,
     )
+
+
+def evidence_of(path: str, origin: str) -> str:
+    """The evidence file of a finished run, to be taken to another checkout.
+
+    Raises:
+        UserError: the run is not finished, or its files are damaged.
+    """
+    folder = artefacts.run_folder(path)
+    if not (folder / "done.json").exists():
+        raise UserError(f"{path}: no finished run there; train and measure it first")
+    done = artefacts.read_json(folder / "done.json")
+    reading = _Reading(Run.from_json(done["run"]), stored_at=path)
+    state, reason = reading.state(wordsim=False)
+    if state != "ok":
+        raise UserError(f"{path}: {state}: {reason}")
+    rows = [
+        {"table": table, "condition": condition, "metric": metric, "value": value, "n": n}
+        for table, condition, metric, value, _, n in reading.numbers()
+    ]
+    history = list(artefacts.read_lines(folder / "epochs.jsonl"))
+    return evidence.text(done["run"], origin, rows, history, done["provenance"])
 
 
 def _state(study: Study, reading: _Reading) -> tuple[str, str]:
@@ -280,10 +308,34 @@ def write(study: Study, records: Records) -> tuple[Path, Path]:
     """Write records.parquet, records.csv and states.csv into the study's folder; return the first two."""
     folder = artefacts.study_folder(study.name)
     parquet = folder / "records.parquet"
-    artefacts.write_with(parquet, lambda file: records.rows.to_parquet(file, index=False))
-    artefacts.write_text(folder / "records.csv", to_csv(records.rows))
+    rows = pd.concat([records.rows, _evidence_rows(records.evidence)], ignore_index=True)
+    artefacts.write_with(parquet, lambda file: rows.to_parquet(file, index=False))
+    artefacts.write_text(folder / "records.csv", to_csv(rows))
     artefacts.write_text(folder / "states.csv", to_csv(records.states))
     return parquet, folder / "records.csv"
+
+
+def _evidence_rows(found: tuple[evidence.Evidence, ...]) -> pd.DataFrame:
+    """Imported numbers in the columns of the records, with their origin and hardware as source."""
+    lines = [
+        {
+            "source": f"evidence: {one.origin}, {one.hardware}",
+            "table": "evidence",
+            "dataset": one.run.dataset,
+            "model": one.run.model,
+            "condition": condition,
+            "metric": metric,
+            "value": value,
+            "std": math.nan,
+            "n": 1,
+            "seed": one.run.seed,
+            "run_id": one.run_id,
+        }
+        for one in found
+        for (metric, condition), value in one.values.items()
+    ]
+    frame = pd.DataFrame(lines, columns=list(COLUMNS))
+    return frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
 
 
 def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,10 +17,11 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from softmax_bottleneck import artefacts, heads, records, statistics
+from softmax_bottleneck import artefacts, evidence, heads, records, statistics
 from softmax_bottleneck import wordsim as similarity
 from softmax_bottleneck.config import Column, Dataset, Experiment, Run, Study, did_you_mean, load_study
 from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.evidence import Evidence
 from softmax_bottleneck.records import Records
 
 PAPER_STUDY = artefacts.ROOT / "config" / "paper.yaml"
@@ -452,13 +453,41 @@ def summary(source: Source) -> list[Part]:
             source,
             dataset,
             [column.label for column in columns],
-            [
-                Row(model, label(source.study, model), tuple(source.cell(dataset, model, c) for c in columns))
-                for model in source.experiment.models
-            ],
+            [row for model in source.experiment.models for row in _model_rows(source, dataset, model)],
         )
         for dataset in source.experiment.datasets
     ]
+
+
+def _model_rows(source: Source, dataset: str, model: str) -> Iterator[Row]:
+    """The study's own row of a model, then one for every origin of imported runs."""
+    columns, name = source.experiment.columns, label(source.study, model)
+    yield Row(model, name, tuple(source.cell(dataset, model, column) for column in columns))
+    imported: dict[tuple[str, str], list[Evidence]] = {}
+    for one in evidence.chosen(source.study, source.experiment, source.records.evidence):
+        if (one.run.dataset, one.run.model) == (dataset, model):
+            imported.setdefault((one.origin, one.hardware), []).append(one)
+    for (origin, hardware), runs in imported.items():
+        cells = tuple(_imported_cell(source, dataset, model, column, runs) for column in columns)
+        yield Row(f"{model} evidence {runs[0].name}", f"{name}, imported: {origin}, {hardware}", cells)
+
+
+def _imported_cell(source: Source, dataset: str, model: str, column: Column, runs: Sequence[Evidence]) -> Cell:
+    """Mean over imported runs beside the published number; they are not tested against the study's own."""
+    if not column.measured or column.metric in TESTS or GAIN.match(column.metric):
+        return Cell(wanted=False)
+    corpus = published_dataset(source.study.datasets[dataset])
+    values = [one.values[column.metric, ""] for one in runs if (column.metric, "") in one.values]
+    return Cell(
+        measured=mean_of(values),
+        published=source.find_published(corpus, model, column.metric, dict(column.published)),
+        digits=column.digits,
+        planned=len(runs),
+        same=bool(source.study.datasets[dataset].published_as)
+        and all(same_setting(one.run, source.paper) for one in runs),
+        gap="" if len(values) == len(runs) else f"{len(runs) - len(values)} imported without this number",
+        note=f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(one.run.seed) for one in runs)}",
+    )
 
 
 def truth(source: Source) -> list[Part]:

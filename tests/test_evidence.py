@@ -1,0 +1,159 @@
+"""Runs measured elsewhere: from one checkout into the tables of another, never into a mean; bad files are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck import artefacts, config, evidence, records, tables
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.errors import UserError
+
+ORIGIN = "<b>A. Name</b>, 2026"
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
+    """The made-up study, two of its seeds done, with an empty evidence folder."""
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(evidence, "FOLDER", tmp_path / "evidence")
+    evidence.FOLDER.mkdir()
+    loaded = fake.load(tmp_path)
+    for run in loaded.needed:
+        fake.write_run(run)
+    return loaded
+
+
+def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str, Any]:
+    """A run as evidence, taken away from the study's own results."""
+    run = next(run for run in study.needed if (run.model, run.seed) == (model, seed))
+    text = records.evidence_of(run.path, ORIGIN)
+    for path in artefacts.run_folder(run.path).iterdir():
+        path.unlink()
+    (evidence.FOLDER / f"{model}-{seed}.json").write_text(text, encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def rows(study: config.Study, name: str = "parthiban2021-table2") -> dict[str, tables.Row]:
+    table = tables.build(study, tables.experiment_of(study, name, "table"), records.collect(study))
+    return {row.key: row for row in table.parts[0].rows}
+
+
+def test_a_carried_run_has_its_numbers_epochs_and_provenance(study: config.Study) -> None:
+    content = carried(study)
+    run = next(run for run in study.needed if (run.model, run.seed) == ("gss", 3))
+    numbers = {row["metric"]: row["value"] for row in content["rows"] if not row["condition"]}
+    assert numbers["test_ppl"] == fake.perplexities(run)["test_ppl"] and numbers["rank_press"] == fake.rank_of(run)
+    assert [line["epoch"] for line in content["history"]] == list(range(1, 11))
+    assert content["run"]["run_id"] == run.run_id and content["provenance"]["hardware"]["cpu"] == "Fake CPU"
+
+
+def test_it_stands_in_a_row_of_its_own_and_in_no_mean(study: config.Study) -> None:
+    content = carried(study)
+    found = rows(study)
+    own, imported = found["gss"], found["gss evidence gss-3"]
+    assert imported.label == f"GSS, imported: {ORIGIN}, cpu AVX512"
+    ppl = next(row["value"] for row in content["rows"] if row["metric"] == "test_ppl")
+    assert imported.cells[4].measured == tables.Measured(ppl, None, 1) and imported.cells[4].note == "seed 3"
+    assert own.cells[4].count == "n 2/3" and own.cells[4].gap == "seed 3 missing"
+    values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == "gss" and run.seed < 3]
+    assert own.cells[4].measured.mean == pytest.approx(sum(values) / 2)
+    assert not imported.cells[5].wanted  # no test against the study's own runs
+
+
+def test_its_text_is_escaped_and_its_rows_are_among_the_records(study: config.Study) -> None:
+    carried(study)
+    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    found = records.collect(study)
+    page = tables.table_page(tables.build(study, experiment, found))
+    assert "<b>A. Name" not in page and "&lt;b&gt;A. Name" in page
+    _, path = records.write(study, found)
+    lines = records.read_csv(path)
+    imported = lines[lines["source"].str.startswith("evidence: ")]
+    assert set(imported["seed"]) == {"3"} and "test_ppl" in set(imported["metric"])
+    assert "evidence/gss-3.json" in found.parents
+
+
+def test_only_experiments_with_its_kind_of_seed_show_it(study: config.Study) -> None:
+    carried(study)
+    table6 = rows(study, "parthiban2021-table6")  # the authors' seed alone; this study has none
+    assert "gss evidence gss-3" in table6
+    random = dict(study.author_seeds) | {("truth-demo", "gss"): 1}
+    object.__setattr__(study, "author_seeds", random)
+    assert "gss evidence gss-3" not in rows(study, "parthiban2021-table6")
+
+
+def test_a_run_of_the_study_itself_takes_its_place(study: config.Study) -> None:
+    carried(study)
+    fake.write_run(next(run for run in study.needed if (run.model, run.seed) == ("gss", 3)))
+    assert [key for key in rows(study) if "evidence" in key] == []
+
+
+def test_other_corpora_and_models_are_left_alone(study: config.Study) -> None:
+    content = carried(study)
+    for key, value in (("dataset", "ptb"), ("model", "unheard-of")):
+        other = content | {"run": content["run"] | {key: value}}
+        (evidence.FOLDER / f"{key}.json").write_text(json.dumps(other), encoding="utf-8")
+    assert [one.name for one in records.collect(study).evidence] == ["gss-3"]
+
+
+def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(evidence, "FOLDER", tmp_path / "evidence")
+    evidence.FOLDER.mkdir()
+    paper = fake.load(tmp_path, fake.paper_text())
+    run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
+    fake.write_run(run)
+    text = records.evidence_of(run.path, "elsewhere")
+    (artefacts.run_folder(run.path) / "done.json").unlink()
+    for name, words in (("same", text), ("shorter", text.replace('"epochs": 1000,', '"epochs": 900,'))):
+        (evidence.FOLDER / f"{name}.json").write_text(words.replace("elsewhere", name), encoding="utf-8")
+    found = rows(paper)
+    assert found["mos evidence same"].cells[4].difference == pytest.approx(fake.perplexities(run)["test_ppl"] - 54.91)
+    assert found["mos evidence shorter"].cells[4].difference is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"origin": ""}, "origin"),
+        ({"rows": []}, "rows"),
+        ({"rows": [{"metric": "test_ppl", "value": "low"}]}, "rows.0.value: 'low' is not allowed"),
+        ({"surprise": 1}, "unknown key 'surprise'"),
+        ({"run": {"model": "gss"}}, "run: 'dataset' is a required property"),
+        ({"provenance": {}}, "provenance: 'hardware' is a required property"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_key(study: config.Study, change: dict[str, Any], words: str) -> None:
+    content = carried(study) | change
+    path = evidence.FOLDER / "bad.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match=f"bad.json.*{words}"):
+        evidence.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"origin": NaN}', "\x00"])
+def test_what_is_no_evidence_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"bad\.json"):
+        evidence.load(path)
+
+
+def test_the_command_prints_a_file_that_is_accepted(study: config.Study, capsys: pytest.CaptureFixture[str]) -> None:
+    path = study.needed[0].path
+    assert main(["evidence", "--run", path, "--origin", "someone"]) == 0
+    target = evidence.FOLDER / "printed.json"
+    target.write_text(capsys.readouterr().out, encoding="utf-8")
+    assert evidence.load(target).run == study.needed[0]
+    assert main(["evidence", "--run", path.replace("-", "-0"), "--origin", "someone"]) == 2
+
+
+def test_every_shipped_file_is_accepted() -> None:
+    for path in evidence.files():
+        evidence.load(path)
