@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from softmax_bottleneck import artefacts
 from softmax_bottleneck.errors import DataError
 

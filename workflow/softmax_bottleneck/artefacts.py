@@ -75,8 +75,8 @@ def sidecar(path: Path) -> Path:
 def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
     """Let `write` fill a temporary file, then give it its name; return its sha256.
 
-    A crash at any moment leaves the old file, or the new one, whole; a crash between the two renames leaves a file without
-    its hash, which counts as unsound and is made again.
+    A crash at any moment leaves the old file, or the new one, whole; a crash between the two renames leaves a file
+    without its hash, which counts as unsound and is made again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

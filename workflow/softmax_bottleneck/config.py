@@ -658,7 +658,9 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         mirror=Path(values["mirror"]) if values.get("mirror") else None,
         datasets=datasets,
         labels={model.name: model.label for members in families.values() for model in members},
-        experiments=tuple(_experiment(name, given or {}, datasets, families, own, near, where) for name, given in chosen),
+        experiments=tuple(
+            _experiment(name, given or {}, datasets, families, own, near, where) for name, given in chosen
+        ),
         runs=runs,
         searches={
             name: _search(entry["grid"], families[name]) for name, entry in values["models"].items() if "grid" in entry

@@ -129,7 +129,7 @@ class _Sweep:
 
 
 def running_sum(x_K: Tensor) -> Tensor:
-    """Cumulative sum [K]; by the CPU for a GPU, whose own has no deterministic form and refuses when one is asked for."""
+    """Cumulative sum [K]; by the CPU for a GPU, whose own has no deterministic form and refuses if one is asked for."""
     return x_K.cumsum(0) if x_K.device.type == "cpu" else x_K.cpu().cumsum(0).to(x_K.device)
 
 
