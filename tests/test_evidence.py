@@ -8,7 +8,7 @@ from typing import Any
 
 import fake_results as fake
 import pytest
-from softmax_bottleneck import artefacts, config, evidence, records, tables
+from softmax_bottleneck import artefacts, cells, config, evidence, records, tables
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.errors import UserError
 
@@ -39,7 +39,7 @@ def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str,
     return content
 
 
-def rows(study: config.Study, name: str = "parthiban2021-table2") -> dict[str, tables.Row]:
+def rows(study: config.Study, name: str = "parthiban2021-table2") -> dict[str, cells.Row]:
     table = tables.build(study, tables.experiment_of(study, name, "table"), records.collect(study))
     return {row.key: row for row in table.parts[0].rows}
 
@@ -59,7 +59,7 @@ def test_it_stands_in_a_row_of_its_own_and_in_no_mean(study: config.Study) -> No
     own, imported = found["gss"], found["gss evidence gss-3"]
     assert imported.label == f"GSS, imported: {ORIGIN}, cpu AVX512"
     ppl = next(row["value"] for row in content["rows"] if row["metric"] == "test_ppl")
-    assert imported.cells[4].measured == tables.Measured(ppl, None, 1) and imported.cells[4].note == "seed 3"
+    assert imported.cells[4].measured == cells.Measured(ppl, None, 1) and imported.cells[4].note == "seed 3"
     assert own.cells[4].count == "n 2/3" and own.cells[4].gap == "seed 3 missing"
     values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == "gss" and run.seed < 3]
     assert own.cells[4].measured.mean == pytest.approx(sum(values) / 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import fake_results as fake
 import numpy as np
 import pytest
-from softmax_bottleneck import artefacts, figures, records, tables
+from softmax_bottleneck import artefacts, figures, plots, records, tables
 from softmax_bottleneck.errors import UserError
 
 FIGURES = (
@@ -64,14 +64,14 @@ def test_hostile_labels_are_drawn_literally(finished) -> None:
 
 
 def test_palette_is_fixed_for_known_names_and_kept_apart_for_new_ones() -> None:
-    known = figures.styles(["softmax", "mos"])
-    assert known["mos"].colour == figures.PALETTE["mos"]
-    assert figures.styles(["mos", "x"])["mos"].colour == figures.styles(["mos"])["mos"].colour
-    many = figures.styles([*figures.PALETTE, *(f"new-{index}" for index in range(len(figures.SPARE)))])
+    known = plots.styles(["softmax", "mos"])
+    assert known["mos"].colour == plots.PALETTE["mos"]
+    assert plots.styles(["mos", "x"])["mos"].colour == plots.styles(["mos"])["mos"].colour
+    many = plots.styles([*plots.PALETTE, *(f"new-{index}" for index in range(len(plots.SPARE)))])
     assert len({style.colour for style in many.values()}) == len(many)
-    crowd = figures.styles([f"model-{index}" for index in range(40)])
+    crowd = plots.styles([f"model-{index}" for index in range(40)])
     assert len(crowd) == 40
-    assert figures.styles(["brand-new"]) == figures.styles(["brand-new"])
+    assert plots.styles(["brand-new"]) == plots.styles(["brand-new"])
 
 
 def contrast(one: str, other: str) -> float:
@@ -85,9 +85,9 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_text_in_figures_has_contrast_aa() -> None:
-    for theme in (figures.LIGHT, figures.DARK):
+    for theme in (plots.LIGHT, plots.DARK):
         assert min(contrast(theme.paper, theme.ink), contrast(theme.paper, theme.muted)) >= 4.5
-        assert all(contrast(theme.paper, colour) >= 1.8 for colour in figures.PALETTE.values())
+        assert all(contrast(theme.paper, colour) >= 1.8 for colour in plots.PALETTE.values())
 
 
 def test_truth_data_are_the_measured_numbers(finished) -> None:

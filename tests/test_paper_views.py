@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 from softmax_bottleneck import (
     artefacts,
+    cells,
     config,
     figures,
     paper_figures,
@@ -35,7 +36,7 @@ def paper() -> config.Study:
 
 def benchmarks() -> dict[str, tuple[int, int]]:
     """Pairs of every published benchmark, half of them found."""
-    rows = records.read_csv(tables.PUBLISHED / "parthiban2021_sm_table13.csv")
+    rows = records.read_csv(cells.PUBLISHED / "parthiban2021_sm_table13.csv")
     rows = rows[rows["metric"] == "n_pairs"]
     names = rows["condition"].str.removeprefix("benchmark=")
     return {name: (int(pairs), int(pairs) // 2) for name, pairs in zip(names, rows["value"], strict=True)}
@@ -73,7 +74,7 @@ def figure(made, name: str) -> tuple[figures.Figure, list[dict[str, str]]]:
     return drawn, list(csv.DictReader(io.StringIO(drawn.csv)))
 
 
-def cells(one: tables.Table) -> list[tuple[str, str, str, tables.Cell]]:
+def flat(one: tables.Table) -> list[tuple[str, str, str, cells.Cell]]:
     return [
         (part.dataset, row.key, column, cell)
         for part in one.parts
@@ -158,7 +159,7 @@ def published_counts() -> list[tuple[str, str, str]]:
     corpora = {"ptb": "ptb", "wt2": "wikitext-2"}
     found = []
     for name in ("table2", "table5", "sm_table4", "sm_table5", "sm_table10", "sm_table11"):
-        rows = records.read_csv(tables.PUBLISHED / f"parthiban2021_{name}.csv")
+        rows = records.read_csv(cells.PUBLISHED / f"parthiban2021_{name}.csv")
         for row in rows[rows["metric"] == "params_m"].itertuples():
             k = re.match(r"K=(\d+);NT", row.condition)
             found.append((corpora[row.dataset], f"mos-nt-components{k[1]}" if k else row.model, row.value))
@@ -181,10 +182,10 @@ def test_parameter_counts_of_the_plan_are_the_published_ones() -> None:
 def test_every_published_number_of_a_table_stands_in_it(made, name: str) -> None:
     study, _ = made
     one = table(made, name)
-    shown = {cell.published.value for *_, cell in cells(one) if cell.published}
+    shown = {cell.published.value for *_, cell in flat(one) if cell.published}
     experiment = tables.experiment_of(study, PREFIX + name, "table")
     own = [file for file in experiment.published if file.startswith(f"parthiban2021_{name.replace('-', '_')}.")]
-    rows = tables.read_published(tuple(own))
+    rows = cells.read_published(tuple(own))
     ignored = {"SM 5.1 text", "Table 1 caption", "SM 2.2 text"}  # facts about the rows, not in the table
     printed = set(rows[~rows["table"].isin(ignored)]["value"].str.replace("|", ", "))
     assert printed - shown <= {"N/A"}
@@ -197,7 +198,7 @@ def test_every_table_is_filled_once_all_runs_are_done(made) -> None:
         if experiment.kind != "table" or experiment.source != "parthiban2021":
             continue
         one = tables.build(study, experiment, made[1])
-        gaps = {cell.gap for *_, cell in cells(one) if cell.wanted and not cell.measured and not cell.words}
+        gaps = {cell.gap for *_, cell in flat(one) if cell.wanted and not cell.measured and not cell.words}
         assert all(gap == "" or re.search("not in this study|not computable", gap) for gap in gaps), (
             experiment.id,
             gaps,
@@ -213,14 +214,14 @@ def test_every_figure_is_drawn_with_its_data(made, name: str) -> None:
 # --- single views ---------------------------------------------------------------------------------------------------
 def test_settings_of_the_plan_are_the_published_ones_without_a_difference(made) -> None:
     for name in ("sm-table6", "sm-table9"):
-        for dataset, row, column, cell in cells(table(made, name)):
+        for dataset, row, column, cell in flat(table(made, name)):
             if cell.published and cell.measured:
                 assert cell.difference == pytest.approx(0, abs=1e-12), (name, dataset, row, column)
 
 
 def test_sweep_rows_find_their_published_conditions(made) -> None:
     found = {
-        row: cell.published.value for _, row, column, cell in cells(table(made, "sm-table4")) if column == "Press rank"
+        row: cell.published.value for _, row, column, cell in flat(table(made, "sm-table4")) if column == "Press rank"
     }
     ranks = {1: "282", 3: "5575", 5: "8057", 10: "9976", 15: "9979", 20: "9980"}
     assert found == {f"mos-nt-components{k}": rank for k, rank in ranks.items()}
@@ -239,7 +240,7 @@ def test_correlations_of_the_published_dots(made) -> None:
     expected["wikitext-2", "window"] = 0.212
     found = {
         (dataset, row): cell.measured.mean
-        for dataset, row, column, cell in cells(table(made, "figure2-correlation"))
+        for dataset, row, column, cell in flat(table(made, "figure2-correlation"))
         if column == "r over the published dots" and cell.measured
     }
     assert found == {key: pytest.approx(r, abs=6e-4) for key, r in expected.items()}
@@ -253,7 +254,7 @@ def test_the_measured_correlation_is_that_of_scipy(made) -> None:
     )
     (own,) = (
         c
-        for d, row, column, c in cells(table(made, "figure2-correlation"))
+        for d, row, column, c in flat(table(made, "figure2-correlation"))
         if (d, row) == ("ptb", "all") and "runs" in column
     )
     assert own.measured.mean == pytest.approx(stats.pearsonr(*pairs.T).statistic, abs=1e-9)
@@ -281,13 +282,13 @@ def test_published_hits_of_figure_3_are_those_of_the_paper(made) -> None:
 
 def test_hit_rates_are_percentages_with_their_intervals(made) -> None:
     (cell,) = (
-        c for d, row, column, c in cells(table(made, "hit-rates")) if (d, row) == ("ptb", "mos") and " 5 " in column
+        c for d, row, column, c in flat(table(made, "hit-rates")) if (d, row) == ("ptb", "mos") and " 5 " in column
     )
     assert cell.text == "50.00" and cell.note == "49.00 to 51.00, n 82,429"
 
 
 def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> None:
-    for _, _, column, cell in cells(table(made, "sm-table15")):
+    for _, _, column, cell in flat(table(made, "sm-table15")):
         if column == "Predicted for 10,000":
             assert abs(cell.difference) <= 3
         else:
@@ -295,7 +296,7 @@ def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> No
 
 
 def test_slopes_before_and_after_training_stand_side_by_side(made) -> None:
-    found = {(d, row, column): c for d, row, column, c in cells(table(made, "table3"))}
+    found = {(d, row, column): c for d, row, column, c in flat(table(made, "table3"))}
     assert found["ptb", "lms-plif", "Mean slope at the start"].text.startswith("1.107")
     assert found["wikitext-2", "lms-plif", "after training"].published is not None
 
@@ -351,7 +352,7 @@ def test_one_seed_less_is_said_wherever_it_was_used(
         planned = len([run for run in study.runs_of(experiment) if run.model == "gss"])
         if experiment.kind == "table":
             page = tables.table_page(tables.build(study, experiment, found))
-            own = [c for d, row, _, c in cells(tables.build(study, experiment, found)) if c.runs.endswith("/gss")]
+            own = [c for d, row, _, c in flat(tables.build(study, experiment, found)) if c.runs.endswith("/gss")]
             averaged = [c for c in own if c.count and c.measured]
             assert all(c.count == f"n {planned - 1}/{planned}" for c in averaged), experiment.id
             assert all(f"seed 1 {state}" in c.gap for c in averaged), experiment.id

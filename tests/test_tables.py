@@ -14,7 +14,7 @@ import fake_results as fake
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck import artefacts, config, records, tables
+from softmax_bottleneck import artefacts, cells, config, records, tables
 from softmax_bottleneck.config import Column
 from softmax_bottleneck.errors import UserError
 
@@ -39,7 +39,7 @@ def build(made, name: str) -> tables.Table:
     return tables.build(study, tables.experiment_of(study, name, "table"), found)
 
 
-def cell(table: tables.Table, dataset: str, row: str, column: str) -> tables.Cell:
+def cell(table: tables.Table, dataset: str, row: str, column: str) -> cells.Cell:
     part = next(part for part in table.parts if part.dataset == dataset)
     cells = next(one for one in part.rows if one.key == row).cells
     return cells[part.columns.index(column)]
@@ -57,7 +57,7 @@ def test_published_cells_are_those_of_table_2_and_sm_table_1(finished) -> None:
         ("ptb", "softmax", "Parameters (millions)"): ("24.22", "", ""),
     }
     for place, (value, sd, n) in expected.items():
-        assert cell(table, *place).published == tables.Published(value, sd, n)
+        assert cell(table, *place).published == cells.Published(value, sd, n)
 
 
 def test_every_published_number_of_a_table_stands_in_exactly_one_cell(finished) -> None:
@@ -69,7 +69,7 @@ def test_every_published_number_of_a_table_stands_in_exactly_one_cell(finished) 
         for one in row.cells
         if one.published
     ]
-    rows = records.read_csv(tables.PUBLISHED / "parthiban2021_table6.csv")
+    rows = records.read_csv(cells.PUBLISHED / "parthiban2021_table6.csv")
     names = {"ptb": "ptb", "wt2": "wikitext-2"}
     assert sorted(shown) == sorted(
         (names[d], m, v) for d, m, v in zip(*(rows[key] for key in ("dataset", "model", "value")), strict=True)
@@ -86,7 +86,7 @@ def test_a_choice_between_two_published_numbers_is_refused(finished) -> None:
 
 def test_an_unknown_published_file_is_named() -> None:
     with pytest.raises(UserError, match=r"did you mean 'parthiban2021_table2\.csv'"):
-        tables.read_published(("parthiban2021_table22.csv",))
+        cells.read_published(("parthiban2021_table22.csv",))
 
 
 # --- measured numbers -----------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_p_values_are_those_of_scipy_without_the_authors_seeds(finished) -> None
             found = cell(table, "ptb", model, column)
             assert found.measured.mean == pytest.approx(p, rel=1e-9)
             assert found.note == "n 3 and 3" and found.difference is None
-    assert cell(table, "ptb", "softmax", "p against Softmax (Student)").text == tables.DASH
+    assert cell(table, "ptb", "softmax", "p against Softmax (Student)").text == cells.DASH
 
 
 def test_gains_are_softmax_minus_model(finished) -> None:
@@ -135,7 +135,7 @@ def test_gains_are_softmax_minus_model(finished) -> None:
 def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
     """Figure 4 follows from SM Table 3; rhos are put in as if they had been measured."""
     study, _ = finished["paper"]
-    published = records.read_csv(tables.PUBLISHED / "parthiban2021_sm_table3.csv")
+    published = records.read_csv(cells.PUBLISHED / "parthiban2021_sm_table3.csv")
     names = {"ptb": "ptb", "wt2": "wikitext-2"}
     first = {(run.dataset, run.model): run for run in reversed(study.needed)}
     lines = [
@@ -149,10 +149,10 @@ def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
     rows = pd.DataFrame(lines, columns=list(records.COLUMNS))
     found = records.Records(rows, records.collect(study).states)
     experiment = tables.experiment_of(study, "parthiban2021-figure4", "figure")
-    parts = tables.wins(tables.source_of(study, experiment, found))
-    cells = [one for part in parts for row in part.rows for one in row.cells if one.wanted]
-    assert len(cells) == 2 * 6 * 5
-    assert all(one.measured.mean == one.published.number for one in cells)
+    parts = tables.wins(cells.source_of(study, experiment, found))
+    shown = [one for part in parts for row in part.rows for one in row.cells if one.wanted]
+    assert len(shown) == 2 * 6 * 5
+    assert all(one.measured.mean == one.published.number for one in shown)
 
 
 # --- differences ----------------------------------------------------------------------------------------------------
@@ -168,20 +168,20 @@ def test_differences_only_where_the_setting_is_the_published_one(finished) -> No
 def test_one_changed_setting_is_not_the_published_one(finished, part: str, key: str, value: float) -> None:
     study, _ = finished["paper"]
     run = study.needed[0]
-    assert tables.same_setting(run, tables.paper_study())
-    assert tables.same_setting(dataclasses.replace(run, seed=5, threads=4), tables.paper_study())
+    assert cells.same_setting(run, cells.paper_study())
+    assert cells.same_setting(dataclasses.replace(run, seed=5, threads=4), cells.paper_study())
     changed = dataclasses.replace(run, **{part: dataclasses.replace(getattr(run, part), **{key: value})})
-    assert not tables.same_setting(changed, tables.paper_study())
-    assert not tables.same_setting(run, None)
+    assert not cells.same_setting(changed, cells.paper_study())
+    assert not cells.same_setting(run, None)
 
 
 def test_a_difference_on_the_edge_of_the_published_spread() -> None:
-    base = {"published": tables.Published("57.00", "0.25"), "same": True}
-    assert tables.Cell(measured=tables.Measured(57.25), **base).inside is True
-    assert tables.Cell(measured=tables.Measured(57.26), **base).inside is False
-    assert tables.Cell(measured=tables.Measured(57.26), published=tables.Published("57.00"), same=True).inside is None
-    assert tables.Cell(measured=tables.Measured(56.5), **base).difference_text == "−0.50"
-    assert tables.Cell(measured=tables.Measured(1.0), published=tables.Published("N/A"), same=True).difference is None
+    base = {"published": cells.Published("57.00", "0.25"), "same": True}
+    assert cells.Cell(measured=cells.Measured(57.25), **base).inside is True
+    assert cells.Cell(measured=cells.Measured(57.26), **base).inside is False
+    assert cells.Cell(measured=cells.Measured(57.26), published=cells.Published("57.00"), same=True).inside is None
+    assert cells.Cell(measured=cells.Measured(56.5), **base).difference_text == "−0.50"
+    assert cells.Cell(measured=cells.Measured(1.0), published=cells.Published("N/A"), same=True).difference is None
 
 
 # --- gaps -----------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_rank_demo_keeps_readings_apart(finished) -> None:
     table = tables.build(study, tables.experiment_of(study, "merity2017-ranks", "table"), both)
     rows = {row.label: row for row in table.parts[0].rows}
     assert list(rows) == ["Softmax", "MoC", "MoS", "MoS (tanh=False)"]
-    assert rows["MoS (tanh=False)"].cells[1].measured == tables.Measured(7.0, 0.0, 3)
+    assert rows["MoS (tanh=False)"].cells[1].measured == cells.Measured(7.0, 0.0, 3)
     assert [one.published.value for one in rows["MoS"].cells] == ["34", "629", "979", "995", "997"]
     assert [one.measured.mean for one in rows["MoS"].cells] == [35, 435, 835, 1001, 1001]
 
@@ -310,4 +310,4 @@ def test_every_declared_experiment_has_a_view_and_published_files() -> None:
     for path in sorted((config.ROOT / "config" / "experiments").glob("*.yaml")):
         experiment = config.load_experiment(path.stem, path.parent)
         assert experiment.view in (tables.views() if experiment.kind == "table" else figures.views()), path
-        tables.read_published(experiment.published)
+        cells.read_published(experiment.published)

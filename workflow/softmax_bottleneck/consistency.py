@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from softmax_bottleneck import robustness, statistics, wordsim
+from softmax_bottleneck.cells import read_published
 from softmax_bottleneck.statistics import Summary
-from softmax_bottleneck.tables import read_published
 
 CORPORA = {"ptb": "PTB", "wt2": "WT2"}
 VOCABULARY = {"ptb": 10_000, "wt2": 33_278}

@@ -6,13 +6,8 @@ SVG changes into dark colours by itself where the reader's screen is dark.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import io
 import math
-import re
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,67 +15,39 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-mpl.use("Agg")  # seaborn imports pyplot, which would look for a screen
-
-import seaborn as sns
-
-from softmax_bottleneck import artefacts, records, statistics, tables
+from softmax_bottleneck import artefacts, cells, paper_figures, records, statistics, tables
+from softmax_bottleneck.cells import Source
 from softmax_bottleneck.config import Experiment, Run, Study, did_you_mean
 from softmax_bottleneck.errors import DataError, UserError
+from softmax_bottleneck.plots import (
+    LIGHT,
+    Drawing,
+    corpus_title,
+    count_note,
+    draw_legend,
+    drawn,
+    empty,
+    in_order,
+    integer,
+    panels,
+    planned_runs,
+    power,
+    rc_settings,
+    short_name,
+    styles,
+    to_svg,
+    usable_runs,
+)
 from softmax_bottleneck.records import Records
-from softmax_bottleneck.tables import Source, label
 
-# Readable on white and on near-black, told apart with the common colour-vision deficiencies (after Okabe and Ito).
-PALETTE: Mapping[str, str] = {
-    "softmax": "#808489",
-    "ss": "#e69f00",
-    "gss": "#d55e00",
-    "lms-plif": "#009e73",
-    "lms-plif-frozen": "#7ccbae",
-    "moc": "#56b4e9",
-    "mos": "#2f7fd1",
-    "moss": "#cc79a7",
-}
-SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
-MARKERS = "osD^vpXh"
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-LONGEST_NAME = 24
-ABSENT_NAMED = 6  # models without all their runs, below a figure; more are counted
-LEGEND_INCHES = 1.7  # of one entry
 DIGITS = 8  # significant ones in the data beside a figure
 POINTS = 150  # of a curve that is drawn thinned
 EPOCHS = 150  # of a learning curve; longer ones are drawn with every second, third... epoch
-SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-@dataclass(frozen=True)
-class Theme:
-    """Colours of everything that is not a model."""
-
-    paper: str
-    ink: str
-    muted: str
-    grid: str
-
-
-LIGHT = Theme("#ffffff", "#1c2024", "#5d656e", "#e3e6ea")
-DARK = Theme("#16191d", "#e6e9ec", "#a3abb3", "#33393f")
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """What a view made: the canvas, the numbers in it, a description in words, and what is missing or counted."""
-
-    canvas: Canvas
-    data: pd.DataFrame
-    alt: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,167 +65,6 @@ class Figure:
     csv: str
 
 
-@dataclass(frozen=True)
-class Style:
-    """How one model is drawn in every figure."""
-
-    colour: str
-    marker: str
-    dash: Any
-
-
-def styles(models: Sequence[str]) -> dict[str, Style]:
-    """A colour, marker and line per model: fixed for known names, else chosen by the name from the spare colours.
-
-    Models share no colour as long as there are spare ones.
-    """
-    free = list(SPARE)
-    found = {}
-    for index, model in enumerate(models):
-        colour = PALETTE.get(model)
-        if colour is None:
-            pool = free or list(SPARE)
-            colour = pool[int(hashlib.sha256(model.encode()).hexdigest(), 16) % len(pool)]
-            free = [other for other in pool if other != colour]
-        found[model] = Style(colour, MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
-    return found
-
-
-# --- canvas ---------------------------------------------------------------------------------------------------------
-def _settings() -> Any:
-    plain = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), LIGHT.ink)
-    return plain | {
-        "svg.hashsalt": "softmax-bottleneck",
-        "svg.fonttype": "path",
-        "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-        "font.family": ["DejaVu Sans"],
-        "font.size": 10,
-        "axes.titlesize": 10.5,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.labelsize": 9.5,
-        "axes.unicode_minus": True,
-        "xtick.labelsize": 9,
-        "ytick.labelsize": 9,
-        "legend.fontsize": 9.5,
-        "legend.frameon": False,
-        "figure.facecolor": LIGHT.paper,
-        "axes.facecolor": LIGHT.paper,
-        "savefig.facecolor": LIGHT.paper,
-        "axes.edgecolor": LIGHT.muted,
-        "xtick.color": LIGHT.muted,
-        "ytick.color": LIGHT.muted,
-        "grid.color": LIGHT.grid,
-        "grid.linewidth": 0.8,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-
-
-def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
-    """A canvas of rows x columns axes, each `width` x `height` inches."""
-    canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
-    canvas.set_layout_engine("constrained", w_pad=0.08, h_pad=0.1)
-    return canvas, canvas.subplots(rows, columns, squeeze=False)
-
-
-def empty(axes: Axes, words: str) -> None:
-    """Words in the place of a plot."""
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, words, ha="center", va="center", color=LIGHT.muted, transform=axes.transAxes, wrap=True)
-
-
-def draw_legend(canvas: Canvas, study: Study, models: Sequence[str], *, lines: bool) -> None:
-    """Names of the models below all panels, as lines or as dots."""
-    drawn = styles(models)
-    handles = [
-        Line2D([], [], color=s.colour, linestyle=s.dash, linewidth=2.2, label=short_name(study, model))
-        if lines
-        else Line2D(
-            [], [], color=s.colour, marker=s.marker, linestyle="none", markersize=7, label=short_name(study, model)
-        )
-        for model, s in drawn.items()
-    ]
-    columns = max(1, int(canvas.get_figwidth() / LEGEND_INCHES))
-    if handles:
-        canvas.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns))
-
-
-def _power(value: float, _position: object = None) -> str:
-    """A tick of a log axis: 10⁻³, or 2·10⁻³ between the powers."""
-    if value <= 0:
-        return ""
-    exponent = math.floor(math.log10(value) + 1e-9)
-    factor = value / 10**exponent
-    power = f"10{str(exponent).translate(SUPERSCRIPT)}"
-    return power if abs(factor - 1) < 1e-6 else f"{factor:.3g}·{power}"
-
-
-def integer(value: float, _position: object = None) -> str:
-    """A tick with thin spaces between thousands."""
-    return f"{value:,.0f}".replace(",", "\u2009")
-
-
-def _svg(canvas: Canvas) -> str:
-    """The canvas as SVG, with coordinates to a hundredth of a point and a style sheet for dark screens."""
-    buffer = io.StringIO()
-    canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
-    short = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), buffer.getvalue())
-    return short.replace("<defs>", f"<style>{_dark_rules()}</style>\n <defs>", 1)
-
-
-def _dark_rules() -> str:
-    """CSS that exchanges the light colours, which matplotlib writes into style attributes, for the dark ones."""
-    pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
-    rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
-    return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
-
-
-def _runs(source: Source, dataset: str) -> list[Run]:
-    return [run for run in source.study.runs_of(source.experiment) if run.dataset == dataset]
-
-
-def _usable(source: Source, dataset: str) -> list[Run]:
-    """Runs of the experiment whose numbers are in the records, in the plan's order."""
-    known = set(source.records.rows["run_id"])
-    return [run for run in _runs(source, dataset) if run.run_id in known]
-
-
-def count_note(source: Source, have: int) -> str:
-    """How many of the planned runs are drawn, and which have no results, with the reason."""
-    runs = [run for dataset in source.experiment.datasets for run in _runs(source, dataset)]
-    return f"{have} of {len(runs)} planned runs are in this figure. {_absent(source, runs)}".rstrip()
-
-
-def _absent(source: Source, runs: Sequence[Run]) -> str:
-    """`Without results: GSS (seed 3 diverged).`, at most ABSENT_NAMED models."""
-    have = {(r.dataset, r.model): source.values(r.dataset, r.model, "test_ppl") for r in runs}
-    gaps = {pair: source.gap(*pair, values) for pair, values in have.items()}
-    several = len(source.experiment.datasets) > 1
-    where = {d: f" on {corpus_title(source, d)}" if several else "" for d in source.experiment.datasets}
-    named = [f"{short_name(source.study, model)}{where[d]} ({gap})" for (d, model), gap in gaps.items() if gap]
-    more = f" and {len(named) - ABSENT_NAMED} more" if len(named) > ABSENT_NAMED else ""
-    return f"Without results: {', '.join(named[:ABSENT_NAMED])}{more}." if named else ""
-
-
-def drawn(data: pd.DataFrame) -> int:
-    """Number of different runs in the data of a figure."""
-    return len(data[["dataset", "model", "seed"]].drop_duplicates())
-
-
-def corpus_title(source: Source, dataset: str) -> str:
-    """A corpus' name, short enough for a panel."""
-    return textwrap.shorten(source.study.datasets[dataset].title, 48, placeholder="…") or dataset
-
-
-def short_name(study: Study, model: str) -> str:
-    """A model's name, short enough for a tick."""
-    text = label(study, model)
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
-
-
 # --- spectra --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Spectrum:
@@ -269,7 +75,7 @@ class _Spectrum:
 
 def _spectra(source: Source, dataset: str) -> list[_Spectrum]:
     found = []
-    for run in _usable(source, dataset):
+    for run in usable_runs(source, dataset):
         path = artefacts.run_folder(run.path) / "spectrum.npz"
         try:
             sigma = np.asarray(artefacts.read_npz(path)["singular_values"], dtype=np.float64)
@@ -357,7 +163,7 @@ def _draw_all(source: Source, axes: Axes, spectra: list[_Spectrum], title: str) 
     axes.set_yscale("log")
     axes.set(ylim=(floor, 1.5), xlim=(0, max(len(item.relative) for item in spectra)), xlabel="index (all)")
     axes.set_title(f"{title}, log axis")
-    axes.yaxis.set_major_formatter(FuncFormatter(_power))
+    axes.yaxis.set_major_formatter(FuncFormatter(power))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
     axes.xaxis.set_major_formatter(FuncFormatter(integer))
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -377,7 +183,7 @@ def _spectrum_alt(source: Source, data: pd.DataFrame) -> str:
     words = []
     for (dataset, model), part in records.groups(data, "dataset", "model"):
         ranks = source.values(dataset, model, "rank_press").values()
-        mean = tables.mean_of(ranks)
+        mean = cells.mean_of(ranks)
         if mean:
             words.append(
                 f"{short_name(source.study, model)} {mean.mean:.0f} of {part['index'].max()} above the tolerance"
@@ -405,15 +211,9 @@ def learning_curves(source: Source) -> Drawing:
 EPOCH_COLUMNS = ["dataset", "model", "seed", "run", "epoch", "phase", "train_ppl", "valid_ppl"]
 
 
-def in_order(source: Source, data: pd.DataFrame) -> list[str]:
-    """The models of some data, in the experiment's order."""
-    present = set(data["model"])
-    return [model for model in source.experiment.models if model in present]
-
-
 def _epochs(source: Source, dataset: str) -> pd.DataFrame:
     rows = []
-    for run in _runs(source, dataset):
+    for run in planned_runs(source, dataset):
         log = {}
         for line in artefacts.read_lines(artefacts.run_folder(run.path) / "epochs.jsonl"):
             log[line.get("epoch")] = line  # an epoch repeated after a resume counts once
@@ -492,7 +292,7 @@ PAIR_COLUMNS = ["dataset", "model", "origin", "seed", "test_ppl", "rank_press"]
 
 def _pairs(source: Source, dataset: str) -> pd.DataFrame:
     rows: list[tuple[object, ...]] = []
-    corpus = tables.published_dataset(source.study.datasets[dataset])
+    corpus = cells.published_dataset(source.study.datasets[dataset])
     for model in source.experiment.models:
         ppl, rank = (source.values(dataset, model, metric) for metric in ("test_ppl", "rank_press"))
         rows += [(dataset, model, "measured", seed, ppl[seed], rank[seed]) for seed in ppl if seed in rank]
@@ -546,7 +346,7 @@ def truth(source: Source) -> Drawing:
         axes[0][1].set_axis_off()
     rows: list[tuple[object, ...]] = []
     for (left, right), dataset in zip(axes, known, strict=False):
-        bound, rank = (tables.exact_value(source.records, dataset, key) for key in ("entropy_ppl", "rank_truth"))
+        bound, rank = (cells.exact_value(source.records, dataset, key) for key in ("entropy_ppl", "rank_truth"))
         for panel, metric, exact, words in (
             (left, "test_ppl", bound, "best possible"),
             (right, "rank_press", rank, "rank of the law"),
@@ -569,7 +369,7 @@ def _strip(
         axes.plot(
             list(values.values()), [height] * len(values), style.marker, color=style.colour, alpha=0.8, markersize=6
         )
-        mean = tables.mean_of(values.values())
+        mean = cells.mean_of(values.values())
         if mean:
             axes.plot([mean.mean] * 2, [height - 0.32, height + 0.32], color=style.colour, linewidth=2.4)
         rows += [(dataset, model, metric, seed, value, exact) for seed, value in values.items()]
@@ -625,11 +425,11 @@ def wins(source: Source) -> Drawing:
         ]
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", "measured", "published"])
     rated = source.records.rows[source.records.rows["metric"] == "spearman"]
-    used = {run.run_id for part in parts for run in _runs(source, part.dataset)} & set(rated["run_id"])
+    used = {run.run_id for part in parts for run in planned_runs(source, part.dataset)} & set(rated["run_id"])
     return Drawing(canvas, data, _wins_alt(source, data), count_note(source, len(used)))
 
 
-def _published_number(cell: tables.Cell) -> float:
+def _published_number(cell: cells.Cell) -> float:
     number = cell.published.number if cell.published else None
     return math.nan if number is None else number
 
@@ -677,10 +477,10 @@ def build(study: Study, experiment: Experiment, found: Records) -> Figure:
     if experiment.view not in known:
         hint = did_you_mean(experiment.view, list(known))
         raise UserError(f"experiment {experiment.id}: view: unknown {experiment.view!r}{hint}")
-    source = tables.source_of(study, experiment, found)
-    with mpl.rc_context(_settings()):
+    source = cells.source_of(study, experiment, found)
+    with mpl.rc_context(rc_settings()):
         drawing = _void(experiment.needs) if experiment.is_void else known[experiment.view](source)
-        svg = _svg(drawing.canvas)
+        svg = to_svg(drawing.canvas)
     texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
     note = " ".join(filter(None, [drawing.note, "" if experiment.is_void else experiment.needs]))
     return Figure(*texts, drawing.alt, note, svg, csv=records.to_csv(drawing.data, digits=DIGITS))
@@ -695,8 +495,6 @@ def _void(words: str) -> Drawing:
 
 def views() -> Mapping[str, Callable[[Source], Drawing]]:
     """All views of figures by name."""
-    from softmax_bottleneck import paper_figures  # it builds on this module
-
     return {**VIEWS, **paper_figures.VIEWS}
 
 

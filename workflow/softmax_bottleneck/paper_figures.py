@@ -1,6 +1,6 @@
 """Figures that only the main paper has: the functions themselves, the grid, hits, sweeps, the rank during training.
 
-Parthiban, Mao and Inkpen 2021 (Figures 1, 2, 3, 5, 6). Each view takes what `tables.Source` knows, returns a Drawing.
+Parthiban, Mao and Inkpen 2021 (Figures 1, 2, 3, 5, 6). Each view takes what `cells.Source` knows, returns a Drawing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from softmax_bottleneck import artefacts, paper_tables
+from softmax_bottleneck.cells import Source, published_dataset
 from softmax_bottleneck.errors import DataError
-from softmax_bottleneck.figures import (
+from softmax_bottleneck.plots import (
     DASHES,
     LIGHT,
     SPARE,
@@ -34,7 +35,6 @@ from softmax_bottleneck.figures import (
     short_name,
     styles,
 )
-from softmax_bottleneck.tables import Source, published_dataset
 
 RANGE = (-8.0, 6.0)  # of logits in Figure 1
 CURVE_POINTS = 141

@@ -1,6 +1,6 @@
 """Tables that only the main paper has: settings and searches, predicted words, correlations, numerical robustness.
 
-Parthiban, Mao and Inkpen 2021 and its supplement (SM). Each view takes what `tables.Source` knows and lays cells out.
+Parthiban, Mao and Inkpen 2021 and its supplement (SM). Each view takes what `cells.Source` knows and lays cells out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ import numpy as np
 import pandas as pd
 
 from softmax_bottleneck import artefacts, records, statistics
-from softmax_bottleneck.config import Run
-from softmax_bottleneck.errors import DataError
-from softmax_bottleneck.statistics import Correlation
-from softmax_bottleneck.tables import (
+from softmax_bottleneck.cells import (
     COVERAGE,
     PUBLISHED,
     Cell,
@@ -34,6 +31,9 @@ from softmax_bottleneck.tables import (
     part_of,
     published_dataset,
 )
+from softmax_bottleneck.config import Run
+from softmax_bottleneck.errors import DataError
+from softmax_bottleneck.statistics import Correlation
 
 SHOWN_RANKS = ("1", "5", "10")  # of the true next word
 PAPER_SIZE = 10_000  # rows and columns of the matrix in SM section 5

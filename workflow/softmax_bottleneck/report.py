@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softmax_bottleneck import artefacts, claims, consistency, figures, judging, records, statistics, tables
+from softmax_bottleneck import artefacts, cells, claims, consistency, figures, judging, records, statistics, tables
+from softmax_bottleneck.cells import Measured, Table, label
 from softmax_bottleneck.config import Run, Study
 from softmax_bottleneck.figures import Figure
 from softmax_bottleneck.records import Records
-from softmax_bottleneck.tables import Measured, Table, label
 
 PIXELS_PER_POINT = 4 / 3
 PAPER = "parthiban2021"  # the source whose conclusions are judged
@@ -156,7 +156,7 @@ def verdict(study: Study, found: Records, entries: Sequence[claims.Entry] = ()) 
 
 def _scores(study: Study, found: Records, dataset: str, metric: str = "test_ppl") -> dict[str, Measured]:
     """Mean of a metric for every model that has it, in the study's order."""
-    means = {model: tables.mean_of(found.values(dataset, model, metric).values()) for model in study.labels}
+    means = {model: cells.mean_of(found.values(dataset, model, metric).values()) for model in study.labels}
     return {model: mean for model, mean in means.items() if mean is not None}
 
 
@@ -200,7 +200,7 @@ def _rank_words(study: Study, found: Records, dataset: str) -> str:
 
 
 def _truth_words(study: Study, found: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
-    bound, rank = (tables.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
+    bound, rank = (cells.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
     if bound is None:
         return ""
     best = min(scores.values(), key=lambda score: score.mean)
@@ -303,7 +303,7 @@ def provenance_of(study: Study, found: Records) -> dict[str, Any]:
         facts = {key: dataclasses.asdict(run)[key] for key in ("head", "body", "schedule", "data_identity")}
         settings[f"{run.dataset}/{run.model}"] = facts | {"code": run.code}
     files = {path for experiment in study.experiments for path in experiment.published}
-    published = {name: artefacts.sha256_file(tables.PUBLISHED / name) for name in sorted(files)}
+    published = {name: artefacts.sha256_file(cells.PUBLISHED / name) for name in sorted(files)}
     return {
         "schema": artefacts.SCHEMA,
         "study": study.name,
@@ -346,7 +346,7 @@ def result_table(study: Study) -> str:
         rows = [["model", *metrics, "n"]]
         for model in dict.fromkeys(run.model for run in study.needed if run.dataset == dataset):
             means = [
-                (tables.mean_of(found.values(dataset, model, metric).values()), digits)
+                (cells.mean_of(found.values(dataset, model, metric).values()), digits)
                 for metric, digits in metrics.values()
             ]
             n = means[0][0].n if means[0][0] else 0
