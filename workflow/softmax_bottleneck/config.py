@@ -14,7 +14,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -372,7 +372,8 @@ def load_dataset(name: str, near: Path) -> Dataset:
 class Column:
     """A metric of a table: its name in the records, its head, the decimals printed, filters on published rows.
 
-    `measured: false` makes a column of published numbers only (a quotation of other papers).
+    `measured: false` makes a column of published numbers only (a quotation of other papers); `datasets` limits it to
+    some corpora.
     """
 
     metric: str
@@ -380,6 +381,7 @@ class Column:
     digits: int = 2
     published: Mapping[str, str] = field(default_factory=dict)
     measured: bool = True
+    datasets: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -45,21 +45,17 @@ from softmax_bottleneck.records import Records
 
 def summary(source: Source) -> list[Part]:
     """Models by metrics, one part per corpus."""
-    columns = source.experiment.columns
-    return [
-        part_of(
-            source,
-            dataset,
-            [column.label for column in columns],
-            [row for model in source.experiment.models for row in _model_rows(source, dataset, model)],
-        )
-        for dataset in source.experiment.datasets
-    ]
+    parts = []
+    for dataset in source.experiment.datasets:
+        columns = [one for one in source.experiment.columns if not one.datasets or dataset in one.datasets]
+        rows = [row for model in source.experiment.models for row in _model_rows(source, dataset, model, columns)]
+        parts.append(part_of(source, dataset, [column.label for column in columns], rows))
+    return parts
 
 
-def _model_rows(source: Source, dataset: str, model: str) -> Iterator[Row]:
+def _model_rows(source: Source, dataset: str, model: str, columns: Sequence[Column]) -> Iterator[Row]:
     """The study's own row of a model, then one for every origin of imported runs."""
-    columns, name = source.experiment.columns, label(source.study, model)
+    name = label(source.study, model)
     yield Row(model, name, tuple(source.cell(dataset, model, column) for column in columns))
     imported: dict[tuple[str, str], list[Evidence]] = {}
     for one in evidence.chosen(source.study, source.experiment, source.records.evidence):
