@@ -10,7 +10,7 @@ export PYTHONPATH := workflow
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report report-zip crate check-crate plan test lint format clean
+.PHONY: help env reproduce report report-zip crate check-crate plan test test-all lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -56,6 +56,9 @@ plan: env  ## print a study's experiments, runs, hours and disk
 test: env lint  ## lint and all tests (MIRROR=folder for those on real corpora)
 	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile
 
+test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults.md)
+	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
+
 lint: env  ## ruff, mypy, snakefmt, import layers
 	ruff check .
 	ruff format --check .
@@ -69,6 +72,7 @@ format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
 	ruff format --quiet .
 	snakefmt --quiet Snakefile workflow
 	python docs/draw_architecture.py
+	python docs/list_faults.py
 
 clean:  ## remove caches; results/ and .venv stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

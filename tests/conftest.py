@@ -29,3 +29,22 @@ def mirror() -> Path:
     if not (folder / "ptb" / "train.txt").exists():
         pytest.skip("needs the real corpora: set SOFTMAX_BOTTLENECK_MIRROR to a mirror folder")
     return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier2", action="store_true", help="also what takes long or needs an environment of its own")
+    about = "only tests of this fault (docs/faults.md)"
+    parser.addoption("--fault", action="append", default=[], metavar="ID", help=about)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tier 2, and all tests of other faults than those that are named."""
+    wanted, tier2 = set(config.getoption("--fault")), config.getoption("--tier2")
+    kept = [item for item in items if (tier2 or not item.get_closest_marker("tier2")) and _concerns(item, wanted)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def _concerns(item: pytest.Item, wanted: set[str]) -> bool:
+    ids = {one for mark in item.iter_markers("fault") for one in mark.args}
+    return not wanted or bool(ids & wanted)

@@ -151,6 +151,7 @@ def test_train_loss_is_the_published_mean_of_block_means(count, reached_end):
     assert tally.mean() == pytest.approx(naive_train_loss(losses, reached_end), rel=1e-12)
 
 
+@pytest.mark.fault("D1", "D2")
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_or_gradient_that_is_not_finite_ends_the_block(bad):
     for pair, word in (((bad, 1.0), "loss"), ((1.0, bad), "gradient")):
@@ -382,6 +383,7 @@ def interrupted(run, folder, monkeypatch, update: int, save_interval_s: float, s
 
 
 # With save_interval_s = 0 every update is saved, and the resumed run goes on in the middle of an epoch.
+@pytest.mark.fault("A1")
 @pytest.mark.parametrize("save_interval_s", [0.0, 300.0])
 def test_killed_at_any_update_it_ends_the_same(tmp_path, monkeypatch, reference, save_interval_s):
     updates = reference[1]["steps"]
@@ -394,6 +396,7 @@ def test_killed_at_any_update_it_ends_the_same(tmp_path, monkeypatch, reference,
         assert results(done) == results(reference[1]), update
 
 
+@pytest.mark.fault("A1")
 def test_resumed_in_the_middle_it_does_not_repeat_updates(tmp_path, monkeypatch):
     interrupted(make_run(), tmp_path, monkeypatch, 11, 0.0)
     counted = []
@@ -403,6 +406,7 @@ def test_resumed_in_the_middle_it_does_not_repeat_updates(tmp_path, monkeypatch)
     assert counted[0] == 11
 
 
+@pytest.mark.fault("A1")
 @pytest.mark.parametrize("head", ["mos", "lms-plif", "gss"])
 def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
     run = make_run(head, learning_rate=1.0, epochs=2, options={"knots": 200} if head == "lms-plif" else None)
@@ -412,6 +416,7 @@ def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
     assert train.result_hash(tmp_path / "cut") == train.result_hash(tmp_path / "whole")
 
 
+@pytest.mark.fault("A7")
 def test_killed_again_and_again(tmp_path, monkeypatch, reference):
     for update in range(1, reference[1]["steps"], 3):
         interrupted(make_run(), tmp_path, monkeypatch, update, 0.0)
@@ -428,6 +433,7 @@ SAVE_POINTS = [
 ]
 
 
+@pytest.mark.fault("A2")
 @pytest.mark.parametrize(("module", "name", "where"), SAVE_POINTS, ids=[point[2] for point in SAVE_POINTS])
 @pytest.mark.parametrize("save", [1, 2, 3, 8])
 def test_killed_inside_the_save(tmp_path, monkeypatch, reference, module, name, where, save):
@@ -447,6 +453,7 @@ def test_killed_inside_the_save(tmp_path, monkeypatch, reference, module, name, 
     assert train.result_hash(tmp_path) == reference[0]
 
 
+@pytest.mark.fault("A11")
 def test_killed_between_the_end_and_done(tmp_path, monkeypatch, reference):
     """First before the weights are written, then before outcome.json, then before done.json."""
     for name in ("model.safetensors", "outcome.json", "done.json"):
@@ -484,6 +491,7 @@ train.train(t.make_run(), t.CORPUS, t.Path(sys.argv[1]), save_interval_s={interv
 """
 
 
+@pytest.mark.fault("A1")
 @pytest.mark.parametrize(("update", "interval"), [(11, 0.0), (17, 300.0)])
 def test_real_sigkill(tmp_path, reference, update, interval):
     paths = [str(Path(__file__).parent), str(Path(train.__file__).parents[1])]
@@ -496,6 +504,7 @@ def test_real_sigkill(tmp_path, reference, update, interval):
     assert done["provenance"]["interruptions"] == 1
 
 
+@pytest.mark.fault("A3", "A4", "A5")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 75)])
 def test_signals_save_and_leave(tmp_path, monkeypatch, reference, number, code):
     original, before = trainer.Trainer.update, signal.getsignal(number)
@@ -516,6 +525,7 @@ def test_signals_save_and_leave(tmp_path, monkeypatch, reference, number, code):
     assert train.result_hash(tmp_path) == reference[0]
 
 
+@pytest.mark.fault("A6")
 def test_signal_inside_the_save(tmp_path, monkeypatch, reference):
     original = torch.save
 
@@ -531,6 +541,7 @@ def test_signal_inside_the_save(tmp_path, monkeypatch, reference):
     assert train.result_hash(tmp_path) == reference[0]
 
 
+@pytest.mark.fault("A4")
 def test_second_interrupt_leaves_at_once(monkeypatch):
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
@@ -541,6 +552,7 @@ def test_second_interrupt_leaves_at_once(monkeypatch):
     assert codes == [130]
 
 
+@pytest.mark.fault("A1")
 def test_time_budget_stops_and_progress_is_made_every_time(tmp_path, reference):
     sessions = 0
     while True:
@@ -557,12 +569,14 @@ def test_time_budget_stops_and_progress_is_made_every_time(tmp_path, reference):
     assert sorted(set(starts)) == list(range(reference[1]["steps"] + 1))
 
 
+@pytest.mark.fault("A16")
 def test_sessions_on_other_hardware_are_told(tmp_path, monkeypatch):
     interrupted(make_run(), tmp_path, monkeypatch, 9, 0.0)
     done = train.train(changed(make_run(), threads=2), CORPUS, tmp_path)
     assert done["provenance"]["mixed_hardware"] is True
 
 
+@pytest.mark.fault("E1")
 def test_full_disk_leaves_the_old_state(tmp_path, monkeypatch, reference):
     original = torch.save
 
@@ -613,6 +627,7 @@ def states(folder: Path) -> list[Path]:
     return sorted(folder.glob("resume-?.pt"), key=lambda path: torch.load(path, weights_only=True)["state"]["serial"])
 
 
+@pytest.mark.fault("A8")
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_damaged_newest_state_falls_back(tmp_path, monkeypatch, caplog, reference, damage):
     interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
@@ -623,6 +638,7 @@ def test_damaged_newest_state_falls_back(tmp_path, monkeypatch, caplog, referenc
     assert train.result_hash(tmp_path) == reference[0]
 
 
+@pytest.mark.fault("A8")
 def test_missing_sidecar_is_no_damage(tmp_path, monkeypatch, caplog, reference):
     interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
     for path in states(tmp_path):
@@ -632,6 +648,7 @@ def test_missing_sidecar_is_no_damage(tmp_path, monkeypatch, caplog, reference):
     assert train.result_hash(tmp_path) == reference[0]
 
 
+@pytest.mark.fault("A9")
 def test_two_damaged_states_are_never_a_silent_restart(tmp_path, monkeypatch, reference):
     interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
     for path in states(tmp_path):
@@ -656,6 +673,7 @@ FOREIGN = [
 ]
 
 
+@pytest.mark.fault("A10")
 @pytest.mark.parametrize(("run", "corpus", "message"), FOREIGN, ids=[entry[2] for entry in FOREIGN])
 def test_foreign_states_are_refused_by_name(tmp_path, monkeypatch, run, corpus, message):
     interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
@@ -681,6 +699,7 @@ def test_finished_run_is_not_trained_again(tmp_path, monkeypatch, reference):
     assert artefacts.is_sound(tmp_path / "outcome.json")
 
 
+@pytest.mark.fault("E9")
 def test_finished_but_damaged_is_said(tmp_path):
     train.train(make_run(), CORPUS, tmp_path)
     with pytest.raises(UserError, match="belongs to another run"):
@@ -699,6 +718,7 @@ def test_finished_but_damaged_is_said(tmp_path):
         train.train(make_run(), CORPUS, tmp_path)
 
 
+@pytest.mark.fault("E11")
 def test_leftovers_and_a_half_written_log_do_not_matter(tmp_path, monkeypatch, reference):
     interrupted(make_run(), tmp_path, monkeypatch, 15, 0.0)
     (tmp_path / ".resume-a.pt.77.tmp").write_bytes(b"half")
@@ -730,6 +750,7 @@ def nan_gradient(self) -> None:
     self.model.head.decoder.weight.register_hook(lambda gradient: gradient * math.nan)
 
 
+@pytest.mark.fault("D1", "D2")
 @pytest.mark.parametrize(("poison", "word"), [(nan_weight, "loss"), (nan_gradient, "gradient|loss")])
 def test_divergence_is_a_recorded_result(tmp_path, monkeypatch, poison, word):
     poisoned(monkeypatch, 12, poison)
@@ -751,12 +772,14 @@ def test_divergence_in_the_first_epoch_leaves_no_weights(tmp_path, monkeypatch):
     assert train.result_hash(tmp_path)
 
 
+@pytest.mark.fault("D3")
 def test_absurd_but_finite_perplexity_is_divergence(tmp_path):
     done = train.train(make_run(learning_rate=1e4, clip=100.0), CORPUS, tmp_path)
     assert done["status"] == "diverged"
     assert "over 10 times the vocabulary size" in done["reason"]
 
 
+@pytest.mark.fault("D2")
 def test_validation_that_is_not_finite_is_divergence(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "evaluate", lambda *_: math.nan)
     assert "valid loss not finite" in train.train(make_run(), CORPUS, tmp_path)["reason"]
@@ -770,6 +793,7 @@ def write_lease(folder: Path, age_s: float = 0.0, **facts) -> Path:
     return path
 
 
+@pytest.mark.fault("A13")
 def test_second_trainer_is_refused(tmp_path):
     parent = os.getppid()
     write_lease(tmp_path, pid=parent, started=lease._started(parent))
@@ -792,6 +816,7 @@ def dead_pid() -> int:
     return process.pid
 
 
+@pytest.mark.fault("A14")
 @pytest.mark.parametrize(
     "facts",
     [
@@ -815,6 +840,7 @@ def test_fresh_lease_of_another_machine_is_respected(tmp_path):
         lease.Lease(tmp_path).__enter__()
 
 
+@pytest.mark.fault("A13")
 def test_trainer_that_lost_its_lease_stops_without_writing(tmp_path, monkeypatch):
     original = trainer.Trainer.update
 
@@ -859,6 +885,7 @@ def test_line():
     assert [progress.duration(s) for s in (0, 59.6, 725, 11_220)] == ["0:00", "1:00", "12:05", "3:07:00"]
 
 
+@pytest.mark.fault("D9")
 def test_cuda_without_a_gpu_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="device: cuda"):
@@ -866,6 +893,7 @@ def test_cuda_without_a_gpu_is_an_error(tmp_path, monkeypatch):
     assert train.choose_device("auto").type == "cpu"
 
 
+@pytest.mark.fault("A17")
 def test_gpu_out_of_memory_is_told_with_advice(tmp_path, monkeypatch):
     def update(self):
         raise torch.OutOfMemoryError("tried to allocate 9 GiB")
