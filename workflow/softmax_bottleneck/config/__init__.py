@@ -1,0 +1,38 @@
+"""Studies, runs, experiments and datasets as frozen values, and messages that name the key.
+
+A study file is checked against `workflow/schemas` before anything runs. Torch is not imported here: heads state their
+options as literals in their own files, which are read without running them.
+"""
+
+from softmax_bottleneck.artefacts import ROOT
+from softmax_bottleneck.config.datasets import Dataset, find_config, load_dataset
+from softmax_bottleneck.config.experiments import Column, Experiment, load_experiment
+from softmax_bottleneck.config.models import Search
+from softmax_bottleneck.config.runs import Body, Head, Run, Schedule, canonical_json
+from softmax_bottleneck.config.schemas import did_you_mean, load_yaml, schema, validate, with_defaults
+from softmax_bottleneck.config.studies import Study, export, load_study, study_from_environment
+
+__all__ = [
+    "ROOT",
+    "Body",
+    "Column",
+    "Dataset",
+    "Experiment",
+    "Head",
+    "Run",
+    "Schedule",
+    "Search",
+    "Study",
+    "canonical_json",
+    "did_you_mean",
+    "export",
+    "find_config",
+    "load_dataset",
+    "load_experiment",
+    "load_study",
+    "load_yaml",
+    "schema",
+    "study_from_environment",
+    "validate",
+    "with_defaults",
+]

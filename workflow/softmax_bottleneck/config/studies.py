@@ -1,0 +1,324 @@
+"""A study: its file, what it extends, and the runs and experiments that follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from softmax_bottleneck import heads
+from softmax_bottleneck.artefacts import ROOT
+from softmax_bottleneck.config.datasets import Dataset, load_dataset
+from softmax_bottleneck.config.experiments import Experiment, load_experiment
+from softmax_bottleneck.config.models import Model, Search, head_entry, models_of
+from softmax_bottleneck.config.runs import Body, Head, Run, Schedule, canonical_json, digest
+from softmax_bottleneck.config.schemas import did_you_mean, load_yaml, schema, validate, with_defaults
+from softmax_bottleneck.errors import UserError
+
+VARIANT_KEYS = {"like", "grid", "seeds"}  # of a model that is a variant of others, not one of the study's own
+STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A configuration file: which experiments, which models on which datasets, at which scale."""
+
+    name: str
+    title: str
+    description: str
+    file: Path
+    mirror: Path | None
+    datasets: Mapping[str, Dataset]
+    labels: Mapping[str, str]  # model -> name in tables
+    experiments: tuple[Experiment, ...]
+    runs: tuple[Run, ...]
+    searches: Mapping[str, Search] = field(default_factory=dict)  # grid entries by name
+    author_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (dataset, model) -> published seed
+
+    def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
+        """The training runs an experiment needs, one per label, corpus and seed."""
+        models, datasets = set(experiment.models), set(experiment.datasets)
+        shown = [run for run in self.runs if run.model in models and run.dataset in datasets]
+        if experiment.seeds == "author":
+            first: dict[tuple[str, str], Run] = {}
+            for run in shown:
+                first.setdefault((run.dataset, run.model), run)  # the authors' seed is planned first
+            return tuple(first.values())
+        if experiment.seeds == "random":
+            return tuple(run for run in shown if self.author_seeds.get((run.dataset, run.model)) != run.seed)
+        return tuple(shown)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of everything the study says: a changed word makes its tables and report again."""
+        experiments = [dataclasses.asdict(experiment) for experiment in self.experiments]
+        runs = [f"{run.model} {run.path}" for run in self.shown]
+        return digest([self.name, self.title, self.description, dict(self.labels), experiments, runs])[:12]
+
+    @cached_property
+    def shown(self) -> tuple[Run, ...]:
+        """Every run some experiment shows, under each label it has there."""
+        keys = {(r.dataset, r.model, r.seed) for experiment in self.experiments for r in self.runs_of(experiment)}
+        return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
+
+    @cached_property
+    def needed(self) -> tuple[Run, ...]:
+        """Every run to be trained for some experiment, once."""
+        paths = {run.path for run in self.shown}
+        return tuple(run for run in self.runs if not run.twin and run.path in paths)
+
+    def run(self, path: str) -> Run:
+        """The run with this path (UserError when the configuration or the code has changed since)."""
+        for run in self.runs:
+            if run.path == path:
+                return run
+        raise UserError(f"{self.file}: no run {path!r}; the configuration or the code has changed: see `plan`")
+
+
+def _study_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A study's keys, on top of those of the study it extends.
+
+    Its settings come after those, its models change single keys of theirs (null takes a model away), all else replaces.
+    """
+    values = load_yaml(file)
+    if "extends" not in values:
+        return values
+    name = values.pop("extends")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{file}: extends: {name!r} is not the path of a study file")
+    base_file = file.parent / name
+    if base_file.resolve() in (*above, file.resolve()):
+        raise UserError(f"{file}: extends: {name} extends this file in turn")
+    base = _study_values(base_file, (*above, file.resolve()))
+    layers = [layer for study in (base, values) for layer in study.get("settings") or []]
+    return base | values | {"settings": layers, "models": _merged_models(base, values, file)}
+
+
+def _merged_models(base: Mapping[str, Any], values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    merged = dict(base.get("models") or {})
+    for name, entry in (values.get("models") or {}).items():
+        if entry is None and name not in merged:
+            raise UserError(f"{file}: models.{name}: there is none to take away{did_you_mean(name, list(merged))}")
+        merged[name] = None if entry is None else {**(merged.get(name) or {}), **entry}
+    return {name: entry for name, entry in merged.items() if entry is not None}
+
+
+def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
+    """A study from its file; `overrides` are top-level keys given on the command line (mirror, device, threads).
+
+    Overrides that are a whole study, as another workflow may pass them, stand alone: then `file` only says where they
+    are from, and beside it lie datasets and experiments of their own.
+
+    Raises:
+        UserError: naming file, key, value and what is allowed.
+    """
+    given = dict(overrides or {})
+    values = given if given.keys() >= set(schema("study")["required"]) else _study_values(file) | given
+    where = str(file)
+    validate(values, schema("study"), where)
+    near = file.resolve().parent
+    datasets = {name: load_dataset(name, near) for name in values["datasets"]}
+    for name, dataset in datasets.items():
+        if dataset.kind == "benchmarks":
+            raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
+    families = models_of(values, where)
+    own = [name for name, entry in values["models"].items() if not VARIANT_KEYS & entry.keys()]
+    _refuse_unknown_names(values, families, where)
+    planned = [
+        run
+        for dataset in datasets.values()
+        for name, members in families.items()
+        if dataset.name in values["models"][name].get("datasets", datasets)
+        for model in members
+        for run in _runs(values, dataset, model, where)
+    ]
+    runs = _with_twins(run for run, _ in planned)
+    chosen = values["experiments"].items()
+    return Study(
+        name=values["study"],
+        title=values["title"],
+        description=values.get("description", ""),
+        file=file,
+        mirror=Path(values["mirror"]) if values.get("mirror") else None,
+        datasets=datasets,
+        labels={model.name: model.label for members in families.values() for model in members},
+        experiments=tuple(
+            _experiment(name, given or {}, datasets, families, own, near, where) for name, given in chosen
+        ),
+        runs=runs,
+        searches={
+            name: _search(entry["grid"], families[name]) for name, entry in values["models"].items() if "grid" in entry
+        },
+        author_seeds={(run.dataset, run.model): seed for run, seed in planned if seed is not None},
+    )
+
+
+def _search(grid: Mapping[str, list[Any]], members: list[Model]) -> Search:
+    axes = {key: tuple(axis) for key, axis in grid.items()}
+    return Search(axes, math.prod(map(len, axes.values())), tuple(member.name for member in members))
+
+
+def _with_twins(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs with the same run_id under another label are trained once, under the first."""
+    first: dict[tuple[str, str], str] = {}
+    found = []
+    for run in runs:
+        model = first.setdefault((run.dataset, run.run_id), run.model)
+        found.append(run if model == run.model else dataclasses.replace(run, twin=model))
+    return tuple(found)
+
+
+def _refuse_unknown_names(values: Mapping[str, Any], families: Mapping[str, list[Model]], where: str) -> None:
+    members = [model.name for members in families.values() for model in members]
+    known = {"dataset": values["datasets"], "model": list(dict.fromkeys([*families, *members]))}
+    for index, layer in enumerate(values["settings"]):
+        for kind, allowed in known.items():
+            for name in _as_list(layer.get("when", {}).get(kind, [])):
+                _refuse_unknown(name, allowed, f"{where}: settings.{index}.when.{kind}")
+    for model, entry in values["models"].items():
+        for name in entry.get("datasets", ()):
+            _refuse_unknown(name, known["dataset"], f"{where}: models.{model}.datasets")
+        if "max_runs" in entry and "grid" not in entry:
+            raise UserError(f"{where}: models.{model}.max_runs: it has no grid to choose from")
+
+
+def _refuse_unknown(name: str, allowed: list[str], where: str) -> None:
+    if name not in allowed:
+        raise UserError(f"{where}: unknown {name!r}{did_you_mean(name, allowed)}")
+
+
+def _as_list(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _runs(values: Mapping[str, Any], dataset: Dataset, model: Model, where: str) -> list[tuple[Run, int | None]]:
+    """The runs of one model on one dataset with the settings layers applied, each with the authors' seed."""
+    entry = model.entry
+    merged: dict[str, Any] = {"body": {}, "head": {}, "schedule": {}, "author_seed": None}
+    for layer in values["settings"]:
+        if _applies(layer.get("when", {}), dataset.name, model.kin):
+            _merge(merged, layer)
+    _merge(merged, {key: entry[key] for key in ("body", "schedule") if key in entry})
+    options = head_entry(entry)
+    label = f"{where}: models.{model.name}"
+    head = _head(options.pop("name"), merged["head"] | options, label)
+    defs = schema("study")["$defs"]
+    body = with_defaults(merged["body"], defs["body"]["properties"], f"{label}: body")
+    body["context_size"] = body["context_size"] or body["embedding_size"]
+    schedule = with_defaults(merged["schedule"], defs["schedule"]["properties"], f"{label}: schedule")
+    execution = {key: values[key] for key in ("threads", "device", "deterministic") if key in values}
+    author = merged["author_seed"]
+    asked = entry.get("seeds", "all")
+    given = asked if isinstance(asked, list) else (author, *values["seeds"])
+    seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
+    chosen = seeds[:1] if asked == "author" else seeds
+    plan = (dataset.name, model.name, head, Body(**body), Schedule(**schedule))
+    return [(Run(*plan, seed, dataset.identity, **execution), author) for seed in chosen]
+
+
+def _applies(when: Mapping[str, Any], dataset: str, models: frozenset[str]) -> bool:
+    return dataset in _as_list(when.get("dataset", dataset)) and (
+        "model" not in when or not models.isdisjoint(_as_list(when["model"]))
+    )
+
+
+def _merge(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for part in ("body", "head", "schedule"):
+        merged[part] = merged[part] | layer.get(part, {})
+    merged["author_seed"] = layer.get("author_seed", merged["author_seed"])
+
+
+def _head(name: str, options: Mapping[str, Any], where: str) -> Head:
+    try:
+        complete = heads.options(name, options)
+        if "pointwise" in complete:
+            heads.options(complete["pointwise"], complete.get("pointwise_options", {}))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    return Head(name, complete)
+
+
+def _experiment(
+    name: str,
+    given: Mapping[str, Any],
+    datasets: Mapping[str, Dataset],
+    families: Mapping[str, list[Model]],
+    own: list[str],
+    near: Path,
+    where: str,
+) -> Experiment:
+    """An experiment as this study shows it: its own models and datasets unless the study says otherwise.
+
+    `own` are the study's models that are no variants of others: what `models: all` stands for.
+    """
+    experiment = load_experiment(name, near)
+    label = f"{where}: experiments.{name}"
+    options = {**experiment.options, **given.get("options", {})}
+    experiment = dataclasses.replace(experiment, options=options, seeds=given.get("seeds", experiment.seeds))
+    if "needs" in given:
+        return dataclasses.replace(experiment, models=(), datasets=(), needs=given["needs"])
+    asked = given.get("models", [entry for entry in experiment.models if _family(entry, families) is not None])
+    entries = own if asked == "all" else asked
+    models = _expanded(entries, families, f"{label}.models")
+    chosen, needs = _corpora(experiment, datasets, near) if "datasets" not in given else (given["datasets"], "")
+    for item in chosen:
+        if item not in datasets:
+            hint = did_you_mean(item, list(datasets))
+            raise UserError(f"{label}.datasets: {item!r} is not in this study{hint}")
+    if experiment.models and not entries and chosen:
+        needs = f"This study has none of its models ({', '.join(experiment.models)})."
+    return dataclasses.replace(experiment, models=models, entries=tuple(entries), datasets=tuple(chosen), needs=needs)
+
+
+def _family(name: str, families: Mapping[str, list[Model]]) -> list[str] | None:
+    """Labels behind a name: a grid's members, or the model itself; None for an unknown name."""
+    if name in families:
+        return [model.name for model in families[name]]
+    return [name] if any(model.name == name for members in families.values() for model in members) else None
+
+
+def _expanded(names: list[str], families: Mapping[str, list[Model]], where: str) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for name in names:
+        labels = _family(name, families)
+        if labels is None:
+            raise UserError(f"{where}: {name!r} is not in this study{did_you_mean(name, list(families))}")
+        found |= dict.fromkeys(labels)
+    return tuple(found)
+
+
+def _corpora(experiment: Experiment, datasets: Mapping[str, Dataset], near: Path) -> tuple[list[str], str]:
+    """The study's corpora that an experiment shows: its own, else what stands for them, else a text of one's own."""
+    found: dict[str, None] = {}
+    absent = []
+    own = [name for name, dataset in datasets.items() if not dataset.corpus]
+    for name in experiment.datasets:
+        wanted = load_dataset(name, near)
+        like = [other for other, dataset in datasets.items() if wanted.corpus and dataset.corpus == wanted.corpus]
+        found |= dict.fromkeys([name] if name in datasets else like)
+        absent += [] if name in datasets or like or own else [wanted.title]
+    if not experiment.datasets:
+        return list(datasets), ""
+    needs = f"Not in this study: {' and '.join(absent)}, or a corpus that stands for it." if absent else ""
+    return list(found) or own, needs
+
+
+def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
+    """Set the environment by which steps, started anywhere, use this interpreter's packages and load this study."""
+    os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
+    os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
+    for variable, folder in (("PYTHONPATH", package_folder), ("PATH", Path(sys.executable).parent)):
+        os.environ[variable] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(variable)])])
+
+
+def study_from_environment() -> tuple[Path, dict[str, Any]]:
+    """The study file and overrides that the workflow set, else the demonstration's."""
+    file = os.environ.get(STUDY_VARIABLE) or ROOT / "config" / "demo.yaml"
+    return Path(file), json.loads(os.environ.get(SET_VARIABLE, "{}"))
