@@ -8,7 +8,6 @@ import dataclasses
 import json
 import math
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from softmax_bottleneck import artefacts, checkpoint, config, heads, lease, progress, train, trainer
+from softmax_bottleneck import artefacts, checkpoint, config, heads, lease, processes, progress, train, trainer
 from softmax_bottleneck.corpus import Corpus, batchify
 from softmax_bottleneck.errors import BusyError, DataError, UserError
 from softmax_bottleneck.interrupt import Stop, StoppedError
@@ -428,7 +427,7 @@ def test_killed_again_and_again(tmp_path, monkeypatch, reference):
 SAVE_POINTS = [
     (checkpoint, "content_sha256", "before anything is written"),
     (artefacts, "sha256_file", "temporary file written, not renamed"),
-    (artefacts, "_write_small", "renamed, hash not written"),
+    (artefacts, "_seal", "renamed, hash not written"),
     (artefacts, "_sync_folder", "both written, not synced"),
 ]
 
@@ -788,7 +787,8 @@ def test_validation_that_is_not_finite_is_divergence(tmp_path, monkeypatch):
 # --- one writer -----------------------------------------------------------------------------------------------------
 def write_lease(folder: Path, age_s: float = 0.0, **facts) -> Path:
     path = folder / "lease.json"
-    path.write_text(json.dumps({"token": "other", "host": platform.node(), **facts}), encoding="utf-8")
+    place = {"host": "here", "realm": processes.realm()}
+    path.write_text(json.dumps({"token": "other", **place, **facts}), encoding="utf-8")
     os.utime(path, (time.time() - age_s,) * 2)
     return path
 
@@ -796,8 +796,8 @@ def write_lease(folder: Path, age_s: float = 0.0, **facts) -> Path:
 @pytest.mark.fault("A13")
 def test_second_trainer_is_refused(tmp_path):
     parent = os.getppid()
-    write_lease(tmp_path, pid=parent, started=lease._started(parent))
-    with pytest.raises(BusyError, match=f"owned by process {parent} on {platform.node()}, seen . s ago") as busy:
+    write_lease(tmp_path, pid=parent, started=processes.started(parent))
+    with pytest.raises(BusyError, match=f"owned by process {parent} on here, seen . s ago") as busy:
         train.train(make_run(), CORPUS, tmp_path)
     assert busy.value.exit_code == 75
     assert [path.name for path in tmp_path.iterdir()] == ["lease.json"]
@@ -805,7 +805,7 @@ def test_second_trainer_is_refused(tmp_path):
 
 def test_lease_of_a_living_process_on_this_machine_never_ages(tmp_path):
     parent = os.getppid()
-    write_lease(tmp_path, age_s=1e6, pid=parent, started=lease._started(parent))
+    write_lease(tmp_path, age_s=1e6, pid=parent, started=processes.started(parent))
     with pytest.raises(BusyError):
         lease.Lease(tmp_path).__enter__()
 
@@ -822,7 +822,7 @@ def dead_pid() -> int:
     [
         {"pid": "dead"},
         {"pid": os.getpid(), "started": 1},  # the number was given to another process
-        {"host": "elsewhere", "pid": 1, "age_s": 1000.0},
+        {"host": "elsewhere", "realm": "another", "pid": 1, "started": 1, "age_s": 1000.0},
         {"pid": None, "age_s": 1000.0},  # half written by a machine that is gone
     ],
 )
@@ -835,7 +835,7 @@ def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
 
 
 def test_fresh_lease_of_another_machine_is_respected(tmp_path):
-    write_lease(tmp_path, host="elsewhere", pid=1)
+    write_lease(tmp_path, host="elsewhere", realm="another", pid=1, started=1)
     with pytest.raises(BusyError, match="on elsewhere"):
         lease.Lease(tmp_path).__enter__()
 

@@ -34,7 +34,7 @@ rule train:
         mem_mb=lambda wildcards, attempt: min(8000 * attempt, 64000),
         runtime=lambda wildcards, attempt: min(1440 * attempt, 2880),
     shell:
-        "python -m softmax_bottleneck train --run {wildcards.run:q} --log {log:q}"
+        "python -m softmax_bottleneck train --diverged-ok --run {wildcards.run:q} --log {log:q}"
 
 
 rule measure:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from softmax_bottleneck import artefacts, config, plan, steps
-from softmax_bottleneck.errors import BusyError, IncompleteError, UserError
+from softmax_bottleneck import artefacts, config, memory, plan, steps
+from softmax_bottleneck.errors import BusyError, DivergedResultError, IncompleteError, MemoryExhaustedError, UserError
 
-EXIT_DISK = 74
-EPILOG = "Exit codes: 0 done, 2 something to mend (configuration, data), 3 results incomplete, 74 disk, 75 try again."
+EXIT_DISK, EXIT_INTERRUPTED = 74, 130
+FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+EPILOG = (
+    "Exit codes: 0 done, 2 something to mend (configuration, data), 3 results incomplete, 10 diverged, 74 disk, "
+    "75 try again, 130 and 143 stopped by a signal with the state saved."
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,26 +31,51 @@ def main(arguments: list[str] | None = None) -> int:
     say = _speaker(given.log)
     try:
         given.call(given, say)
-    except (UserError, IncompleteError, BusyError) as error:
-        say(f"error: {error}")
-        return error.exit_code
+    except (UserError, IncompleteError, BusyError, DivergedResultError, MemoryExhaustedError) as error:
+        return _refused(error, say)
+    except KeyboardInterrupt:
+        say("error: interrupted; call again to go on")
+        return EXIT_INTERRUPTED
     except OSError as error:
-        place = error.filename or "disk"
-        say(f"error: {place}: {error.strerror or error}; free space or mend the folder, then call again")
-        return EXIT_DISK
+        words, code = _disk_trouble(error)
+        say(f"error: {words}")
+        return code
+    except (MemoryError, RuntimeError) as error:
+        told = memory.told(error, given.step)
+        if told is None:
+            raise
+        return _refused(told, say)
     return 0
 
 
+Refusal = UserError | IncompleteError | BusyError | DivergedResultError | MemoryExhaustedError
+
+
+def _refused(error: Refusal, say: steps.Say) -> int:
+    say(f"error: {error}")
+    return error.exit_code
+
+
+def _disk_trouble(error: OSError) -> tuple[str, int]:
+    """What to do about it and the exit code: rights are for people to mend, a full or failing disk may recover."""
+    what = f"{error.filename or 'disk'}: {error.strerror or error}"
+    if error.errno in FORBIDDEN:
+        return f"{what}; make it writable, or work in another folder", UserError.exit_code
+    if error.errno in artefacts.FULL:
+        return f"{what}; free some space, then call again: what is there already stays", EXIT_DISK
+    return f"{what}; mend the disk or the folder, then call again", EXIT_DISK
+
+
 def _speaker(log: Path | None) -> steps.Say:
-    """Prints a line to the terminal and, when asked, keeps it in a log file."""
-    if log is not None:
-        log.parent.mkdir(parents=True, exist_ok=True)
+    """Prints a line to the terminal and, when asked, keeps it in a log file; a log that fails stops no work."""
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
         if log is not None:
-            with log.open("a", encoding="utf-8") as file:
-                file.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
+            with suppress(OSError):  # the artefacts fail by themselves where the disk does
+                log.parent.mkdir(parents=True, exist_ok=True)
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
 
     return say
 
@@ -135,6 +166,12 @@ def _crate(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"wrote {crate.build(_study(given), deposit, packed=given.zip)}")
 
 
+def _train(given: argparse.Namespace, say: steps.Say) -> None:
+    done = steps.train(_study(given), given.run, say, given.restart)
+    if done["status"] == "diverged" and not given.diverged_ok:
+        raise DivergedResultError(f"{given.run}: diverged: {done['reason']}; recorded, and not to be tried again")
+
+
 Add = Callable[[argparse.ArgumentParser], None]
 
 
@@ -158,6 +195,7 @@ def _add_run(command: argparse.ArgumentParser) -> None:
 def _add_train(command: argparse.ArgumentParser) -> None:
     _add_run(command)
     command.add_argument("--restart", action="store_true", help="start over although no sound checkpoint is left")
+    command.add_argument("--diverged-ok", action="store_true", help="exit 0, not 10, for a run that diverged")
 
 
 def _add_evidence(command: argparse.ArgumentParser) -> None:
@@ -214,8 +252,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
                  lambda given, say: steps.download(_study(given), given.dataset, say)),
     "tokenise": ("token ids and vocabulary of a corpus, counts asserted", _add_dataset,
                  lambda given, say: steps.tokenise(_study(given), given.dataset, say)),
-    "train": ("train one run, going on where an earlier call stopped", _add_train,
-              lambda given, say: steps.train(_study(given), given.run, say, given.restart)),
+    "train": ("train one run, going on where an earlier call stopped", _add_train, _train),
     "measure": ("perplexities and predicted words of a trained run, hidden states of the test text", _add_run,
                 lambda given, say: steps.measure(_study(given), given.run, say)),
     "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,
@@ -241,7 +278,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     top = argparse.ArgumentParser(prog="softmax_bottleneck", description=__doc__, epilog=EPILOG)
-    commands = top.add_subparsers(required=True, metavar="STEP")
+    commands = top.add_subparsers(required=True, metavar="STEP", dest="step")
     for name, (about, add, call) in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", epilog=EPILOG)
         add(command)

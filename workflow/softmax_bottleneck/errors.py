@@ -23,3 +23,15 @@ class BusyError(Exception):
     """Another process owns this work, or the time budget ended: try again later."""
 
     exit_code = 75
+
+
+class DivergedResultError(Exception):
+    """A run ended as diverged: a result that is written and counted, and that trying again would not change."""
+
+    exit_code = 10
+
+
+class MemoryExhaustedError(Exception):
+    """The machine's memory was too small: the same work may succeed where there is more of it."""
+
+    exit_code = 75

@@ -1,7 +1,8 @@
 """Being asked to stop: signals and time budgets set a flag, the training loop saves and leaves.
 
 Exit codes: 130 for SIGINT, 143 for SIGTERM, 75 ("try again") for SIGUSR1, which batch systems send ahead of a time
-limit, and for the run's own time budget.
+limit, for the run's own time budget, and when the workflow that started the run is gone: its next call would start a
+second process on the same run.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 from softmax_bottleneck.errors import BusyError
+from softmax_bottleneck.processes import Process
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
-BUDGET_EXIT_CODE = 75
+TRY_AGAIN = 75
+LOOK_EVERY_S = 1.0  # for the workflow
 
 
 class StoppedError(BusyError):
@@ -29,12 +32,22 @@ class StoppedError(BusyError):
 
 
 class Stop:
-    """Whether to stop, and why. `limit_s` counts from construction, by a clock that never jumps."""
+    """Whether to stop, and why. `limit_s` counts from construction, by a clock that never jumps.
 
-    def __init__(self, limit_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    `workflow` is the process that started this one and would start it again; None for a run started by hand.
+    """
+
+    def __init__(
+        self,
+        limit_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        workflow: Process | None = None,
+    ) -> None:
         self.clock = clock
         self.deadline = None if limit_s is None else clock() + limit_s
         self.signal: signal.Signals | None = None
+        self.workflow = workflow
+        self.looked = clock()
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         """Signal handler: note the signal; a second Ctrl-C leaves at once, the last saved state stays valid."""
@@ -47,8 +60,16 @@ class Stop:
         if self.signal is not None:
             return f"{self.signal.name} received", EXIT_CODES[self.signal]
         if self.deadline is not None and self.clock() >= self.deadline:
-            return "time budget used up", BUDGET_EXIT_CODE
+            return "time budget used up", TRY_AGAIN
+        if self._is_orphan():
+            return "the workflow that started it is gone", TRY_AGAIN
         return None
+
+    def _is_orphan(self) -> bool:
+        if self.workflow is None or self.clock() - self.looked < LOOK_EVERY_S:
+            return False
+        self.looked = self.clock()
+        return not self.workflow.lives
 
 
 @contextmanager

@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Any
 
 from softmax_bottleneck.errors import BusyError
+from softmax_bottleneck.processes import Process, batch_job, batch_job_lives, myself, realm
 
 NAME = "lease.json"
-STALE_AFTER_S = 900.0  # of an owner on another machine, whose process cannot be looked up
+STALE_AFTER_S = 900.0  # without a sign of life, of an owner whose process and whose batch job cannot be looked up
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class Lease:
         return _read(self.path).get("token") == self.token
 
     def _create(self) -> None:
-        facts = {"token": self.token, "pid": os.getpid(), "started": _started(os.getpid()), "host": platform.node()}
+        where = {"realm": realm(), "host": platform.node(), **batch_job()}
+        facts = {"token": self.token, **vars(myself()), **where}
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
@@ -78,9 +80,10 @@ class Lease:
     def _refuse_living_owner(self) -> None:
         owner, age = _read(self.path), _age(self.path)
         if _lives(owner, age):
+            job = f" (SLURM job {owner['job']})" if owner.get("job") else ""
             raise BusyError(f"{self.folder}: this run is owned by process {owner.get('pid', 'unknown')} on "
-                            f"{owner.get('host', 'an unknown machine')}, seen {age:.0f} s ago; wait for it, or stop it "
-                            "and try again")  # fmt: skip
+                            f"{owner.get('host', 'an unknown machine')}{job}, seen {age:.0f} s ago; wait for it, or "
+                            "stop it and try again")  # fmt: skip
         log.warning("%s: process %s left its lease behind; taken over", self.folder, owner.get("pid", "unknown"))
 
 
@@ -94,24 +97,25 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _lives(owner: dict[str, Any], age_s: float) -> bool:
-    """Whether the owner runs: looked up on this machine, told from the last sign of life on another."""
-    if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
-        return age_s < STALE_AFTER_S
-    try:
-        os.kill(owner["pid"], 0)
-    except ProcessLookupError:
+    """Whether the owner runs: looked up here or in the batch system, else told from its last sign of life.
+
+    A batch job that was queued again keeps its number: of an earlier start of this very job nothing is left.
+    """
+    pid, begun = owner.get("pid"), owner.get("started")
+    if owner.get("realm") == realm() and isinstance(pid, int) and isinstance(begun, int):
+        return Process(pid, begun).lives
+    found = _job_lives(owner)
+    return age_s < STALE_AFTER_S if found is None else found
+
+
+def _job_lives(owner: dict[str, Any]) -> bool | None:
+    """Whether the owner's batch job runs; None where there is none, or where nobody can tell."""
+    job, mine = owner.get("job"), batch_job()
+    if not isinstance(job, str) or not job:
+        return None
+    if job == mine.get("job") and owner.get("restart") != mine.get("restart"):
         return False
-    except PermissionError:
-        pass
-    return bool(owner.get("started") == _started(owner["pid"]))  # else the number was given to a new process
-
-
-def _started(pid: int) -> int:
-    """Start time of a process in clock ticks since boot; 0 where there is no /proc."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
+    return batch_job_lives(job)
 
 
 def _age(path: Path) -> float:

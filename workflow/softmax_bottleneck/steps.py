@@ -85,8 +85,8 @@ def check(study: Study, say: Say) -> None:
     say(f"{study.name}: {len(facts['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")
 
 
-def train(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Train one run, going on where an earlier call stopped."""
+def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
+    """Train one run, going on where an earlier call stopped; the content of its done.json."""
     from softmax_bottleneck import corpus, progress
     from softmax_bottleneck import train as training
 
@@ -94,7 +94,7 @@ def train(study: Study, path: str, say: Say, restart: bool = False) -> None:
     tokens = corpus.load(artefacts.tokens_folder(run.dataset))
     show = progress.printer(_Lines(say))
     snapshots = path in {tracked.path for tracked in plan.tracked(study)}
-    training.train(run, tokens, artefacts.run_folder(path), progress=show, restart=restart, snapshots=snapshots)
+    return training.train(run, tokens, artefacts.run_folder(path), progress=show, restart=restart, snapshots=snapshots)
 
 
 class _Lines(io.StringIO):

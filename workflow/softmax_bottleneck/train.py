@@ -20,7 +20,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from softmax_bottleneck import artefacts
+from softmax_bottleneck import artefacts, memory, processes
 from softmax_bottleneck import model as models
 from softmax_bottleneck.checkpoint import NAMES as RESUME_NAMES
 from softmax_bottleneck.checkpoint import Checkpointer
@@ -107,15 +107,21 @@ class Session:
                     trainer.update()
                     self._between_updates()
                 self._end_epoch()
-        except torch.OutOfMemoryError as error:
-            raise UserError(f"{self.folder}: the GPU's memory is too small ({error}); use a larger GPU, or "
-                            "a smaller schedule.batch_size (another run, with other results)") from None  # fmt: skip
         except DivergedError as error:
             return f"{error} (epoch {trainer.place.epoch}, update {trainer.place.updates})"
+        except (MemoryError, RuntimeError) as error:
+            told = memory.told(error, self.folder)
+            if told is None:
+                raise
+            raise told from None
         return None
 
     def _end_epoch(self) -> None:
+        best = self.trainer.best
         row = self.trainer.end_epoch(self._epoch_s(), self._tick)
+        if row["valid_loss_nats"] < 0:
+            self.trainer.best = best  # what is impossible is no better
+            raise DivergedError(f"invalid: a validation perplexity of {row['valid_ppl']:.6g} is below one")
         self._log(row)
         if self.snapshots:
             self._keep_weights(row)
@@ -303,11 +309,13 @@ def train(
         snapshots: keep the weights of `snapshot_epochs` and of the end of plain SGD in `snapshots/`.
 
     Raises:
-        UserError: no such device, too little text or memory, resume states damaged or of another run.
+        UserError: no such device, too little text or GPU memory, resume states damaged or of another run.
+        MemoryExhaustedError: too little memory of the machine.
         BusyError: another process owns the run.
-        StoppedError: a signal or the time budget; the state is saved (exit_code 143, 130 or 75).
+        StoppedError: a signal, the time budget, or the workflow that started it is gone; the state is saved
+            (exit_code 143, 130 or 75).
     """
-    stop = Stop(max_wall_s)
+    stop = Stop(max_wall_s, workflow=processes.workflow())
     device = choose_device(run.device)
     with Lease(folder) as lease, signals_to(stop), numerics(run, device):
         for leftover in folder.glob(".*.tmp"):

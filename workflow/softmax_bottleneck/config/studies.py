@@ -21,6 +21,7 @@ from softmax_bottleneck.config.models import Model, Search, head_entry, models_o
 from softmax_bottleneck.config.runs import Body, Head, Run, Schedule, canonical_json, digest
 from softmax_bottleneck.config.schemas import did_you_mean, load_yaml, schema, validate, with_defaults
 from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.processes import export_workflow
 
 VARIANT_KEYS = {"like", "grid", "seeds"}  # of a model that is a variant of others, not one of the study's own
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
@@ -314,6 +315,7 @@ def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> No
     """Set the environment by which steps, started anywhere, use this interpreter's packages and load this study."""
     os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
     os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
+    export_workflow()
     for variable, folder in (("PYTHONPATH", package_folder), ("PATH", Path(sys.executable).parent)):
         os.environ[variable] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(variable)])])
 
