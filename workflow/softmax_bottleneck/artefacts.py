@@ -6,17 +6,21 @@ every read checks it, so that a truncated or flipped file is an error and never 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +30,8 @@ from softmax_bottleneck.errors import DataError
 RESULTS = Path("results")
 ROOT = Path(__file__).resolve().parents[2]  # the workflow's home: config/, report/ and workflow/ lie there
 SCHEMA = 1  # version of the provenance block
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+LEFT_S = 3600.0  # after which an unfinished file is taken to be left over
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
 
 
@@ -77,28 +83,99 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
 
     A crash at any moment leaves the old file, or the new one, whole; a crash between the two renames leaves a file
     without its hash, which counts as unsound and is made again.
+
+    Raises:
+        OSError: the disk refused (full, quota, broken); the old file and its hash are as they were.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary, mark = _temporary(path), _temporary(sidecar(path))
+    watched: _Watched | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            write(file)
+            watched = _Watched(file)
+            watched.filled_by(write)
             file.flush()
             os.fsync(file.fileno())
         digest = sha256_file(temporary)
-        sidecar(path).unlink(missing_ok=True)  # never a new file beside an old hash
-        temporary.replace(path)
+        mark.write_text(f"{digest}\n", encoding="utf-8")  # before anything is renamed: it may not fit any more
+        _exchange(temporary, path)
+        _seal(mark, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        _explain(error, path, watched.asked if watched else 0)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
-    _write_small(sidecar(path), f"{digest}\n")
-    _sync_folder(path.parent)
+        mark.unlink(missing_ok=True)
     return digest
 
 
-def _write_small(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+class _Watched:
+    """A file that remembers the first error of the disk, which writers in C report as something else.
+
+    Attributes:
+        asked: bytes that were to be written until now.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._trouble: OSError | None = None
+        self.asked = 0
+
+    def filled_by(self, write: Callable[[BinaryIO], object]) -> None:
+        """Call `write` with this file; an error of the disk comes out as what it is."""
+        try:
+            write(cast(BinaryIO, self))
+        except Exception:
+            if self._trouble is not None:
+                raise self._trouble from None
+            raise
+
+    def write(self, data: Any) -> int:
+        """As the file's own."""
+        self.asked += memoryview(data).nbytes
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self._trouble = self._trouble or error
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _exchange(temporary: Path, path: Path) -> None:
+    """Give a file its name; the old file's hash goes before, and comes back when the renaming fails."""
+    old = sidecar(path)
+    aside = _temporary(old).with_suffix(".old.tmp")
+    had_hash = old.exists()
+    if had_hash:
+        old.replace(aside)  # never a new file beside an old hash
+    try:
+        temporary.replace(path)
+    except OSError:
+        if had_hash:
+            aside.replace(old)
+        raise
+    aside.unlink(missing_ok=True)
+
+
+def _seal(mark: Path, path: Path) -> None:
+    mark.replace(sidecar(path))
+
+
+def _explain(error: OSError, path: Path, asked: int) -> None:
+    """Let an error of the disk name the file that was to be written, and how much there is to free."""
+    error.filename, error.filename2 = str(path), None
+    if error.errno in FULL:
+        there = next(folder for folder in path.absolute().parents if folder.is_dir())
+        free = shutil.disk_usage(there).free
+        words = os.strerror(error.errno)
+        error.strerror = f"disk full ({words}): {asked / 1e6:.1f} MB or more to write, {free / 1e6:.1f} MB free"
 
 
 def _sync_folder(folder: Path) -> None:
@@ -107,6 +184,22 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left half-written below a folder.
+
+    What a living process of this machine writes stays; so does, for an hour, what another machine may be writing.
+    """
+    if not folder.is_dir():
+        return
+    with tempfile.TemporaryFile(dir=folder) as probe:  # the file system's own clock
+        now = os.fstat(probe.fileno()).st_mtime
+    for path in folder.rglob(".*.tmp"):
+        owner = path.suffixes[-2].lstrip(".") if len(path.suffixes) > 1 else ""
+        with suppress(FileNotFoundError):
+            if not (owner.isdecimal() and Path(f"/proc/{owner}").exists()) and now - path.stat().st_mtime > LEFT_S:
+                path.unlink()
 
 
 def write_bytes(path: Path, data: bytes) -> str:
