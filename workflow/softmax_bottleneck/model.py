@@ -1,6 +1,7 @@
-"""A body, a head and one matrix between them: the word vectors are also the output weights.
+"""A body, a head and, as a rule, one matrix between them: the word vectors are also the output weights.
 
-Tying: Inan et al. 2017; Press and Wolf 2017. Shapes: T time steps, B sequences, D units, V words.
+Tying: Inan et al. 2017; Press and Wolf 2017; Benka 2021 does not tie.
+Shapes: T time steps, B sequences, D units, V words.
 """
 
 from __future__ import annotations
@@ -22,17 +23,19 @@ DECODER = "head.decoder.weight"
 
 
 class LanguageModel(nn.Module):
-    """A body and a head that share the word vectors; the head's matrix replaces the body's."""
+    """A body and a head; where they share the word vectors (`tied`) the head's matrix replaces the body's."""
 
-    def __init__(self, body: Body, head: Head) -> None:
+    def __init__(self, body: Body, head: Head, *, tied: bool = True) -> None:
         super().__init__()
         self.body = body
         self.head = head
+        self.tied = tied
         self.tie()
 
     def tie(self) -> None:
         """Make the decoder's matrix the embedding, one parameter (again after anything that replaces parameters)."""
-        self.body.embedding.weight = self.head.decoder.weight
+        if self.tied:
+            self.body.embedding.weight = self.head.decoder.weight
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
         """Hidden states of a chunk; `head.nll` and `head.log_probs` turn them into losses and log-probabilities."""
@@ -58,15 +61,24 @@ def build(run: Run, vocabulary_size: int, device: torch.device | str = "cpu") ->
     nothing is allocated, for counting parameters.
     """
     options = dataclasses.asdict(run.body)
-    kind = options.pop("kind")
+    kind, tied, initialisation = (options.pop(key) for key in ("kind", "tied", "initialisation"))
     sizes = {key: options[key] for key in ("context_size", "embedding_size")}
     meta = torch.device(device).type == "meta"
     with torch.random.fork_rng(devices=[]), torch.device("meta" if meta else "cpu"):
         torch.manual_seed(derive(run.seed, "init"))
         body = bodies.build(kind, vocabulary_size=vocabulary_size, **options)
         head = heads.build(run.head.name, vocabulary_size=vocabulary_size, **sizes, **run.head.options)
-        model = LanguageModel(body, head)
+        model = LanguageModel(body, head, tied=tied)
+        if initialisation == "xavier":
+            _draw_matrices(model)
     return model if meta else _to(model, torch.device(device))
+
+
+def _draw_matrices(model: LanguageModel) -> None:
+    """Every matrix from Xavier's uniform law (Glorot and Bengio 2010), as Benka's code does after building."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
 
 
 def _to(model: LanguageModel, device: torch.device) -> LanguageModel:
@@ -81,10 +93,10 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def weights(model: LanguageModel) -> dict[str, Tensor]:
-    """The state dict without the second name of the tied matrix."""
-    return {name: tensor for name, tensor in model.state_dict().items() if name != EMBEDDING}
+    """The state dict, without the second name of a tied matrix."""
+    return {name: tensor for name, tensor in model.state_dict().items() if not (model.tied and name == EMBEDDING)}
 
 
 def load_weights(model: LanguageModel, tensors: dict[str, Tensor]) -> None:
     """Put weights back that `weights` gave (KeyError or RuntimeError when they belong to another architecture)."""
-    model.load_state_dict({**tensors, EMBEDDING: tensors[DECODER]})
+    model.load_state_dict({**tensors, EMBEDDING: tensors[DECODER]} if model.tied else tensors)

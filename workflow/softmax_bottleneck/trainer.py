@@ -1,8 +1,9 @@
-"""Training a model: SGD, then averaged SGD, on chunks of random length.
+"""Training a model: SGD, then averaged SGD, on chunks of random length; or SGD whose rate falls when validation stalls.
 
-The published procedure: Merity, Keskar and Socher 2018 (sections 2 to 5), Parthiban et al. 2021 (section 4). Everything
-random follows from (seed, purpose, epoch, update) alone, so that a resumed run replays nothing. Nothing waits for the
-device within a block of updates.
+The published procedures: Merity, Keskar and Socher 2018 (sections 2 to 5), Parthiban et al. 2021 (section 4); for
+`plateau-sgd`, Benka 2021 (the rate is divided by 1.75 after an epoch that is not the best so far). Everything random
+follows from (seed, purpose, epoch, update) alone, so that a resumed run replays nothing. Nothing waits for the device
+within a block of updates.
 
 Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D units.
 """
@@ -153,11 +154,16 @@ class Tally:
 
 @torch.no_grad()
 def evaluate(
-    model: models.LanguageModel, ids_LB: Tensor, chunk: int, on_chunk: Callable[[], object] = lambda: None
+    model: models.LanguageModel,
+    ids_LB: Tensor,
+    chunk: int,
+    on_chunk: Callable[[], object] = lambda: None,
+    divisor: str = "length",
 ) -> float:
     """Loss of a batched stream in evaluation mode, state carried through, in nats.
 
-    As published the sum over the L - 1 targets of a sequence is divided by L; times L / (L - 1) it is the exact mean.
+    The sum over the L - 1 targets of a sequence is divided by L (`length`, as in the AWD-LSTM's code) or by L - 1
+    (`targets`, the exact mean).
     """
     model.eval()
     rows, columns = ids_LB.shape
@@ -169,7 +175,7 @@ def evaluate(
         state = output.state
         total += model.head.nll(output.dropped_TBD, ids_LB[start + 1 : stop + 1].reshape(-1)).sum(dtype=torch.float64)
         on_chunk()
-    return total.item() / (rows * columns)
+    return total.item() / ((rows - (divisor == "targets")) * columns)
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------
@@ -184,7 +190,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Best:
-    """The best epoch so far and its weights (the averaged ones in the ASGD phase)."""
+    """The epoch to be tested: the best so far, or the last; and its weights (the averaged ones in the ASGD phase)."""
 
     epoch: int
     valid_loss: float
@@ -200,7 +206,8 @@ class Trainer:
         self.valid_LB = _stream(corpus.valid, run.schedule.eval_batch_size, device)
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
-        self.optimiser: optim.SGD = self._optimiser(optim.SGD)
+        self.optimiser: optim.SGD = self._optimiser(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
+        self.draws = run.seed  # what chunk lengths and dropout masks follow from
         self.dropout = torch.Generator(device)
         self.place = Place()
         self.hidden: State = self.model.initial_state(run.schedule.batch_size)
@@ -208,13 +215,16 @@ class Trainer:
         self.rows: list[dict[str, Any]] = []
         self.best: Best | None = None
         self.switch_epoch: int | None = None
-        self.chunks = self._plan()
+        self._begin_epoch()
 
     def _optimiser(self, kind: type[optim.SGD]) -> optim.SGD:
         return kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)
 
-    def _plan(self) -> list[Chunk]:
-        return plan_epoch(self.schedule, self.run.seed, self.place.epoch, len(self.train_LB))
+    def _begin_epoch(self) -> None:
+        """Chunks and share of the learning rate of the epoch in progress, from what came before it."""
+        self.chunks = plan_epoch(self.schedule, self.draws, self.place.epoch, len(self.train_LB))
+        stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
+        self.rate: float = self.schedule.plateau_factor**-stalled
 
     @property
     def finished(self) -> bool:
@@ -230,20 +240,20 @@ class Trainer:
         chunk = self.chunks[self.place.chunk]
         if not self.model.training:
             self.model.train()
-        self.dropout.manual_seed(derive(self.run.seed, "dropout", self.place.epoch, self.place.chunk))
+        self.dropout.manual_seed(derive(self.draws, "dropout", self.place.epoch, self.place.chunk))
         rows = self.train_LB[chunk.start : chunk.start + chunk.length + 1]
         output = self.model(rows[:-1], self.hidden, generator=self.dropout)
         nll = self.model.head.mean_nll(output.dropped_TBD, rows[1:].reshape(-1), generator=self.dropout)
         self.optimiser.zero_grad()
         torch.autograd.backward(nll + penalties(output, self.schedule))
         norm = self.optimiser.clip(self.schedule.clip)
-        self.optimiser.step(chunk.drawn / self.schedule.bptt)
+        self.optimiser.step(self.rate * chunk.drawn / self.schedule.bptt)
         self.hidden = tuple((h_1BH.detach(), c_1BH.detach()) for h_1BH, c_1BH in output.state)
         self.place = Place(self.place.epoch, self.place.chunk + 1, self.place.updates + 1)
         self.tally.add(nll.detach(), norm)
 
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """Validate, keep the best weights, perhaps switch to averaging, and go to the next epoch; the epoch's record.
+        """Validate, keep the weights to be tested, perhaps switch to averaging, and go to the next epoch; its record.
 
         Raises:
             DivergedError: a loss is not finite, or valid perplexity exceeds ten times the vocabulary size.
@@ -252,16 +262,20 @@ class Trainer:
         self.tally.close(keep=reached_end)
         averaged = self.optimiser.swapped() if isinstance(self.optimiser, optim.ASGD) else nullcontext()
         with averaged:
-            valid_loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, on_chunk)
+            valid_loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, on_chunk, self.schedule.loss_divisor)
             self._refuse_absurd(valid_loss)
-            best = self.best is None or valid_loss < self.best.valid_loss
-            if best:
+            best = self._improves(valid_loss)
+            if best or self.schedule.tested_weights == "last":
                 self.best = Best(self.place.epoch, valid_loss, _copy(models.weights(self.model)))
         row = self._record(valid_loss, best, wall_s)
         self._maybe_switch(valid_loss)
         self.rows.append(row)
         self._next_epoch()
         return row
+
+    def _improves(self, valid_loss: float) -> bool:
+        earlier = [row["valid_loss_nats"] for row in self.rows] + ([self.best.valid_loss] if self.best else [])
+        return not earlier or valid_loss < min(earlier)
 
     def _refuse_absurd(self, valid_loss: float) -> None:
         if not math.isfinite(valid_loss):
@@ -278,7 +292,7 @@ class Trainer:
             "train_ppl": perplexity(self.tally.mean()),
             "valid_loss_nats": valid_loss,
             "valid_ppl": perplexity(valid_loss),
-            "lr": self.schedule.learning_rate,
+            "lr": self.schedule.learning_rate * self.rate,
             "wall_s": round(wall_s, 3),
             "steps": len(self.chunks),
             "best": best,
@@ -299,7 +313,7 @@ class Trainer:
         self.place = Place(self.place.epoch + 1, 0, self.place.updates)
         self.hidden = self.model.initial_state(self.schedule.batch_size)
         self.tally = Tally(self.device)
-        self.chunks = self._plan()
+        self._begin_epoch()
 
     def state(self) -> dict[str, Any]:
         """All of it, as tensors, numbers and text."""
@@ -326,7 +340,7 @@ class Trainer:
         self.rows = [dict(row) for row in state["rows"]]
         self.best = Best(**state["best"]) if state["best"] else None
         self.switch_epoch = state["switch_epoch"]
-        self.chunks = self._plan()
+        self._begin_epoch()
 
 
 def _stream(ids_T: np.ndarray[Any, Any], batch_size: int, device: torch.device) -> Tensor:

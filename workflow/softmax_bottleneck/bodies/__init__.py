@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from typing import Any
 
 from softmax_bottleneck.bodies.base import Body
+from softmax_bottleneck.errors import UserError
 
 
 def build(kind: str, *, vocabulary_size: int, **options: Any) -> Body:
-    """A body by the name used in configurations (`awd-lstm` is the module `awd_lstm`)."""
+    """A body by the name used in configurations (`awd-lstm` is the module `awd_lstm`).
+
+    Raises:
+        UserError: an option that this body does not have is not zero, or one that it has is not allowed.
+    """
     module = import_module(f"{__name__}.{kind.replace('-', '_')}")
-    body: Body = module.BODY(vocabulary_size=vocabulary_size, **options)
+    own = inspect.signature(module.BODY).parameters
+    for name, value in options.items():
+        if name not in own and value:
+            raise UserError(f"body: {kind} has no {name}, so it must be 0, not {value}")
+    body: Body = module.BODY(
+        vocabulary_size=vocabulary_size, **{name: value for name, value in options.items() if name in own}
+    )
     return body

@@ -10,17 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from softmax_bottleneck.bodies.base import Body, BodyOutput, State
+from softmax_bottleneck.bodies.base import Body, BodyOutput, State, keep_mask
 
 EMBEDDING_RANGE = 0.1  # U(-0.1, 0.1)
 LSTM_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")  # in the order the kernel takes them
-
-
-def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A dropout mask: 1 / (1 - dropout) with probability 1 - dropout, else 0; device and dtype of `like`."""
-    kept = 1.0 - dropout
-    uniform = torch.empty(shape, device=like.device, dtype=like.dtype).uniform_(generator=generator)
-    return uniform.lt_(kept).div_(kept)  # four times as fast as bernoulli_ on the CPU
 
 
 def locked_dropout(x_TBD: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:

@@ -30,7 +30,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Body:
-    """The network below the head (SPEC: AWD-LSTM). Sizes in units, dropouts as probabilities."""
+    """The network below the head and how it meets it. Sizes in units, dropouts as probabilities."""
 
     kind: str
     embedding_size: int
@@ -43,6 +43,9 @@ class Body:
     dropout_embedding: float
     dropout_weight: float
     embedding_noise: float
+    attention_heads: int = 0
+    tied: bool = True
+    initialisation: str = "own"
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,10 @@ class Schedule:
     switch_after_epoch: int
     nonmonotone_window: int
     eval_batch_size: int
+    test_batch_size: int = 1
+    plateau_factor: float = 1.75
+    tested_weights: str = "best"
+    loss_divisor: str = "length"
 
 
 @dataclass(frozen=True)

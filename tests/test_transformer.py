@@ -1,0 +1,316 @@
+"""The Transformer body against PyTorch's own encoder, its schedule by hand, and heads on both bodies.
+
+Shapes: T time steps, B sequences, D width, L rows of a batched stream.
+"""
+
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from softmax_bottleneck import artefacts, bodies, config, model, train, trainer
+from softmax_bottleneck.corpus import batchify
+from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.interrupt import Stop, StoppedError
+from test_train import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results
+
+SIZES = {"embedding_size": 12, "hidden_size": 20, "context_size": 12, "layers": 3, "attention_heads": 4}
+PLATEAU = {"optimizer": "plateau-sgd", "plateau_factor": 1.75, "tested_weights": "last", "loss_divisor": "targets"}
+
+
+def body(**options) -> bodies.Body:
+    torch.manual_seed(3)
+    return bodies.build("transformer", vocabulary_size=VOCABULARY, **SIZES | options).double()
+
+
+def tokens(length: int, batch: int = 3) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(length).integers(0, VOCABULARY, (length, batch)))
+
+
+def transformer_run(head: str = "softmax", options: dict | None = None, **schedule) -> config.Run:
+    """A small Transformer trained as Benka's; `schedule` holds what is changed of it."""
+    run = make_run(head, options=options, epochs=6, activation_penalty=0.0, temporal_penalty=0.0, variable_length=False)
+    zero = dict.fromkeys(("dropout_embedding", "dropout_weight", "embedding_noise"), 0.0)
+    own = SIZES | zero | {"kind": "transformer", "layers": 2, "dropout_input": 0.2, "dropout_hidden": 0.1}
+    values = {"dropout_output": 0.0, "tied": False, "initialisation": "xavier"}
+    return changed(
+        run,
+        body=dataclasses.replace(run.body, **own | values),
+        schedule=dataclasses.replace(run.schedule, **{"learning_rate": 3.0} | PLATEAU | schedule),
+    )
+
+
+# --- the body -------------------------------------------------------------------------------------------------------
+def torchs_own(ours: bodies.Body) -> torch.nn.TransformerEncoder:
+    """PyTorch's encoder with the same weights."""
+    width, heads = SIZES["embedding_size"], SIZES["attention_heads"]
+    layer = torch.nn.TransformerEncoderLayer(width, heads, SIZES["hidden_size"], dropout=0.0)
+    other = torch.nn.TransformerEncoder(layer, SIZES["layers"], enable_nested_tensor=False).double()
+    names = {
+        "self_attn.in_proj_": "queries_keys_values.",
+        "self_attn.out_proj.": "mixed.",
+        "linear1.": "widened.",
+        "linear2.": "narrowed.",
+        "norm1.": "attention_norm.",
+        "norm2.": "feedforward_norm.",
+    }
+    state = ours.layers.state_dict()
+    renamed = {}
+    for key in other.layers.state_dict():
+        index, rest = key.split(".", 1)
+        theirs, mine = next((a, b) for a, b in names.items() if rest.startswith(a))
+        renamed[key] = state[f"{index}.{mine}{rest.removeprefix(theirs)}"]
+    other.layers.load_state_dict(renamed)
+    return other
+
+
+def naive_positions(length: int, width: int) -> np.ndarray:
+    table = np.zeros((length, width))
+    for t in range(length):
+        for i in range(width):
+            angle = t / 10_000 ** (2 * (i // 2) / width)
+            table[t, i] = math.sin(angle) if i % 2 == 0 else math.cos(angle)
+    return table
+
+
+def randomised(ours: bodies.Body) -> bodies.Body:
+    """With biases and norms that are not their neutral values."""
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return ours
+
+
+@pytest.mark.parametrize("length", [1, 7, 300])  # 300: more positions than are computed at first
+def test_equals_pytorchs_encoder_with_the_same_weights(length):
+    ours = randomised(body()).eval()
+    ids_TB = tokens(length)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.float64)
+    positions_TD = torch.from_numpy(naive_positions(length, 12))
+    x_TBD = ours.embedding(ids_TB) * math.sqrt(12) + positions_TD[:, None]
+    expected_TBD = torchs_own(ours)(x_TBD, mask=mask)
+    output = ours(ids_TB, ours.initial_state(3))
+    torch.testing.assert_close(output.raw_TBD, expected_TBD, rtol=1e-6, atol=1e-6)  # positions are kept in float32
+    assert output.dropped_TBD is output.raw_TBD and output.state == ()
+
+
+def test_gradients_equal_pytorchs():
+    ours = randomised(body()).eval()
+    other = torchs_own(ours)
+    ids_TB, weight_TBD = tokens(9), torch.randn(9, 3, 12, dtype=torch.float64)
+    x_TBD = (ours.embedding(ids_TB) * math.sqrt(12) + ours.positions_TD[:9, None]).detach()
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(9, dtype=torch.float64)
+    (other(x_TBD, mask=mask) * weight_TBD).sum().backward()
+    (ours(ids_TB, ()).raw_TBD * weight_TBD).sum().backward()
+    theirs = other.layers[0]
+    pairs = [
+        (ours.layers[0].queries_keys_values.weight, theirs.self_attn.in_proj_weight),
+        (ours.layers[0].widened.bias, theirs.linear1.bias),
+        (ours.layers[0].attention_norm.weight, theirs.norm1.weight),
+    ]
+    for mine, its in pairs:
+        torch.testing.assert_close(mine.grad, its.grad, rtol=1e-9, atol=1e-11)
+
+
+def test_no_position_sees_a_later_one():
+    ours = body().eval()
+    ids_TB = tokens(12)
+    changed_TB = ids_TB.clone()
+    changed_TB[7:] = (changed_TB[7:] + 1) % VOCABULARY
+    before, after = (ours(ids, ()).raw_TBD for ids in (ids_TB, changed_TB))
+    assert torch.equal(before[:7], after[:7]) and not torch.allclose(before[7], after[7])
+
+
+def test_dropout_is_drawn_from_the_generator_in_training_only():
+    ours = body(dropout_input=0.2, dropout_hidden=0.3, dropout_output=0.4)
+    ids_TB = tokens(10)
+    drawn = [ours.train()(ids_TB, (), generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0].dropped_TBD, drawn[1].dropped_TBD)
+    assert not torch.equal(drawn[0].raw_TBD, drawn[2].raw_TBD)
+    share = (drawn[0].dropped_TBD == 0).double().mean().item()
+    assert share == pytest.approx(0.4, abs=4 * math.sqrt(0.24 / 360))
+    kept = drawn[0].dropped_TBD != 0
+    torch.testing.assert_close(drawn[0].dropped_TBD[kept], drawn[0].raw_TBD[kept] / 0.6)
+    still = [ours.eval()(ids_TB, (), generator=torch.Generator().manual_seed(seed)).raw_TBD for seed in (1, 2)]
+    assert torch.equal(*still)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("transformer", SIZES | {"context_size": 6}, "context_size 6 must equal embedding_size 12"),
+        ("transformer", SIZES | {"attention_heads": 5}, "attention_heads: 5 does not divide embedding_size 12"),
+        ("transformer", SIZES | {"attention_heads": 0}, "attention_heads: 0 does not divide"),
+        ("transformer", SIZES | {"dropout_weight": 0.5}, "transformer has no dropout_weight, so it must be 0, not 0.5"),
+        ("awd-lstm", SIZES, "awd-lstm has no attention_heads, so it must be 0, not 4"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(kind, options, words):
+    with pytest.raises(UserError, match=words):
+        bodies.build(kind, vocabulary_size=VOCABULARY, **options)
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+def test_parameters_of_the_published_sizes():
+    """SPEC.md A14: ten softmaxes add 0.404 million numbers at width 200, 0.906 at 300."""
+    for width, added in ((200, 404_000), (300, 906_000)):
+        run = transformer_run()
+        sizes = {"embedding_size": width, "context_size": width, "hidden_size": width, "layers": 4}
+        plain = changed(run, body=dataclasses.replace(run.body, **sizes))
+        mixed = changed(transformer_run("mos", {"components": 10}), body=plain.body)
+        counts = [model.count_parameters(model.build(one, 10_000, "meta")) for one in (plain, mixed)]
+        layer = 4 * width * width + 4 * width + 2 * (width * width + width) + 4 * width
+        assert counts[0] == 2 * 10_000 * width + 10_000 + 4 * layer
+        assert counts[1] - counts[0] == 10 * (width * width + width) + 10 * width
+        assert counts[1] - counts[0] == pytest.approx(added, rel=2e-3)
+
+
+def test_matrices_are_xaviers_and_not_shared():
+    built = model.build(transformer_run(), VOCABULARY)
+    assert built.body.embedding.weight is not built.head.decoder.weight
+    for name, matrix in built.named_parameters():
+        if matrix.dim() > 1:
+            limit = math.sqrt(6 / sum(matrix.shape))
+            assert 0.8 * limit < matrix.abs().max() <= limit, name
+    tied = changed(transformer_run(), body=dataclasses.replace(transformer_run().body, tied=True))
+    shared = model.build(tied, VOCABULARY)
+    assert shared.body.embedding.weight is shared.head.decoder.weight
+    assert {*model.weights(built)} - {*model.weights(shared)} == {model.EMBEDDING}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_go_out_and_in(tied):
+    run = transformer_run()
+    run = changed(run, body=dataclasses.replace(run.body, tied=tied))
+    first, second = model.build(run, VOCABULARY).eval(), model.build(changed(run, seed=9), VOCABULARY).eval()
+    model.load_weights(second, model.weights(first))
+    ids_TB = tokens(6)
+    assert torch.equal(first(ids_TB, ()).raw_TBD, second(ids_TB, ()).raw_TBD)
+    assert torch.equal(first.body.embedding.weight, second.body.embedding.weight)
+
+
+@pytest.mark.parametrize("kind", ["awd-lstm", "transformer"])
+@pytest.mark.parametrize("pointwise", ["softmax", "sigsoftmax", "sigmoid", "lms-plif"])
+@pytest.mark.parametrize("mixture", ["mos", "moc"])
+def test_a_mixture_of_one_is_the_plain_head_on_both_bodies(kind, pointwise, mixture):
+    """On the latent vector, with the same weights: perplexity of a text, and the gradient of the decoder."""
+    small = {"knots": 50} if pointwise == "lms-plif" else {}
+    options = {"components": 1, "dropout_latent": 0.0, "pointwise": pointwise, "pointwise_options": small}
+    make = transformer_run if kind == "transformer" else lambda head, options: make_run(head, options=options)
+    mixed = model.build(make(mixture, options), VOCABULARY).double().eval()
+    plain = model.build(make(pointwise, small), VOCABULARY).double().eval()
+    plain.body.load_state_dict(mixed.body.state_dict())
+    plain.head.decoder.load_state_dict(mixed.head.decoder.state_dict())
+    plain.head.pointwise.load_state_dict(mixed.head.pointwise.state_dict())
+    ids_TB = tokens(11, 4)
+    losses = []
+    for one in (mixed, plain):
+        hidden_TBD = one(ids_TB[:-1], one.initial_state(4)).dropped_TBD
+        context = hidden_TBD if one is mixed else torch.tanh(mixed.head.latent(hidden_TBD))
+        loss = one.head.mean_nll(context, ids_TB[1:].reshape(-1))
+        loss.backward()
+        losses.append(loss.detach())
+    torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
+    torch.testing.assert_close(mixed.head.decoder.weight.grad, plain.head.decoder.weight.grad, rtol=1e-9, atol=1e-12)
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+def naive_plateau(run: config.Run) -> list[dict]:
+    """The published script in plain PyTorch, without dropout: p -= lr * g, lr /= 1.75 unless validation improves."""
+    net = model.build(run, VOCABULARY)
+    schedule = run.schedule
+    train_LB, valid_LB = (
+        torch.from_numpy(batchify(ids, streams).astype(np.int64))
+        for ids, streams in ((CORPUS.train, schedule.batch_size), (CORPUS.valid, schedule.eval_batch_size))
+    )
+    rate, best, rows = schedule.learning_rate, math.inf, []
+    for _ in range(schedule.epochs):
+        used = rate
+        for chunk in trainer.plan_epoch(schedule, 1, 1, len(train_LB)):
+            net.train().zero_grad()
+            logits = net.head.decoder(net(train_LB[chunk.start : chunk.start + chunk.length], ()).raw_TBD)
+            targets = train_LB[chunk.start + 1 : chunk.start + 1 + chunk.length]
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), schedule.clip)
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter -= rate * (chunk.drawn / schedule.bptt) * parameter.grad
+        total = 0.0
+        with torch.no_grad():
+            for start in range(0, len(valid_LB) - 1, schedule.bptt):
+                stop = min(start + schedule.bptt, len(valid_LB) - 1)
+                logits = net.eval().head.decoder(net(valid_LB[start:stop], ()).raw_TBD).flatten(0, 1)
+                loss = torch.nn.functional.cross_entropy(logits, valid_LB[start + 1 : stop + 1].flatten())
+                total += loss.item() * (stop - start)
+        valid = total / (len(valid_LB) - 1)
+        if valid < best:
+            best = valid
+        else:
+            rate /= 1.75
+        rows.append({"valid": valid, "lr": used})
+    return rows
+
+
+def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
+    run = transformer_run(epochs=9, weight_decay=0.0, learning_rate=6.0)
+    run = changed(run, body=dataclasses.replace(run.body, **NO_DROPOUT))
+    done = train.train(run, CORPUS, tmp_path)
+    rows, expected = artefacts.read_lines(tmp_path / "epochs.jsonl"), naive_plateau(run)
+    assert len({row["lr"] for row in expected}) > 2  # the rate fell more than once
+    for row, naive in zip(rows, expected, strict=True):
+        assert row["lr"] == pytest.approx(naive["lr"], rel=1e-12)
+        assert row["valid_loss_nats"] == pytest.approx(naive["valid"], rel=1e-4)
+    losses = [row["valid_loss_nats"] for row in rows]
+    assert [row["best"] for row in rows] == [loss == min(losses[: i + 1]) for i, loss in enumerate(losses)]
+    assert done["best_epoch"] == 9 and done["best_valid_loss_nats"] == losses[-1] > min(losses)
+    stored, _ = train.load_model(tmp_path)
+    valid_LB = torch.from_numpy(batchify(CORPUS.valid, run.schedule.eval_batch_size).astype(np.int64))
+    assert trainer.evaluate(stored, valid_LB, 12, divisor="targets") == losses[-1]
+
+
+def test_both_divisors():
+    net = model.build(make_run(), VOCABULARY)
+    ids_LB = tokens(31)
+    by_length, by_targets = (trainer.evaluate(net, ids_LB, 12, divisor=name) for name in ("length", "targets"))
+    assert by_length * 31 == pytest.approx(by_targets * 30, rel=1e-12)
+
+
+@pytest.mark.parametrize("head", ["softmax", "mos"])
+def test_a_transformer_run_resumes_to_the_same_bits(tmp_path, head, monkeypatch):
+    run = transformer_run(
+        head, {"components": 2, "dropout_latent": 0.2, "locked_dropout": False} if head == "mos" else {}
+    )
+    done = train.train(run, CORPUS, tmp_path / "whole")
+    for stop_after in (1, 5, 9, 23):
+        polls = iter(range(10**6))
+        with monkeypatch.context() as patch:
+            patch.setattr(Stop, "reason", lambda self, n=stop_after, p=polls: ("test", 75) if next(p) >= n else None)
+            with pytest.raises(StoppedError):
+                train.train(run, CORPUS, tmp_path / "broken")
+    again = train.train(run, CORPUS, tmp_path / "broken")
+    assert results(again) == results(done)
+    assert train.result_hash(tmp_path / "broken") == train.result_hash(tmp_path / "whole")
+    assert again["provenance"]["interruptions"] == 4
+
+
+def test_averaging_can_begin_with_the_first_update(tmp_path):
+    run = make_run(epochs=2)
+    run = changed(run, schedule=dataclasses.replace(run.schedule, optimizer="asgd"))
+    done = train.train(run, CORPUS, tmp_path)
+    assert [row["phase"] for row in artefacts.read_lines(tmp_path / "epochs.jsonl")] == ["asgd", "asgd"]
+    assert done["switch_epoch"] is None
+
+
+def test_the_copy_of_a_state_is_its_own():
+    """What a resume state holds does not change while training goes on."""
+    one = trainer.Trainer(transformer_run(), CORPUS, torch.device("cpu"))
+    one.update()
+    state = copy.deepcopy(one.state())
+    one.update()
+    other = trainer.Trainer(transformer_run(), CORPUS, torch.device("cpu"))
+    other.load(state)
+    other.update()
+    for name, tensor in model.weights(one.model).items():
+        assert torch.equal(tensor, model.weights(other.model)[name]), name

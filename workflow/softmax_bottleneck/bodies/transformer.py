@@ -1,0 +1,147 @@
+"""A causal Transformer encoder: hidden states from tokens (Benka 2021; layers of Vaswani et al. 2017, section 3.1).
+
+    x = dropout(sqrt(D) e + p),   then per layer   x <- norm(x + dropout(attention(x))),  x <- norm(x + dropout(ff(x)))
+
+with word vectors e, sinusoids p, ff(x) = W2 dropout(relu(W1 x + b1)) + b2, and normalisation after each addition as in
+PyTorch's `TransformerEncoderLayer`, which the published code stacks. Nothing is carried from chunk to chunk.
+
+Stability: the softmax of attention subtracts the largest score; every position sees at least itself.
+
+Shapes: T time steps, B sequences, D width, V words, H attention heads, E = D / H, F units between the two ff layers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from softmax_bottleneck.bodies.base import Body, BodyOutput, State, keep_mask
+from softmax_bottleneck.errors import UserError
+
+EMBEDDING_RANGE = 0.1  # U(-0.1, 0.1)
+WAVELENGTHS = 10_000.0  # longest over shortest wavelength of the positions
+POSITIONS = 256  # computed at first; more when a longer chunk comes
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Positions [length, width]: sin(t / 10000^(2i/D)) in even columns, cos in odd ones (Vaswani et al. 2017, 3.5)."""
+    time_T1 = torch.arange(length, dtype=torch.float64)[:, None]
+    rate_I = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(WAVELENGTHS) / width))
+    angle_TI = time_T1 * rate_I
+    return torch.stack((angle_TI.sin(), angle_TI.cos()), 2).flatten(1)[:, :width].float()
+
+
+def dropped(x: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
+    """Plain dropout, every number on its own."""
+    return x * keep_mask(tuple(x.shape), dropout, x, generator) if dropout else x
+
+
+class Transformer(Body):
+    """Embedding with positions, then encoder layers in which every position sees itself and what came before.
+
+    Args:
+        vocabulary_size: words.
+        embedding_size: width D of everything (published: 200).
+        hidden_size: units between the feed-forward layers (published: 200).
+        context_size: must equal embedding_size.
+        layers: encoder layers (published: 4).
+        attention_heads: of each layer; must divide embedding_size (published code: 4).
+        dropout_input: on word vectors with positions (published: 0.2).
+        dropout_hidden: inside the layers, on attention weights too (published code: PyTorch's default, 0.1).
+        dropout_output: on what the head sees (published: none).
+
+    Raises:
+        UserError: sizes that do not fit.
+    """
+
+    carries_state = False
+
+    def __init__(
+        self,
+        *,
+        vocabulary_size: int,
+        embedding_size: int,
+        hidden_size: int,
+        context_size: int,
+        layers: int,
+        attention_heads: int,
+        dropout_input: float = 0.0,
+        dropout_hidden: float = 0.0,
+        dropout_output: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if context_size != embedding_size:
+            raise UserError(f"body: a transformer has one width: context_size {context_size} must equal "
+                            f"embedding_size {embedding_size}")  # fmt: skip
+        if not attention_heads or embedding_size % attention_heads:
+            raise UserError(f"body: attention_heads: {attention_heads} does not divide embedding_size {embedding_size}")
+        self.embedding = nn.Embedding(vocabulary_size, embedding_size)
+        self.layers = nn.ModuleList(
+            _Layer(embedding_size, hidden_size, attention_heads, dropout_hidden) for _ in range(layers)
+        )
+        nn.init.uniform_(self.embedding.weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
+        self.positions_TD: Tensor
+        self.register_buffer("positions_TD", sinusoids(POSITIONS, embedding_size), persistent=False)
+        self.scale = math.sqrt(embedding_size)
+        self.dropout_input, self.dropout_output = dropout_input, dropout_output
+
+    def initial_state(self, batch_size: int) -> State:
+        """Nothing."""
+        return ()
+
+    def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
+        """Read a chunk; what was read before it has no influence."""
+        length = len(tokens_TB)
+        if length > len(self.positions_TD):
+            self.positions_TD = sinusoids(2 * length, self.embedding.embedding_dim).to(self.positions_TD)
+        x_TBD = functional.embedding(tokens_TB, self.embedding.weight) * self.scale
+        x_TBD = x_TBD + self.positions_TD[:length, None]
+        if self.training:
+            x_TBD = dropped(x_TBD, self.dropout_input, generator)
+        later_TT = torch.ones(length, length, dtype=torch.bool, device=x_TBD.device).triu_(1)
+        for layer in self.layers:
+            x_TBD = layer(x_TBD, later_TT, generator)
+        return BodyOutput(x_TBD, dropped(x_TBD, self.dropout_output, generator) if self.training else x_TBD, ())
+
+
+class _Layer(nn.Module):
+    """One encoder layer."""
+
+    def __init__(self, width: int, hidden_size: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.mixed = nn.Linear(width, width)
+        self.widened = nn.Linear(width, hidden_size)
+        self.narrowed = nn.Linear(hidden_size, width)
+        self.attention_norm, self.feedforward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        nn.init.xavier_uniform_(self.queries_keys_values.weight)  # as PyTorch's attention
+        nn.init.zeros_(self.queries_keys_values.bias)
+        nn.init.zeros_(self.mixed.bias)
+
+    def forward(self, x_TBD: Tensor, later_TT: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Attention, then two layers at every position; both are added to what they read and normalised."""
+        dropout = self.dropout if self.training else 0.0
+        attended_TBD = self._attend(x_TBD, later_TT, dropout, generator)
+        x_TBD = self.attention_norm(x_TBD + dropped(attended_TBD, dropout, generator))
+        wide_TBF = dropped(self.widened(x_TBD).relu(), dropout, generator)
+        narrowed_TBD = self.narrowed(wide_TBF)
+        normed_TBD: Tensor = self.feedforward_norm(x_TBD + dropped(narrowed_TBD, dropout, generator))
+        return normed_TBD
+
+    def _attend(self, x_TBD: Tensor, later_TT: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
+        """softmax(Q K^T / sqrt(E)) V per head, over the past and the present (Vaswani et al. 2017, eq. 1)."""
+        length, batch, width = x_TBD.shape
+        split_TB3HE = self.queries_keys_values(x_TBD).view(length, batch, 3, self.heads, width // self.heads)
+        query_BHTE, key_BHTE, value_BHTE = split_TB3HE.permute(2, 1, 3, 0, 4)
+        score_BHTT = (query_BHTE / math.sqrt(width // self.heads)) @ key_BHTE.transpose(2, 3)
+        weight_BHTT = score_BHTT.masked_fill(later_TT, -math.inf).softmax(3)
+        seen_BHTE = dropped(weight_BHTT, dropout, generator) @ value_BHTE
+        mixed_TBD: Tensor = self.mixed(seen_BHTE.permute(2, 0, 1, 3).reshape(length, batch, width))
+        return mixed_TBD
+
+
+BODY = Transformer
