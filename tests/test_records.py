@@ -10,7 +10,7 @@ from pathlib import Path
 import fake_results as fake
 import pandas as pd
 import pytest
-from softmax_bottleneck import artefacts, records
+from softmax_bottleneck import artefacts, cells, judging, records
 
 
 @pytest.fixture
@@ -152,3 +152,25 @@ def test_hardware_names_every_session() -> None:
     block = {"sessions": [{"device": "NVIDIA X"}, {"device": "cpu AVX2"}], "hardware": {"cpu": "Some CPU"}}
     assert records.hardware(block) == "NVIDIA X, cpu AVX2, Some CPU"
     assert records.hardware({}) == "unknown"
+
+
+@pytest.mark.parametrize(("test_ppl", "learned"), [(180.0, True), (189.9, True), (191.0, False), (201.0, False)])
+def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_a_trend(
+    study, test_ppl, learned
+) -> None:
+    fake.write_all(study)
+    run = study.needed[0]
+    fake.write_measure(run, test_ppl=test_ppl, unigram_ppl=200.0)
+    found = records.collect(study)
+    remark = f"learned only how frequent words are: test perplexity {test_ppl:.1f}, unigram 200.0"
+    assert states(study)[run.path] == ("ok", "" if learned else remark)
+    assert found.unlearned == ({} if learned else {(run.dataset, run.model, run.seed): remark})
+    view = judging.View(found, run.dataset)
+    assert (run.model in view.learned("*")) == learned
+    assert view.matching("*") == sorted({other.model for other in study.needed})
+    experiment = next(e for e in study.experiments if e.id == "parthiban2021-rank-perplexity")
+    source = cells.Source(study, experiment, found, pd.DataFrame(columns=list(records.COLUMNS)))
+    assert (run.seed in source.learned(run.dataset, run.model, "test_ppl")) == learned
+    assert source.values(run.dataset, run.model, "test_ppl")[run.seed] == test_ppl
+    note = f"Left out, since no better than unigram counts: {study.labels[run.model]}."
+    assert source.unlearned_note == ("" if learned else note)

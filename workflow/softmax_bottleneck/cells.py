@@ -313,6 +313,19 @@ class Source:
         found = self.records.values(dataset, model, metric, condition)
         return {seed: found[seed] for seed in self.planned(dataset, model) if seed in found}
 
+    def learned(self, dataset: str, model: str, metric: str) -> dict[int, float]:
+        """`values` without the runs that learned only how frequent words are."""
+        found = self.values(dataset, model, metric)
+        return {seed: value for seed, value in found.items() if (dataset, model, seed) not in self.records.unlearned}
+
+    @property
+    def unlearned_note(self) -> str:
+        """A sentence on this experiment's runs that learned nothing; empty without any."""
+        runs = self.study.runs_of(self.experiment)
+        labels = [self.study.labels[r.model] for r in runs if (r.dataset, r.model, r.seed) in self.records.unlearned]
+        names = ", ".join(dict.fromkeys(labels))
+        return f"Left out, since no better than unigram counts: {names}." if names else ""
+
     def same(self, dataset: str, model: str) -> bool:
         """Whether all runs of a model have the published setting and the corpus is the published one."""
         return bool(self.study.datasets[dataset].published_as) and self._same.get((dataset, model), False)

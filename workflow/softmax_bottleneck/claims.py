@@ -153,10 +153,16 @@ def _left_out(view: View, claim: Claim) -> list[str]:
     states = view.records.states
     models = {model for pattern in claim.needs for model in view.matching(pattern)}
     chosen = states[(states["dataset"] == view.dataset) & states["model"].isin(models) & (states["state"] != "ok")]
-    return sorted(
+    unfinished = [
         f"{view.label(model)}: {state} with seed {', '.join(str(seed) for seed in sorted(part['seed']))}"
         for (model, state), part in groups(chosen, "model", "state")
-    )
+    ]
+    unlearned = [
+        f"{view.label(model)}, seed {seed} (of correlations and trends): {remark}"
+        for (dataset, model, seed), remark in view.records.unlearned.items()
+        if dataset == view.dataset and model in models
+    ]
+    return sorted([*unfinished, *unlearned])
 
 
 # --- ranks ----------------------------------------------------------------------------------------------------------
@@ -251,7 +257,7 @@ def _noise_fact(c: str, press: float, effective: float) -> Fact:
 
 def diverse_ranks(view: View) -> Judgement:
     """Members of the GSS family have ranks that differ by RANK_RATIO and more (Figure 2)."""
-    means = [view.mean(model, RANK) for model in view.with_runs(view.matching(GRID), RANK)]
+    means = [view.mean(model, RANK) for model in view.with_runs(view.learned(GRID), RANK)]
     if len(means) < MIN_POINTS:
         return Judgement(NOT_ENOUGH, f"{len(means)} members with a rank, at least {MIN_POINTS} needed")
     text = f"{min(means):.0f} to {max(means):.0f} (n {len(means)} models)"

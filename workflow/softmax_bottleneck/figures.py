@@ -283,6 +283,8 @@ def rank_perplexity(source: Source) -> Drawing:
     data = pd.concat(frames, ignore_index=True)
     draw_legend(canvas, source.study, in_order(source, data), lines=False)
     count = count_note(source, drawn(data[data["origin"] == "measured"]))
+    left_out = source.unlearned_note
+    count = f"{count} {left_out}".rstrip()
     note = f"Pearson correlation of test perplexity and Press rank over the runs. {'; '.join(notes)}. {count}"
     return Drawing(canvas, data, f"Scatter plot of Press rank against test perplexity. {note}", note)
 
@@ -294,7 +296,7 @@ def _pairs(source: Source, dataset: str) -> pd.DataFrame:
     rows: list[tuple[object, ...]] = []
     corpus = cells.published_dataset(source.study.datasets[dataset])
     for model in source.experiment.models:
-        ppl, rank = (source.values(dataset, model, metric) for metric in ("test_ppl", "rank_press"))
+        ppl, rank = (source.learned(dataset, model, metric) for metric in ("test_ppl", "rank_press"))
         rows += [(dataset, model, "measured", seed, ppl[seed], rank[seed]) for seed in ppl if seed in rank]
         pair = [source.find_published(corpus, model, metric) for metric in ("test_ppl", "rank_press")]
         numbers = [one.number for one in pair if one is not None and one.number is not None]

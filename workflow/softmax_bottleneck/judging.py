@@ -76,6 +76,11 @@ class View:
         """Planned models that fit one of the shell patterns, which `|` separates."""
         return [model for model in self.models if any(fnmatchcase(model, p) for p in patterns.split("|"))]
 
+    def learned(self, patterns: str) -> list[str]:
+        """`matching` without models of which a run learned only how frequent words are: no points of a trend."""
+        poor = {model for dataset, model, _ in self.records.unlearned if dataset == self.dataset}
+        return [model for model in self.matching(patterns) if model not in poor]
+
     def runs(self, model: str, metric: str, condition: str = "") -> dict[int, float]:
         """Values by seed of the runs that finished and are sound."""
         return self.records.values(self.dataset, model, metric, condition)
@@ -212,7 +217,7 @@ def weakly_correlated(patterns: str) -> Callable[[View], Judgement]:
     """Rule: over models, one point each, |r| of test perplexity and rank stays below STRONG_CORRELATION."""
 
     def judge(view: View) -> Judgement:
-        models = view.with_runs(view.matching(patterns), PPL, RANK)
+        models = view.with_runs(view.learned(patterns), PPL, RANK)
         if len(models) < MIN_POINTS:
             return Judgement(NOT_ENOUGH, f"{len(models)} models with perplexity and rank, at least {MIN_POINTS} needed")
         ppl_N, rank_N = ([view.mean(model, metric) for model in models] for metric in (PPL, RANK))
@@ -247,7 +252,7 @@ class Sweep:
 
     def settings(self, view: View) -> dict[str, float]:
         """Planned models of the sweep and their setting, in ascending order of it."""
-        found = {model: self._setting(model) for model in view.matching(self.pattern)}
+        found = {model: self._setting(model) for model in view.learned(self.pattern)}
         known = {model: setting for model, setting in found.items() if setting is not None}
         return dict(sorted(known.items(), key=lambda item: item[1]))
 

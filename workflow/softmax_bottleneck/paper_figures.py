@@ -89,7 +89,8 @@ def grid_scatter(source: Source) -> Drawing:
         notes.append(f"{corpus_title(source, dataset)}: {_r_words(ours)}; published dots: {_r_words(theirs)}")
     data = pd.concat(frames, ignore_index=True)
     ours = data[data["origin"] == "measured"]
-    note = f"Pearson's r of perplexity and rank. {'. '.join(notes)}. {count_note(source, drawn(ours))}"
+    count = f"{count_note(source, drawn(ours))} {source.unlearned_note}".rstrip()
+    note = f"Pearson's r of perplexity and rank. {'. '.join(notes)}. {count}"
     return Drawing(canvas, data, f"Scatter plots of Press rank against test perplexity. {note}", note)
 
 

@@ -311,7 +311,7 @@ def grid_points(source: Source, dataset: str) -> pd.DataFrame:
     """Runs of a grid with their settings, then the published dots (without settings), columns GRID_COLUMNS."""
     rows: list[tuple[object, ...]] = []
     for model in source.experiment.models:
-        ppl, rank = (source.values(dataset, model, metric) for metric in ("test_ppl", "rank_press"))
+        ppl, rank = (source.learned(dataset, model, metric) for metric in ("test_ppl", "rank_press"))
         for run in source.runs(dataset, model):
             if run.seed in ppl and run.seed in rank:
                 where = (dataset, model, "measured", run.seed, run.head.options["c"], run.head.options["k"])
@@ -341,7 +341,8 @@ def _correlations(source: Source, dataset: str) -> Iterator[Row]:
     points = grid_points(source, dataset)
     ours, theirs = (points[points["origin"] == origin] for origin in ("measured", "published"))
     planned = sum(len(source.planned(dataset, model)) for model in source.experiment.models)
-    gap = f"{planned - len(ours)} of {planned} runs of the grid missing" if len(ours) < planned else ""
+    gap = f"{planned - len(ours)} of {planned} runs of the grid not in it" if len(ours) < planned else ""
+    gap = " ".join(filter(None, [gap, source.unlearned_note]))
     text = source.published[(source.published["metric"] == "pearson_r") & (source.published["dataset"] == corpus)]
     printed = [Cell(words=value) for value in text["value"]]
     yield Row("all", "The whole grid", (_r_cell(ours, gap), _r_cell(theirs), printed[0]))

@@ -29,6 +29,7 @@ STATE_COLUMNS = (
 STATES = ("ok", "diverged", "failed", "missing", "unsound")
 DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
 RANK_FACTS = {"m": "rank_rows", "n": "rank_columns", "tolerance": "rank_tolerance", "sigma_max": "sigma_max"}
+UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent words are, and no more
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -63,6 +64,20 @@ class Records:
     def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
         """Measured values by seed, in ascending order of seeds; empty when there are none."""
         return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
+
+    @cached_property
+    def unlearned(self) -> dict[tuple[str, str, int], str]:
+        """(dataset, model, seed) of runs that learned only how frequent words are -> a remark.
+
+        Their rank says nothing about their head, so correlations of rank and perplexity leave them out.
+        """
+        found = {}
+        for (dataset, model, metric, condition), by_seed in self._index.items():
+            if (metric, condition) == ("test_ppl", ""):
+                unigram = self.values(dataset, model, "unigram_ppl")
+                words = {seed: unlearned_words(ppl, unigram.get(seed, math.inf)) for seed, ppl in by_seed.items()}
+                found |= {(dataset, model, seed): remark for seed, remark in words.items() if remark}
+        return found
 
     def planned(self, dataset: str, model: str) -> pd.DataFrame:
         """States of the planned runs of one model on one dataset."""
@@ -278,13 +293,27 @@ def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
         "run_id": run.run_id,
         "path": run.path,
         "state": state,
-        "reason": reason,
+        "reason": reason or _remark(reading),
         "planned_epochs": run.schedule.epochs,
         "hardware": hardware(provenance) if done else "",
         "interruptions": provenance.get("interruptions"),
         "wall_s": _mapping(done.get("timing")).get("wall_s"),
         **{key: done.get(key) for key in ("epochs", "best_epoch", "switch_epoch")},
     }
+
+
+def _remark(reading: _Reading) -> str:
+    """What a reader should know of a finished run."""
+    metrics = _mapping(reading.files.get("measure", {}).get("metrics"))
+    ppl, unigram = metrics.get("test_ppl"), metrics.get("unigram_ppl")
+    return unlearned_words(ppl, unigram) if _is_number(ppl) and _is_number(unigram) else ""
+
+
+def unlearned_words(ppl: float, unigram: float) -> str:
+    """A remark on a model that is no better than the words' frequencies; empty for one that is."""
+    if ppl <= UNLEARNED * unigram:
+        return ""
+    return f"learned only how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
 
 
 def _environments(readings: list[_Reading]) -> tuple[Mapping[str, Any], ...]:

@@ -217,14 +217,16 @@ def _correlation_words(found: Records, dataset: str) -> str:
     """Pearson's r of perplexity and rank over runs (Parthiban et al. 2021, Figure 2)."""
     chosen = found.rows[(found.rows["dataset"] == dataset) & found.rows["metric"].isin(["test_ppl", "rank_press"])]
     pairs = chosen.pivot_table(index=["model", "seed"], columns="metric", values="value").dropna()
+    poor = [(model, seed) for place, model, seed in found.unlearned if place == dataset]
+    pairs = pairs.drop(index=poor, errors="ignore")
     if len(pairs.columns) < 2:
         return ""
     result = statistics.pearson(pairs["test_ppl"], pairs["rank_press"], np.random.default_rng(0))
     if result.r is None:
         return ""
-    return f"Over {result.n} runs the rank and the test perplexity correlate with r = {result.r:+.2f}.".replace(
-        "-", "−"
-    )
+    words = f"Over {result.n} runs the rank and the test perplexity correlate with r = {result.r:+.2f}."
+    left_out = f" Left out: {len(poor)} that learned only how frequent words are." if poor else ""
+    return words.replace("-", "−") + left_out
 
 
 def _claim_words(entries: Sequence[claims.Entry]) -> str:
