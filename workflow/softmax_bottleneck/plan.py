@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from softmax_bottleneck import artefacts
 from softmax_bottleneck.config import Dataset, Run, Study, load_dataset
 from softmax_bottleneck.costs import Cost, estimate
+from softmax_bottleneck.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,34 @@ def size_of(dataset: Dataset) -> Size:
 
 
 def _size_of_files(dataset: Dataset) -> Size:
-    """A user's own corpus before it is tokenised: count its words."""
+    """A user's own corpus before it is tokenised: count its words.
+
+    Raises:
+        UserError: its size is neither declared nor to be counted yet.
+    """
     from softmax_bottleneck import corpus
 
-    splits = {
-        split: corpus.read_split(dataset.folder / dataset.files[f"{split}.txt"]["path"])
-        for split in ("train", "valid", "test")
-    }
+    splits = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for split in corpus.SPLITS:
+            splits[split] = corpus.read_split(_text_of(dataset, f"{split}.txt", Path(scratch)))
     words = {word for tokens in splits.values() for word in tokens}
     return Size({split: len(tokens) for split, tokens in splits.items()}, len(words))
+
+
+def _text_of(dataset: Dataset, name: str, scratch: Path) -> Path:
+    """A text file of a corpus where it lies, or what an archive of it holds, in a scratch folder."""
+    from softmax_bottleneck import archives
+
+    where = dataset.folder / f"{dataset.name}.yaml"
+    entry = dataset.files.get(name, {})
+    if "path" not in entry:
+        raise UserError(f"{where}: files.{name}: give a `path`, or `expected` with tokens and vocabulary_size")
+    path: Path = dataset.folder / entry["path"]
+    if "member" not in entry:
+        return path
+    archives.extract(path, scratch, archives.by_archive({name: entry}, str(where))[path.name])
+    return scratch / name
 
 
 def tracked(study: Study) -> tuple[Run, ...]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck import artefacts, plan
 from softmax_bottleneck.config import Dataset, Run, Study, load_dataset
+from softmax_bottleneck.errors import DataError
 
 if TYPE_CHECKING:
     from softmax_bottleneck import topk
@@ -39,7 +40,7 @@ def dataset_of(study: Study, name: str) -> Dataset:
 # --- corpora --------------------------------------------------------------------------------------------------------
 def download(study: Study, name: str, say: Say) -> None:
     """Bring the files of a dataset: from the mirror, its addresses or local paths; a language is sampled instead."""
-    from softmax_bottleneck import corpus, language
+    from softmax_bottleneck import language
 
     dataset = dataset_of(study, name)
     folder = artefacts.corpus_folder(name)
@@ -49,10 +50,23 @@ def download(study: Study, name: str, say: Say) -> None:
     else:
         mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
         say(f"{name}: {len(dataset.files)} files, from {'the mirror folder first' if mirror else 'their addresses'}")
-        corpus.download(corpus.source_files(dataset.files, dataset.folder), folder, mirror)
+        _bring(dataset, folder, mirror)
     files = sorted(path for path in folder.iterdir() if path.suffix == ".txt")
     hashes = {path.name: artefacts.sha256_file(path) for path in files}
     artefacts.write_json(folder / "files.json", {"files": hashes, "provenance": artefacts.provenance()})
+
+
+def _bring(dataset: Dataset, folder: Path, mirror: Path | None) -> None:
+    """Every file of a dataset into its folder, checked by hash; members of archives after the archives."""
+    from softmax_bottleneck import archives, corpus
+
+    artefacts.sweep(folder)
+    plain = {name: entry for name, entry in dataset.files.items() if "member" not in entry}
+    packed = archives.by_archive(dataset.files, str(dataset.folder / f"{dataset.name}.yaml"))
+    sources = plain | {name: members[0].source for name, members in packed.items()}
+    corpus.download(corpus.source_files(sources, dataset.folder), folder, mirror)
+    for name, members in packed.items():
+        archives.extract(folder / name, folder, members)
 
 
 def tokenise(study: Study, name: str, say: Say) -> None:
@@ -68,12 +82,21 @@ def tokenise(study: Study, name: str, say: Say) -> None:
     else:
         folder = artefacts.corpus_folder(name)
         parents = artefacts.read_json(folder / "files.json")["files"]
+        _refuse_edited(folder, parents)
         found = corpus.read_corpus(name, folder)
     corpus.check_expected(found, dataset.expected)
     corpus.save(found, artefacts.tokens_folder(name), parents)
     facts = corpus.counts(found)
     artefacts.write_json(artefacts.tokens_folder(name) / "corpus.json", facts | {"name": name})
     say(f"{name}: {facts['tokens']} tokens, {facts['vocabulary_size']} words")
+
+
+def _refuse_edited(folder: Path, hashes: dict[str, str]) -> None:
+    """DataError for a text that is not the one that was brought here; dates and sizes say nothing."""
+    for name, digest in hashes.items():
+        path = folder / name
+        if not path.is_file() or artefacts.sha256_file(path) != digest:
+            raise DataError(f"{path}: missing, or edited since it was brought here; run the download step again")
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

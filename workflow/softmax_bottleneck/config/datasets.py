@@ -50,12 +50,13 @@ class Dataset:
 
     def _file_sha256(self, name: str) -> str:
         entry = self.files[name]
+        within = f"/{entry['member']}" if "member" in entry else ""  # the hash is that of the archive
         if "sha256" in entry:
-            return str(entry["sha256"])
+            return str(entry["sha256"]) + within
         path = self.folder / entry["path"]
         if not path.is_file():
             raise UserError(f"{self.folder / self.name}.yaml: files.{name}.path: no file at {path}")
-        return sha256_file(path)
+        return sha256_file(path) + within
 
 
 def find_config(kind: str, name: str, near: Path) -> Path:

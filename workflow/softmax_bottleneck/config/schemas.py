@@ -103,7 +103,7 @@ def _message(error: jsonschema.ValidationError, where: str) -> str:
         allowed = list(rules.get("properties", {}))
         unknown = next(name for name in error.instance if name not in allowed)
         return f"{key}: unknown key {unknown!r}{did_you_mean(unknown, allowed)}"
-    if error.validator == "required":
+    if error.validator in ("required", "dependentRequired"):
         return f"{key}: {error.message}"
     hint = ""
     if isinstance(error.instance, str) and "number" in str(rules.get("type")):
