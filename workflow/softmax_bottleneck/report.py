@@ -98,7 +98,7 @@ def page(study: Study, found: Records) -> str:
         chapters=chapters(study, found),
         run_groups=run_groups(study, found),
         runs_csv=data_address("text/csv", records.to_csv(found.wide(), digits=10)),
-        facts=_facts(found),
+        facts=[*_corpora(study), *_facts(found)],
         provenance=provenance_of(study, found),
     )
 
@@ -317,6 +317,19 @@ def provenance_of(study: Study, found: Records) -> dict[str, Any]:
         "environments": [dict(block) for block in found.environments],
         "page_made_with": artefacts.provenance()["versions"],
     }
+
+
+def _corpora(study: Study) -> list[tuple[str, str]]:
+    """Tokens and words of every corpus that is tokenised, and what is doubtful about it."""
+    lines = []
+    for name, dataset in study.datasets.items():
+        path = artefacts.tokens_folder(name) / "corpus.json"
+        if artefacts.is_sound(path):
+            facts = artefacts.read_json(path)
+            counts = ", ".join(f"{split} {number:,}" for split, number in facts["tokens"].items())
+            words = f"{counts} tokens; {facts['vocabulary_size']:,} words; sha256 {facts['token_sha256'][:16]}"
+            lines.append((dataset.title, ". ".join([words, *facts.get("doubts", [])])))
+    return lines
 
 
 def _facts(found: Records) -> list[tuple[str, str]]:

@@ -71,7 +71,7 @@ def _bring(dataset: Dataset, folder: Path, mirror: Path | None) -> None:
 
 def tokenise(study: Study, name: str, say: Say) -> None:
     """Token ids and vocabulary of a corpus, with its expected counts asserted."""
-    from softmax_bottleneck import corpus
+    from softmax_bottleneck import corpus, doubts
 
     dataset = dataset_of(study, name)
     if dataset.base:
@@ -87,7 +87,10 @@ def tokenise(study: Study, name: str, say: Say) -> None:
     corpus.check_expected(found, dataset.expected)
     corpus.save(found, artefacts.tokens_folder(name), parents)
     facts = corpus.counts(found)
-    artefacts.write_json(artefacts.tokens_folder(name) / "corpus.json", facts | {"name": name})
+    doubtful = [] if dataset.base or dataset.kind == "language" else doubts.of(found)
+    artefacts.write_json(artefacts.tokens_folder(name) / "corpus.json", facts | {"name": name, "doubts": doubtful})
+    for words in doubtful:
+        say(f"warning: {name}: {words}")
     say(f"{name}: {facts['tokens']} tokens, {facts['vocabulary_size']} words")
 
 
