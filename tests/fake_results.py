@@ -75,7 +75,7 @@ def perplexities(run: Run) -> dict[str, float]:
 
 def rank_of(run: Run) -> int:
     spread = 0 if run.model in ("softmax", "moc") else 6 * noise(run.model, run.seed, "rank")
-    return int(RANK.get(run.model, 100) + spread)
+    return min(VOCABULARY - 1, int(RANK.get(run.model, 100) + spread))
 
 
 def provenance() -> dict[str, Any]:
@@ -165,8 +165,16 @@ def write_topk(run: Run) -> None:
         places = [("random", number, f"w{number}") for number in range(1, 19)]
     others = [{"word": word, "log_prob": p} for word, p in (("a", -3), ("b", -4), ("c", -5), ("d", -6))]
     contexts = [
-        {"group": g, "context": n, "target": word, "hit": True, "top": [{"word": word, "log_prob": -0.1}, *others]}
-        for g, n, word in places
+        {
+            "group": group,
+            "context": number,
+            "target": word,
+            "published_target": word if run.dataset == "ptb" else None,
+            "note": "",
+            "hit": True,
+            "top": [{"word": word, "log_prob": -0.1}, *others],
+        }
+        for group, number, word in places
     ]
     hits = {k: {"rate": rate, "low": rate - 0.01, "high": rate + 0.01, "n": 82429} for k, rate in HITS.items()}
     facts = {"status": "ok", "contexts": contexts, "hits": hits}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import math
 import re
 from pathlib import Path
 
@@ -389,3 +390,16 @@ def test_every_experiment_of_a_study_has_its_file() -> None:
         path.stem for path in (config.ROOT / "config" / "experiments").glob("*.yaml")
     }
     assert paper_tables.PAPER_SIZE == robustness.PAPER_SIZE
+
+
+def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    run = fake.load(tmp_path).needed[0]
+    top = [{"word": "<unk>", "log_prob": math.log(0.5)}, {"word": "the", "log_prob": math.log(0.1)}]
+    place = {"group": "random", "context": 2, "target": "<unk>", "published_target": "centrust", "hit": True, "top": top}
+    kept = place | {"context": 3, "target": "the", "published_target": "the", "note": ""}
+    facts = {"status": "ok", "contexts": [place | {"note": "'centrust' is not in this vocabulary"}, kept], "hits": {}}
+    artefacts.write_json(artefacts.run_folder(run.path) / "topk.json", facts)
+    cut, plain = paper_tables.predictions(run)
+    assert (cut.target, cut.hit, cut.words) == ("centrust", None, "<unk> 0.50\nthe 0.10")
+    assert (plain.target, plain.hit, plain.words) == ("the", True, "<unk> 0.50\n*the 0.10")

@@ -154,7 +154,7 @@ def _hit_rows(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
             own = next((one for one in ours.get(model, ()) if (one.group, one.number) == (group, number)), None)
             where = {"condition": f"^group={group};context={number}$"}
             theirs = source.find_published(corpus, model, "top5_hit", where) if same_text else None
-            numbers = [None if own is None else float(own.hit), theirs.number if theirs else None]
+            numbers = [None if own is None or own.hit is None else float(own.hit), theirs.number if theirs else None]
             yield (dataset, model, group, number, target, *numbers)
 
 
@@ -171,7 +171,7 @@ def _hit_panel(source: Source, axes: Axes, frame: pd.DataFrame, side: str, title
         look: dict[str, Any] = {"marker": "s", "color": drawn_styles[model].colour, "linestyle": "none"}
         axes.plot(place[own == 1], [height] * int((own == 1).sum()), markersize=11, **look)
         axes.plot(place[own == 0], [height] * int((own == 0).sum()), markersize=11, fillstyle="none", mew=0.8, **look)
-        axes.text(len(own) - 0.2, height, f"{np.nansum(own):.0f} of {len(own)}", va="center", fontsize=9)
+        axes.text(len(own) - 0.2, height, f"{np.nansum(own):.0f} of {np.isfinite(own).sum()}", va="center", fontsize=9)
     for edge in np.flatnonzero(places["group"].to_numpy()[1:] != places["group"].to_numpy()[:-1]):
         axes.axvline(edge + 0.5, color=LIGHT.muted, linewidth=1)
     axes.set_yticks(range(len(models)), [short_name(source.study, model) for model in models])

@@ -145,13 +145,16 @@ def _trained(source: Source, dataset: str, entry: str) -> list[Part]:
 # --- predicted words (Figure 3, SM Table 2) -------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Prediction:
-    """What one run predicts at one place: words with their probabilities, and whether the true one is among them."""
+    """What one run predicts at one place: words with their probabilities, and whether the true one is among them.
+
+    `target` is the word of the text; `hit` is None where the vocabulary was cut and does not hold it.
+    """
 
     group: str
     number: int
     target: str
     top: tuple[tuple[str, float], ...]
-    hit: bool
+    hit: bool | None
 
     @property
     def words(self) -> str:
@@ -176,9 +179,9 @@ def predictions(run: Run) -> list[Prediction]:
         Prediction(
             group=str(one["group"]),
             number=int(one["context"]),
-            target=str(one["target"]),
+            target=str(one["published_target"] or one["target"]),
             top=tuple((str(top["word"]), float(np.exp(top["log_prob"]))) for top in one["top"]),
-            hit=bool(one["hit"]),
+            hit=None if one["note"] else bool(one["hit"]),
         )
         for one in facts.get("contexts", [])
     ]
@@ -229,9 +232,16 @@ def top5(source: Source) -> list[Part]:
                 _words_cell(source, dataset, model, ours, published, (group, number, target))
                 for model in source.experiment.models
             )
-            rows.append(Row(f"{group} {number}", f"{GROUPS.get(group, group)} {number}: {target}", cells))
+            known = all(one.hit is not None for one in _at(ours, group, number))
+            name = f"{GROUPS.get(group, group)} {number}: {target}{'' if known else ' (not in this vocabulary)'}"
+            rows.append(Row(f"{group} {number}", name, cells))
         parts.append(part_of(source, dataset, [label(source.study, m) for m in source.experiment.models], rows))
     return parts
+
+
+def _at(ours: Mapping[str, list[Prediction]], group: str, number: int) -> Iterator[Prediction]:
+    """Every model's prediction at one place."""
+    return (one for found in ours.values() for one in found if (one.group, one.number) == (group, number))
 
 
 def _words_cell(
