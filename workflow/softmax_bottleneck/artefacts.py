@@ -97,7 +97,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
             file.flush()
             os.fsync(file.fileno())
         digest = sha256_file(temporary)
-        mark.write_text(f"{digest}\n", encoding="utf-8")  # before anything is renamed: it may not fit any more
+        _write_small(mark, f"{digest}\n")  # before anything is renamed: it may not fit any more
         _exchange(temporary, path)
         _seal(mark, path)
         _sync_folder(path.parent)
@@ -178,6 +178,15 @@ def _explain(error: OSError, path: Path, asked: int) -> None:
         error.strerror = f"disk full ({words}): {asked / 1e6:.1f} MB or more to write, {free / 1e6:.1f} MB free"
 
 
+def _write_small(path: Path, text: str) -> None:
+    temporary = _temporary(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -236,6 +245,12 @@ def append_line(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def seal(path: Path) -> None:
+    """Leave the sha256 of a log beside it: nothing more will be appended, and readers may check it."""
+    _write_small(sidecar(path), f"{sha256_file(path)}\n")
+    _sync_folder(path.parent)
+
+
 # --- reading --------------------------------------------------------------------------------------------------------
 def is_sound(path: Path) -> bool:
     """Whether the file exists and equals the hash beside it."""
@@ -284,9 +299,15 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """JSON lines of a log; a half-written last line (a kill in the middle of it) is left out."""
+    """JSON lines of a log; a half-written last line (a kill in the middle of it) is left out.
+
+    Raises:
+        DataError: the log was sealed, and is not what it was then.
+    """
     if not path.exists():
         return []
+    if sidecar(path).exists():
+        checked(path)
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
