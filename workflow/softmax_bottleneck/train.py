@@ -292,6 +292,7 @@ def train(
     restart: bool = False,
     save_interval_s: float = SAVE_INTERVAL_S,
     snapshots: bool = False,
+    make: Callable[[Run, Corpus, torch.device], Trainer] = Trainer,
 ) -> dict[str, Any]:
     """Train a run to its end in `folder`, from its resume state if there is one; the content of done.json.
 
@@ -307,6 +308,7 @@ def train(
         save_interval_s: longest time between resume states; also saved at the end of an epoch, unless epochs are so
             short that saving would take a noticeable share of the time.
         snapshots: keep the weights of `snapshot_epochs` and of the end of plain SGD in `snapshots/`.
+        make: the training itself; another kind of `Trainer` where a run is finetuned.
 
     Raises:
         UserError: no such device, too little text or GPU memory, resume states damaged or of another run.
@@ -326,7 +328,7 @@ def train(
         if done is not None:
             return done
         artefacts.write_json(folder / RUN_FILE, run.to_json())
-        session = Session(Trainer(run, corpus, device), folder, lease, stop, progress, save_interval_s, snapshots)
+        session = Session(make(run, corpus, device), folder, lease, stop, progress, save_interval_s, snapshots)
         session.resume()
         reason = session.work()
         return session.finish(reason, restart)

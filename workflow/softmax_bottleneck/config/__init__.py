@@ -10,6 +10,7 @@ from softmax_bottleneck.config.experiments import Column, Experiment, load_exper
 from softmax_bottleneck.config.models import Search
 from softmax_bottleneck.config.runs import Body, Head, Run, Schedule, canonical_json
 from softmax_bottleneck.config.schemas import did_you_mean, load_yaml, schema, validate, with_defaults
+from softmax_bottleneck.config.stages import Dynamic, Evaluation, Stages
 from softmax_bottleneck.config.studies import Study, export, load_study, study_from_environment
 
 __all__ = [
@@ -17,11 +18,14 @@ __all__ = [
     "Body",
     "Column",
     "Dataset",
+    "Dynamic",
+    "Evaluation",
     "Experiment",
     "Head",
     "Run",
     "Schedule",
     "Search",
+    "Stages",
     "Study",
     "canonical_json",
     "did_you_mean",

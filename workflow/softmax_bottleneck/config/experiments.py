@@ -17,7 +17,7 @@ class Column:
     """A metric of a table: its name in the records, its head, the decimals printed, filters on published rows.
 
     `measured: false` makes a column of published numbers only (a quotation of other papers); `datasets` limits it to
-    some corpora.
+    some corpora; `stage` is the stage it is of (`finetuned`, `dynamic`), training where it is empty.
     """
 
     metric: str
@@ -26,6 +26,7 @@ class Column:
     published: Mapping[str, str] = field(default_factory=dict)
     measured: bool = True
     datasets: Sequence[str] = ()
+    stage: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Experiment:
         models: labels of the rows; in a study, with grids expanded.
         entries: in a study, the names before that: models and grids, also grids of which no member is trained.
         seeds: `all`, `author` (the authors' own, or the first) or `random` (all but the authors' own).
+        stages: what follows the training of its runs: `finetune`, `dynamic`, both or none.
         published_rows: label -> the published rows it stands for: {"model": its name there, column: pattern}.
         needs: why this study cannot make it, or a part of it, in words; empty when it can.
     """
@@ -56,6 +58,7 @@ class Experiment:
     published_rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     needs: str = ""
     entries: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
 
     @property
     def is_void(self) -> bool:
@@ -77,5 +80,5 @@ def load_experiment(name: str, near: Path) -> Experiment:
         raise UserError(f"{path}: id: {values['id']!r} must equal the file's name {path.stem!r}")
     complete = with_defaults(values, schema("experiment")["properties"], str(path))
     columns = tuple(Column(**column) for column in complete.pop("columns"))
-    complete |= {key: tuple(complete[key]) for key in ("published", "models", "datasets")}
+    complete |= {key: tuple(complete[key]) for key in ("published", "models", "datasets", "stages")}
     return Experiment(**complete, columns=columns)

@@ -77,7 +77,8 @@ class Run:
     """One training run: dataset x body x head x schedule x seed.
 
     `data_identity` is the hash that decides what the corpus is; it is part of the run_id. `twin` is the model of the
-    study under whose name a run with the same run_id is trained; empty for the run that is trained itself.
+    study under whose name a run with the same run_id is trained; empty for the run that is trained itself. `start` is
+    the path of the run that a finetuned one goes on from; empty for a run that begins with weights drawn by its seed.
     """
 
     dataset: str
@@ -91,17 +92,21 @@ class Run:
     device: str = "auto"
     deterministic: bool = True
     twin: str = ""
+    start: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
         """What affects the result, apart from the seed and the code."""
         keys = ("head", "body", "schedule", "data_identity")
-        return {key: dataclasses.asdict(self)[key] for key in keys}
+        begun = {"start": self.start.rpartition("-")[2]} if self.start else {}
+        return {key: dataclasses.asdict(self)[key] for key in keys} | begun
 
     @cached_property
     def code(self) -> str:
         """Fingerprint of the modules that compute this run."""
-        return fingerprint("trainer", f"bodies.{self.body.kind.replace('-', '_')}", *self.head.modules)
+        return fingerprint(
+            "finetune" if self.start else "trainer", f"bodies.{self.body.kind.replace('-', '_')}", *self.head.modules
+        )
 
     @cached_property
     def run_id(self) -> str:
@@ -111,7 +116,9 @@ class Run:
 
     @property
     def path(self) -> str:
-        """`<dataset>/<model>/<seed>-<run_id>`, of the twin where there is one."""
+        """`<dataset>/<model>/<seed>-<run_id>`, of the twin where there is one; finetuned: `<start>/finetune-<id>`."""
+        if self.start:
+            return f"{self.start}/finetune-{self.run_id}"
         return f"{self.dataset}/{self.twin or self.model}/{self.seed}-{self.run_id}"
 
     def to_json(self) -> dict[str, Any]:

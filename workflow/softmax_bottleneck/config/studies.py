@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from softmax_bottleneck import heads
 from softmax_bottleneck.artefacts import ROOT
@@ -20,10 +20,12 @@ from softmax_bottleneck.config.experiments import Experiment, load_experiment
 from softmax_bottleneck.config.models import Model, Search, head_entry, models_of
 from softmax_bottleneck.config.runs import Body, Head, Run, Schedule, canonical_json, digest
 from softmax_bottleneck.config.schemas import did_you_mean, load_yaml, schema, validate, with_defaults
+from softmax_bottleneck.config.stages import Evaluation, Stages
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.processes import export_workflow
 
 VARIANT_KEYS = {"like", "grid", "seeds"}  # of a model that is a variant of others, not one of the study's own
+PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a settings layer
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
 
 
@@ -42,6 +44,7 @@ class Study:
     runs: tuple[Run, ...]
     searches: Mapping[str, Search] = field(default_factory=dict)  # grid entries by name
     author_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (dataset, model) -> published seed
+    stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)  # (dataset, model) -> what follows training
 
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
         """The training runs an experiment needs, one per label, corpus and seed."""
@@ -61,6 +64,7 @@ class Study:
         """Hash of everything the study says: a changed word makes its tables and report again."""
         experiments = [dataclasses.asdict(experiment) for experiment in self.experiments]
         runs = [f"{run.model} {run.path}" for run in self.shown]
+        runs += [one.path for one in (*self.finetuned, *self.evaluations)]
         return digest([self.name, self.title, self.description, dict(self.labels), experiments, runs])[:12]
 
     @cached_property
@@ -75,12 +79,51 @@ class Study:
         paths = {run.path for run in self.shown}
         return tuple(run for run in self.runs if not run.twin and run.path in paths)
 
+    def last_stage(self, run: Run, stages: Iterable[str]) -> Run:
+        """The run whose weights are those of a trained one after its finetuning, if that is among the stages."""
+        return self.stages[run.dataset, run.model].finetuned(run) if "finetune" in stages else run
+
+    @cached_property
+    def finetuned(self) -> tuple[Run, ...]:
+        """Every run to be finetuned for some experiment, once: what it is afterwards."""
+        shown = ((run, one.stages) for one in self.experiments if "finetune" in one.stages for run in self.runs_of(one))
+        return _once(self.last_stage(run, stages) for run, stages in shown)
+
+    @cached_property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """Every dynamic evaluation that some experiment shows, once."""
+        shown = ((run, one.stages) for one in self.experiments if "dynamic" in one.stages for run in self.runs_of(one))
+        return _once(self.evaluation(run, stages) for run, stages in shown)
+
+    def evaluation(self, run: Run, stages: Iterable[str]) -> Evaluation:
+        """The dynamic evaluation that follows the other stages of a run."""
+        return Evaluation(self.last_stage(run, stages), self.stages[run.dataset, run.model].dynamic)
+
     def run(self, path: str) -> Run:
         """The run with this path (UserError when the configuration or the code has changed since)."""
-        for run in self.runs:
-            if run.path == path:
-                return run
-        raise UserError(f"{self.file}: no run {path!r}; the configuration or the code has changed: see `plan`")
+        return _found(path, (*self.runs, *self.finetuned), self.file)
+
+    def dynamic_evaluation(self, path: str) -> Evaluation:
+        """The dynamic evaluation with this path (UserError as for a run)."""
+        return _found(path, self.evaluations, self.file)
+
+
+Placed = TypeVar("Placed", Run, Evaluation)
+
+
+def _once(found: Iterable[Placed]) -> tuple[Placed, ...]:
+    """Without those that have the path of an earlier one."""
+    by_path: dict[str, Placed] = {}
+    for one in found:
+        by_path.setdefault(one.path, one)
+    return tuple(by_path.values())
+
+
+def _found(path: str, known: Iterable[Placed], file: Path) -> Placed:
+    for one in known:
+        if one.path == path:
+            return one
+    raise UserError(f"{file}: no run {path!r}; the configuration or the code has changed: see `plan`")
 
 
 def _study_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -133,14 +176,13 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
     own = [name for name, entry in values["models"].items() if not VARIANT_KEYS & entry.keys()]
     _refuse_unknown_names(values, families, where)
     planned = [
-        run
+        one
         for dataset in datasets.values()
         for name, members in families.items()
         if dataset.name in values["models"][name].get("datasets", datasets)
         for model in members
-        for run in _runs(values, dataset, model, where)
+        for one in _runs(values, dataset, model, where)
     ]
-    runs = _with_twins(run for run, _ in planned)
     chosen = values["experiments"].items()
     return Study(
         name=values["study"],
@@ -153,12 +195,25 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         experiments=tuple(
             _experiment(name, given or {}, datasets, families, own, near, where) for name, given in chosen
         ),
-        runs=runs,
+        runs=_with_twins(one.run for one in planned),
         searches={
             name: _search(entry["grid"], families[name]) for name, entry in values["models"].items() if "grid" in entry
         },
-        author_seeds={(run.dataset, run.model): seed for run, seed in planned if seed is not None},
+        author_seeds={one.key: one.author_seed for one in planned if one.author_seed is not None},
+        stages={one.key: one.stages for one in planned},
     )
+
+
+class _Planned(NamedTuple):
+    """A run, the authors' seed of its model, and what may follow its training."""
+
+    run: Run
+    author_seed: int | None
+    stages: Stages
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.run.dataset, self.run.model
 
 
 def _search(grid: Mapping[str, list[Any]], members: list[Model]) -> Search:
@@ -199,10 +254,10 @@ def _as_list(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 
-def _runs(values: Mapping[str, Any], dataset: Dataset, model: Model, where: str) -> list[tuple[Run, int | None]]:
-    """The runs of one model on one dataset with the settings layers applied, each with the authors' seed."""
+def _runs(values: Mapping[str, Any], dataset: Dataset, model: Model, where: str) -> list[_Planned]:
+    """The runs of one model on one dataset with the settings layers applied."""
     entry = model.entry
-    merged: dict[str, Any] = {"body": {}, "head": {}, "schedule": {}, "author_seed": None}
+    merged: dict[str, Any] = {part: {} for part in PARTS} | {"author_seed": None}
     for layer in values["settings"]:
         if _applies(layer.get("when", {}), dataset.name, model.kin):
             _merge(merged, layer)
@@ -214,6 +269,8 @@ def _runs(values: Mapping[str, Any], dataset: Dataset, model: Model, where: str)
     body = with_defaults(merged["body"], defs["body"]["properties"], f"{label}: body")
     body["context_size"] = body["context_size"] or body["embedding_size"]
     schedule = with_defaults(merged["schedule"], defs["schedule"]["properties"], f"{label}: schedule")
+    dynamic = with_defaults(merged["dynamic"], defs["dynamic"]["properties"], f"{label}: dynamic")
+    stages = Stages.of(schedule, merged["finetune"], dynamic)
     execution = {key: values[key] for key in ("threads", "device", "deterministic") if key in values}
     author = merged["author_seed"]
     asked = entry.get("seeds", "all")
@@ -221,7 +278,7 @@ def _runs(values: Mapping[str, Any], dataset: Dataset, model: Model, where: str)
     seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
     chosen = seeds[:1] if asked == "author" else seeds
     plan = (dataset.name, model.name, head, Body(**body), Schedule(**schedule))
-    return [(Run(*plan, seed, dataset.identity, **execution), author) for seed in chosen]
+    return [_Planned(Run(*plan, seed, dataset.identity, **execution), author, stages) for seed in chosen]
 
 
 def _applies(when: Mapping[str, Any], dataset: str, models: frozenset[str]) -> bool:
@@ -231,7 +288,7 @@ def _applies(when: Mapping[str, Any], dataset: str, models: frozenset[str]) -> b
 
 
 def _merge(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    for part in ("body", "head", "schedule"):
+    for part in PARTS:
         merged[part] = merged[part] | layer.get(part, {})
     merged["author_seed"] = layer.get("author_seed", merged["author_seed"])
 
