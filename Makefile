@@ -10,7 +10,7 @@ export PYTHONPATH := workflow
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report report-zip crate check-crate plan test test-all lint format clean
+.PHONY: help env reproduce report report-zip crate check-crate plan verify test test-all soak lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -34,7 +34,11 @@ reproduce: env  ## run a study (CONFIG) to its report
 
 report: env  ## rebuild a study's page from what is in results/ now
 	python -m softmax_bottleneck collect --study $(CONFIG)
+	python -m softmax_bottleneck verify --allow-missing --study $(CONFIG)
 	python -m softmax_bottleneck report --study $(CONFIG)
+
+verify: env  ## hash everything a study shows; list what is missing, damaged, stale or impossible
+	@python -m softmax_bottleneck verify --study $(CONFIG)
 
 report-zip: env  ## Snakemake's own report of a finished study: rules, jobs and results, as a zip
 	snakemake --configfile $(CONFIG) --report $(STUDY)/report.zip
@@ -58,6 +62,9 @@ test: env lint  ## lint and all tests (MIRROR=folder for those on real corpora)
 
 test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults.md)
 	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
+
+soak: env  ## kills, corruptions, double starts and bad input by the hundred; benchmarks/results/soak.json
+	python benchmarks/soak.py
 
 lint: env  ## ruff, mypy, snakefmt, import layers
 	ruff check .

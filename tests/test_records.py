@@ -47,7 +47,8 @@ def test_every_number_of_a_run_becomes_one_row(study) -> None:
 def test_nothing_is_read_before_the_first_run(study) -> None:
     found = records.collect(study)
     assert found.rows.empty and found.counts() == {
-        "planned": len(study.needed), "ok": 0, "diverged": 0, "failed": 0, "missing": len(study.needed), "unsound": 0
+        "planned": len(study.needed), "ok": 0, "diverged": 0, "failed": 0, "missing": len(study.needed), "stale": 0,
+        "unsound": 0, "mixed hardware": 0
     }  # fmt: skip
     assert set(found.states["reason"]) == {"not trained yet"}
 
@@ -64,7 +65,10 @@ def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
     fake.write_run(run)
     stranger = json.loads((artefacts.run_folder(run.path) / "done.json").read_text(encoding="utf-8"))
     artefacts.write_json(artefacts.run_folder(run.path) / "done.json", stranger | {"run": other.to_json()})
-    assert states(study)[run.path] == ("unsound", f"done.json belongs to run {other.run_id}")
+    assert states(study)[run.path] == (
+        "unsound",
+        f"done.json belongs to run {other.run_id}: delete it and run its step again",
+    )
     assert records.collect(study).rows.empty
 
 

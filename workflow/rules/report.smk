@@ -120,6 +120,28 @@ rule claims:
 
 rule report:
     input:
+rule verify:
+    input:
+        f"{RESULTS}/records.parquet",
+        f"{RESULTS}/claims.json",
+        expand(f"{RESULTS}/tables/{{experiment}}.csv", experiment=experiments_of("table")),
+        expand(
+            f"{RESULTS}/figures/{{experiment}}.svg",
+            experiment=experiments_of("figure"),
+        ),
+    output:
+        f"{RESULTS}/verify.json",
+    log:
+        f"results/logs/verify/{STUDY.name}.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        study=STUDY.digest,
+        code=code_of("verify"),
+    shell:
+        "python -m softmax_bottleneck verify --allow-missing --log {log:q}"
+
+
         f"{RESULTS}/records.parquet",
         f"{RESULTS}/claims.json",
         expand(f"{RESULTS}/tables/{{experiment}}.csv", experiment=experiments_of("table")),
@@ -129,6 +151,7 @@ rule report:
         ),
         templates(),
     output:
+        f"{RESULTS}/verify.json",
         report(
             report_page(),
             caption="../../report/captions/page.rst",

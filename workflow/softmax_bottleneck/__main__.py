@@ -135,6 +135,16 @@ def _report(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"wrote {report.build(_study(given))}")
 
 
+def _verify(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import verify
+
+    study = _study(given)
+    found = verify.make(study)
+    print(json.dumps(found.to_json(), indent=1) if given.json else found.text())
+    if not (found.complete or given.allow_missing):
+        raise IncompleteError(f"{study.name}: not complete, or not sound: see {verify.FILE}")
+
+
 def _summary(given: argparse.Namespace, say: steps.Say) -> None:
     from softmax_bottleneck import report
 
@@ -213,6 +223,11 @@ def _add_experiment(command: argparse.ArgumentParser) -> None:
     command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
 
 
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    _add_plan(command)
+    command.add_argument("--allow-missing", action="store_true", help="exit 0, not 3, when something is missing")
+
+
 def _add_crate(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     add = command.add_argument
@@ -277,6 +292,8 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
 
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
+    "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_verify,
+               _verify),
     top = argparse.ArgumentParser(prog="softmax_bottleneck", description=__doc__, epilog=EPILOG)
     commands = top.add_subparsers(required=True, metavar="STEP", dest="step")
     for name, (about, add, call) in COMMANDS.items():

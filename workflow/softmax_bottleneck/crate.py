@@ -104,7 +104,7 @@ def _page(study: Study) -> Path:
 
 def _require_finished(study: Study) -> None:
     counts = records.collect(study).counts()
-    absent = counts["missing"] + counts["unsound"]
+    absent = counts["missing"] + counts["stale"] + counts["unsound"]
     if absent:
         raise IncompleteError(f"{study.name}: {absent} of {counts['planned']} runs are missing; finish the study first")
     if not artefacts.is_sound(_page(study)):

@@ -214,9 +214,11 @@ EPOCH_COLUMNS = ["dataset", "model", "seed", "run", "epoch", "phase", "train_ppl
 def _epochs(source: Source, dataset: str) -> pd.DataFrame:
     rows = []
     for run in planned_runs(source, dataset):
-        log = {}
-        for line in artefacts.read_lines(artefacts.run_folder(run.path) / "epochs.jsonl"):
-            log[line.get("epoch")] = line  # an epoch repeated after a resume counts once
+        try:
+            lines = artefacts.read_lines(artefacts.run_folder(run.path) / "epochs.jsonl")
+        except DataError:
+            continue
+        log = {line.get("epoch"): line for line in lines}  # an epoch repeated after a resume counts once
         for epoch, line in sorted(log.items()):
             numbers = [line.get(key) for key in ("train_ppl", "valid_ppl")]
             rows.append((dataset, run.model, run.seed, run.path, epoch, line.get("phase"), *numbers))

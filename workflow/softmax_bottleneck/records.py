@@ -16,17 +16,17 @@ from typing import Any, TypeGuard
 
 import pandas as pd
 
-from softmax_bottleneck import artefacts, evidence
+from softmax_bottleneck import artefacts, chain, evidence
 from softmax_bottleneck.config import Run, Study
-from softmax_bottleneck.errors import DataError, UserError
+from softmax_bottleneck.errors import UserError
 
 # The nine columns of report/published/*.csv, and where a measured number comes from.
 COLUMNS = ("source", "table", "dataset", "model", "condition", "metric", "value", "std", "n", "seed", "run_id")
 STATE_COLUMNS = (
     *("dataset", "model", "label", "seed", "run_id", "path", "state", "reason", "epochs", "planned_epochs"),
-    *("best_epoch", "switch_epoch", "wall_s", "interruptions", "hardware"),
+    *("best_epoch", "switch_epoch", "wall_s", "interruptions", "hardware", "mixed_hardware"),
 )
-STATES = ("ok", "diverged", "failed", "missing", "unsound")
+STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
 DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
 RANK_FACTS = {"m": "rank_rows", "n": "rank_columns", "tolerance": "rank_tolerance", "sigma_max": "sigma_max"}
 UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent words are, and no more
@@ -71,7 +71,7 @@ class Records:
 
         Their rank says nothing about their head, so correlations of rank and perplexity leave them out.
         """
-        found = {}
+        found: dict[tuple[str, str, int], str] = {}
         for (dataset, model, metric, condition), by_seed in self._index.items():
             if (metric, condition) == ("test_ppl", ""):
                 unigram = self.values(dataset, model, "unigram_ppl")
@@ -101,10 +101,11 @@ class Records:
         return rows.assign(name=names).pivot(index=keys, columns="name", values="value").reset_index()
 
     def counts(self) -> dict[str, int]:
-        """Number of planned runs, and of those in each state."""
+        """Number of planned runs, of those in each state, and of those made on hardware of several kinds."""
         runs = self.states.drop_duplicates("path")
         by_state = runs["state"].value_counts()
-        return {"planned": len(runs), **{state: int(by_state.get(state, 0)) for state in STATES}}
+        states = {state: int(by_state.get(state, 0)) for state in STATES}
+        return {"planned": len(runs), **states, "mixed hardware": int(runs["mixed_hardware"].sum())}
 
 
 # --- one run --------------------------------------------------------------------------------------------------------
@@ -113,36 +114,19 @@ class _Reading:
     """What the files of one run said."""
 
     run: Run
-    files: dict[str, Any] = field(default_factory=dict)
-    hashes: dict[str, str] = field(default_factory=dict)
-    unsound: str = ""
     stored_at: str = ""  # where it lies when that is not where today's code would put it
 
     def __post_init__(self) -> None:
         folder = artefacts.run_folder(self.stored_at or self.run.path)
-        for name in ("done", "measure", "topk", "rank", "wordsim"):
-            path = folder / f"{name}.json"
-            if path.exists():
-                self._read(name, path)
-        stored = _mapping(self.files.get("done", {}).get("run", {})).get("run_id", self.run.run_id)
-        if stored != self.run.run_id and not self.stored_at:
-            self.unsound = f"done.json belongs to run {stored}"
-
-    def _read(self, name: str, path: Path) -> None:
-        try:
-            content = artefacts.read_json(path)
-        except (DataError, ValueError):
-            content = None
-        if isinstance(content, dict):
-            self.files[name] = content
-            self.hashes[f"{self.run.path}/{path.name}"] = artefacts.sha256_file(path)
-        else:
-            self.unsound = self.unsound or f"{path.name} is damaged: delete it and run its step again"
+        found = chain.read(self.run, folder, any_code=bool(self.stored_at))
+        self.files: dict[str, Any] = found.contents
+        self.hashes = {f"{self.run.path}/{name}": digest for name, digest in found.hashes.items()}
+        self.finding = next(iter(sorted(found.findings, key=lambda one: chain.KINDS.index(one.kind))), None)
 
     def state(self, wordsim: bool) -> tuple[str, str]:
         """State and reason of the run; `wordsim` says whether its dataset has word-similarity benchmarks."""
-        if self.unsound:
-            return "unsound", self.unsound
+        if self.finding:
+            return ("stale" if self.finding.kind == "stale" else "unsound"), self.finding.words
         if "done" not in self.files:
             return "missing", _unfinished(self.run)
         for name, content in self.files.items():
@@ -296,6 +280,7 @@ def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
         "reason": reason or _remark(reading),
         "planned_epochs": run.schedule.epochs,
         "hardware": hardware(provenance) if done else "",
+        "mixed_hardware": bool(provenance.get("mixed_hardware", False)),
         "interruptions": provenance.get("interruptions"),
         "wall_s": _mapping(done.get("timing")).get("wall_s"),
         **{key: done.get(key) for key in ("epochs", "best_epoch", "switch_epoch")},

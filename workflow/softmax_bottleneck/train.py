@@ -86,7 +86,9 @@ class Session:
             self.before_s, self.epoch_before_s = state["wall_s"], state["epoch_wall_s"]
         self.first_update = self.trainer.place.updates
         self.history.append({"from_update": self.first_update, **hardware(self.trainer.run, self.trainer.device)})
-        (self.folder / EPOCHS_FILE).unlink(missing_ok=True)
+        log = self.folder / EPOCHS_FILE
+        for path in (artefacts.sidecar(log), log):
+            path.unlink(missing_ok=True)
         for row in self.trainer.rows:
             self._log(row)
 
@@ -232,6 +234,8 @@ class Session:
             mixed_hardware=len({json.dumps({**entry, "from_update": 0}, sort_keys=True) for entry in self.history}) > 1,
             restarted=restarted,
         )
+        if trainer.rows:
+            artefacts.seal(self.folder / EPOCHS_FILE)
         artefacts.write_json(self.folder / OUTCOME_FILE, outcome)
         artefacts.write_json(self.folder / DONE_FILE, outcome)
         self.checkpointer.clear()

@@ -1,0 +1,171 @@
+"""Whether `verify` finds what is wrong with a study's files, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fake_results as fake
+import numpy as np
+import pytest
+from softmax_bottleneck import artefacts, records, verify
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.config import Run, Study
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.chdir(tmp_path)
+    return fake.load(tmp_path)
+
+
+def found(study: Study) -> dict[str, str]:
+    """Kind of every finding, by its file without the folder of runs."""
+    return {one.file.removeprefix("runs/"): one.kind for one in verify.verify(study).findings}
+
+
+def folder(run: Run) -> Path:
+    return artefacts.run_folder(run.path)
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Other content under a hash that holds."""
+    artefacts.write_json(path, artefacts.read_json(path) | changes)
+
+
+def test_a_finished_study_has_no_findings(study: Study) -> None:
+    fake.write_all(study)
+    records.write(study, records.collect(study))
+    result = verify.verify(study)
+    assert result.findings == () and result.complete
+    assert result.counts["ok"] == result.counts["planned"] == len(study.needed)
+    assert result.files == 5 * len(study.needed) + 4  # records as parquet and csv, states, synthetic
+
+
+def test_what_is_not_there_is_missing_with_its_reason(study: Study) -> None:
+    fake.write_all(study)
+    run = study.needed[2]
+    for path in folder(run).iterdir():
+        path.unlink()
+    (one,) = verify.verify(study).findings
+    assert (one.kind, one.file, one.words) == ("missing", f"runs/{run.path}", "not trained yet")
+
+
+@pytest.mark.parametrize("name", ["done.json", "measure.json", "rank.json", "wordsim.json", "spectrum.npz"])
+@pytest.mark.fault("E9")
+def test_one_flipped_bit_is_found_and_its_run_gives_no_number(study: Study, name: str) -> None:
+    fake.write_all(study)
+    run = study.needed[0]
+    path = folder(run) / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert found(study) == {f"{run.path}/{name}": "damaged"}
+    collected = records.collect(study)
+    assert run.run_id not in set(collected.rows["run_id"])
+    assert collected.counts()["unsound"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "kind"),
+    [
+        ("measure.json", {"metrics": {"test_ppl": 0.9}}, "invalid"),
+        ("measure.json", {"metrics": {"kl_truth_nats": -0.1}}, "invalid"),
+        ("rank.json", {"metrics": {"rank_press": 401}}, "invalid"),
+        ("rank.json", {"metrics": {"rank_press": -1}}, "invalid"),
+        ("rank.json", {"metrics": {"rank_press": 1.5}}, "invalid"),
+        ("wordsim.json", {"benchmarks": {"a": {"rho": 1.2, "n_pairs": 3, "n_found": 3}}}, "invalid"),
+        ("wordsim.json", {"benchmarks": {"a": {"rho": 0.2, "n_pairs": 3, "n_found": 4}}}, "invalid"),
+        ("measure.json", {"provenance": {"run_id": "0" * 12}}, "foreign"),
+        ("measure.json", {"provenance": {"parents": {"done.json": "0" * 64}}}, "stale"),
+        ("rank.json", {"provenance": {"parents": {"spectrum.npz": "0" * 64}}}, "stale"),
+    ],
+)
+@pytest.mark.fault("E9", "G4", "D3")
+def test_what_cannot_be_or_belongs_elsewhere_is_found(study: Study, name: str, changes: dict, kind: str) -> None:
+    fake.write_all(study)
+    run = study.needed[0]
+    rewrite(folder(run) / name, **changes)
+    assert found(study) == {f"{run.path}/{name}": kind}
+    assert run.run_id not in set(records.collect(study).rows["run_id"])
+
+
+def test_a_number_that_is_none_is_invalid(study: Study) -> None:
+    fake.write_all(study)
+    path = folder(study.needed[0]) / "measure.json"
+    artefacts.write_text(path, '{"status": "ok", "metrics": {"test_ppl": NaN}}')
+    assert found(study) == {f"{study.needed[0].path}/measure.json": "invalid"}
+
+
+def test_files_of_another_run_are_foreign(study: Study) -> None:
+    fake.write_all(study)
+    run, other = study.needed[:2]
+    artefacts.write_bytes(folder(run) / "done.json", (folder(other) / "done.json").read_bytes())
+    assert found(study) == {f"{run.path}/done.json": "foreign"}
+
+
+def test_spectra_are_looked_into(study: Study) -> None:
+    fake.write_all(study)
+    run = study.needed[0]
+    for sigma, words in (
+        ([3.0, 4.0], "descending"),
+        ([np.nan, 1.0], "finite"),
+        ([4.0, -1.0], "descending"),
+        ([2.0, 1.0], "2 singular_values, expected 400"),
+    ):
+        artefacts.write_npz(folder(run) / "spectrum.npz", singular_values=np.array(sigma))
+        (one,) = verify.verify(study).findings
+        assert one.kind == "invalid" and words in one.words
+
+
+def test_a_table_that_was_edited_is_found(study: Study) -> None:
+    fake.write_all(study)
+    table = artefacts.study_folder(study.name) / "tables" / "x.csv"
+    artefacts.write_text(table, "a,1\n")
+    assert found(study) == {}
+    table.write_text("a,2\n", encoding="utf-8")
+    assert found(study) == {"fake/tables/x.csv": "damaged"}
+
+
+def test_the_same_run_twice_with_other_weights_is_a_duplicate(study: Study) -> None:
+    fake.write_all(study)
+    run = study.needed[0]
+    rewrite(folder(run) / "done.json", model_sha256="a")
+    twin = artefacts.run_folder(f"{run.dataset}/again/{run.seed}-{run.run_id}")
+    artefacts.write_json(twin / "done.json", artefacts.read_json(folder(run) / "done.json"))
+    assert found(study) == {}
+    rewrite(twin / "done.json", model_sha256="b")
+    assert found(study) == {twin.relative_to("results/runs").as_posix(): "duplicate"}
+
+
+@pytest.mark.fault("G4")
+def test_results_of_other_settings_lie_beside_and_are_listed(study: Study) -> None:
+    fake.write_all(study)
+    run = study.needed[0]
+    other = artefacts.run_folder(f"{run.dataset}/{run.model}/{run.seed}-{'0' * 12}")
+    artefacts.write_json(other / "measure.json", {"status": "ok", "metrics": {"test_ppl": 2.0}})
+    result = verify.verify(study)
+    assert result.complete and result.beside == (f"{run.dataset}/{run.model}/{run.seed}-{'0' * 12}",)
+
+
+def test_mixed_hardware_is_counted(study: Study) -> None:
+    fake.write_all(study)
+    rewrite(folder(study.needed[0]) / "done.json", provenance=fake.provenance() | {"mixed_hardware": True})
+    assert verify.verify(study).counts["mixed hardware"] == 1
+
+
+def test_the_command_says_what_it_found_and_exits_3(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["verify", "--study", "study.yaml"]
+    fake.write_all(study)
+    assert main(words) == 0
+    assert "planned 18 · ok 18" in capsys.readouterr().out
+    (folder(study.needed[0]) / "rank.json").write_text("{}", encoding="utf-8")
+    assert main(words) == 3
+    printed = capsys.readouterr()
+    assert "damaged" in printed.out and "rank.json" in printed.out
+    assert printed.err.count("\n") == 1 and "Traceback" not in printed.err
+    assert main([*words, "--allow-missing", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["counts"]["unsound"] == 1 and not facts["complete"]
+    assert artefacts.read_json(Path("results/fake/verify.json"))["findings"] == facts["findings"]
