@@ -42,6 +42,7 @@ def test_not_a_number_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.fault("E9")
 def test_every_kind_of_damage_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     rng = np.random.default_rng(0)
@@ -70,6 +71,7 @@ def test_a_missing_hash_or_file_is_an_error(tmp_path: Path) -> None:
         artefacts.read_text(tmp_path / "b.txt")
 
 
+@pytest.mark.fault("E1")
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     artefacts.write_text(path, "old")

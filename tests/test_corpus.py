@@ -39,6 +39,7 @@ def small(train="the cat sat\nthe <unk> ran\n", valid="the cat\n", test="the ran
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("B13", "B14")
 @given(LINES, st.sampled_from(["\n", "\r\n"]), st.sampled_from([" ", "  ", "\t", " \t "]), st.booleans(), st.booleans())
 @example([["a\u00a0b", "c\u2028d", "e\u0085f"]], "\n", " ", True, True)  # Unicode spaces and line ends are inside words
 @example([["null", "nan", '"', "$", "true"]], "\n", " ", True, False)
@@ -53,6 +54,7 @@ def test_every_way_to_write_a_text_gives_the_same_words(tmp_path_factory, lines,
     assert corpus.read_split(path) == stream(lines)
 
 
+@pytest.mark.fault("B13")
 @given(st.binary(max_size=200))
 @settings(max_examples=100, derandomize=True, deadline=None)
 def test_any_bytes_are_read_or_refused_in_words(tmp_path_factory, data):
@@ -66,6 +68,7 @@ def test_any_bytes_are_read_or_refused_in_words(tmp_path_factory, data):
         assert words.count(EOS) == data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
 
 
+@pytest.mark.fault("B13", "B15", "B16")
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -116,6 +119,7 @@ def test_ids_follow_first_appearance_as_in_the_published_reader(train, valid, te
     assert made.words == tuple(ids)
 
 
+@pytest.mark.fault("B16")
 def test_unknown_words_become_unk_or_are_named():
     made = small(test="the dog sat\n")
     assert [made.words[i] for i in made.test] == ["the", UNK, "sat", EOS]
@@ -123,6 +127,7 @@ def test_unknown_words_become_unk_or_are_named():
         small(train="the cat sat\n", test="the dog ate dog\n")
 
 
+@pytest.mark.fault("B12", "B17")
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
@@ -137,6 +142,7 @@ def test_corpora_that_cannot_be_studied_are_refused(texts, message):
         small(**texts)
 
 
+@pytest.mark.fault("B18")
 def test_ids_do_not_depend_on_hash_seed_or_locale():
     code = (
         "from softmax_bottleneck import corpus as c; w='Iı iİ b a c <unk>'.split();"
@@ -149,6 +155,7 @@ def test_ids_do_not_depend_on_hash_seed_or_locale():
     assert len({run.stdout for run in runs}) == 1
 
 
+@pytest.mark.fault("B5")
 def test_token_hash_is_of_the_words_not_of_the_ids():
     made = small()
     text = "the cat sat <eos> the <unk> ran <eos> \nthe cat <eos> \nthe ran sat <eos> \n"
@@ -179,6 +186,7 @@ def real(request, mirror):
     return dataset, corpus.read_corpus(dataset.name, mirror / dataset.mirror)
 
 
+@pytest.mark.fault("B5")
 @pytest.mark.corpora
 def test_real_corpora_are_the_published_ones(real):
     dataset, found = real
@@ -194,6 +202,7 @@ def test_real_corpora_are_the_published_ones(real):
     assert np.isin(found.valid, found.train).all()
 
 
+@pytest.mark.fault("B6")
 @pytest.mark.corpora
 def test_a_line_less_is_another_corpus(mirror, tmp_path):
     dataset = load_dataset("ptb", DATASETS)
@@ -230,6 +239,7 @@ def test_batches_are_stretches_side_by_side(batch_size, tokens):
     assert laid.flags.c_contiguous
 
 
+@pytest.mark.fault("B18")
 def test_restrict_keeps_the_frequent_words_and_numbers_them_anew():
     made = small(train="b b b a a c d <unk>\nc a b d\n", valid="d c b a\n", test="a d\n")
     cut = corpus.restrict(made, 4, 6, "cut")  # b, a and the two that are always kept
@@ -335,6 +345,7 @@ def fetch(folder, *addresses, mirror=None, sha256=SHA, time_limit=5.0, schemes=(
     return pauses
 
 
+@pytest.mark.fault("B1", "B2", "B4")
 @pytest.mark.parametrize(
     ("first", "reason"),
     [
@@ -359,6 +370,7 @@ def test_the_next_address_is_tried_and_every_attempt_is_told(server, tmp_path, f
     assert list((tmp_path / "bad").iterdir()) == []
 
 
+@pytest.mark.fault("B3")
 def test_a_passing_trouble_is_tried_again_after_a_pause(server, tmp_path):
     assert fetch(tmp_path, server + "/flaky") == [1.0]
     assert Server.asked == ["/flaky", "/flaky"]
@@ -369,12 +381,14 @@ def test_redirects_within_the_scheme_are_followed(server, tmp_path):
     assert (tmp_path / "a.txt").read_bytes() == BODY
 
 
+@pytest.mark.fault("B3")
 def test_slow_servers_meet_the_time_limit(server, tmp_path):
     with pytest.raises(DataError, match=r"slower than the limit of 0\.1 s"):
         fetch(tmp_path, server + "/slow", time_limit=0.1)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.fault("B10")
 def test_without_network_the_advice_names_file_and_hash(tmp_path):
     with pytest.raises(DataError, match=rf"no connection .* sha256 {SHA}\) at .*a\.txt or name a mirror folder"):
         fetch(tmp_path, "http://127.0.0.1:1/a.txt")
@@ -400,6 +414,7 @@ def test_the_mirror_comes_first_and_is_checked_too(server, tmp_path):
         fetch(tmp_path / "three", mirror=mirror)
 
 
+@pytest.mark.fault("B10", "B19")
 def test_files_that_are_right_stay_and_others_are_replaced(server, tmp_path):
     target = tmp_path / "a.txt"
     target.write_bytes(BODY)  # put there by hand, no hash beside it

@@ -66,6 +66,7 @@ def test_it_stands_in_a_row_of_its_own_and_in_no_mean(study: config.Study) -> No
     assert not imported.cells[5].wanted  # no test against the study's own runs
 
 
+@pytest.mark.fault("G10")
 def test_its_text_is_escaped_and_its_rows_are_among_the_records(study: config.Study) -> None:
     carried(study)
     experiment = tables.experiment_of(study, "parthiban2021-table2", "table")

@@ -54,6 +54,7 @@ def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished,
     assert len(figure.alt) > 40 and data(figure)
 
 
+@pytest.mark.fault("G11")
 def test_hostile_labels_are_drawn_literally(finished) -> None:
     words = "$\\frac{1}{0}$ <script> & ]]>"
     labels = {**finished.labels, "mos": words, "softmax": "$", "moc": "{{7*7}}"}
@@ -137,6 +138,7 @@ def test_rank_perplexity_joins_published_means_and_states_r(finished) -> None:
     assert f"r = {np.corrcoef(pairs.T)[0, 1]:+.2f}".replace("-", "−") in figure.note and "n = 18" in figure.note
 
 
+@pytest.mark.fault("G2", "G13")
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_run_gives_a_figure_that_says_so(tmp_path: Path, monkeypatch, name: str) -> None:
     monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")

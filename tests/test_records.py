@@ -53,6 +53,7 @@ def test_nothing_is_read_before_the_first_run(study) -> None:
     assert set(found.states["reason"]) == {"not trained yet"}
 
 
+@pytest.mark.fault("G4")
 def test_a_result_of_another_setting_or_seed_is_never_read(study) -> None:
     run = study.needed[0]
     fake.write_run(dataclasses.replace(run, seed=99))
@@ -60,6 +61,7 @@ def test_a_result_of_another_setting_or_seed_is_never_read(study) -> None:
     assert records.collect(study).rows.empty
 
 
+@pytest.mark.fault("G4", "E9")
 def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
     run, other = study.needed[:2]
     fake.write_run(run)
@@ -72,6 +74,7 @@ def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
     assert records.collect(study).rows.empty
 
 
+@pytest.mark.fault("E9")
 @pytest.mark.parametrize("name", ["done", "measure", "rank", "wordsim"])
 def test_a_damaged_file_takes_its_run_out_and_is_named(study, name: str) -> None:
     run = study.needed[0]
@@ -82,6 +85,7 @@ def test_a_damaged_file_takes_its_run_out_and_is_named(study, name: str) -> None
     assert records.collect(study).rows.empty
 
 
+@pytest.mark.fault("G1")
 def test_diverged_and_failed_runs_give_a_reason_and_no_number(study) -> None:
     first, second = study.needed[:2]
     fake.write_run(first)
@@ -133,6 +137,7 @@ def test_words_and_booleans_are_no_numbers(study) -> None:
     assert list(rows[rows["table"] == "measure"]["metric"]) == ["params_m"]
 
 
+@pytest.mark.fault("G5")
 def test_the_files_do_not_depend_on_the_order_of_reading(study, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.write_all(study)
     parquet, csv = records.write(study, records.collect(study))
@@ -144,6 +149,7 @@ def test_the_files_do_not_depend_on_the_order_of_reading(study, monkeypatch: pyt
     assert list(again["value"]) == list(records.collect(study).rows["value"])
 
 
+@pytest.mark.fault("G8", "G11")
 def test_words_survive_the_csv_and_formulas_do_not(tmp_path: Path) -> None:
     words = ["null", "nan", "NA", "true", '"', "a,b", "=1+1", "+x", "-x", "@y", "-1.5", ""]
     path = tmp_path / "words.csv"

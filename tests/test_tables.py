@@ -185,6 +185,7 @@ def test_a_difference_on_the_edge_of_the_published_spread() -> None:
 
 
 # --- gaps -----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("G1")
 def test_every_subset_of_seeds_says_how_many_there_are_and_why(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
@@ -219,6 +220,7 @@ def test_every_subset_of_seeds_says_how_many_there_are_and_why(tmp_path: Path, m
             assert one.measured.sd == (None if len(kept) == 1 else pytest.approx(plain.stdev(values)))
 
 
+@pytest.mark.fault("G2", "G13")
 def test_no_run_at_all_leaves_words_and_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
     study = fake.load(tmp_path)
@@ -232,6 +234,7 @@ def test_no_run_at_all_leaves_words_and_no_numbers(tmp_path: Path, monkeypatch: 
                 assert "nan" not in tables.table_page(table).lower()
 
 
+@pytest.mark.fault("G2")
 def test_one_run_has_no_spread(finished) -> None:
     one = cell(build(finished["fake"], "parthiban2021-table6"), "truth-demo", "softmax", "Press rank")
     assert one.text == "18" and one.count == "n 1"

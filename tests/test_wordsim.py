@@ -153,6 +153,7 @@ def test_the_interval_is_reproducible_covers_rho_and_is_independent_between_benc
 
 
 # --- what cannot be computed ----------------------------------------------------------------------------------------
+@pytest.mark.fault("G6")
 def test_no_rho_without_enough_pairs_says_so_with_the_coverage():
     rows = [("a", "b", 1.0), ("a", "c", 2.0), ("b", "zebra", 3.0)]
     none = evaluate(np.eye(2), ["x", "y"], bench(*rows))
@@ -163,6 +164,7 @@ def test_no_rho_without_enough_pairs_says_so_with_the_coverage():
     assert "2 of 3 pairs found" in two.reason
 
 
+@pytest.mark.fault("G6")
 def test_no_rho_for_equal_scores():
     rows = [("a", "b", 5.0), ("a", "c", 5.0), ("b", "c", 5.0)]
     result = evaluate(np.random.default_rng(0).normal(size=(3, 4)), ["a", "b", "c"], bench(*rows))
@@ -170,6 +172,7 @@ def test_no_rho_for_equal_scores():
     assert "equal" in result.reason and "3 of 3 pairs found" in result.reason
 
 
+@pytest.mark.fault("G9")
 @pytest.mark.parametrize("bad", [0.0, math.nan, math.inf])
 def test_vectors_that_are_zero_or_not_finite_are_skipped_and_counted(bad):
     words = ["a", "b", "c", "d", "e"]
@@ -206,6 +209,7 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.mark.fault("G7", "G8")
 def test_tabs_spaces_line_ends_and_odd_words_are_read(tmp_path):
     text = '\ufeffTiger\tCat\t7.35\r\nnull NaN 1\n\n"quoted" true\t-2e-1\r\nMünchen NA 3'
     found = read_benchmark(write(tmp_path / "EN-toy.txt", text.encode()))
@@ -214,6 +218,7 @@ def test_tabs_spaces_line_ends_and_odd_words_are_read(tmp_path):
     assert list(found.rows) == expected
 
 
+@pytest.mark.fault("G7")
 @pytest.mark.parametrize(
     ("line", "what"),
     [
@@ -233,6 +238,7 @@ def test_a_malformed_line_is_named(tmp_path, line, what):
     assert "EN-bad.txt:3: " in str(caught.value)
 
 
+@pytest.mark.fault("G6", "G7")
 def test_files_that_are_no_benchmark_are_refused(tmp_path):
     with pytest.raises(DataError, match="is missing"):
         read_benchmark(tmp_path / "absent.txt")
@@ -242,6 +248,7 @@ def test_files_that_are_no_benchmark_are_refused(tmp_path):
         read_benchmark(write(tmp_path / "latin.txt", "münchen stadt 3".encode("latin-1")))
 
 
+@pytest.mark.fault("G7")
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.binary(max_size=400) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_give_a_benchmark_or_a_clear_error(tmp_path_factory, content):

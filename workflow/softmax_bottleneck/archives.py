@@ -67,7 +67,9 @@ def by_archive(files: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, 
             archive = PurePosixPath(
                 urlsplit(entry["addresses"][0]).path if "addresses" in entry else entry["path"]
             ).name
-            wanted = Wanted(name, entry["member"], entry.get("member_bytes", MAX_MEMBER_BYTES), source)
+            wanted = Wanted(
+                name, str(PurePosixPath(entry["member"])), entry.get("member_bytes", MAX_MEMBER_BYTES), source
+            )
             same = found.setdefault(archive, [wanted])[0].source == source
             if archive in files or not archive or not same:
                 raise DataError(f"{where}: files.{name}: another file or archive is called {archive!r} too; rename one")
@@ -93,7 +95,7 @@ def extract(archive: Path, folder: Path, wanted: Sequence[Wanted]) -> None:
             nothing is left under its file's name.
     """
     with _opened(archive) as (members, opener):
-        files = _inspected(archive, members)
+        files = _inspected(archive, members, {one.member: one.limit for one in wanted})
         for one in wanted:
             if one.member not in files:
                 raise DataError(f"{archive}: {_absent(one.member, list(files))}")
@@ -155,11 +157,13 @@ def _tar_opener(file: tarfile.TarFile) -> Opener:
     return opened
 
 
-def _inspected(archive: Path, members: Iterator[_Member]) -> dict[str, str]:
+def _inspected(archive: Path, members: Iterator[_Member], limits: Mapping[str, int]) -> dict[str, str]:
     """Plain path -> name as stored, of every file but companion files.
 
+    `limits` are those of wanted members; what comes after one that is too long is not even looked at.
+
     Raises:
-        DataError: a member that no honest archive of texts has, or too many of them.
+        DataError: a member that no honest archive of texts has or that is too long, or too many of them.
     """
     found: dict[str, str] = {}
     folded: set[str] = set()
@@ -175,6 +179,8 @@ def _inspected(archive: Path, members: Iterator[_Member]) -> dict[str, str]:
             reason = _danger(member) or ("has the name of another, but for case" if path.casefold() in folded else "")
             if reason:
                 raise DataError(f"{archive}: member {member.name!r} {reason}; the archive is refused")
+            if member.size > limits.get(path, member.size):
+                raise _too_long(archive, path, limits[path])
             if member.kind == "file":
                 folded.add(path.casefold())
                 if not is_companion(path):
@@ -214,6 +220,10 @@ def _copy(archive: Path, wanted: Wanted, source: IO[bytes], out: BinaryIO) -> No
             return
         left -= len(block)
         if left < 0:
-            raise DataError(f"{archive}: member {wanted.member!r} is longer than {wanted.limit} bytes; if that is "
-                            "right, declare `member_bytes` in the dataset's YAML")  # fmt: skip
+            raise _too_long(archive, wanted.member, wanted.limit)
         out.write(block)
+
+
+def _too_long(archive: Path, member: str, limit: int) -> DataError:
+    return DataError(f"{archive}: member {member!r} is longer than {limit} bytes; if that is right, declare "
+                     "`member_bytes` in the dataset's YAML")  # fmt: skip

@@ -1,38 +1,36 @@
 """The report: one self-contained page per study, made from what is in results/ at that moment.
 
 It needs no script, no network and no other file. All text is escaped by the templates; figures are embedded as images,
-in which nothing can run; downloads are data addresses.
+in which nothing can run; downloads are data addresses. One script, report.js, adds sorting and filters where the reader
+allows scripts; the page's policy allows this one, by its hash, and no other.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-import numpy as np
 import pandas as pd
 
-from softmax_bottleneck import artefacts, cells, claims, consistency, figures, judging, records, statistics, tables
+from softmax_bottleneck import artefacts, cells, claims, consistency, figures, heads, records, tables, verdict
 from softmax_bottleneck.cells import Measured, Table, label
-from softmax_bottleneck.config import Run, Study
+from softmax_bottleneck.config import Experiment, Study
 from softmax_bottleneck.figures import Figure
 from softmax_bottleneck.records import Records
 
 PIXELS_PER_POINT = 4 / 3
 PAPER = "parthiban2021"  # the source whose conclusions are judged
 GAPS_SHOWN = 8  # the rest folds away
+PLAIN = " !$()*+,-./:;=?@[]^_`{|}~"  # need no escape in a data address, nor in an attribute
 # Chapters in the order of the page: the source of an experiment -> title and what it is.
 SOURCES: Mapping[str, tuple[str, str]] = {
-    "known-truth": (
-        "A language whose truth is known",
-        "Models trained on text sampled from an exactly known law, so that the best possible perplexity and the true "
-        "rank of the log-probability matrix are facts to compare with.",
-    ),
     "parthiban2021": (
         "Parthiban, Mao and Inkpen 2021",
         "On the Softmax Bottleneck of Recurrent Language Models, AAAI 2021, with its supplementary material (SM).",
@@ -47,6 +45,11 @@ SOURCES: Mapping[str, tuple[str, str]] = {
     ),
     "merity2017": ("Merity 2017", "The rank demonstration of untrained output layers."),
     "benka2021": ("Benka 2021", "Mixture of softmaxes on a Transformer language model."),
+    "known-truth": (
+        "A language whose truth is known",
+        "Models trained on text sampled from an exactly known law, so that the best possible perplexity and the true "
+        "rank of the log-probability matrix are facts to compare with.",
+    ),
 }
 
 
@@ -64,12 +67,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Chapter:
-    """The experiments of one source."""
+    """The experiments of one source; `absent` are those this study cannot show, by the reason why."""
 
     id: str
     title: str
     about: str
     entries: tuple[Entry, ...]
+    absent: Mapping[str, tuple[Experiment, ...]]
 
 
 # --- page -----------------------------------------------------------------------------------------------------------
@@ -87,8 +91,9 @@ def page(study: Study, found: Records) -> str:
     return template.render(
         study={"name": study.name, "title": study.title, "description": study.description},
         counts=found.counts(),
-        summary=summary(found),
-        verdict=verdict(study, found, entries),
+        in_short=verdict.in_short(study, found, entries),
+        summary=verdict.summary(found),
+        verdict=verdict.of_corpora(study, found),
         claims=claims.CLAIMS,
         ledger=ledger(study, entries),
         claims_csv=data_address("text/csv", claims.to_csv(entries)),
@@ -96,150 +101,60 @@ def page(study: Study, found: Records) -> str:
         gaps=gaps(study, found),
         gaps_shown=GAPS_SHOWN,
         chapters=chapters(study, found),
-        run_groups=run_groups(study, found),
+        heads=heads_of(study),
+        run_tables=run_tables(study, found),
         runs_csv=data_address("text/csv", records.to_csv(found.wide(), digits=10)),
         facts=[*_corpora(study), *_facts(found)],
         provenance=provenance_of(study, found),
+        script_hash=script_hash(),
     )
 
 
 def data_address(kind: str, text: str) -> str:
-    """Text as a `data:` address that a link or an image can carry."""
-    return f"data:{kind};base64,{base64.b64encode(text.encode('utf-8')).decode('ascii')}"
+    """Text as a `data:` address that a link or an image can carry: percent signs, since base64 takes a fifth more."""
+    return f"data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}"
+
+
+def script_hash() -> str:
+    """The page's one script, as its Content-Security-Policy names it."""
+    script = tables.environment().get_template("report.js").render()
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}"
+
+
+def heads_of(study: Study) -> dict[str, str]:
+    """Model -> name of its head, in the study's order."""
+    known = heads.declarations()
+    return {run.model: known[run.head.name].label for run in study.runs}
 
 
 def chapters(study: Study, found: Records) -> list[Chapter]:
-    """The study's tables and figures by source, chapters in the order of SOURCES."""
-    by_source: dict[str, list[Entry]] = {}
+    """The study's tables and figures by source, chapters in the order of SOURCES; without those that would be empty."""
+    shown: dict[str, list[Entry]] = {}
+    absent: dict[str, dict[str, tuple[Experiment, ...]]] = {}
     for experiment in study.experiments:
-        build_one = _table_entry if experiment.kind == "table" else _figure_entry
-        item = tables.build if experiment.kind == "table" else figures.build
-        by_source.setdefault(experiment.source, []).append(build_one(item(study, experiment, found)))
-    order = [source for source in SOURCES if source in by_source] + [s for s in by_source if s not in SOURCES]
-    return [Chapter(f"chapter-{s}", *SOURCES.get(s, (s, "")), tuple(by_source[s])) for s in order]
+        if experiment.is_void:
+            reasons = absent.setdefault(experiment.source, {})
+            reasons[experiment.needs] = (*reasons.get(experiment.needs, ()), experiment)
+        elif experiment.kind == "table":
+            shown.setdefault(experiment.source, []).append(_table_entry(tables.build(study, experiment, found)))
+        else:
+            shown.setdefault(experiment.source, []).append(_figure_entry(figures.build(study, experiment, found)))
+    order = [source for source in SOURCES if source in shown] + [s for s in shown if s not in SOURCES]
+    return [Chapter(f"chapter-{s}", *SOURCES.get(s, (s, "")), tuple(shown[s]), absent.get(s, {})) for s in order]
 
 
-def _table_entry(table: Any) -> Entry:
+def _table_entry(table: Table) -> Entry:
     return Entry("table", table, data_address("text/csv", table.csv))
 
 
-def _figure_entry(figure: Any) -> Entry:
+def _figure_entry(figure: Figure) -> Entry:
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', figure.svg)
     width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
     csv, image = data_address("text/csv", figure.csv), data_address("image/svg+xml", figure.svg)
     return Entry("figure", figure, csv, image, width, height)
 
 
-# --- what came out --------------------------------------------------------------------------------------------------
-def summary(found: Records) -> str:
-    """How much of the study is there, in one sentence."""
-    counts = found.counts()
-    if not counts["planned"]:
-        return "This study plans no training run."
-    if found.rows[found.rows["run_id"] != ""].empty:
-        return f"No run has finished yet; {counts['planned']} are planned. The published numbers below stand alone."
-    return f"{counts['ok']} of {counts['planned']} planned training runs finished and were measured."
-
-
-def verdict(study: Study, found: Records, entries: Sequence[claims.Entry] = ()) -> list[tuple[str, list[str]]]:
-    """For every corpus with results a few sentences computed from the records; they claim nothing else."""
-    sections = []
-    for name, dataset in study.datasets.items():
-        scores = _scores(study, found, name)
-        if scores:
-            words = [_perplexity_words(study, found, name, scores), _rank_words(study, found, name)]
-            words += [_truth_words(study, found, name, scores)] if dataset.kind == "language" else []
-            words += [_correlation_words(found, name), _claim_words([e for e in entries if e.dataset == name])]
-            sections.append((dataset.title, [sentence for sentence in words if sentence]))
-    return sections
-
-
-def _scores(study: Study, found: Records, dataset: str, metric: str = "test_ppl") -> dict[str, Measured]:
-    """Mean of a metric for every model that has it, in the study's order."""
-    means = {model: cells.mean_of(found.values(dataset, model, metric).values()) for model in study.labels}
-    return {model: mean for model, mean in means.items() if mean is not None}
-
-
-def _baseline(study: Study, dataset: str) -> Run | None:
-    """A run of the plain softmax on a dataset: what other heads are compared with."""
-    return next((run for run in study.needed if run.dataset == dataset and run.head.name == "softmax"), None)
-
-
-def _spread(score: Measured, digits: int = 2) -> str:
-    spread = "" if score.sd is None else f" ± {score.sd:.{digits}f}"
-    return f"{score.mean:.{digits}f}{spread} (n {score.n})"
-
-
-def _perplexity_words(study: Study, found: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
-    best = min(scores, key=lambda model: scores[model].mean)
-    words = f"{label(study, best)} has the lowest test perplexity, {_spread(scores[best])}"
-    baseline = _baseline(study, dataset)
-    if baseline is None or baseline.model not in scores or baseline.model == best:
-        return f"{words}."
-    reference = baseline.model
-    samples = [found.values(dataset, model, "test_ppl").values() for model in (best, reference)]
-    test = statistics.student_t(*samples)
-    p = f"p {test.reason}" if test.p is None else f"Student's p = {statistics.format_p(test.p)}"
-    return f"{words}; {label(study, reference)} has {_spread(scores[reference])} ({p})."
-
-
-def _rank_words(study: Study, found: Records, dataset: str) -> str:
-    ranks = _scores(study, found, dataset, "rank_press")
-    if not ranks:
-        return ""
-    low, high = (choose(ranks, key=lambda model: ranks[model].mean) for choose in (min, max))
-    ends = [f"{ranks[model].mean:.0f} ({label(study, model)})" for model in (low, high)]
-    words = f"Mean Press rank runs from {ends[0]} to {ends[1]}"
-    baseline = _baseline(study, dataset)
-    if baseline is None or baseline.model not in ranks:
-        return f"{words}."
-    limit = baseline.body.embedding_size + 2
-    largest = max(found.values(dataset, baseline.model, "rank_press").values())
-    holds = "stays within" if largest <= limit else "is above"
-    return f"{words}; {label(study, baseline.model)}, {largest:.0f} at most, {holds} its limit of d + 2 = {limit}."
-
-
-def _truth_words(study: Study, found: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
-    bound, rank = (cells.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
-    if bound is None:
-        return ""
-    best = min(scores.values(), key=lambda score: score.mean)
-    words = f"No model can do better than {bound:.2f} on this text; the best is {best.mean / bound - 1:.0%} above it."
-    ranks = _scores(study, found, dataset, "rank_press")
-    if rank is None or not ranks:
-        return words
-    over = [label(study, model) for model, score in ranks.items() if score.mean >= rank]
-    names = ", ".join(over) if over else "no model"
-    return f"{words} The law's log-probabilities have rank {rank:.0f}; {names} reach{'' if len(over) > 1 else 'es'} it."
-
-
-def _correlation_words(found: Records, dataset: str) -> str:
-    """Pearson's r of perplexity and rank over runs (Parthiban et al. 2021, Figure 2)."""
-    chosen = found.rows[(found.rows["dataset"] == dataset) & found.rows["metric"].isin(["test_ppl", "rank_press"])]
-    pairs = chosen.pivot_table(index=["model", "seed"], columns="metric", values="value").dropna()
-    poor = [(model, seed) for place, model, seed in found.unlearned if place == dataset]
-    pairs = pairs.drop(index=poor, errors="ignore")
-    if len(pairs.columns) < 2:
-        return ""
-    result = statistics.pearson(pairs["test_ppl"], pairs["rank_press"], np.random.default_rng(0))
-    if result.r is None:
-        return ""
-    words = f"Over {result.n} runs the rank and the test perplexity correlate with r = {result.r:+.2f}."
-    left_out = f" Left out: {len(poor)} that learned only how frequent words are." if poor else ""
-    return words.replace("-", "−") + left_out
-
-
-def _claim_words(entries: Sequence[claims.Entry]) -> str:
-    """How many of the paper's conclusions came out, and which did not."""
-    if not entries:
-        return ""
-    numbers = claims.counts(entries)
-    parts = ", ".join(f"{number} {name}" for name, number in numbers.items())
-    against = [e.claim.statement for e in entries if e.judgement.verdict == judging.NOT_REPRODUCED]
-    named = f" Not reproduced: {' '.join(against)}" if against else ""
-    return f"Of the paper’s {len(entries)} conclusions here: {parts}.{named}"
-
-
+# --- claims and gaps -------------------------------------------------------------------------------------------------
 def ledger(study: Study, entries: Sequence[claims.Entry]) -> list[dict[str, Any]]:
     """The claims by corpus, ready to print."""
     parts = []
@@ -265,15 +180,25 @@ def gaps(study: Study, found: Records) -> list[str]:
 
 
 # --- runs and provenance --------------------------------------------------------------------------------------------
-def run_groups(study: Study, found: Records) -> list[dict[str, Any]]:
-    """Planned runs by corpus and model, ready to print."""
-    groups = []
-    for (dataset, model), states in records.groups(found.states, "dataset", "model"):
-        values = {m: found.values(dataset, model, m) for m in ("test_ppl", "rank_press")}
-        runs = [_printed(row, values) for row in states.to_dict("records")]
-        names = {"model": label(study, model), "dataset": study.datasets[dataset].title}
-        groups.append({"id": f"{dataset}-{model}", "runs": runs, **names})
-    return groups
+def run_tables(study: Study, found: Records) -> list[dict[str, Any]]:
+    """Planned runs by corpus and model, ready to print; what is not complete comes first."""
+    parts = []
+    for (dataset,), states in records.groups(found.states, "dataset"):
+        groups = [_run_group(study, found, group) for _, group in records.groups(states, "model")]
+        groups.sort(key=lambda group: group["complete"])  # stable: otherwise as planned
+        runs = states.drop_duplicates("path")
+        facts = {"complete": int((runs["state"] == "ok").sum()), "planned": len(runs)}
+        parts.append({"title": study.datasets[dataset].title, "groups": groups, **facts})
+    return parts
+
+
+def _run_group(study: Study, found: Records, states: pd.DataFrame) -> dict[str, Any]:
+    dataset, model = states["dataset"].iloc[0], states["model"].iloc[0]
+    values = {m: found.values(dataset, model, m) for m in ("test_ppl", "rank_press")}
+    rows = sorted(states.to_dict("records"), key=lambda row: bool(row["state"] == "ok"))
+    runs = [_printed(row, values) for row in rows]
+    complete = all(run["state"] == "ok" for run in runs)
+    return {"id": f"{dataset}-{model}", "model": label(study, model), "key": model, "runs": runs, "complete": complete}
 
 
 def _printed(row: Mapping[Any, Any], values: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
@@ -281,11 +206,13 @@ def _printed(row: Mapping[Any, Any], values: Mapping[str, Mapping[int, float]]) 
         return "" if pd.isna(row[key]) else f"{row[key]:.0f}"
 
     ppl, rank = (values[metric].get(row["seed"]) for metric in ("test_ppl", "rank_press"))
+    known = not pd.isna(row["wall_s"])
     return {
-        **{key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id")},
-        **{key: text(key) for key in ("best_epoch", "switch_epoch")},
+        **{key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")},
+        **{key: text(key) for key in ("best_epoch", "switch_epoch", "interruptions")},
         "epochs": f"{text('epochs') or 0} of {row['planned_epochs']}",
-        "wall": "" if pd.isna(row["wall_s"]) else duration(row["wall_s"]),
+        "wall": duration(row["wall_s"]) if known else "",
+        "wall_s": f"{row['wall_s']:.1f}" if known else "",
         "test_ppl": "" if ppl is None else f"{ppl:.2f}",
         "rank_press": "" if rank is None else f"{rank:.0f}",
     }
@@ -326,7 +253,7 @@ def _corpora(study: Study) -> list[tuple[str, str]]:
         path = artefacts.tokens_folder(name) / "corpus.json"
         if artefacts.is_sound(path):
             facts = artefacts.read_json(path)
-            counts = ", ".join(f"{split} {number:,}" for split, number in facts["tokens"].items())
+            counts = ", ".join(f"{split} {facts['tokens'][split]:,}" for split in ("train", "valid", "test"))
             words = f"{counts} tokens; {facts['vocabulary_size']:,} words; sha256 {facts['token_sha256'][:16]}"
             lines.append((dataset.title, ". ".join([words, *facts.get("doubts", [])])))
     return lines
@@ -347,8 +274,17 @@ def _facts(found: Records) -> list[tuple[str, str]]:
         ("Hardware", distinct(sorted(set(found.states["hardware"])))),
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
     ]
-    hours = pd.to_numeric(found.states["wall_s"]).sum() / 3600
-    return [*facts, ("Training time", f"{hours:.2f} hours in all")]
+    return [*facts, ("Training time", _hours(found))]
+
+
+def _hours(found: Records) -> str:
+    """`16.2 h in 48 runs: 12.0 h on A100, 4.2 h on H200`; a run under two labels counts once."""
+    trained = found.states.drop_duplicates("path").dropna(subset=["wall_s"])
+    if trained.empty:
+        return "no run has finished"
+    by_kind = trained.groupby("hardware", sort=True)["wall_s"].sum()
+    kinds = ", ".join(f"{duration(seconds)} on {kind or 'unknown hardware'}" for kind, seconds in by_kind.items())
+    return f"{duration(trained['wall_s'].sum())} in {len(trained)} runs: {kinds}"
 
 
 # --- terminal -------------------------------------------------------------------------------------------------------

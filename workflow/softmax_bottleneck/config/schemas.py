@@ -125,7 +125,8 @@ def _allowed(error: jsonschema.ValidationError) -> str:
     }
     value = error.validator_value
     shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-    return words.get(str(error.validator), error.message).format(shown)
+    known = words.get(str(error.validator))
+    return known.format(shown) if known else error.message
 
 
 def did_you_mean(word: str, allowed: Iterator[str] | list[str]) -> str:
