@@ -30,7 +30,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
-RUNS = {"demo": 48, "ptb-cpu-quick": 14, "ptb-cpu": 54, "gpu-day": 93, "paper": 301}
+RUNS = {"demo": 49, "ptb-cpu-quick": 14, "ptb-cpu": 55, "gpu-day": 93, "paper": 301}
 
 
 @pytest.mark.parametrize(("study", "runs"), RUNS.items())
