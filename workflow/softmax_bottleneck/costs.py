@@ -40,9 +40,10 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
     rows = components if run.head.name != "moc" else 1
     decoder = 2 * run.body.embedding_size * vocabulary_size * rows
     others = 2 * max(0, parameters - run.body.embedding_size * vocabulary_size)
-    per_epoch = (BACKWARD * tokens["train"] + tokens["valid"]) * (decoder + others)
+    epoch = tokens["train"] / run.schedule.pieces
+    per_epoch = (BACKWARD * epoch + tokens["valid"]) * (decoder + others)
     flops = float(run.schedule.epochs) * per_epoch
-    updates = run.schedule.epochs * tokens["train"] / (run.schedule.batch_size * run.schedule.bptt)
+    updates = run.schedule.epochs * epoch / (run.schedule.batch_size * run.schedule.bptt)
     hours = {kind: (flops / rate + updates * STEP_OVERHEAD_S[kind]) / 3600 for kind, rate in RATES.items()}
     weights_gb = 4e-9 * parameters
     hidden_gb = 4e-9 * tokens["test"] * run.body.context_size

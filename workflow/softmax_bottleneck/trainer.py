@@ -202,7 +202,8 @@ class Trainer:
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device) -> None:
         self.run, self.schedule, self.device = run, run.schedule, device
-        self.train_LB = _stream(corpus.train, run.schedule.batch_size, device)
+        pieces = np.array_split(corpus.train, run.schedule.pieces)
+        self.pieces = [_stream(piece, run.schedule.batch_size, device) for piece in pieces]
         self.valid_LB = _stream(corpus.valid, run.schedule.eval_batch_size, device)
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
@@ -216,6 +217,11 @@ class Trainer:
         self.best: Best | None = None
         self.switch_epoch: int | None = None
         self._begin_epoch()
+
+    @property
+    def train_LB(self) -> Tensor:
+        """The training text of the epoch in progress: all of it, or one of its pieces after the other."""
+        return self.pieces[(self.place.epoch - 1) % len(self.pieces)]
 
     def _optimiser(self, kind: type[optim.SGD]) -> optim.SGD:
         return kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)

@@ -70,6 +70,7 @@ class Schedule:
     plateau_factor: float = 1.75
     tested_weights: str = "best"
     loss_divisor: str = "length"
+    pieces: int = 1
 
 
 @dataclass(frozen=True)
