@@ -50,6 +50,11 @@ class Published:
         """Value and standard deviation as printed."""
         return f"{self.value} ± {self.sd}" if self.sd else self.value
 
+    @property
+    def typeset(self) -> str:
+        """The text, with true minus signs where it is a number."""
+        return self.text if self.number is None else self.text.replace("-", "−")
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -71,6 +76,7 @@ class Cell:
         note: further words below the number.
         words: what is shown instead of a number.
         runs: `<dataset>/<model>` whose runs are in the cell; empty when it comes from no run.
+        seeds: the values of single runs behind the mean, by seed.
         wanted: whether a measured value belongs here (False: a published quotation only).
     """
 
@@ -83,6 +89,7 @@ class Cell:
     gap: str = ""
     note: str = ""
     runs: str = ""
+    seeds: Mapping[int, float] = field(default_factory=dict)
     wanted: bool = True
     words: str = ""
 
@@ -364,6 +371,8 @@ class Source:
         planned, have = self.planned(dataset, model), set(have)
         if not planned:
             return "not in this study"
+        if have.issuperset(planned):
+            return ""
         states = dict(zip(*(self.records.planned(dataset, model)[key] for key in ("seed", "state")), strict=True))
         absent: dict[str, list[int]] = {}
         for seed in planned:
@@ -415,8 +424,8 @@ def _mean_cell(source: Source, base: Cell, dataset: str, model: str, metric: str
     values = source.values(dataset, model, metric, condition)
     if metric in FIXED and len(set(values.values())) == 1:
         return replace(base, measured=Measured(next(iter(values.values()))))
-    planned = len(source.planned(dataset, model))
-    return replace(base, measured=mean_of(values.values()), planned=planned, gap=source.gap(dataset, model, values))
+    planned, gap = len(source.planned(dataset, model)), source.gap(dataset, model, values)
+    return replace(base, measured=mean_of(values.values()), planned=planned, gap=gap, seeds=values)
 
 
 def _test_cell(source: Source, base: Cell, dataset: str, model: str, metric: str) -> Cell:

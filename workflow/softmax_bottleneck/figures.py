@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from softmax_bottleneck import artefacts, cells, paper_figures, records, statistics, tables
+from softmax_bottleneck import artefacts, cells, fit_figures, paper_figures, records, statistics, tables
 from softmax_bottleneck.cells import Source
 from softmax_bottleneck.config import Experiment, Run, Study, did_you_mean
 from softmax_bottleneck.errors import DataError, UserError
@@ -46,8 +46,10 @@ from softmax_bottleneck.plots import (
 from softmax_bottleneck.records import Records
 
 DIGITS = 8  # significant ones in the data beside a figure
+SQUARE = 0.42  # inches of a square of a heat map
 POINTS = 150  # of a curve that is drawn thinned
 EPOCHS = 150  # of a learning curve; longer ones are drawn with every second, third... epoch
+CURVE_DOTS = 6000  # of all learning curves of a corpus; with hundreds of runs each is drawn with fewer
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,7 @@ def learning_curves(source: Source) -> Drawing:
             _draw_epochs(source, panel, frame)
             panel.set(title=corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
     data = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=EPOCH_COLUMNS)
+    data = data.drop(columns="run")
     draw_legend(canvas, source.study, in_order(source, data), lines=True)
     return Drawing(canvas, data, _epochs_alt(source, data), count_note(source, drawn(data)))
 
@@ -229,7 +232,7 @@ def _epochs(source: Source, dataset: str) -> pd.DataFrame:
 
 def _kept_epochs(frame: pd.DataFrame) -> pd.Series[bool]:
     """Epochs of long curves that are drawn: every k-th, the last ones of every run, and those around its switch."""
-    step = max(1, math.ceil(frame["epoch"].max() / EPOCHS)) if len(frame) else 1
+    step = max(1, math.ceil(frame["epoch"].max() / EPOCHS), math.ceil(len(frame) / CURVE_DOTS)) if len(frame) else 1
     runs = frame.groupby("run")
     switched = (frame["phase"] != runs["phase"].shift()) | (frame["phase"] != runs["phase"].shift(-1))
     return (frame["epoch"] % step == 0) | switched
@@ -258,7 +261,7 @@ def _epochs_alt(source: Source, data: pd.DataFrame) -> str:
         return "No epoch has finished yet."
     words = []
     for (dataset, model), own in records.groups(data, "dataset", "model"):
-        best = own.groupby("run")["valid_ppl"].min().mean()
+        best = own.groupby("seed")["valid_ppl"].min().mean()
         words.append(f"{short_name(source.study, model)} on {corpus_title(source, dataset)} {best:.1f}")
     return "Falling curves of validation perplexity; mean of the runs' best: " + "; ".join(words) + "."
 
@@ -412,7 +415,8 @@ def wins(source: Source) -> Drawing:
     parts = tables.wins(source)
     columns = 2 if any(row.has_published for part in parts for row in part.rows) else 1
     bare = not any(cell.measured or cell.published for part in parts for row in part.rows for cell in row.cells)
-    canvas, axes = panels(len(parts), columns, 4.7, 0.5 if bare else 0.44 * len(source.experiment.models) + 2.1)
+    side = SQUARE * len(source.experiment.models)
+    canvas, axes = panels(len(parts), columns, max(3.4, side + 1.5), 0.5 if bare else side + 1.1)
     rows: list[tuple[object, ...]] = []
     for pair, part in zip(axes, parts, strict=True):
         measured = [[cell.measured.mean if cell.measured else math.nan for cell in row.cells] for row in part.rows]
@@ -450,7 +454,7 @@ def _heat(source: Source, axes: Axes, values: NDArray[np.float64], title: str) -
     axes.grid(visible=False)
     axes.set(title=title, xlabel="over", ylabel="")
     axes.tick_params(length=0, labelcolor=LIGHT.ink)
-    axes.tick_params(axis="x", rotation=40)
+    axes.set_xticks(axes.get_xticks(), names, rotation=40, ha="right", rotation_mode="anchor")
     axes.tick_params(axis="y", rotation=0)
 
 
@@ -499,7 +503,7 @@ def _void(words: str) -> Drawing:
 
 def views() -> Mapping[str, Callable[[Source], Drawing]]:
     """All views of figures by name."""
-    return {**VIEWS, **paper_figures.VIEWS}
+    return {**VIEWS, **paper_figures.VIEWS, **fit_figures.VIEWS}
 
 
 def make(study: Study, name: str) -> Path:

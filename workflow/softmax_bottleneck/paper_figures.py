@@ -263,14 +263,21 @@ def _sweep_panel(axes: Axes, frame: pd.DataFrame, metric: str, *, own_axis: bool
     ours, theirs = (frame[frame["origin"] == origin] for origin in ("measured", "published"))
     colour = styles(["mos"])["mos"].colour
     axes.plot(ours["value"], ours[metric], "o-", color=colour, markersize=6, linewidth=1.9, mec=LIGHT.paper)
-    if metric == "rank_press":
-        axes.yaxis.set_major_formatter(FuncFormatter(integer))
+    _rank_ticks(axes, metric)
     if len(theirs):
         other: Any = axes.twinx() if own_axis else axes
         other.plot(theirs["value"], theirs[metric], "x", linestyle=DASHES[1], color=LIGHT.muted, linewidth=1.2)
         if own_axis:
             other.grid(visible=False)
-            other.yaxis.set_major_formatter(FuncFormatter(integer) if metric == "rank_press" else "{x:.1f}")
+            other.set_ylabel("paper, full size", color=LIGHT.muted)
+            other.yaxis.set_major_formatter("{x:.1f}")
+            _rank_ticks(other, metric)
+
+
+def _rank_ticks(axes: Axes, metric: str) -> None:
+    if metric == "rank_press":
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(integer))
 
 
 def _sweep_alt(ours: pd.DataFrame) -> str:

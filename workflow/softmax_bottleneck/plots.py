@@ -157,9 +157,9 @@ def draw_legend(canvas: Canvas, study: Study, models: Sequence[str], *, lines: b
         )
         for model, s in drawn.items()
     ]
-    columns = max(1, int(canvas.get_figwidth() / LEGEND_INCHES))
     if handles:
-        canvas.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns))
+        lines_needed = math.ceil(len(handles) / max(1, int(canvas.get_figwidth() / LEGEND_INCHES)))
+        canvas.legend(handles=handles, loc="outside lower center", ncols=math.ceil(len(handles) / lines_needed))
 
 
 def power(value: float, _position: object = None) -> str:
