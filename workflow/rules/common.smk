@@ -8,8 +8,8 @@ sys.path.insert(0, str(WORKFLOW))
 
 from snakemake.exceptions import WorkflowError
 
-from softmax_bottleneck import artefacts, config as settings, evidence, plan
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck import alone, artefacts, config as settings, evidence, plan
+from softmax_bottleneck.errors import BusyError, UserError
 from softmax_bottleneck.fingerprint import fingerprint
 
 STUDY_FILE = WORKFLOW.parent / "config" / "demo.yaml"
@@ -27,6 +27,13 @@ try:
     STUDY = settings.load_study(STUDY_FILE, OVERRIDES)
 except UserError as error:
     raise WorkflowError(str(error)) from None
+
+if workflow.is_main_process and not alone.looks_on(sys.argv):
+    try:
+        alone.take()
+    except (BusyError, UserError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 # Which study a step belongs to reaches it through the environment: as a parameter of the rule it would make a run that
 # two studies share look changed. What matters of it is in run_ids and in STUDY.digest.
