@@ -40,6 +40,8 @@ if workflow.is_main_process and not alone.looks_on(sys.argv):
 settings.export(STUDY_FILE, OVERRIDES, WORKFLOW)
 RESULTS = artefacts.study_folder(STUDY.name).as_posix()
 RUNS = {run.path: run for run in STUDY.needed}
+JOBS = plan.jobs(STUDY)  # of training, by name: a run each, or several seeds of one model
+JOB_OF = {run.path: job for job, runs in JOBS.items() for run in runs}
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 
 
@@ -47,6 +49,7 @@ wildcard_constraints:
     dataset=NAME,
     experiment=NAME,
     own_model=NAME,
+    job=rf"{NAME}/{NAME}/[0-9]+([+][0-9]+)*-[0-9a-f]{{12}}",
     run=rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}",
 
 
@@ -58,6 +61,28 @@ def run_file(name):
 def files_of_runs(name):
     """One file of every run the study needs."""
     return [artefacts.run_folder(path).joinpath(name).as_posix() for path in RUNS]
+
+
+def trained_by_job():
+    """What a training job declares: the done.json of its run, or, of several runs, that it is through.
+
+    Their done.json lie beside that undeclared: one that is finished stays when another fails. The declared file goes as
+    soon as it was used; what counts afterwards are the done.json.
+    """
+    if STUDY.replicas_per_job == 1:
+        return artefacts.run_folder("{job}").joinpath("done.json").as_posix()
+    return temp(artefacts.job_file("{job}").as_posix())
+
+
+def trained(run):
+    """What says that a run is trained (or finetuned)."""
+    done = artefacts.run_folder(run).joinpath("done.json")
+    alone = STUDY.replicas_per_job == 1 or run not in JOB_OF
+    return done.as_posix() if alone or done.exists() else artefacts.job_file(JOB_OF[run]).as_posix()
+
+
+def trained_run(wildcards):
+    return trained(wildcards.run)
 
 
 def ranks_along_training():
@@ -95,9 +120,12 @@ def tokens_until(name):
     return inputs
 
 
-def check_until_done(wildcards):
-    """Every configured run is built once, without memory, before the first is trained; a finished run needs nothing."""
-    return [f"{RESULTS}/check.json"] if tokens_until("done.json")(wildcards) else []
+def needed_by_job(wildcards):
+    """Tokens, and that every configured run was built once, without memory; nothing when all runs are finished."""
+    runs = JOBS[wildcards.job]
+    if all(artefacts.run_folder(run.path).joinpath("done.json").exists() for run in runs):
+        return []
+    return [tokens_of(runs[0].dataset), f"{RESULTS}/check.json"]
 
 
 def benchmarks_of(wildcards):

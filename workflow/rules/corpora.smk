@@ -1,3 +1,4 @@
+# On a cluster, compute nodes often have no way out: what is fetched is fetched where Snakemake runs (localrule).
 # Corpora: fetched or copied from the mirror by hash, or sampled from the known-truth language; then tokenised and checked.
 
 
@@ -6,6 +7,7 @@ rule download:
         artefacts.corpus_folder("{dataset}").joinpath("files.json").as_posix(),
     log:
         "results/logs/download/{dataset}.log",
+    localrule: True
     conda:
         "../../envs/environment.yaml"
     params:

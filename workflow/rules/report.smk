@@ -17,7 +17,7 @@ rule synthetic:
 
 rule collect:
     input:
-        files_of_runs("done.json"),
+        list(dict.fromkeys(trained(run) for run in RUNS)),
         files_of_runs("measure.json"),
         files_of_runs("topk.json"),
         files_of_runs("rank.json"),
@@ -29,6 +29,7 @@ rule collect:
         f"{RESULTS}/records.parquet",
     log:
         f"results/logs/collect/{STUDY.name}.log",
+    localrule: True
     conda:
         "../../envs/environment.yaml"
     params:
@@ -55,6 +56,7 @@ rule table:
         ),
     log:
         f"results/logs/table/{STUDY.name}-{{experiment}}.log",
+    localrule: True
     conda:
         "../../envs/environment.yaml"
     params:
@@ -84,6 +86,7 @@ rule figure:
         ),
     log:
         f"results/logs/figure/{STUDY.name}-{{experiment}}.log",
+    localrule: True
     conda:
         "../../envs/environment.yaml"
     params:
@@ -109,6 +112,7 @@ rule claims:
         ),
     log:
         f"results/logs/claims/{STUDY.name}.log",
+    localrule: True
     conda:
         "../../envs/environment.yaml"
     params:
@@ -133,6 +137,7 @@ rule verify:
         f"{RESULTS}/verify.json",
     log:
         f"results/logs/verify/{STUDY.name}.log",
+    localrule: True
     conda:
         "../../envs/environment.yaml"
     params:

@@ -1,6 +1,7 @@
 # One path per run: train -> measure -> spectrum, word similarity, ranks along training. Declared outputs are small;
 # weights, resume state and the epoch log lie beside done.json undeclared, because Snakemake deletes declared outputs of
 # interrupted jobs.
+# Time, memory and places in a queue are the profile's (workflow/profiles/slurm).
 
 
 rule check:
@@ -18,28 +19,25 @@ rule check:
 
 rule train:
     input:
-        tokens=tokens_until("done.json"),
-        check=check_until_done,
+        needed_by_job,
     output:
-        run_file("done.json"),
+        trained_by_job(),
     log:
-        "results/logs/train/{run}.log",
+        "results/logs/train/{job}.log",
     benchmark:
-        "results/benchmarks/train/{run}.jsonl"
+        "results/benchmarks/train/{job}.jsonl"
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: RUNS[wildcards.run].threads
+    threads: lambda wildcards: sum(run.threads for run in JOBS[wildcards.job])
     resources:
         gpu=1,
-        mem_mb=lambda wildcards, attempt: min(8000 * attempt, 64000),
-        runtime=lambda wildcards, attempt: min(1440 * attempt, 2880),
     shell:
-        "python -m softmax_bottleneck train --diverged-ok --run {wildcards.run:q} --log {log:q}"
+        "python -m softmax_bottleneck train --diverged-ok --run {wildcards.job:q} --log {log:q}"
 
 
 rule measure:
     input:
-        done=run_file("done.json"),
+        done=trained_run,
         tokens=tokens_until("measure.json"),
     output:
         run_file("measure.json"),
@@ -79,7 +77,7 @@ rule spectrum:
 
 rule trajectory:
     input:
-        done=run_file("done.json"),
+        done=trained_run,
         tokens=tokens_until("epochs_rank.json"),
     output:
         run_file("epochs_rank.json"),
@@ -99,7 +97,7 @@ rule trajectory:
 
 rule wordsim:
     input:
-        run_file("done.json"),
+        trained_run,
         benchmarks_of,
     output:
         run_file("wordsim.json"),

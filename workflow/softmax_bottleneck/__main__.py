@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import errno
 import json
 import sys
@@ -81,19 +82,32 @@ def _speaker(log: Path | None) -> steps.Say:
 
 
 def _study(given: argparse.Namespace) -> config.Study:
+    return config.load_study(*_asked_for(given))
+
+
+def _asked_for(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+    """The study's file, and the keys that hold instead of the file's."""
     file, overrides = (given.study, {}) if given.study else config.study_from_environment()
     for pair in given.set:
         key, separator, value = pair.partition("=")
         if not separator:
             raise UserError(f"--set {pair}: expected key=value")
         overrides[key] = yaml.safe_load(value)
-    return config.load_study(file, overrides)
+    return file, overrides
 
 
 # --- sub-commands ---------------------------------------------------------------------------------------------------
 def _plan(given: argparse.Namespace, say: steps.Say) -> None:
     study = _study(given)
     print(json.dumps(plan.facts(study), indent=1) if given.json else plan.text(study))
+
+
+def _doctor(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import doctor
+
+    findings = doctor.examine(*_asked_for(given))
+    print(doctor.as_json(findings) if given.json else doctor.text(findings))
+    doctor.verdict(findings)
 
 
 def _collect(given: argparse.Namespace, say: steps.Say) -> None:
@@ -177,9 +191,30 @@ def _crate(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _train(given: argparse.Namespace, say: steps.Say) -> None:
-    done = steps.train(_study(given), given.run, say, given.restart)
-    if done["status"] == "diverged" and not given.diverged_ok:
-        raise DivergedResultError(f"{given.run}: diverged: {done['reason']}; recorded, and not to be tried again")
+    study = _study(given)
+    study = dataclasses.replace(
+        study, max_wall=given.max_wall or study.max_wall, time_margin=given.time_margin or study.time_margin
+    )
+    runs = plan.jobs(study).get(given.run, ())
+    if len(runs) > 1:
+        from softmax_bottleneck import replicas
+
+        replicas.train_together(_same_call(given), [run.path for run in runs])
+    else:
+        done = steps.train(study, given.run, say, given.restart)
+        if done["status"] == "diverged" and not given.diverged_ok:
+            raise DivergedResultError(f"{given.run}: diverged: {done['reason']}; recorded, and not to be tried again")
+    if study.replicas_per_job > 1 and runs:
+        steps.record_job(given.run, runs)
+
+
+def _same_call(given: argparse.Namespace) -> list[str]:
+    """The command line of `train` without its run."""
+    words = [sys.executable, "-m", "softmax_bottleneck", "train"]
+    words += [f"--{name.replace('_', '-')}" for name in ("restart", "diverged_ok") if getattr(given, name)]
+    valued = {name: getattr(given, name) for name in ("study", "log", "max_wall", "time_margin")}
+    words += [word for name, value in valued.items() if value for word in (f"--{name.replace('_', '-')}", str(value))]
+    return words + (["--set", *given.set] if given.set else [])
 
 
 Add = Callable[[argparse.ArgumentParser], None]
@@ -206,6 +241,9 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     _add_run(command)
     command.add_argument("--restart", action="store_true", help="start over although no sound checkpoint is left")
     command.add_argument("--diverged-ok", action="store_true", help="exit 0, not 10, for a run that diverged")
+    add = command.add_argument
+    add("--max-wall", metavar="TIME", help="save and stop with exit code 75 after so long: 90s, 30m, 4h, 1.5d")
+    add("--time-margin", metavar="TIME", help="how long before the end of its SLURM job to do that (default: 3m)")
 
 
 def _add_evidence(command: argparse.ArgumentParser) -> None:
@@ -216,6 +254,11 @@ def _add_evidence(command: argparse.ArgumentParser) -> None:
 def _add_plan(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--json", action="store_true", help="for programs: runs, parameters, costs")
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--json", action="store_true", help="for programs: a list of {check, state, found, advice}")
 
 
 def _add_experiment(command: argparse.ArgumentParser) -> None:
@@ -261,6 +304,7 @@ def _add_rank(command: argparse.ArgumentParser) -> None:
 Call = Callable[[argparse.Namespace, steps.Say], None]
 COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "plan": ("print each experiment with the runs it needs, how many are done, hours and disk", _add_plan, _plan),
+    "doctor": ("whether a study can be run here: data, disk, GPU, packages, time limits, SLURM", _add_doctor, _doctor),
     "check": ("build every model without memory: refuse bad options, count parameters", _add_study,
               lambda given, say: steps.check(_study(given), say)),
     "download": ("bring a dataset's files, checked by hash; sample the known-truth language", _add_dataset,

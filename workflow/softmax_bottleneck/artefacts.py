@@ -51,6 +51,11 @@ def run_folder(run_path: str) -> Path:
     return RESULTS / "runs" / run_path
 
 
+def job_file(job: str) -> Path:
+    """What says that a job of several runs is through; the runs' own done.json say what came out."""
+    return RESULTS / "jobs" / f"{job}.json"
+
+
 def study_folder(study: str) -> Path:
     """Everything made for one study from its runs: records, tables, figures, the report."""
     return RESULTS / study

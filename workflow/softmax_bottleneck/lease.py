@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import platform
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from softmax_bottleneck.errors import BusyError
 from softmax_bottleneck.processes import Process, batch_job, batch_job_lives, myself, realm
 
 NAME = "lease.json"
+LOOK_EVERY_S = 5.0  # for the end of the owner that is waited for
 STALE_AFTER_S = 900.0  # without a sign of life, of an owner whose process and whose batch job cannot be looked up
 
 log = logging.getLogger(__name__)
@@ -30,16 +32,32 @@ log = logging.getLogger(__name__)
 class Lease:
     """Ownership of a folder for the length of a `with` block.
 
+    `wait_s` is how long to wait for another owner to end.
+
     Raises:
         BusyError: on entering when another living process owns the folder; in `check` when the lease was lost.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wait_s: float = 0.0) -> None:
         self.folder = folder
         self.path = folder / NAME
         self.token = uuid.uuid4().hex
+        self.wait_s = wait_s
 
     def __enter__(self) -> Lease:
+        deadline, told = time.monotonic() + self.wait_s, False
+        while True:
+            try:
+                return self._take()
+            except BusyError as busy:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    log.warning("%s; waiting for its end", busy)
+                told = True
+            time.sleep(LOOK_EVERY_S)
+
+    def _take(self) -> Lease:
         self.folder.mkdir(parents=True, exist_ok=True)
         with _folder_lock(self.folder):
             if self.path.exists():

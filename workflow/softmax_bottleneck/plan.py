@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,28 @@ def tracked(study: Study) -> tuple[Run, ...]:
     asking = [experiment for experiment in study.experiments if experiment.options.get("snapshots")]
     paths = {run.path for experiment in asking for run in study.runs_of(experiment)}
     return tuple(run for run in study.needed if run.path in paths)
+
+
+def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
+    """Training jobs by name: so many seeds of one model at a time as the study's `replicas_per_job` says.
+
+    A job of one run has the run's path as its name, another one `<dataset>/<model>/<seed>+<seed>...-<hash>`. Which runs
+    make a job depends on the study alone and not on what is done, so that every process finds the same jobs.
+    """
+    families: dict[tuple[str, str], list[Run]] = {}
+    for run in study.needed:
+        families.setdefault((run.dataset, run.model), []).append(run)
+    size = study.replicas_per_job
+    chunks = [tuple(runs[at : at + size]) for runs in families.values() for at in range(0, len(runs), size)]
+    return {_job_name(chunk): chunk for chunk in chunks}
+
+
+def _job_name(runs: tuple[Run, ...]) -> str:
+    if len(runs) == 1:
+        return runs[0].path
+    seeds = "+".join(str(run.seed) for run in runs)
+    paths = hashlib.sha256(" ".join(run.path for run in runs).encode()).hexdigest()
+    return f"{runs[0].dataset}/{runs[0].model}/{seeds}-{paths[:12]}"
 
 
 def is_done(run: Run) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softmax_bottleneck import artefacts, plan
+from softmax_bottleneck import artefacts, budget, plan
 from softmax_bottleneck.config import Dataset, Run, Study, load_dataset
 from softmax_bottleneck.errors import DataError
 
@@ -120,7 +120,32 @@ def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str,
     tokens = corpus.load(artefacts.tokens_folder(run.dataset))
     show = progress.printer(_Lines(say))
     snapshots = path in {tracked.path for tracked in plan.tracked(study)}
-    return training.train(run, tokens, artefacts.run_folder(path), progress=show, restart=restart, snapshots=snapshots)
+    left = _time_left(study, say)
+    return training.train(
+        run,
+        tokens,
+        artefacts.run_folder(path),
+        progress=show,
+        max_wall_s=left.seconds,
+        wait_s=left.patience_s,
+        restart=restart,
+        snapshots=snapshots,
+    )
+
+
+def _time_left(study: Study, say: Say) -> budget.Budget:
+    """How long this process may go on by the study's and the batch system's limits, said if there are any."""
+    left = budget.budget(study.max_wall, study.time_margin)
+    if left.seconds is not None:
+        say(left.told())
+    return left
+
+
+def record_job(job: str, runs: Sequence[Run]) -> None:
+    """Write down that the runs of a job are through; their done.json must be there and sound (DataError)."""
+    files = {run.path: artefacts.checked(artefacts.run_folder(run.path) / "done.json") for run in runs}
+    hashes = {path: artefacts.sha256_file(file) for path, file in files.items()}
+    artefacts.write_json(artefacts.job_file(job), {"done": hashes})
 
 
 class _Lines(io.StringIO):

@@ -293,6 +293,7 @@ def train(
     *,
     progress: Callable[[Progress], None] | None = None,
     max_wall_s: float | None = None,
+    wait_s: float = 0.0,
     restart: bool = False,
     save_interval_s: float = SAVE_INTERVAL_S,
     snapshots: bool = False,
@@ -308,6 +309,7 @@ def train(
         folder: owned by one process at a time; made when missing.
         progress: called at the end of every epoch and every few seconds within.
         max_wall_s: stop and save after this many seconds.
+        wait_s: longest time to wait for another process that owns the run.
         restart: drop whatever the folder holds and begin anew (recorded in the provenance).
         save_interval_s: longest time between resume states; also saved at the end of an epoch, unless epochs are so
             short that saving would take a noticeable share of the time.
@@ -323,7 +325,7 @@ def train(
     """
     stop = Stop(max_wall_s, workflow=processes.workflow())
     device = choose_device(run.device)
-    with Lease(folder) as lease, signals_to(stop), numerics(run, device):
+    with Lease(folder, wait_s) as lease, signals_to(stop), numerics(run, device):
         for leftover in folder.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         if restart:

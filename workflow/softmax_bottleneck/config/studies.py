@@ -45,6 +45,9 @@ class Study:
     searches: Mapping[str, Search] = field(default_factory=dict)  # grid entries by name
     author_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (dataset, model) -> published seed
     stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)  # (dataset, model) -> what follows training
+    replicas_per_job: int = 1
+    max_wall: str | None = None
+    time_margin: str | None = None
 
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
         """The training runs an experiment needs, one per label, corpus and seed."""
@@ -201,6 +204,9 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         },
         author_seeds={one.key: one.author_seed for one in planned if one.author_seed is not None},
         stages={one.key: one.stages for one in planned},
+        replicas_per_job=values.get("replicas_per_job", 1),
+        max_wall=values.get("max_wall"),
+        time_margin=values.get("time_margin"),
     )
 
 
