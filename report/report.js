@@ -116,7 +116,7 @@
     if (event.type === "focusin") event.target.setAttribute("aria-describedby", "tip");
     const place = seeds.getBoundingClientRect();
     const fits = place.bottom + tip.offsetHeight < innerHeight;
-    tip.style.top = `${fits ? place.bottom : place.top - tip.offsetHeight}px`;
+    tip.style.top = `${scrollY + (fits ? place.bottom : place.top - tip.offsetHeight)}px`;
     tip.style.left = `${Math.max(4, Math.min(place.right - tip.offsetWidth, innerWidth - tip.offsetWidth - 4))}px`;
   };
 
@@ -135,7 +135,7 @@
   filters();
   document.body.append(tip);
   ["pointerover", "focusin"].forEach((kind) => addEventListener(kind, show));
-  ["scroll", "click"].forEach((kind) => addEventListener(kind, hide, { passive: true }));
+  addEventListener("click", hide);
   addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   follow();
 })();

@@ -1,0 +1,174 @@
+"""The report in a real browser: at three widths, light and dark, with and without scripts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from conftest import SCREENSHOTS, Visit
+from playwright.sync_api import Locator, Page
+
+WIDTHS = (400, 900, 1400)
+TABLE = "#parthiban2021-table2"
+RANK = 8  # its column of the Press rank
+CORPORA = ("Penn Treebank", "WikiText-2")
+Opener = Callable[..., Visit]
+
+
+def shoot(page: Page, name: str) -> None:
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+def serious(page: Page) -> list[tuple[str, str]]:
+    """What axe finds of serious or critical impact: rule and element."""
+    found = Axe().run(page).response["violations"]
+    grave = [one for one in found if one["impact"] in {"serious", "critical"}]
+    return [(one["id"], node["html"]) for one in grave for node in one["nodes"]]
+
+
+# --- the page as it opens ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_needs_nothing_complains_of_nothing_and_fits(
+    visit: Opener, report_page: Path, width: int, scheme: str, scripts: bool
+) -> None:
+    seen = visit(report_page, width=width, scheme=scheme, scripts=scripts)
+    page = seen.page
+    shoot(page, f"{width}-{scheme}-{'scripts' if scripts else 'plain'}")
+    assert [url for url in seen.requests if not url.startswith("data:")] == [report_page.as_uri()]
+    assert seen.complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    broken = page.evaluate("[...document.images].filter((one) => !one.complete || !one.naturalWidth).length")
+    assert (page.locator("img").count() > 3, broken) == (True, 0)
+    assert page.locator("button, select, input").count() == 0 or scripts
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
+def test_axe_finds_nothing_serious(visit: Opener, report_page: Path, width: int, scheme: str) -> None:
+    page = visit(report_page, width=width, scheme=scheme).page
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert serious(page) == []
+
+
+def test_it_prints(visit: Opener, report_page: Path) -> None:
+    page = visit(report_page, scripts=False).page
+    SCREENSHOTS.mkdir(exist_ok=True)
+    assert page.pdf(path=SCREENSHOTS / "print.pdf", format="A4")[:4] == b"%PDF"
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible() and page.locator(f"{TABLE} table").first.is_visible()
+
+
+def test_no_other_script_runs(visit: Opener, report_page: Path, tmp_path: Path) -> None:
+    """A script that a broken template would let through is refused by the page's policy."""
+    text = report_page.read_text(encoding="utf-8").replace("</main>", "<script>document.title = 'evil'</script></main>")
+    (tmp_path / "evil.html").write_text(text, encoding="utf-8")
+    seen = visit(tmp_path / "evil.html")
+    assert seen.page.title() != "evil"
+    assert len(seen.complaints) == 1 and "Content Security Policy" in seen.complaints[0]
+    assert seen.page.locator("th button").count() > 50  # while the page's own one works
+
+
+# --- the keyboard -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+def test_the_keyboard_reaches_the_content_and_the_table_of_contents(
+    visit: Opener, report_page: Path, scripts: bool
+) -> None:
+    page = visit(report_page, scripts=scripts).page
+    page.keyboard.press("Tab")
+    skip = page.locator(":focus")
+    assert skip.inner_text() == "Skip to the results" and skip.bounding_box()["x"] >= 0
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.locator("nav a:focus").count():
+            break
+    link = page.locator("nav a:focus")
+    target = link.get_attribute("href")
+    page.keyboard.press("Enter")
+    assert page.url.endswith(target) and page.locator(target).bounding_box()["y"] < 900
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#content")
+
+
+# --- without scripts --------------------------------------------------------------------------------------------------
+def test_seeds_unfold_and_lead_to_their_runs_without_scripts(visit: Opener, report_page: Path) -> None:
+    page = visit(report_page, scripts=False).page
+    seeds = page.locator(f"{TABLE} .seeds").first
+    line = seeds.locator("li").first
+    assert not line.is_visible()
+    seeds.locator("summary").click()
+    assert re.fullmatch(r"seed \d+: [\d.]+", line.inner_text())
+    seeds.locator("a").click()
+    run = page.locator("tbody:target tr").first
+    assert run.get_attribute("id").startswith("run-ptb-softmax") and run.bounding_box()["y"] < 900
+
+
+# --- with scripts -----------------------------------------------------------------------------------------------------
+def column(table: Locator, index: int) -> list[float]:
+    """Measured means of a column of numbers, in the order shown."""
+    cells = table.locator(f".measured td:nth-of-type({index}) .value").all_inner_texts()
+    return [float(text.split(" ± ")[0]) for text in cells]
+
+
+def test_columns_sort_by_their_measured_numbers_up_down_and_back(visit: Opener, report_page: Path) -> None:
+    table = visit(report_page).page.locator(f"{TABLE} table").first
+    head = table.locator("thead th", has_text="Press rank")
+    before, orders = column(table, RANK), []
+    for expected in ("ascending", "descending", None):
+        head.locator("button").press("Enter")
+        assert head.get_attribute("aria-sort") == expected
+        orders.append(column(table, RANK))
+    assert len(set(before)) > 4 and before not in (sorted(before), sorted(before, reverse=True))
+    assert orders == [sorted(before), sorted(before, reverse=True), before]
+    assert table.locator("[aria-sort]").count() == 0
+
+
+def test_runs_sort_one_by_one_and_a_link_still_finds_them(visit: Opener, report_page: Path) -> None:
+    page = visit(report_page).page
+    runs = page.locator("#runs table").first
+    runs.locator("button", has_text="Test perplexity").click()
+    shown = [text for text in runs.locator("tbody tr td:nth-of-type(8)").all_inner_texts() if text]
+    assert [float(text) for text in shown] == sorted(map(float, shown))
+    assert runs.locator("tbody tr").last.locator("td:nth-of-type(8)").inner_text() == ""  # the diverged one
+    page.locator(f"{TABLE} .seeds summary").first.click()
+    page.locator(f"{TABLE} .seeds a").first.click()
+    page.wait_for_function("document.querySelector('tbody:target tr')?.id.startsWith('run-ptb-softmax')")
+
+
+def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, report_page: Path) -> None:
+    page = visit(report_page).page
+    parts = page.locator(f"{TABLE} .part")
+    assert parts.count() == len(CORPORA)
+    page.get_by_role("combobox", name="Corpus").select_option(CORPORA[1])
+    assert [part.is_visible() for part in parts.all()] == [False, True]
+    page.get_by_role("combobox", name="Head").select_option("GSS")
+    assert parts.nth(1).locator("tbody:visible").count() == 1
+    assert re.fullmatch(r"\d+ of \d+ rows are shown\.", page.get_by_role("status").inner_text())
+    assert parts.nth(1).locator("tbody:visible th").all_inner_texts() == ["GSS", "paper", "measured", "difference"]
+    page.get_by_role("checkbox", name="published numbers").uncheck()
+    assert parts.nth(1).locator("tbody:visible th:visible").all_inner_texts() == ["GSS", "measured"]
+    for control in ("Corpus", "Head"):
+        page.get_by_role("combobox", name=control).select_option("")
+    page.get_by_role("checkbox", name="published numbers").check()
+    assert page.get_by_role("status").inner_text() == ""
+    assert parts.nth(1).locator("tbody:visible th").count() > 12
+    assert serious(page) == []
+
+
+def test_values_of_seeds_show_on_hover_and_focus_and_leave_on_escape(visit: Opener, report_page: Path) -> None:
+    page = visit(report_page).page
+    tip, summary = page.get_by_role("tooltip"), page.locator(f"{TABLE} .seeds summary").nth(2)
+    summary.hover()
+    expected = summary.locator("xpath=..").locator("li").all_text_contents()[:-1]
+    assert len(expected) == 4 and tip.inner_text().splitlines() == expected
+    page.keyboard.press("Escape")
+    assert tip.count() == 0
+    summary.focus()
+    assert tip.is_visible() and summary.get_attribute("aria-describedby") == "tip"
+    page.locator("h2").first.hover()
+    assert tip.count() == 0
