@@ -42,6 +42,7 @@ RESULTS = artefacts.study_folder(STUDY.name).as_posix()
 RUNS = {run.path: run for run in STUDY.needed}
 JOBS = plan.jobs(STUDY)  # of training, by name: a run each, or several seeds of one model
 JOB_OF = {run.path: job for job, runs in JOBS.items() for run in runs}
+UNITS = {unit.path: unit for unit in STUDY.units}
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 
 
@@ -83,6 +84,11 @@ def trained(run):
 
 def trained_run(wildcards):
     return trained(wildcards.run)
+
+
+def fits_file(unit):
+    """What says that the fits of a unit are done, and holds their numbers."""
+    return artefacts.fits_folder(unit).joinpath("done.json").as_posix()
 
 
 def ranks_along_training():

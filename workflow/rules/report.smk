@@ -2,6 +2,8 @@
 
 
 rule synthetic:
+    input:
+        [fits_file(unit) for unit in UNITS],
     output:
         f"{RESULTS}/synthetic.json",
     log:

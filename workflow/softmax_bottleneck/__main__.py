@@ -237,6 +237,11 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", required=True, help="<dataset>/<model>/<seed>-<run_id>, as `plan --json` prints it")
 
 
+def _add_fits(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--unit", required=True, help="<fits>/<laws>/<seed>-<unit_id>, as `plan --json` prints it")
+
+
 def _add_train(command: argparse.ArgumentParser) -> None:
     _add_run(command)
     command.add_argument("--restart", action="store_true", help="start over although no sound checkpoint is left")
@@ -320,7 +325,10 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
                    lambda given, say: steps.trajectory(_study(given), given.run, say)),
     "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_run,
                 lambda given, say: steps.wordsim(_study(given), given.run, say)),
-    "synthetic": ("ranks of untrained models", _add_study, lambda given, say: steps.synthetic(_study(given), say)),
+    "fit": ("output heads on free context vectors, fitted to the laws of one unit", _add_fits,
+            lambda given, say: steps.fit(_study(given), given.unit, say)),
+    "synthetic": ("ranks of untrained layers, noise, and the numbers of all fits", _add_study,
+                  lambda given, say: steps.synthetic(_study(given), say)),
     "rank": ("singular values and ranks of a model of your own, from files", _add_rank, _rank),
     "evidence": ("a finished run as a file for report/evidence of another checkout, to the standard output",
                  _add_evidence, _evidence),

@@ -61,6 +61,11 @@ def study_folder(study: str) -> Path:
     return RESULTS / study
 
 
+def fits_folder(path: str) -> Path:
+    """Fits to known laws: `<plan>/<laws>/<seed>-<unit_id>` for a unit, `laws/<laws>/<seed>-<law_id>` for its parts."""
+    return RESULTS / "fits" / path
+
+
 def own_folder(name: str) -> Path:
     """The findings about somebody's own model."""
     return RESULTS / "own" / name

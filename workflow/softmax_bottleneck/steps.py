@@ -388,12 +388,30 @@ def _write_unusable(path: Path, done: dict[str, Any], parents: dict[str, str]) -
     artefacts.write_json(path, facts | empty)
 
 
+def fit(study: Study, path: str, say: Say) -> None:
+    """Output heads on free context vectors, fitted to the laws of one unit."""
+    from softmax_bottleneck import fitting
+    from softmax_bottleneck import train as training
+
+    unit, started = study.unit(path), time.monotonic()
+    rows = fitting.fit(unit, training.choose_device(unit.device), say)
+    block = artefacts.provenance(law_id=unit.law_id, unit_id=unit.unit_id)
+    facts = {"status": "ok", "rows": rows, "provenance": block}
+    artefacts.write_json(artefacts.fits_folder(path) / "done.json", facts)
+    say(f"{path}: {len(unit.fits)} fits ({time.monotonic() - started:.0f} s)")
+
+
 # --- studies --------------------------------------------------------------------------------------------------------
 def synthetic(study: Study, say: Say) -> None:
-    """Numbers of the experiments that train nothing: untrained models (Merity 2017), noise and rounding (SM 5)."""
+    """Numbers of the experiments that train no language model: untrained layers, noise and rounding, fits to laws."""
     from softmax_bottleneck import synthetic as drawing
 
-    chosen = [experiment for experiment in study.experiments if experiment.is_synthetic]
+    chosen = [experiment for experiment in study.experiments if "synthetic" in experiment.options]
     rows = [row for experiment in chosen for row in drawing.rows(experiment.options, say)]
-    facts = {"status": "ok", "rows": rows, "provenance": artefacts.provenance()}
+    parents = {}
+    for unit in study.units:
+        path = artefacts.fits_folder(unit.path) / "done.json"
+        rows += artefacts.read_json(path)["rows"]
+        parents[f"{unit.path}/{path.name}"] = artefacts.sha256_file(path)
+    facts = {"status": "ok", "rows": rows, "provenance": artefacts.provenance(parents)}
     artefacts.write_json(artefacts.study_folder(study.name) / "synthetic.json", facts)

@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from softmax_bottleneck import artefacts, evidence, paper_tables, records
+from softmax_bottleneck import artefacts, evidence, fit_tables, paper_tables, records
 from softmax_bottleneck import wordsim as similarity
 from softmax_bottleneck.cells import (
     COVERAGE,
@@ -241,6 +241,8 @@ HEADS = {
     "top5": "Context",
     "correlation": "Runs",
     "robustness": "Matrix",
+    "fit-correlations": "Fits",
+    "fit-conclusions": "Statement",
 }
 
 
@@ -258,7 +260,7 @@ def build(study: Study, experiment: Experiment, found: Records) -> Table:
 
 def views() -> Mapping[str, Callable[[Source], list[Part]]]:
     """All views of tables by name."""
-    return {**VIEWS, **paper_tables.VIEWS}
+    return {**VIEWS, **paper_tables.VIEWS, **fit_tables.VIEWS}
 
 
 def experiment_of(study: Study, name: str, kind: str) -> Experiment:

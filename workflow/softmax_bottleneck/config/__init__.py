@@ -7,6 +7,7 @@ options as literals in their own files, which are read without running them.
 from softmax_bottleneck.artefacts import ROOT
 from softmax_bottleneck.config.datasets import Dataset, find_config, load_dataset
 from softmax_bottleneck.config.experiments import Column, Experiment, load_experiment
+from softmax_bottleneck.config.fits import Fit, Unit
 from softmax_bottleneck.config.models import Search
 from softmax_bottleneck.config.runs import Body, Head, Run, Schedule, canonical_json
 from softmax_bottleneck.config.schemas import did_you_mean, load_yaml, schema, validate, with_defaults
@@ -21,12 +22,14 @@ __all__ = [
     "Dynamic",
     "Evaluation",
     "Experiment",
+    "Fit",
     "Head",
     "Run",
     "Schedule",
     "Search",
     "Stages",
     "Study",
+    "Unit",
     "canonical_json",
     "did_you_mean",
     "export",

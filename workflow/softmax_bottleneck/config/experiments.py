@@ -68,7 +68,12 @@ class Experiment:
     @property
     def is_synthetic(self) -> bool:
         """Whether its numbers come from the `synthetic` step and not from training runs."""
-        return "synthetic" in self.options
+        return "synthetic" in self.options or bool(self.fits)
+
+    @property
+    def fits(self) -> str:
+        """The entry of a study's `fits` that it shows; empty for most."""
+        return str(self.options.get("fits", ""))
 
 
 def load_experiment(name: str, near: Path) -> Experiment:

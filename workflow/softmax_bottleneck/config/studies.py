@@ -17,6 +17,7 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.artefacts import ROOT
 from softmax_bottleneck.config.datasets import Dataset, load_dataset
 from softmax_bottleneck.config.experiments import Experiment, load_experiment
+from softmax_bottleneck.config.fits import Unit, fit_labels, units_of
 from softmax_bottleneck.config.models import Model, Search, head_entry, models_of
 from softmax_bottleneck.config.runs import Body, Head, Run, Schedule, canonical_json, digest
 from softmax_bottleneck.config.schemas import did_you_mean, load_yaml, schema, validate, with_defaults
@@ -49,6 +50,9 @@ class Study:
     max_wall: str | None = None
     time_margin: str | None = None
 
+    fits: Mapping[str, tuple[Unit, ...]] = field(default_factory=dict)  # entry of `fits` -> its units
+    fit_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # entry -> model -> name in figures
+
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
         """The training runs an experiment needs, one per label, corpus and seed."""
         models, datasets = set(experiment.models), set(experiment.datasets)
@@ -68,7 +72,23 @@ class Study:
         experiments = [dataclasses.asdict(experiment) for experiment in self.experiments]
         runs = [f"{run.model} {run.path}" for run in self.shown]
         runs += [one.path for one in (*self.finetuned, *self.evaluations)]
-        return digest([self.name, self.title, self.description, dict(self.labels), experiments, runs])[:12]
+        labels = {**self.labels, **{name: dict(models) for name, models in self.fit_labels.items()}}
+        fits = [unit.path for unit in self.units]
+        return digest([self.name, self.title, self.description, labels, experiments, runs, fits])[:12]
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit of fits that some experiment shows, once."""
+        named = dict.fromkeys(e.fits for e in self.experiments if e.fits in self.fits and not e.is_void)
+        return tuple(unit for name in named for unit in self.fits[name])
+
+    def unit(self, path: str) -> Unit:
+        """The unit of fits with this path (UserError when the configuration or the code has changed since)."""
+        for unit in self.units:
+            if unit.path == path:
+                return unit
+        raise UserError(f"{self.file}: no fits {path!r}; the configuration or the code has changed: see `plan`")
+
 
     @cached_property
     def shown(self) -> tuple[Run, ...]:
@@ -176,6 +196,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         if dataset.kind == "benchmarks":
             raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
     families = models_of(values, where)
+    fits = units_of(values, where)
     own = [name for name, entry in values["models"].items() if not VARIANT_KEYS & entry.keys()]
     _refuse_unknown_names(values, families, where)
     planned = [
@@ -196,13 +217,16 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         datasets=datasets,
         labels={model.name: model.label for members in families.values() for model in members},
         experiments=tuple(
-            _experiment(name, given or {}, datasets, families, own, near, where) for name, given in chosen
+            _with_fits(_experiment(name, given or {}, datasets, families, own, near, where), fits)
+            for name, given in chosen
         ),
         runs=_with_twins(one.run for one in planned),
         searches={
             name: _search(entry["grid"], families[name]) for name, entry in values["models"].items() if "grid" in entry
         },
         author_seeds={one.key: one.author_seed for one in planned if one.author_seed is not None},
+        fits=fits,
+        fit_labels=fit_labels(values.get("fits", {})),
         stages={one.key: one.stages for one in planned},
         replicas_per_job=values.get("replicas_per_job", 1),
         max_wall=values.get("max_wall"),
@@ -339,6 +363,13 @@ def _experiment(
     if experiment.models and not entries and chosen:
         needs = f"This study has none of its models ({', '.join(experiment.models)})."
     return dataclasses.replace(experiment, models=models, entries=tuple(entries), datasets=tuple(chosen), needs=needs)
+
+
+def _with_fits(experiment: Experiment, fits: Mapping[str, tuple[Unit, ...]]) -> Experiment:
+    """The experiment, saying what it needs where it shows fits that this study does not have."""
+    if not experiment.fits or experiment.fits in fits or experiment.needs:
+        return experiment
+    return dataclasses.replace(experiment, needs=f"This study has no `{experiment.fits}` under `fits`.")
 
 
 def _family(name: str, families: Mapping[str, list[Model]]) -> list[str] | None:

@@ -1,0 +1,406 @@
+"""Fits to known laws against naive computations and independent optima, and two theorems of Ganea et al. 2019."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import optimize
+from softmax_bottleneck import artefacts, fit_tables, fitting, free_contexts, laws
+from softmax_bottleneck.config import Unit
+from softmax_bottleneck.config.fits import fit_labels, units_of
+from softmax_bottleneck.errors import BusyError, UserError
+from softmax_bottleneck.free_contexts import FreeContexts, Recipe
+from softmax_bottleneck.language import LanguageSettings, make_language
+
+CPU = torch.device("cpu")
+LAW = {"vocabulary_size": 24, "topics": 2, "classes": 3, "markers_per_topic": 2, "affinity_bandwidth": 3.0}
+DIRICHLET = {
+    "kind": "dirichlet",
+    "alphas": [0.5],
+    "words": [8],
+    "contexts": 30,
+    "widths": [2],
+    "models": {"softmax": {"head": "softmax"}, "mos": {"head": {"name": "mos", "components": 2}}},
+    "bias": False,
+    "updates": 20,
+    "learning_rate": 0.1,
+}
+LANGUAGE = {
+    "kind": "language",
+    "language": LAW,
+    "ranks": [6, 14],
+    "sample": 5000,
+    "widths": [3, 8],
+    "models": {
+        "softmax": {"head": "softmax"},
+        "mos": {"head": {"name": "mos", "components": 2}},
+        "mos-equal": {"head": {"name": "mos", "components": 2}, "label": "MoS, equal", "equal_to": "softmax"},
+    },
+    "seeds": [1, 2],
+    "updates": 12,
+    "learning_rate": 0.05,
+}
+
+
+def units(entry: dict, **changes) -> tuple[Unit, ...]:
+    return units_of({"fits": {"toy": entry | changes}, "device": "cpu"}, "study.yaml")["toy"]
+
+
+def silent(_: str) -> None: ...
+
+
+def fitted(law: laws.Laws, head: str, width: int, updates: int, rate: float = 0.1, bias: bool = False, **options):
+    one = FreeContexts(head, options, width, law.law_NM.shape, bias, 1, CPU)
+    recipe = Recipe(sample=0, bias=bias, updates=updates, learning_rate=rate)
+    for number in range(updates):
+        free_contexts.update([one], law, recipe, 1, number, CPU)
+    return one
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    shifted = scores - scores.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("alpha", "words"), [(0.05, 12), (1.0, 5), (20.0, 30)])
+def test_dirichlet_laws_have_the_moments_of_the_distribution(alpha, words):
+    drawn = laws.dirichlet(alpha, words, 4000, seed=3)
+    law = drawn.law_NM.astype(np.float64)
+    assert law.shape == (4000, words) and np.allclose(law.sum(1), 1, atol=1e-5)
+    variance = (words - 1) / (words**2 * (words * alpha + 1))
+    assert law.mean() == pytest.approx(1 / words) and law.var(0).mean() == pytest.approx(variance, rel=0.05)
+    entropy = -np.sum(np.where(law > 0, law * np.log(np.maximum(law, 1e-300)), 0), axis=1)
+    assert np.allclose(drawn.entropy_N, entropy) and drawn.entropy_nats == pytest.approx(entropy.mean())
+    assert math.log(words) - entropy.mean() == pytest.approx(laws.dirichlet_divergence(alpha, words), rel=0.05)
+    mean = law.mean(0)
+    naive = np.mean([np.sum(p[p > 0] * np.log(p[p > 0] / mean[p > 0])) for p in law])
+    assert drawn.no_context_nats == pytest.approx(naive, rel=1e-4)
+
+
+def test_more_contexts_add_to_fewer_and_seeds_differ():
+    few, many = (laws.dirichlet(0.1, 7, n, seed=2).law_NM for n in (1000, 2500))
+    assert np.array_equal(few, many[:1000])
+    assert not np.array_equal(few, laws.dirichlet(0.1, 7, 1000, seed=3).law_NM)
+
+
+def test_language_laws_are_those_of_the_language():
+    settings = LanguageSettings.from_mapping(LAW | {"rank": 9, "seed": 4, "train_tokens": 100, "valid_tokens": 100,
+                                                    "test_tokens": 100})  # fmt: skip
+    truth, law = make_language(settings), laws.language(settings)
+    assert law.entropy_nats == pytest.approx(truth.entropy_nats, rel=1e-5)
+    assert law.no_context_nats == pytest.approx(truth.unigram_entropy_nats - truth.entropy_nats, rel=1e-4)
+    assert law.facts["rank_truth"] == truth.rank == 11
+    assert len(law.law_NM) == truth.reachable_C.sum()
+
+
+def test_every_update_has_a_sample_of_its_own_with_the_laws_frequencies():
+    law = laws.make_laws(
+        "language", LAW | {"rank": 9} | dict.fromkeys(("train_tokens", "valid_tokens", "test_tokens"), 100), 1
+    )
+    samples = [laws.fresh_sample(law, 20_000, 1, number) for number in range(40)]
+    assert np.array_equal(samples[7], laws.fresh_sample(law, 20_000, 1, 7))
+    assert not np.array_equal(samples[7], samples[8]) and not np.array_equal(
+        samples[7], laws.fresh_sample(law, 20_000, 2, 7)
+    )
+    counts = np.stack(samples).astype(np.float64) * 20_000
+    assert np.allclose(counts, counts.round(), atol=1e-2)
+    expected = law.weight_N[:, None] * law.law_NM * 20_000
+    big = expected > 20
+    assert np.allclose(counts.mean(0)[big], expected[big], atol=6 * np.sqrt(expected[big].max() / 40))
+    # Independent counts: their variance over updates is their mean.
+    assert np.mean(counts.var(0, ddof=1)[big] / expected[big]) == pytest.approx(1, abs=0.1)
+
+
+# --- fits against independent computations --------------------------------------------------------------------------
+def test_one_update_is_the_gradient_of_the_exact_loss():
+    law = laws.dirichlet(0.5, 6, 9, seed=1)
+    one = FreeContexts("softmax", {}, 3, (9, 6), False, 1, CPU)
+    h, w = one.contexts_ND.detach().double().numpy(), one.head.decoder.weight.detach().double().numpy()
+    difference = np.exp(log_softmax(h @ w.T)) - law.law_NM  # d loss / d logits, mean weight one
+    free_contexts.CHUNK_CELLS["cpu"], whole = 12, free_contexts.CHUNK_CELLS["cpu"]  # two rows at a time
+    try:
+        free_contexts.update([one], law, Recipe(0, False, 10, 0.1), 1, 0, CPU)
+    finally:
+        free_contexts.CHUNK_CELLS["cpu"] = whole
+    # The first step of Adam is the sign of the gradient times the step size.
+    assert np.allclose(one.contexts_ND.detach().numpy(), h - 0.1 * np.sign(difference @ w), atol=1e-4)
+    assert np.allclose(one.head.decoder.weight.detach().numpy(), w - 0.1 * np.sign(difference.T @ h), atol=1e-4)
+
+
+@pytest.mark.parametrize("head", ["softmax", "gss", "lms", "mos"])
+def test_distances_are_those_of_a_naive_computation(head):
+    law = laws.dirichlet(0.3, 7, 40, seed=1)
+    one = fitted(law, head, 2, 5)
+    log_q = np.concatenate(list(one.log_probs(11)))
+    p = law.law_NM.astype(np.float64)
+    kl = np.mean([np.sum(a[a > 0] * (np.log(a[a > 0]) - b[a > 0])) for a, b in zip(p, log_q, strict=True)])
+    found = free_contexts.distances(one, law, 11)
+    assert found["kl_nats"] == pytest.approx(kl, abs=1e-5)
+    assert found["mode_match"] == pytest.approx(np.mean(p.argmax(1) == log_q.argmax(1)))
+    entropy = -np.mean([np.sum(a[a > 0] * np.log(a[a > 0])) for a in p])
+    assert found["excess_ppl"] == pytest.approx(math.exp(entropy + kl) - math.exp(entropy), abs=1e-4)
+
+
+def test_a_softmax_wide_enough_is_exact_and_a_narrow_one_is_not():
+    law = laws.dirichlet(1.0, 6, 12, seed=1)
+    wide, narrow = (fitted(law, "softmax", width, 800) for width in (5, 1))  # M - 1 differences of logits
+    assert free_contexts.distances(wide, law, 12)["kl_nats"] < 1e-3
+    assert free_contexts.distances(narrow, law, 12)["kl_nats"] > 0.05
+
+
+def test_parameters_are_counted_and_cut_to_equal_ones():
+    shape = (30, 9)
+    one = FreeContexts("mos", {"components": 2}, 4, shape, True, 1, CPU)
+    # contexts, words and biases, K projections of D x D with bias, and K weights of the mixture
+    by_hand = 30 * 4 + 9 * 4 + 9 + 2 * (4 * 4 + 4) + 2 * 4
+    assert one.parameters == free_contexts.count_parameters("mos", {"components": 2}, 4, shape, True) == by_hand
+    most = free_contexts.count_parameters("softmax", {}, 6, shape, True)
+    width = free_contexts.width_with("mos", {"components": 2}, shape, True, most)
+    counts = [free_contexts.count_parameters("mos", {"components": 2}, w, shape, True) for w in (width, width + 1)]
+    assert counts[0] <= most < counts[1]
+    assert not fitted(laws.dirichlet(1.0, 5, 6, seed=1), "softmax", 2, 3).head.decoder.bias.any()
+
+
+# --- Ganea et al. 2019 ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("width", [1, 3])
+def test_theorem_1_no_softmax_is_nearer_than_the_tail_of_singular_values(width):
+    """Against numpy's SVD in float64, for random softmaxes and for the one nearest in squared error (by descent)."""
+    rng = np.random.default_rng(1)
+    log_p = np.log(rng.dirichlet(np.ones(10), 25))
+    tail = np.sum(np.linalg.svd(log_p, compute_uv=False)[width + 1 :] ** 2)
+    law = laws.Laws(np.exp(log_p).astype(np.float32), np.full(25, 1 / 25))
+    assert laws.squared_error_bound(laws.spectrum_of(law).sigma, width + 1) == pytest.approx(tail, rel=1e-4)
+
+    def error(flat: np.ndarray) -> float:
+        h, w = flat[: 25 * width].reshape(25, width), flat[25 * width :].reshape(10, width)
+        return float(np.sum((log_p - log_softmax(h @ w.T)) ** 2))
+
+    starts = [rng.standard_normal(35 * width) * scale for scale in (0.1, 1.0, 5.0)]
+    nearest = optimize.minimize(error, starts[1], method="L-BFGS-B", options={"maxiter": 60})
+    assert min(*(error(start) for start in starts), nearest.fun) >= tail > 0
+    one = fitted(law, "softmax", width, 100)
+    assert free_contexts.ranks(one, law, 25)["squared_error"] * 250 >= tail
+
+
+def test_theorem_2_the_best_context_vector_gives_the_distribution_of_largest_entropy():
+    """min_h H(P*, Q_h) = max H(R) over distributions R with the mean word vector of P*; the maximum by SLSQP."""
+    law = laws.dirichlet(1.0, 6, 4, seed=5)
+    one = fitted(law, "softmax", 2, 3000, rate=0.05)
+    w = one.head.decoder.weight.detach().double().numpy()
+    log_q = np.concatenate(list(one.log_probs(4)))
+    for p, q in zip(law.law_NM.astype(np.float64), log_q, strict=True):
+        constraints = [
+            {"type": "eq", "fun": lambda r: r.sum() - 1},
+            {"type": "eq", "fun": lambda r, p=p: w.T @ (r - p)},
+        ]
+        largest = optimize.minimize(
+            lambda r: float(np.sum(r * np.log(np.maximum(r, 1e-300)))),
+            np.full(6, 1 / 6),
+            bounds=[(1e-12, 1)] * 6,
+            constraints=constraints,
+            options={"maxiter": 500, "ftol": 1e-13},
+        )
+        assert largest.success
+        cross_entropy = -float(p @ q)
+        assert cross_entropy == pytest.approx(-largest.fun, abs=2e-4)
+        assert np.allclose(w.T @ np.exp(q), w.T @ p, atol=5e-3)  # moments match
+        assert cross_entropy >= -float(p @ np.log(p)) - 1e-6  # part i
+
+
+def test_lms_matches_more_modes_than_a_softmax_of_the_same_width():
+    """The paper's finding, at a small size: many words, few dimensions, sparse laws."""
+    law = laws.dirichlet(0.1, 60, 150, seed=1)
+    found = {head: free_contexts.distances(fitted(law, head, 4, 150), law, 150) for head in ("softmax", "lms")}
+    assert found["lms"]["mode_match"] > found["softmax"]["mode_match"] + 0.1
+    assert found["lms"]["kl_nats"] < found["softmax"]["kl_nats"]
+
+
+# --- units, resuming ------------------------------------------------------------------------------------------------
+def test_units_are_named_by_what_they_are():
+    first, second = units(DIRICHLET), units(DIRICHLET, alphas=[0.5, 1], seeds=[3])
+    assert [unit.name for unit in second] == ["alpha0.5-M8", "alpha1-M8"]
+    assert len({unit.path for unit in (*first, *second)}) == 3
+    more = units(DIRICHLET, widths=[2, 3])[0]
+    assert (more.law_id, more.path != first[0].path) == (first[0].law_id, True)
+    assert {fit.file_name for fit in first[0].fits} < {fit.file_name for fit in more.fits}
+    assert units(DIRICHLET, updates=21)[0].law_id != first[0].law_id
+    assert fit_labels({"toy": LANGUAGE})["toy"] == {"softmax": "Softmax", "mos": "MoS", "mos-equal": "MoS, equal"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "changes", "words"),
+    [
+        (DIRICHLET, {"alphas": []}, "alphas is not set"),
+        (DIRICHLET, {"alphas": [0]}, "alphas"),
+        (DIRICHLET, {"widths": [0]}, "widths"),
+        (DIRICHLET, {"contexts": 1}, "contexts"),
+        (DIRICHLET, {"colour": 1}, "unknown key 'colour'"),
+        (DIRICHLET, {"models": {"x": {"head": "softmux"}}}, "softmux"),
+        (DIRICHLET, {"models": {"x": {"head": {"name": "mos", "components": 0}}}}, "components"),
+        (DIRICHLET, {"models": {"x": {"head": "softmax", "equal_to": "y"}}}, "unknown 'y'"),
+        (LANGUAGE, {"ranks": []}, "ranks is not set"),
+        (LANGUAGE, {"ranks": [23]}, "rank: 23 is not allowed"),
+        (LANGUAGE, {"language": LAW | {"topcs": 2}}, "unknown key 'topcs'"),
+    ],
+)
+def test_mistakes_are_named(entry, changes, words):
+    with pytest.raises(UserError, match=r"fits\.toy") as error:
+        units(entry, **changes)
+    assert words in str(error.value)
+
+
+def rows_of(unit: Unit, folder: Path, monkeypatch, **options) -> list[dict]:
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    return fitting.fit(unit, CPU, silent, **options)
+
+
+def test_stopped_at_any_update_it_ends_in_the_same_numbers(tmp_path, monkeypatch):
+    unit = units(LANGUAGE)[0]
+    whole = rows_of(unit, tmp_path / "whole", monkeypatch)
+    stops = 0
+    while True:
+        try:
+            parts = rows_of(unit, tmp_path / "parts", monkeypatch, max_wall_s=0.0)
+            break
+        except BusyError:
+            stops += 1
+    assert stops == LANGUAGE["updates"]  # one update in each call
+    assert parts == whole
+    assert not list((tmp_path / "parts").rglob("resume-*"))
+
+
+def test_fits_do_not_depend_on_which_others_are_made(tmp_path, monkeypatch):
+    alone = units(LANGUAGE, widths=[3], models={"mos": LANGUAGE["models"]["mos"]})[0]
+    together = units(LANGUAGE)[0]
+    assert alone.law_id == together.law_id
+    one = rows_of(alone, tmp_path / "one", monkeypatch)
+    more = rows_of(together, tmp_path / "all", monkeypatch)
+    wanted = [row for row in one if row["model"] == "mos"]
+    assert wanted and [row for row in more if row["model"] == "mos" and ";d=3;" in row["condition"]] == wanted
+
+
+def test_done_fits_are_not_made_again(tmp_path, monkeypatch):
+    few, more = units(LANGUAGE, widths=[3])[0], units(LANGUAGE, widths=[3, 8])[0]
+    before = rows_of(few, tmp_path, monkeypatch)
+    made = []
+    begin = fitting._Session._begin
+    monkeypatch.setattr(fitting._Session, "_begin", lambda self, fit: made.append(fit.width) or begin(self, fit))
+    after = rows_of(more, tmp_path, monkeypatch)
+    assert set(made) == {8}
+    assert [row for row in before if row["model"] != "law"] == [r for r in after if ";d=3;" in r["condition"]]
+
+
+def test_a_damaged_fit_is_made_again(tmp_path, monkeypatch):
+    unit = units(DIRICHLET)[0]
+    before = rows_of(unit, tmp_path, monkeypatch)
+    path = next((tmp_path / artefacts.fits_folder("laws")).rglob("softmax-*.json"))
+    path.write_text(path.read_text(encoding="utf-8").replace("kl_nats", "kl_nuts"), encoding="utf-8")
+    assert rows_of(unit, tmp_path, monkeypatch) == before
+
+
+def test_rows_hold_what_was_fitted(tmp_path, monkeypatch):
+    rows = pd.DataFrame(rows_of(units(LANGUAGE)[2], tmp_path, monkeypatch))
+    assert set(rows["table"]) == {"toy"} and set(rows["model"]) == {"law", "softmax", "mos", "mos-equal"}
+    widths = rows[(rows["model"] == "mos-equal") & (rows["metric"] == "width")]["value"]
+    assert (widths < 8).all()
+    law = rows[rows["model"] == "law"].set_index("metric")["value"]
+    assert law["rank_truth"] == law["rank_press"] == 16
+    press = rows[(rows["model"] == "softmax") & (rows["metric"] == "rank_press")]
+    assert list(press["value"]) == [5, 10]  # d + 2
+
+
+def test_two_writers_are_refused(tmp_path, monkeypatch):
+    unit = units(DIRICHLET)[0]
+    monkeypatch.chdir(tmp_path)
+    folder = artefacts.fits_folder(f"laws/{unit.law_path}")
+    with fitting.Lease(folder), pytest.raises(BusyError):
+        fitting.fit(unit, CPU, silent)
+
+
+# --- what follows ---------------------------------------------------------------------------------------------------
+def frames(kl, ranks, seeds=(1, 2, 3)) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Made-up fits: `kl(model, r, d, seed)` and `ranks(model, r, d)`, of a softmax and two other heads."""
+    rows = [
+        {"model": model, "seed": seed, "r": float(r), "d": float(d), "head": model, "equal": "",
+         "kl_nats": kl(model, r, d, seed), "rank_press": float(ranks(model, r, d)), "parameters": 100.0 * d,
+         "squared_error": 1.0 + 1 / d}
+        for model in ("softmax", "gss", "mos") for r in (8, 32, 128) for d in (8, 16, 32) for seed in seeds
+    ]  # fmt: skip
+    bounds = {"squared_error_bound_d8": 0.5, "squared_error_bound_d16": 0.3, "squared_error_bound_d32": 0.2}
+    laws_ = [
+        {"model": "law", "seed": seed, "r": float(r), "kl_no_context_nats": 1.0, "rank_truth": r + 2.0, **bounds}
+        for r in (8, 32, 128)
+        for seed in seeds
+    ]
+    return pd.DataFrame(rows), pd.DataFrame(laws_)
+
+
+def bottleneck(model: str, r: int, d: int, seed: int) -> float:
+    lost = 0.0 if r <= d else 0.1 * math.log2(r / d)
+    return lost * {"softmax": 1.0, "gss": 1.0, "mos": 0.6}[model] * (1 + seed / 100) + 0.001
+
+
+def full(model: str, r: int, d: int) -> int:
+    return d + 2 if model == "softmax" else 200
+
+
+def test_conclusions_follow_where_they_should():
+    frame, law = frames(bottleneck, full)
+    verdicts = {one.id: one.judge(frame, law).verdict for one in fit_tables.CONCLUSIONS}
+    assert verdicts == dict.fromkeys(verdicts, fit_tables.FOLLOWS)
+    shares = fit_tables.recovery(frame)
+    mos = shares[(shares["model"] == "mos") & (shares["r"] == 128) & (shares["d"] == 8) & (shares["seed"] == 1)]
+    naive = 1 - (0.4 * 0.6 * 1.01 + 0.001) / (0.4 * 1.01 + 0.001)
+    assert mos["won_back"].iloc[0] == pytest.approx(naive)
+
+
+def test_conclusions_do_not_follow_where_they_should_not():
+    flat, law = frames(lambda model, r, d, seed: 0.05 + 0.01 * (model != "softmax") + 0.001 * seed, full)
+    verdicts = {one.id: one.judge(flat, law).verdict for one in fit_tables.CONCLUSIONS}
+    for name in ("closes", "grows", "wins-back", "rank-does-not-tell"):
+        assert verdicts[name] == fit_tables.FAILS, name
+    tight, law = frames(bottleneck, full)
+    law["squared_error_bound_d8"] = 3.0
+    assert {o.id: o.judge(tight, law).verdict for o in fit_tables.CONCLUSIONS}["theorem-1"] == fit_tables.FAILS
+
+
+def test_one_seed_is_not_enough_where_an_interval_is_needed():
+    frame, law = frames(bottleneck, full, seeds=(1,))
+    verdicts = {one.id: one.judge(frame, law).verdict for one in fit_tables.CONCLUSIONS}
+    assert verdicts["wins-back"] == verdicts["rank-is-not-enough"] == fit_tables.NOT_ENOUGH
+
+
+def test_intervals_are_students():
+    values = pd.DataFrame({"seed": [1, 1, 2, 2, 3, 3], "x": [1.0, 2, 2, 3, 4, 5]})
+    mean, low, high, n = fit_tables.over_seeds(values, "x")
+    assert (mean, n) == (pytest.approx(17 / 6), 3)
+    means = np.array([1.5, 2.5, 4.5])
+    half = 4.302652729911275 * means.std(ddof=1) / math.sqrt(3)  # t quantile, 2 degrees of freedom
+    assert (low, high) == (pytest.approx(mean - half), pytest.approx(mean + half))
+
+
+def test_a_study_says_when_it_has_no_fits(tmp_path):
+    from softmax_bottleneck.config import load_study
+
+    nano = Path(__file__).parent / "nano.yaml"
+    text = nano.read_text(encoding="utf-8").replace("  known-truth: {models: all}", "  truth-kl:\n  ganea2019-figure2:")
+    file = tmp_path / "study.yaml"
+    file.write_text(text, encoding="utf-8")
+    study = load_study(file)
+    for experiment in study.experiments[:2]:
+        assert experiment.is_void and "under `fits`" in experiment.needs
+    assert not study.units
+
+
+def test_units_are_frozen_values():
+    unit = units(DIRICHLET)[0]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        unit.seed = 3  # type: ignore[misc]
