@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.errors import DataError
 
 RESULTS = Path("results")
+SHARED = frozenset(["corpora", "tokens", "runs", "fits", "own", "logs", "benchmarks"])  # in results/, beside studies
 ROOT = Path(__file__).resolve().parents[2]  # the workflow's home: config/, report/ and workflow/ lie there
 SCHEMA = 1  # version of the provenance block
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -112,8 +113,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
         _seal(mark, path)
         _sync_folder(path.parent)
     except OSError as error:
-        _explain(error, path, watched.asked if watched else 0)
-        raise
+        raise explained(error, path, watched.asked if watched else 0) from None
     finally:
         temporary.unlink(missing_ok=True)
         mark.unlink(missing_ok=True)
@@ -178,14 +178,15 @@ def _seal(mark: Path, path: Path) -> None:
     mark.replace(sidecar(path))
 
 
-def _explain(error: OSError, path: Path, asked: int) -> None:
-    """Let an error of the disk name the file that was to be written, and how much there is to free."""
+def explained(error: OSError, path: Path, asked: int = 0) -> OSError:
+    """An error of the disk that names the file that was to be written, and how much there is to free."""
     error.filename, error.filename2 = str(path), None
     if error.errno in FULL:
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
         free = shutil.disk_usage(there).free
         words = os.strerror(error.errno)
         error.strerror = f"disk full ({words}): {asked / 1e6:.1f} MB or more to write, {free / 1e6:.1f} MB free"
+    return error
 
 
 def _write_small(path: Path, text: str) -> None:
@@ -249,16 +250,21 @@ def write_npz(path: Path, **arrays: NDArray[Any]) -> str:
 def append_line(path: Path, text: str) -> None:
     """Append one line and force it to the disk: a log that survives a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise explained(error, path, len(text)) from None
 
 
-def seal(path: Path) -> None:
-    """Leave the sha256 of a log beside it: nothing more will be appended, and readers may check it."""
-    _write_small(sidecar(path), f"{sha256_file(path)}\n")
+def seal(path: Path) -> str:
+    """Leave the sha256 of a log beside it, and return it: nothing more will be appended, and readers may check it."""
+    digest = sha256_file(path)
+    _write_small(sidecar(path), f"{digest}\n")
     _sync_folder(path.parent)
+    return digest
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -357,7 +363,7 @@ def _versions() -> dict[str, str]:
 
 def _git_state() -> dict[str, object]:
     def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True)
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, encoding="utf-8", check=True)
         return done.stdout.strip()
 
     try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from softmax_bottleneck import artefacts
 from softmax_bottleneck.errors import BusyError
 from softmax_bottleneck.processes import Process, batch_job, batch_job_lives, myself, realm
 
@@ -92,8 +93,12 @@ class Lease:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             raise BusyError(f"{self.folder}: another process has just started this run; try again later") from None
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(facts) + "\n")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(json.dumps(facts) + "\n")
+        except OSError as error:
+            self.path.unlink()  # else the next call would take it for somebody's
+            raise artefacts.explained(error, self.path) from None
 
     def _refuse_living_owner(self) -> None:
         owner, age = _read(self.path), _age(self.path)

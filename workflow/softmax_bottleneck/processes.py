@@ -85,7 +85,7 @@ def batch_job_lives(job: str) -> bool | None:
     """Whether a SLURM job may still have processes; None when the batch system cannot be asked."""
     command = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SQUEUE_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=SQUEUE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     if done.returncode:

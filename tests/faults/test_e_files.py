@@ -1,0 +1,484 @@
+"""Faults of the disk, the file system, the environment: what is there stays whole, and the rest is said in a line."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import small
+from softmax_bottleneck import __main__ as program
+from softmax_bottleneck import alone, artefacts, config, plan, records, report, verify
+from softmax_bottleneck.errors import BusyError, UserError
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "workflow" / "softmax_bottleneck"
+
+
+def call(step: str, *words: str) -> int:
+    return program.main([step, "--study", "study.yaml", *words])
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of the error."""
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def results() -> dict[str, str]:
+    """Hashes of all results here, without what tells of machines: logs and locks."""
+    found = small.tree(Path("results"))
+    return {name: digest for name, digest in found.items() if not name.startswith((".", "logs/"))}
+
+
+def assert_sound() -> None:
+    """Every file with a hash equals it, and nothing half-written lies about."""
+    for path in Path("results").rglob("*"):
+        assert path.suffix != ".tmp"
+        if path.suffix == ".sha256":
+            assert artefacts.is_sound(path.with_suffix("")), path
+
+
+# --- full and broken disks ------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def disk(folder: Path, megabytes: int) -> Iterator[bool]:
+    """A small disk of its own at `folder`, for those who may mount one; whether there is one."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    mounted = shutil.which("mount") is not None and subprocess.run(command, capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def full(is_disk: bool, left: int) -> Iterator[None]:
+    """No more than `left` bytes can be written here: the disk is filled, or else files may not become longer."""
+    if not is_disk:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (left, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        return
+    filler = Path("filler")
+    filler.write_bytes(bytes(max(0, shutil.disk_usage(".").free - left)))
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+@pytest.mark.fault("E1")
+@pytest.mark.parametrize("step", ["train", "measure", "spectrum", "collect", "report"])
+@pytest.mark.parametrize("left", [0, 4096])
+def test_e1_a_full_disk_leaves_what_is_there_and_says_what_to_free(finished, tmp_path, monkeypatch, capsys, step, left):
+    with disk(tmp_path, 8) as is_disk:
+        study = small.copied(finished, tmp_path)
+        monkeypatch.chdir(tmp_path)
+        words = ["--run", study.needed[0].path] if step in {"train", "measure", "spectrum"} else []
+        if step == "train":
+            shutil.rmtree(artefacts.run_folder(study.needed[0].path))
+        before = results()
+        with full(is_disk, left):
+            assert call(step, *words) == 74
+        message = told(capsys)
+        assert "disk full (" in message and " MB or more to write, " in message and "free some space" in message
+        after = results()
+        new = {name for name in after if name not in before}
+        assert {name: after[name] for name in before} == before
+        assert step == "train" or not new
+        assert_sound()
+        assert call(step, *words) == 0
+        assert verify.verify(study).counts["ok"] == (3 if step == "train" else 4)
+        monkeypatch.chdir(finished)  # leaves the disk
+
+
+@pytest.mark.fault("E1")
+def test_e1_after_freeing_the_bits_are_the_same(finished, begun, monkeypatch, capsys):
+    """The disk is full at the third state that training saves."""
+    path = begun.needed[0].path
+    original, written = artefacts._Watched.write, []
+
+    def write(self, data):
+        if "resume" in str(self._file.name):
+            written.append(self._file.name)
+            if len(set(written)) == 2 and written.count(self._file.name) == 2:
+                error = OSError(errno.ENOSPC, "No space left on device")
+                self._trouble = self._trouble or error
+                raise error
+        return original(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(artefacts._Watched, "write", write)
+        patch.setattr("softmax_bottleneck.train.SAVE_SHARE", 1e9)
+        code = call("train", "--run", path)
+    assert code == 74
+    assert "disk full (No space left on device)" in told(capsys)
+    assert call("train", "--run", path) == 0
+    ours, theirs = (folder / "results" / "runs" / path / "done.json" for folder in (Path(), finished))
+    assert artefacts.read_json(ours)["model_sha256"] == artefacts.read_json(theirs)["model_sha256"]
+
+
+def test_a_log_that_cannot_be_written_stops_no_work(study, capsys):
+    Path("logs").write_text("a file where the folder should be", encoding="utf-8")
+    assert call("collect", "--log", "logs/collect.log") == 0
+
+
+BROKEN = [errno.EDQUOT, errno.EIO, errno.ESTALE]
+
+
+@pytest.mark.fault("E3")
+@pytest.mark.parametrize("number", BROKEN, ids=errno.errorcode.get)
+@pytest.mark.parametrize("where", ["write", "fsync", "rename", "rename of the hash", "folder"])
+def test_e3_a_broken_disk_is_as_a_full_one(study, monkeypatch, capsys, number, where):
+    before = results()
+    error = OSError(number, os.strerror(number))
+    replace, fsync = Path.replace, os.fsync
+
+    def fails(*_: object) -> None:
+        raise error
+
+    def no_rename(path: Path, target: Path) -> Path:
+        if path.suffix == ".tmp" and not str(target).endswith(".tmp"):
+            is_hash = str(target).endswith(".sha256")
+            if is_hash == (where == "rename of the hash") and not (is_hash and ".old." in path.name):
+                raise error
+        return replace(path, target)
+
+    def no_fsync(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}") == (where == "folder"):  # noqa: PTH112
+            raise error
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        if where == "write":
+            patch.setattr(artefacts._Watched, "write", fails)
+        elif where in {"fsync", "folder"}:
+            patch.setattr(artefacts.os, "fsync", no_fsync)
+        else:
+            patch.setattr(Path, "replace", no_rename)
+        assert call("collect") == 74
+    message = told(capsys)
+    assert os.strerror(number) in message and "results/small/records.parquet" in message and "call again" in message
+    if where in {"write", "fsync", "rename"}:
+        assert results() == before  # the old file with its hash
+    assert call("collect") == 0
+    assert results() == before
+    assert_sound()
+
+
+@pytest.mark.fault("E4")
+def test_e4_a_folder_that_cannot_be_written_is_refused_at_once(finished, tmp_path, capsys, monkeypatch):
+    (tmp_path / "project").mkdir()
+    with disk(tmp_path / "project", 8) as is_disk:
+        study = small.begun(finished, tmp_path / "project")
+        monkeypatch.chdir(tmp_path / "project")
+        if is_disk:
+            subprocess.run(["mount", "-o", "remount,ro", str(Path.cwd())], check=True)
+        else:
+            Path("results").chmod(0o555)
+        try:
+            assert call("check") == 2
+            assert "results/small" in (message := told(capsys)) and "make it writable, or work in another" in message
+            assert call("train", "--run", study.needed[0].path) == 2
+            assert "make it writable" in told(capsys)
+            with pytest.raises(UserError, match="results: cannot be written"):
+                alone.take()
+            command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "1"]
+            done = subprocess.run([*command, "--configfile", "study.yaml"], capture_output=True, text=True, timeout=120)
+            assert done.returncode != 0
+            assert "Read-only file system" in done.stderr or "cannot be written" in done.stderr
+        finally:
+            if is_disk:
+                subprocess.run(["mount", "-o", "remount,rw", str(Path.cwd())], check=True)
+            else:
+                Path("results").chmod(0o755)
+            monkeypatch.chdir(finished)
+
+
+# --- places and environments ----------------------------------------------------------------------------------------
+@pytest.mark.fault("E6")
+def test_e6_a_moved_project_trains_nothing_and_tells_no_place(finished, tmp_path, monkeypatch, capsys):
+    """Copied without dates and without Snakemake's notes, as `git clone` and `cp -r` do."""
+    place = tmp_path / "elsewhere" / "b"
+    place.mkdir(parents=True)
+    shutil.copytree(finished, place, dirs_exist_ok=True, copy_function=shutil.copy)
+    monkeypatch.chdir(place)
+    config.load_dataset.cache_clear()
+    study = config.load_study(Path("study.yaml"))
+    assert verify.verify(study).complete and all(plan.is_done(run) for run in study.needed)
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "-n", "--quiet", "host"]
+    done = subprocess.run([*command, "--configfile", "study.yaml"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("train ")]
+    before = results()
+    assert call("train", "--run", study.needed[0].path) == 0
+    assert results() == before
+    for path in Path("results").rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            assert str(finished).encode() not in data and str(ROOT).encode() not in data, path
+
+
+ODD = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TMPDIR": "/nonexistent", "TZ": "Odd/Zone+13:47"}
+ENVIRONMENTS = {
+    "no locale, no home, no temporary folder, an odd zone": ODD,
+    "latin-1": {"LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1:replace", "HOME": "/"},
+}
+WITH_ENCODING_ERRORS = """
+import os, sys, warnings
+os.umask(0o077)
+warnings.filterwarnings("error", category=EncodingWarning, module="softmax_bottleneck")
+from softmax_bottleneck.__main__ import main
+sys.exit(main(["collect", "--study", "study.yaml"]) or main(["report", "--study", "study.yaml"]))
+"""
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("variables", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
+def test_e7_an_unusual_environment_changes_no_byte(study, monkeypatch, variables):
+    file = Path("study.yaml")
+    text = file.read_text(encoding="utf-8").replace("A small study", "Ein kleines Stück — 词 ✓")
+    file.write_text(text, encoding="utf-8")
+    assert call("collect") == 0 and call("report") == 0
+    before = results()
+    shutil.rmtree(artefacts.study_folder("small") / "report")
+    kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "OPENBLAS_NUM_THREADS") if key in os.environ}
+    command = [sys.executable, "-X", "warn_default_encoding", "-c", WITH_ENCODING_ERRORS]
+    done = subprocess.run(command, env=kept | variables, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    assert results() == before
+    page = artefacts.study_folder("small") / "report" / "index.html"
+    assert page.stat().st_mode & 0o777 == 0o600
+
+
+def _calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            yield name, node
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_e7_every_text_file_is_opened_with_its_encoding(path):
+    for name, node in _calls(path):
+        modes = [arg.value for arg in [*node.args, *(k.value for k in node.keywords if k.arg == "mode")]
+                 if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]  # fmt: skip
+        binary = any("b" in mode and set(mode) <= set("rwabx+") for mode in modes)
+        method = isinstance(node.func, ast.Attribute)
+        opens = (method and name in {"read_text", "write_text"}) or (name == "open" and not binary)
+        decodes = name in {"run", "Popen"} and any(k.arg in {"text", "universal_newlines"} for k in node.keywords)
+        of_paths = not (isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in FOREIGN)
+        if decodes or (opens and of_paths):
+            assert any(k.arg == "encoding" for k in node.keywords), f"{path.name}:{node.lineno}"
+
+
+FOREIGN = {"os", "artefacts", "tarfile", "zipfile", "archive", "opener"}
+
+
+# --- two at once ----------------------------------------------------------------------------------------------------
+HOLD = "from softmax_bottleneck import alone; import time; alone.take(); print('held', flush=True); time.sleep(120)"
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has taken the results of tmp_path."""
+    command = [sys.executable, "-c", HOLD]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.fault("E8")
+def test_e8_a_second_workflow_is_turned_away_whatever_it_asks_for(finished, tmp_path, held):
+    small.begun(finished, tmp_path)
+    calls = {
+        "the same": ([], 75),
+        "another target": (["results/small/check.json", "--rerun-incomplete", "--nolock"], 75),
+        "looking on": (["--dry-run"], 0),
+    }
+    for words, code in calls.values():
+        command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "1", *words]
+        done = subprocess.run(
+            [*command, "--configfile", "study.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == code, done.stderr
+        owner = f"a workflow is already running here (process {held.pid} on {socket.gethostname()} since "
+        assert (owner in done.stderr) == (code == 75)
+
+
+@pytest.mark.fault("E8")
+def test_e8_the_lock_ends_with_its_process(tmp_path, held, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BusyError, match=f"process {held.pid} "):
+        alone.take()
+    held.send_signal(signal.SIGKILL)
+    held.wait()
+    alone.take()
+    assert json.loads(Path("results/.workflow.lock").read_text(encoding="utf-8"))["pid"] == os.getpid()
+    alone._taken.pop().close()
+
+
+@pytest.mark.fault("E8")
+def test_e8_a_disk_without_locks_is_no_reason_to_stop(tmp_path, monkeypatch):
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(alone.fcntl, "flock", unsupported)
+    alone.take()
+    alone._taken.pop().close()
+
+
+# --- results that are not what they were ----------------------------------------------------------------------------
+def edit(path: Path) -> None:
+    """A digit is another; the hash beside it says so."""
+    data = path.read_bytes()
+    place = max(data.rfind(digit) for digit in b"123456789")
+    path.write_bytes(data[:place] + (b"9" if data[place : place + 1] != b"9" else b"8") + data[place + 1 :])
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def of_another_run(path: Path) -> None:
+    """Whole, with its hash, of the same model with another seed."""
+    folders = sorted(folder for folder in path.parent.parent.iterdir() if folder != path.parent)
+    for name in (path.name, path.name + ".sha256"):
+        shutil.copy(folders[0] / name, path.parent / name)
+
+
+FILES = ("done.json", "measure.json", "topk.json", "rank.json", "wordsim.json")
+
+
+@pytest.mark.fault("E9")
+@pytest.mark.parametrize("damage", [edit, cut, empty, of_another_run], ids=lambda damage: damage.__name__)
+def test_e9_what_was_changed_is_listed_and_gives_no_number(study, capsys, damage):
+    run = study.needed[0]
+    folder = artefacts.run_folder(run.path)
+    for name in FILES:
+        kept = {file: (folder / file).read_bytes() for file in (name, f"{name}.sha256")}
+        damage(folder / name)
+        found = verify.verify(study)
+        assert not found.complete and found.counts["ok"] == 3
+        assert any(one.file == f"runs/{run.path}/{name}" for one in found.findings), (name, found.findings)
+        collected = records.collect(study)
+        assert run.run_id not in set(collected.rows["run_id"])
+        (gap,) = report.gaps(study, collected)
+        assert name in gap and f"seed {run.seed}" in gap
+        for file, data in kept.items():
+            (folder / file).write_bytes(data)
+    assert verify.verify(study).complete
+    damage(folder / "done.json")
+    assert call("verify") == 3
+
+
+@pytest.mark.fault("E9", "G4")
+def test_e9_results_of_an_earlier_setting_lie_beside_and_are_said(study):
+    old = study.needed[0]
+    changed = small.values()
+    changed["settings"][0]["schedule"]["learning_rate"] = 4
+    after = small.load(Path(), changed)
+    found = verify.verify(after)
+    assert found.counts["missing"] == 4 and found.counts["ok"] == 0
+    assert old.path in found.beside
+    assert records.collect(after).rows.empty
+
+
+# --- files that vanish or are left over -----------------------------------------------------------------------------
+NEEDED = {
+    "measure": "model.safetensors",
+    "spectrum": "hidden.npz",
+    "wordsim": "model.safetensors",
+    "trajectory": "done.json",
+}
+
+
+@pytest.mark.fault("E10")
+@pytest.mark.parametrize(("step", "name"), NEEDED.items())
+def test_e10_a_file_that_vanished_is_named(study, capsys, step, name):
+    path = artefacts.run_folder(study.needed[0].path) / name
+    path.unlink()
+    assert call(step, "--run", study.needed[0].path) == 2
+    message = told(capsys)
+    assert f"{path}: file not found; run the step that makes it" in message
+    (artefacts.tokens_folder("tiny") / "vocabulary.json").unlink()
+    assert call("train", "--run", study.needed[0].path, "--restart") == 2
+    assert "vocabulary.json: file not found" in told(capsys)
+
+
+@pytest.mark.fault("E11")
+def test_e11_what_killed_processes_left_is_ignored_and_removed(study):
+    before = results()
+    folder = artefacts.study_folder("small")
+    corpora = artefacts.corpus_folder("tiny")
+    left = [folder / ".records.csv.99999999.tmp", folder / "report" / ".index.html.sha256.99999999.old.tmp"]
+    left += [corpora / ".train.txt.99999999.tmp"]
+    young = folder / ".states.csv.99999998.tmp"
+    mine = folder / f".others.csv.{os.getpid()}.tmp"
+    for path in (*left, young, mine):
+        path.write_bytes(b"half")
+    for path in (*left, mine):
+        os.utime(path, (time.time() - 7200,) * 2)
+    assert verify.verify(study).complete
+    assert call("collect") == 0 and call("report") == 0 and call("download", "--dataset", "tiny") == 0
+    assert not any(path.exists() for path in left)
+    assert young.exists() and mine.exists()  # somebody may be at work on them
+    young.unlink(), mine.unlink()
+    assert {name for name in results() if name in before} == set(before)
+
+
+@pytest.mark.fault("E12")
+def test_e12_figures_need_no_display(study):
+    variables = {key: value for key, value in os.environ.items() if key not in {"DISPLAY", "WAYLAND_DISPLAY"}}
+    command = [sys.executable, "-m", "softmax_bottleneck", "figure", "--study", "study.yaml"]
+    words = [*command, "--experiment", "known-truth-figure"]
+    done = subprocess.run(words, env=variables | {"MPLBACKEND": "TkAgg"}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (artefacts.study_folder("small") / "figures" / "known-truth-figure.svg").stat().st_size > 1000
+
+
+@pytest.mark.tier2
+@pytest.mark.fault("E2")
+def test_e2_no_space_for_snakemakes_own_notes(finished, tmp_path):
+    small.begun(finished, tmp_path)
+    target = "results/small/check.json"
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "1", target]
+    (tmp_path / ".snakemake").mkdir()
+    with disk(tmp_path / ".snakemake", 1) as is_disk:
+        if not is_disk:
+            pytest.skip("needs the right to mount a small disk")
+        (tmp_path / ".snakemake" / "filler").write_bytes(bytes(shutil.disk_usage(tmp_path / ".snakemake").free))
+        full_call = subprocess.run(
+            [*command, "--configfile", "study.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert full_call.returncode != 0 and "No space left on device" in full_call.stdout + full_call.stderr
+        (tmp_path / ".snakemake" / "filler").unlink()
+        again = subprocess.run(
+            [*command, "--configfile", "study.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert again.returncode == 0, again.stderr
+    assert artefacts.is_sound(tmp_path / target)
