@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from naive_heads import lms_plif
 from softmax_bottleneck import artefacts, config, corpus, measure, model, plan, steps, topk, train
 from softmax_bottleneck.config import Run
+from softmax_bottleneck.errors import DataError
 from softmax_bottleneck.spectrum import press_rank
 from test_train import CORPUS, make_run
 
@@ -56,7 +58,7 @@ def test_one_pass_gives_losses_ranks_top_words_and_distances(built, monkeypatch)
     monkeypatch.setattr(measure, "_rows_at_once", lambda _: 5)
     expected = token_by_token(language_model, CORPUS.test)
     targets = CORPUS.test[1:]
-    contexts = measure.hidden_states(language_model, CORPUS.test)
+    contexts = measure.hidden_states(language_model, CORPUS.test, 12)
     seen: list[int] = []
 
     def first_columns(log_q: np.ndarray, start: int) -> np.ndarray:
@@ -85,7 +87,7 @@ def test_equally_probable_words_stand_in_the_order_of_their_ids():
     with torch.no_grad():
         language_model.head.decoder.weight.zero_()
         language_model.head.decoder.bias.zero_()
-    contexts = measure.hidden_states(language_model, CORPUS.test)
+    contexts = measure.hidden_states(language_model, CORPUS.test, 12)
     found = measure.predict(language_model, contexts, [3])
     assert np.array_equal(found.true_rank_T, CORPUS.test[1:] + 1)
     assert found.top[3].ids.tolist() == [0, 1, 2, 3, 4]
@@ -96,15 +98,16 @@ def test_probabilities_that_do_not_sum_to_one_are_an_error(monkeypatch):
     language_model = model.build(make_run(), CORPUS.vocabulary_size)
     log_probs = language_model.head.log_probs
     monkeypatch.setattr(language_model.head, "log_probs", lambda h: log_probs(h) + 0.001)
-    with pytest.raises(ValueError, match="do not sum to one"):
-        measure.predict(language_model, measure.hidden_states(language_model, CORPUS.test))
+    with pytest.raises(DataError, match="do not sum to one"):
+        measure.predict(language_model, measure.hidden_states(language_model, CORPUS.test, 12))
 
 
 @pytest.mark.parametrize("streams", [1, 3])
 def test_perplexities_of_all_splits(built, streams):
-    _, language_model = built
-    log_p = measure.predict(language_model, measure.hidden_states(language_model, CORPUS.test)).log_p_T
-    found = measure.perplexity_metrics(language_model, CORPUS, log_p, streams)
+    run, language_model = built
+    log_p = measure.predict(language_model, measure.hidden_states(language_model, CORPUS.test, 12)).log_p_T
+    schedule = dataclasses.replace(run.schedule, eval_batch_size=streams)
+    found = measure.perplexity_metrics(language_model, CORPUS, log_p, schedule)
     for split, ids in CORPUS.splits.items():
         columns = [ids] if split == "test" else np.array_split(ids[: len(ids) // streams * streams], streams)
         nats = [-token_by_token(language_model, column)[np.arange(len(column) - 1), column[1:]] for column in columns]
@@ -114,12 +117,38 @@ def test_perplexities_of_all_splits(built, streams):
             assert found[f"{split}_ppl"] == pytest.approx(math.exp(total / (count + len(columns))), rel=1e-5)
 
 
+def test_a_body_without_memory_is_measured_in_blocks_as_it_was_trained():
+    """Every block of 12 tokens on its own: an untrained Transformer, one block at a time, in any number of streams."""
+    run = transformer_run()
+    language_model = model.build(run, CORPUS.vocabulary_size).eval()
+    schedule = dataclasses.replace(run.schedule, eval_batch_size=2, test_batch_size=3)
+
+    def nats(ids: np.ndarray) -> list[float]:
+        found = []
+        for start in range(0, len(ids) - 1, 12):
+            block = torch.from_numpy(ids[start : start + 13].astype(np.int64))
+            hidden = language_model(block[:-1, None], ()).dropped_TBD
+            log_p_NV = language_model.head.log_probs(hidden).double()
+            found += (-log_p_NV.gather(1, block[1:, None])[:, 0]).tolist()
+        return found
+
+    contexts = measure.hidden_states(language_model, CORPUS.test, schedule.bptt)
+    log_p = measure.predict(language_model, contexts).log_p_T
+    np.testing.assert_allclose(-log_p, nats(CORPUS.test), rtol=1e-5)
+    found = measure.perplexity_metrics(language_model, CORPUS, log_p, schedule)
+    for split, streams in (("valid", 2), ("test", 3)):
+        ids = getattr(CORPUS, split)
+        columns = np.array_split(ids[: len(ids) // streams * streams], streams)
+        expected = math.exp(np.mean(np.concatenate([nats(column) for column in columns])))
+        assert found[f"{split}_ppl"] == found[f"{split}_ppl_sound"] == pytest.approx(expected, rel=1e-6)
+
+
 # --- spectra --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("first", [None, 12, 60, 5000])
 def test_spectra_of_the_first_contexts_and_of_all(built, first):
     _, language_model = built
     matrix = token_by_token(language_model, CORPUS.test)
-    hidden = measure.hidden_states(language_model, CORPUS.test).hidden.numpy()
+    hidden = measure.hidden_states(language_model, CORPUS.test, 12).hidden.numpy()
     part, whole = measure.spectra(language_model, hidden, first)
     assert (part is None) == (first is None or first >= len(matrix))
     for found, rows in ((part, matrix[:first]), (whole, matrix)):

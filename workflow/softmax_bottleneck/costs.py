@@ -14,20 +14,23 @@ RATES = {"cpu": 60e9, "gpu": 20e12}
 STEP_OVERHEAD_S = {"cpu": 4e-3, "gpu": 6e-3}  # calls, launches and dropout masks of one update
 BACKWARD = 3  # forward + backward is about three forward passes
 KEPT_WEIGHTS = 8  # copies that a run leaves whose ranks along training are asked for
+LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum comes from factors, not from a Gram matrix
 
 
 @dataclass(frozen=True)
 class Cost:
     """Estimate of one training run.
 
-    flops: of the whole training. cpu_h, gpu_h: hours at the assumed rates. memory_gb: largest working set.
-    disk_gb: weights, two resume states, the hidden states of the test text; weights kept on the way.
+    flops: of the whole training. cpu_h, gpu_h: hours at the assumed rates. memory_gb: largest working set in training.
+    spectrum_gb: memory for the singular values, on the host. disk_gb: weights, two resume states, the hidden states of
+    the test text; weights kept on the way.
     """
 
     flops: float
     cpu_h: float
     gpu_h: float
     memory_gb: float
+    spectrum_gb: float
     disk_gb: float
 
 
@@ -49,4 +52,8 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
     hidden_gb = 4e-9 * tokens["test"] * run.body.context_size
     activations_gb = 4e-9 * run.schedule.batch_size * run.schedule.bptt * run.body.hidden_size * run.body.layers * 10
     disk_gb = (7 + KEPT_WEIGHTS * tracked) * weights_gb + hidden_gb
-    return Cost(flops, hours["cpu"], hours["gpu"], 4 * weights_gb + activations_gb + 0.3, disk_gb)
+    smaller = min(tokens["test"], vocabulary_size)
+    factors = 2 * (tokens["test"] + vocabulary_size) * (run.body.embedding_size + 2)
+    spectrum_gb = 8e-9 * (factors if run.head.name in LOG_LINEAR else smaller**2) + hidden_gb
+    training_gb = 4 * weights_gb + activations_gb + 0.3
+    return Cost(flops, hours["cpu"], hours["gpu"], training_gb, spectrum_gb, disk_gb)

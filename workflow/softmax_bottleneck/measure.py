@@ -18,6 +18,7 @@ from torch import Tensor
 
 from softmax_bottleneck.corpus import Corpus, batchify, unigram_perplexity
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
+from softmax_bottleneck.errors import DataError
 from softmax_bottleneck.model import LanguageModel
 from softmax_bottleneck.spectrum import Spectrum, factored_singular_values, log_normalisers, nested_singular_values
 from softmax_bottleneck.topk import SHOWN_WORDS, TopWords
@@ -144,7 +145,8 @@ def _top_words(log_p_V: Tensor, true_rank: int) -> TopWords:
 def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
     worst = log_p_NV.logsumexp(1).abs().max().item()
     if not worst < tolerance:
-        raise ValueError(f"probabilities do not sum to one: log of a row's sum is {worst:.2e} (limit {tolerance:.0e})")
+        raise DataError(f"probabilities do not sum to one: log of a row's sum is {worst:.2e} (limit {tolerance:.0e}); "
+                        "the head's log_probs must be normalised")  # fmt: skip
 
 
 @torch.no_grad()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +133,57 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
     return found
 
 
+def check_limits(study: Study, cost: dict[str, tuple[int, Cost]]) -> None:
+    """Refuse what cannot be done here before anything is begun.
+
+    Raises:
+        UserError: a run needs more memory, the rest of the study more disk, or a rank more contexts than there are.
+    """
+    for dataset in study.datasets.values():
+        check_contexts(dataset, size_of(dataset).tokens["test"])
+    left = [run for run in study.needed if not is_done(run)]
+    disk_gb = sum(cost[run.path][1].disk_gb for run in left)
+    free_gb = study.limits.get("disk_gb", shutil.disk_usage(_existing(artefacts.RESULTS)).free / 1e9)
+    if disk_gb > free_gb:
+        raise UserError(f"{study.file}: {len(left)} runs need about {disk_gb:.1f} GB of disk, and {free_gb:.1f} GB are "
+                        "there: free some, or set limits.disk_gb where results lie elsewhere")  # fmt: skip
+    for run in left:
+        one = cost[run.path][1]
+        _check_memory(study, run, "training", one.memory_gb, _memory_gb(study, on_gpu=run.device != "cpu"))
+        _check_memory(study, run, "the singular values", one.spectrum_gb, _memory_gb(study, on_gpu=False))
+
+
+def _check_memory(study: Study, run: Run, what: str, needed_gb: float, there_gb: float) -> None:
+    if needed_gb > there_gb:
+        raise UserError(f"{study.file}: models.{run.model}: {what} on {run.dataset} takes about {needed_gb:.1f} GB of "
+                        f"memory, and {there_gb:.1f} GB are there: make the model smaller, or set limits.memory_gb "
+                        "where runs go elsewhere")  # fmt: skip
+
+
+def check_contexts(dataset: Dataset, test_tokens: int) -> None:
+    """Refuse ranks of more contexts than the test text has (UserError)."""
+    there = test_tokens - 1
+    if (dataset.rank_contexts or 0) > there:
+        raise UserError(f"{dataset.folder / dataset.name}.yaml: rank_contexts: {dataset.rank_contexts} are asked for, "
+                        f"and the test text has {there}; ask for so many or fewer")  # fmt: skip
+
+
+def _existing(path: Path) -> Path:
+    path = path.absolute()
+    return next(one for one in (path, *path.parents) if one.exists())
+
+
+def _memory_gb(study: Study, on_gpu: bool) -> float:
+    """Memory of the GPU or of the machine, if the study does not say another."""
+    if "memory_gb" in study.limits:
+        return float(study.limits["memory_gb"])
+    import torch
+
+    if on_gpu and torch.cuda.is_available():
+        return float(torch.cuda.get_device_properties(0).total_memory) / 1e9
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+
+
 def text(study: Study) -> str:
     """The plan as a person reads it."""
     cost = costs(study)
@@ -138,11 +191,13 @@ def text(study: Study) -> str:
     lines += [f"{'experiment':34} {'artefact':22} {'runs':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9} {'disk GB':>8}"]
     lines += [_line(e.id, e.artefact, study.runs_of(e), cost) for e in study.experiments]
     lines += [_line("all together (each run once)", "", study.needed, cost), ""]
-    lines += [f"{'model':34} {'dataset':22} {'seeds':>5} {'parameters':>15} {'GPU h/run':>10} {'CPU h/run':>10}"]
+    hours = f"{'GPU h/run':>10} {'CPU h/run':>10} {'memory GB':>10}"
+    lines += [f"{'model':34} {'dataset':22} {'seeds':>5} {'parameters':>15} {hours}"]
     for dataset, model in dict.fromkeys((run.dataset, run.model) for run in study.needed):
         runs = [run for run in study.needed if (run.dataset, run.model) == (dataset, model)]
         count, one = cost[runs[0].path]
-        lines += [f"{model:34} {dataset:22} {len(runs):5} {count:15,} {one.gpu_h:10.2f} {one.cpu_h:10.2f}"]
+        lines += [f"{model:34} {dataset:22} {len(runs):5} {count:15,} {one.gpu_h:10.2f} {one.cpu_h:10.2f} "]
+        lines[-1] += f"{max(one.memory_gb, one.spectrum_gb):10.2f}"
     lines += ["", "Hours are estimates for runs not done, at 20 TFLOP/s (GPU) or 60 GFLOP/s (one CPU core)."]
     return "\n".join(lines)
 

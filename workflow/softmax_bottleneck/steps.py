@@ -86,6 +86,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
         found = corpus.read_corpus(name, folder)
     corpus.check_expected(found, dataset.expected)
     corpus.save(found, artefacts.tokens_folder(name), parents)
+    plan.check_contexts(dataset, len(found.test))
     facts = corpus.counts(found)
     doubtful = [] if dataset.base or dataset.kind == "language" else doubts.of(found)
     artefacts.write_json(artefacts.tokens_folder(name) / "corpus.json", facts | {"name": name, "doubts": doubtful})
@@ -106,6 +107,7 @@ def _refuse_edited(folder: Path, hashes: dict[str, str]) -> None:
 def check(study: Study, say: Say) -> None:
     """Build every configured model without memory: bad options are refused before the first job, costs are known."""
     facts = plan.facts(study) | {"provenance": artefacts.provenance()}
+    plan.check_limits(study, plan.costs(study))
     artefacts.write_json(artefacts.study_folder(study.name) / "check.json", facts)
     hours = sum(one["cpu_h"] for path, one in facts["runs"].items())
     say(f"{study.name}: {len(facts['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")

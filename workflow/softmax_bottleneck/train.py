@@ -12,9 +12,10 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import safetensors.torch
@@ -73,8 +74,9 @@ class Session:
         self.history: list[dict[str, Any]] = []  # one entry per process that worked on this run
         self.before_s = 0.0  # wall time of earlier sessions
         self.epoch_before_s = 0.0  # of these, what was spent on the epoch in progress
-        self.started = self.epoch_started = self.saved = self.ticked = time.monotonic()
+        self.started = self.epoch_started = self.saved = self.ticked = self.asked = time.monotonic()
         self.save_cost_s = 0.0
+        self.gap_s = 0.0  # longest time so far between two moments at which the state could be saved
         self.first_update = 0
 
     def resume(self) -> None:
@@ -111,12 +113,18 @@ class Session:
                 self._end_epoch()
         except DivergedError as error:
             return f"{error} (epoch {trainer.place.epoch}, update {trainer.place.updates})"
-        except (MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError, IndexError) as error:
             told = memory.told(error, self.folder)
-            if told is None:
+            if told is not None:
+                raise told from None
+            if self._finite():
                 raise
-            raise told from None
+            return f"weights not finite (epoch {trainer.place.epoch}, update {trainer.place.updates})"
         return None
+
+    def _finite(self) -> bool:
+        """Whether all weights are numbers: a function that looks itself up in a table fails where one is not."""
+        return all(bool(parameter.isfinite().all()) for parameter in self.trainer.model.parameters())
 
     def _end_epoch(self) -> None:
         best = self.trainer.best
@@ -129,8 +137,7 @@ class Session:
             self._keep_weights(row)
         self.epoch_started, self.epoch_before_s = time.monotonic(), 0.0
         self._report(row)
-        due = time.monotonic() - self.saved >= min(self.save_interval_s, self.save_cost_s / SAVE_SHARE)
-        if due or self.trainer.finished:
+        if self._due() or self.saved + self.save_cost_s / SAVE_SHARE <= self.asked or self.trainer.finished:
             self.save()
         self._leave_if_asked()
 
@@ -155,9 +162,16 @@ class Session:
 
     def _between_updates(self) -> None:
         self._tick()
-        if time.monotonic() - self.saved >= self.save_interval_s:
+        if self._due():
             self.save()
         self._leave_if_asked()
+
+    def _due(self) -> bool:
+        """Whether the state would be older than allowed if it were not saved before the next such moment."""
+        now = time.monotonic()
+        self.gap_s = max(self.gap_s, min(now - self.asked, self.save_interval_s / 2))
+        self.asked = now
+        return now - self.saved + self.gap_s >= self.save_interval_s
 
     def _tick(self) -> None:
         """Every few seconds a sign of life; cheap enough to be called at every update."""
@@ -212,7 +226,7 @@ class Session:
             epoch_done=row is not None,
         ))  # fmt: skip
 
-    def finish(self, reason: str | None, restarted: bool) -> dict[str, Any]:
+    def finish(self, reason: str | None, restarted: bool, parents: Mapping[str, str]) -> dict[str, Any]:
         """Write the best weights, then what came out, then done.json; only then the resume states go."""
         self.lease.check()
         trainer, wall_s = self.trainer, self.before_s + time.monotonic() - self.started
@@ -226,7 +240,7 @@ class Session:
             "seconds_per_epoch": statistics.median(epoch_s) if epoch_s else None,
         }
         outcome["provenance"] = artefacts.provenance(
-            {"corpus": trainer.run.data_identity},
+            {"corpus": trainer.run.data_identity, **parents, **self._seal_log()},
             run_id=trainer.run.run_id,
             deterministic=trainer.run.deterministic,
             sessions=self.history,
@@ -234,12 +248,16 @@ class Session:
             mixed_hardware=len({json.dumps({**entry, "from_update": 0}, sort_keys=True) for entry in self.history}) > 1,
             restarted=restarted,
         )
-        if trainer.rows:
-            artefacts.seal(self.folder / EPOCHS_FILE)
         artefacts.write_json(self.folder / OUTCOME_FILE, outcome)
         artefacts.write_json(self.folder / DONE_FILE, outcome)
         self.checkpointer.clear()
         return outcome
+
+
+    def _seal_log(self) -> dict[str, str]:
+        """Nothing more is appended to the epoch log: its hash, beside it and for the record."""
+        log = self.folder / EPOCHS_FILE
+        return {EPOCHS_FILE: artefacts.seal(log)} if log.exists() else {}
 
 
 def _stored(weights: dict[str, torch.Tensor]) -> bytes:
@@ -298,6 +316,7 @@ def train(
     save_interval_s: float = SAVE_INTERVAL_S,
     snapshots: bool = False,
     make: Callable[[Run, Corpus, torch.device], Trainer] = Trainer,
+    parents: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Train a run to its end in `folder`, from its resume state if there is one; the content of done.json.
 
@@ -315,6 +334,7 @@ def train(
             short that saving would take a noticeable share of the time.
         snapshots: keep the weights of `snapshot_epochs` and of the end of plain SGD in `snapshots/`.
         make: the training itself; another kind of `Trainer` where a run is finetuned.
+        parents: hashes of what it starts from besides the corpus, for the provenance.
 
     Raises:
         UserError: no such device, too little text or GPU memory, resume states damaged or of another run.
@@ -337,7 +357,7 @@ def train(
         session = Session(make(run, corpus, device), folder, lease, stop, progress, save_interval_s, snapshots)
         session.resume()
         reason = session.work()
-        return session.finish(reason, restart)
+        return session.finish(reason, restart, parents)
 
 
 def _finished(run: Run, folder: Path) -> dict[str, Any] | None:
@@ -420,10 +440,15 @@ def numerics(run: Run, device: torch.device) -> Iterator[None]:
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[models.LanguageModel, Run]:
     """The best weights of a finished run, in evaluation mode, and its settings (DataError: missing, damaged)."""
     run = Run.from_json(artefacts.read_json(folder / RUN_FILE))
-    tensors = safetensors.torch.load(artefacts.read_bytes(folder / MODEL_FILE))
+    tensors = load_weights(folder)
     model = models.build(run, len(tensors[models.DECODER]), device)
     models.load_weights(model, tensors)
     return model.eval(), run
+
+
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The best weights of a finished run as they are stored (DataError: missing, damaged)."""
+    return safetensors.torch.load(artefacts.read_bytes(folder / MODEL_FILE))
 
 
 def has_snapshots(folder: Path) -> bool:

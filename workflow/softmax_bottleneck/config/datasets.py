@@ -13,6 +13,7 @@ from softmax_bottleneck.config.runs import digest
 from softmax_bottleneck.config.schemas import did_you_mean, load_yaml, schema, validate
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.fingerprint import fingerprint
+from softmax_bottleneck.language import LanguageSettings
 
 
 @dataclass(frozen=True)
@@ -85,4 +86,13 @@ def load_dataset(name: str, near: Path) -> Dataset:
     validate(values, schema("dataset"), str(path))
     if values["name"] != path.stem:
         raise UserError(f"{path}: name: {values['name']!r} must equal the file's name {path.stem!r}")
+    if values["kind"] == "language":
+        _check_language(values.get("language", {}), path)
     return Dataset(values["name"], values["kind"], values["title"], path.parent, values)
+
+
+def _check_language(settings: Mapping[str, Any], path: Path) -> None:
+    try:
+        LanguageSettings.from_mapping(settings)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from softmax_bottleneck import heads
-from softmax_bottleneck.artefacts import ROOT
+from softmax_bottleneck.artefacts import ROOT, SHARED
 from softmax_bottleneck.config.datasets import Dataset, load_dataset
 from softmax_bottleneck.config.experiments import Experiment, load_experiment
 from softmax_bottleneck.config.fits import Unit, fit_labels, units_of
@@ -45,6 +45,7 @@ class Study:
     runs: tuple[Run, ...]
     searches: Mapping[str, Search] = field(default_factory=dict)  # grid entries by name
     author_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (dataset, model) -> published seed
+    limits: Mapping[str, float] = field(default_factory=dict)  # memory_gb, disk_gb
     stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)  # (dataset, model) -> what follows training
     replicas_per_job: int = 1
     max_wall: str | None = None
@@ -196,6 +197,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         if dataset.kind == "benchmarks":
             raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
     families = models_of(values, where)
+    _refuse_shared_places(values, families, where)
     fits = units_of(values, where)
     own = [name for name, entry in values["models"].items() if not VARIANT_KEYS & entry.keys()]
     _refuse_unknown_names(values, families, where)
@@ -214,6 +216,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         description=values.get("description", ""),
         file=file,
         mirror=Path(values["mirror"]) if values.get("mirror") else None,
+        limits=values.get("limits", {}),
         datasets=datasets,
         labels={model.name: model.label for members in families.values() for model in members},
         experiments=tuple(
@@ -259,6 +262,22 @@ def _with_twins(runs: Iterable[Run]) -> tuple[Run, ...]:
         model = first.setdefault((run.dataset, run.run_id), run.model)
         found.append(run if model == run.model else dataclasses.replace(run, twin=model))
     return tuple(found)
+
+
+def _refuse_shared_places(values: Mapping[str, Any], families: Mapping[str, list[Model]], where: str) -> None:
+    """No two things may write to one folder, also where names do not differ by capitals alone."""
+    if values["study"].lower() in SHARED:
+        raise UserError(f"{where}: study: {values['study']!r} is the name of a folder of results/; choose another")
+    for kind, names in (
+        ("datasets", values["datasets"]),
+        ("models", [model.name for members in families.values() for model in members]),
+        ("experiments", values["experiments"]),
+    ):
+        first: dict[str, str] = {}
+        for name in names:
+            other = first.setdefault(name.lower(), name)
+            if other != name:
+                raise UserError(f"{where}: {kind}: {other!r} and {name!r} would share a folder; choose another name")
 
 
 def _refuse_unknown_names(values: Mapping[str, Any], families: Mapping[str, list[Model]], where: str) -> None:

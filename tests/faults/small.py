@@ -1,0 +1,136 @@
+"""A whole study that takes a few seconds in one process: two heads, two seeds, a language of forty words."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from softmax_bottleneck import artefacts, config, records, report, steps, verify
+from softmax_bottleneck.config import Study
+
+DATASET: dict[str, Any] = {
+    "name": "tiny",
+    "kind": "language",
+    "title": "A tiny language",
+    "language": {
+        **{"vocabulary_size": 40, "rank": 12, "topics": 2, "classes": 3, "markers_per_topic": 2, "seed": 3},
+        **{"train_tokens": 1200, "valid_tokens": 300, "test_tokens": 300},
+    },
+    "wordsim": "self",
+}
+STUDY: dict[str, Any] = {
+    "study": "small",
+    "title": "A small study",
+    "description": "Two heads on a tiny language.",
+    "datasets": ["tiny"],
+    "seeds": [1, 2],
+    "device": "cpu",
+    "settings": [
+        {
+            "body": {
+                **{"embedding_size": 5, "hidden_size": 7, "layers": 1, "dropout_input": 0.1, "dropout_hidden": 0.1},
+                **{"dropout_output": 0.1, "dropout_embedding": 0.1, "dropout_weight": 0.1},
+            },
+            "schedule": {
+                **{"optimizer": "et-asgd", "switch_after_epoch": 2, "learning_rate": 5, "batch_size": 6, "bptt": 15},
+                **{"clip": 0.25, "weight_decay": 0.00001, "activation_penalty": 1, "temporal_penalty": 1, "epochs": 3},
+                **{"eval_batch_size": 2},
+            },
+        }
+    ],
+    "models": {
+        "softmax": {"head": "softmax"},
+        "mos": {"head": {"name": "mos", "components": 2, "dropout_latent": 0.1}},
+    },
+    "experiments": {"known-truth": {"models": "all"}, "known-truth-figure": {"models": "all"}},
+}
+
+
+def quiet(_: str) -> None:
+    """Takes what a step says."""
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    """The study's keys with others in their place."""
+    return copy.deepcopy(STUDY) | changes
+
+
+def write(folder: Path, study: dict[str, Any] | None = None, dataset: dict[str, Any] | None = None) -> Path:
+    """study.yaml and datasets/tiny.yaml in a folder; the path of the study."""
+    (folder / "datasets").mkdir(parents=True, exist_ok=True)
+    files = {"datasets/tiny.yaml": dataset or DATASET, "study.yaml": study or STUDY}
+    for path, content in ((folder / name, content) for name, content in files.items()):
+        path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return folder / "study.yaml"
+
+
+def load(folder: Path, study: dict[str, Any] | None = None, dataset: dict[str, Any] | None = None) -> Study:
+    """The study, written to a folder and read."""
+    config.load_dataset.cache_clear()
+    return config.load_study(write(folder, study, dataset))
+
+
+def tokenised(folder: Path) -> Study:
+    """The study in the working directory `folder`, its corpus ready."""
+    study = load(folder)
+    steps.download(study, "tiny", quiet)
+    steps.tokenise(study, "tiny", quiet)
+    return study
+
+
+STEPS = (steps.train, steps.measure, steps.spectrum, steps.wordsim)
+
+
+def finish(study: Study) -> None:
+    """Every step of every run, the records and the page."""
+    for run in study.needed:
+        for step in STEPS:
+            step(study, run.path, quiet)
+    records.write(study, records.collect(study))
+    verify.make(study)
+    report.build(study)
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """`folder` as the working directory, where results/ is."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def inside_new(folder: Path) -> Iterator[None]:
+    """A new folder as the working directory."""
+    folder.mkdir(parents=True)
+    with inside(folder):
+        yield
+
+
+def copied(folder: Path, to: Path) -> Study:
+    """A finished study in a folder of its own, to be damaged."""
+    shutil.copytree(folder, to, dirs_exist_ok=True)
+    config.load_dataset.cache_clear()
+    return config.load_study(to / "study.yaml")
+
+
+def begun(folder: Path, to: Path, study: dict[str, Any] | None = None) -> Study:
+    """A study on the corpus of a finished one, with nothing trained."""
+    for name in ("corpora", "tokens"):
+        shutil.copytree(folder / "results" / name, to / "results" / name)
+    return load(to, study)
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file below a folder by its hash."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): artefacts.sha256_file(path) for path in files}

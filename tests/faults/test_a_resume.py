@@ -1,0 +1,534 @@
+"""A: kills, crashes and signals, from the command line and from the workflow; more of it is in test_train.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+import test_train as base
+import torch
+from softmax_bottleneck import artefacts, interrupt, lease, processes, records, report, steps, train, trainer, verify
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.config import Study
+from softmax_bottleneck.errors import BusyError, MemoryExhaustedError, UserError
+from softmax_bottleneck.interrupt import Stop, StoppedError
+
+ROOT = Path(__file__).parents[2]
+
+
+class Kill(BaseException):
+    """Stands for a process that is gone."""
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """Hash and done.json of the run of test_train.py, left alone."""
+    folder = tmp_path_factory.mktemp("reference")
+    done = train.train(base.make_run(), base.CORPUS, folder)
+    return train.result_hash(folder), done
+
+
+def at_update(monkeypatch: pytest.MonkeyPatch, update: int, act: Callable[[], object]) -> None:
+    """Do something just before an update, counted over the run."""
+    original = trainer.Trainer.update
+
+    def step(self: trainer.Trainer) -> None:
+        if self.place.updates == update:
+            act()
+        original(self)
+
+    monkeypatch.setattr(trainer.Trainer, "update", step)
+
+
+def command(study: Study, *words: str) -> list[str]:
+    return ["train", "--study", str(study.file), "--run", study.needed[0].path, *words]
+
+
+def folder_of(study: Study) -> Path:
+    return artefacts.run_folder(study.needed[0].path)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of error there must be."""
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+# --- kills ----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("A2")
+@pytest.mark.parametrize("save", [1, 2, 3, 9])
+def test_killed_half_way_through_writing_a_state(tmp_path, monkeypatch, reference, save):
+    original, calls = torch.save, []
+
+    def half(stored: object, file: Any) -> None:
+        calls.append(1)
+        if len(calls) == save:
+            file.write(b"PK half")
+            file.flush()
+            raise Kill
+        original(stored, file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", half)
+        with pytest.raises(Kill):
+            train.train(base.make_run(), base.CORPUS, tmp_path, save_interval_s=0.0)
+    train.train(base.make_run(), base.CORPUS, tmp_path)
+    assert train.result_hash(tmp_path) == reference[0]
+
+
+@pytest.mark.fault("A7")
+def test_killed_twenty_times_in_a_row_at_random_places(tmp_path, monkeypatch):
+    """Between updates or in the middle of a save; some way is made every time."""
+    run, draw, reached = base.make_run(epochs=12, switch_after_epoch=6), random.Random(7), 0
+    train.train(run, base.CORPUS, tmp_path / "alone")
+    for _ in range(20):
+        reached += draw.randint(1, 3)
+        with monkeypatch.context() as patch:
+            if draw.random() < 0.4:
+                kill_in_save(patch, reached)
+            else:
+                at_update(patch, reached, raise_kill)
+            with pytest.raises(Kill):
+                train.train(run, base.CORPUS, tmp_path / "killed", save_interval_s=0.0)
+        states = [torch.load(path, weights_only=True)["state"] for path in (tmp_path / "killed").glob("resume-?.pt")]
+        assert max(state["trainer"]["place"]["updates"] for state in states) == reached
+    done = train.train(run, base.CORPUS, tmp_path / "killed")
+    assert train.result_hash(tmp_path / "killed") == train.result_hash(tmp_path / "alone")
+    assert done["provenance"]["interruptions"] == 20
+
+
+def raise_kill() -> None:
+    raise Kill
+
+
+def kill_in_save(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
+    """Killed while the state after this many updates is being written."""
+    original = torch.save
+
+    def save(stored: Any, file: Any) -> None:
+        if stored["state"]["trainer"]["place"]["updates"] > update:
+            file.write(b"half")
+            raise Kill
+        original(stored, file)
+
+    monkeypatch.setattr(torch, "save", save)
+
+
+def bytes_of(paths: Iterator[Path]) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in paths if path.suffix != ".sha256"}
+
+
+LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
+    "measure": (
+        lambda study, path: steps.measure(study, path, small.quiet),
+        ("hidden.npz", "topk.json", "measure.json"),
+    ),
+    "spectrum": (lambda study, path: steps.spectrum(study, path, small.quiet), ("spectrum.npz", "rank.json")),
+    "wordsim": (lambda study, path: steps.wordsim(study, path, small.quiet), ("wordsim.json",)),
+    "collect": (lambda study, _: records.write(study, records.collect(study)), ("records.parquet", "records.csv")),
+    "verify": (lambda study, _: verify.make(study), ("verify.json",)),
+    "report": (lambda study, _: report.build(study), ("index.html",)),
+}
+
+
+@pytest.mark.fault("A12")
+@pytest.mark.parametrize("name", LATER_STEPS)
+def test_killed_in_a_later_step_only_that_step_is_done_again(study, monkeypatch, name):
+    """Killed before each of its files gets its name: no file under a final name is new, and the next call makes all."""
+    call, files = LATER_STEPS[name]
+    path = study.needed[0].path
+    before = small.tree(Path("results"))
+    for doomed in files:
+        with monkeypatch.context() as patch:
+            original = artefacts.write_with
+
+            def dies(target: Path, write: Any, doomed: str = doomed, original: Any = original) -> str:
+                if target.name == doomed:
+                    raise Kill
+                return original(target, write)
+
+            patch.setattr(artefacts, "write_with", dies)
+            with pytest.raises(Kill):
+                call(study, path)
+        call(study, path)
+        assert small.tree(Path("results")) == before
+
+
+# --- signals and exit codes -----------------------------------------------------------------------------------------
+@pytest.mark.fault("A3", "A4", "A5")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 75)])
+def test_the_command_exits_with_the_code_of_its_signal(begun, finished, monkeypatch, capsys, number, code):
+    with monkeypatch.context() as patch:
+        at_update(patch, 3, lambda: os.kill(os.getpid(), number))
+        assert main(command(begun)) == code
+    line = said(capsys)
+    assert f"{number.name} received; saved at epoch" in line and "run the same step again" in line
+    assert main(command(begun)) == 0
+    path = begun.needed[0].path
+    assert train.result_hash(folder_of(begun)) == train.result_hash(finished / "results" / "runs" / path)
+
+
+WAITING = """
+import sys, time
+sys.path[:0] = {paths!r}
+from softmax_bottleneck import trainer
+from softmax_bottleneck.__main__ import main
+original = trainer.Trainer.update
+def update(self):
+    original(self)
+    if self.place.updates == 4:
+        print("ready", flush=True)
+        time.sleep({pause})
+trainer.Trainer.update = update
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def start(study: Study, pause: float, **environment: str) -> subprocess.Popen[str]:
+    """A training process of its own that says when four updates are done, and then waits."""
+    script = WAITING.format(paths=[str(ROOT / "workflow")], pause=pause)
+    words = [sys.executable, "-c", script, *command(study)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, env=os.environ | environment, **pipes)  # type: ignore[call-overload]
+    assert process.stdout.readline() == "ready\n", process.stderr.read()
+    return process
+
+
+@pytest.mark.fault("A3", "A4")
+def test_real_signals_to_a_real_process(begun, finished):
+    """SIGTERM saves; a second Ctrl-C leaves at once and what was saved stays sound; then the run ends the same."""
+    with start(begun, 0.2) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    kept = small.tree(folder_of(begun))
+    assert "resume-a.pt" in kept and "lease.json" not in kept
+    with start_stuck(begun) as process:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert small.tree(folder_of(begun))["resume-a.pt"] == kept["resume-a.pt"]
+    assert main(command(begun)) == 0
+    path = begun.needed[0].path
+    assert train.result_hash(folder_of(begun)) == train.result_hash(finished / "results" / "runs" / path)
+
+
+def start_stuck(study: Study) -> subprocess.Popen[str]:
+    """A process that hangs in the update after its resume, so that one Ctrl-C is not enough."""
+    script = WAITING.replace("== 4", "== 5").replace("time.sleep({pause})", "[time.sleep(1) for _ in range(60)]")
+    words = [sys.executable, "-c", script.format(paths=[str(ROOT / "workflow")]), *command(study)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+# --- states that cannot be used -------------------------------------------------------------------------------------
+@pytest.mark.fault("A9")
+def test_without_a_sound_state_the_command_exits_2_until_told_to_restart(begun, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "SAVE_SHARE", 1e9)
+        at_update(patch, 9, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert main(command(begun)) == 143
+    capsys.readouterr()
+    for path in folder_of(begun).glob("resume-?.pt"):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert main(command(begun)) == 2
+    assert "--restart" in said(capsys)
+    assert main(command(begun, "--restart")) == 0
+    assert artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["restarted"] is True
+
+
+@pytest.mark.fault("A10")
+def test_a_state_of_another_torch_is_refused_by_name(tmp_path, monkeypatch):
+    base.interrupted(base.make_run(), tmp_path, monkeypatch, 9, 0.0)
+    monkeypatch.setattr(torch, "__version__", "99.1.0")
+    with pytest.raises(UserError, match=r"torch is '\d+' there and '99' here"):
+        train.train(base.make_run(), base.CORPUS, tmp_path)
+
+
+# --- owners ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A living process that is not this one."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.fault("A13")
+def test_a_run_stops_when_its_workflow_is_gone(begun, monkeypatch, capsys, sleeper):
+    started = processes.started(sleeper.pid)
+    monkeypatch.setenv(processes.WORKFLOW_VARIABLE, f"{sleeper.pid} {started}")
+    monkeypatch.setattr(interrupt, "LOOK_EVERY_S", 0.0)
+
+    def end() -> None:
+        sleeper.kill()
+        sleeper.wait()
+
+    at_update(monkeypatch, 5, end)
+    assert main(command(begun)) == 75
+    assert "the workflow that started it is gone; saved at" in said(capsys)
+    assert not (folder_of(begun) / "lease.json").exists()
+    assert main(command(begun)) == 0  # of that workflow nothing can be seen any more: as if started by hand
+
+
+def test_only_the_very_process_counts_as_the_workflow(monkeypatch, sleeper):
+    started = processes.started(sleeper.pid)
+    for value, expected in (
+        (f"{sleeper.pid} {started}", processes.Process(sleeper.pid, started)),
+        (f"{sleeper.pid} {started + 1}", None),  # the number was given again
+        ("", None),
+        ("12 x", None),
+    ):
+        monkeypatch.setenv(processes.WORKFLOW_VARIABLE, value)
+        assert processes.workflow() == expected
+    processes.export_workflow()
+    assert processes.workflow() == processes.myself()
+
+
+@pytest.mark.fault("A13")
+@pytest.mark.pipeline
+def test_killing_the_workflow_stops_its_orphans_and_a_second_one_waits_its_turn(finished, tmp_path):
+    """SIGKILL of snakemake alone; its trainer notices, saves, and gives the run up."""
+    endless = small.values()
+    endless["settings"][0]["schedule"]["epochs"] = 100_000
+    with small.inside(tmp_path):
+        study = small.begun(finished, tmp_path, endless)
+        folder = folder_of(study).resolve()
+    target = f"results/runs/{study.needed[0].path}/done.json"
+    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path), "--configfile", str(study.file)]
+    words = [sys.executable, "-m", "snakemake", *where, "--cores", "1", target]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as workflow:
+        wait_for(lambda: (folder / "resume-a.pt").exists(), 240)
+        owner = json.loads((folder / "lease.json").read_text(encoding="utf-8"))
+        with pytest.raises(BusyError, match=f"owned by process {owner['pid']} on .* seen .* s ago"):
+            lease.Lease(folder).__enter__()
+        workflow.kill()
+    orphan = processes.Process(owner["pid"], owner["started"])
+    wait_for(lambda: not orphan.lives, 60)
+    assert not (folder / "lease.json").exists() and not (folder / "done.json").exists()
+    log = (tmp_path / f"results/logs/train/{study.needed[0].path}.log").read_text(encoding="utf-8")
+    assert "the workflow that started it is gone; saved" in log
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A batch system that answers as the script does."""
+    path = folder / "bin" / "squeue"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(
+    ("script", "taken_over"),
+    [
+        ("echo RUNNING", False),
+        ("echo COMPLETING", False),
+        ("echo FAILED", True),
+        ("echo PENDING", True),  # queued again: its processes are gone
+        ("exit 0", True),  # the queue no longer knows it
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("echo 'connection refused' >&2; exit 1", False),  # nobody can tell: the last sign of life decides
+    ],
+)
+def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, monkeypatch, script, taken_over):
+    with_squeue(tmp_path, monkeypatch, script)
+    base.write_lease(tmp_path, host="node7", realm="another", pid=1, started=1, job="4711", restart="0")
+    if taken_over:
+        with lease.Lease(tmp_path) as owner:
+            owner.check()
+    else:
+        with pytest.raises(BusyError, match=r"on node7 \(SLURM job 4711\)"):
+            lease.Lease(tmp_path).__enter__()
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(("restart", "taken_over"), [("1", True), ("0", False)])
+def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypatch, restart, taken_over):
+    with_squeue(tmp_path, monkeypatch, "echo RUNNING")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
+    base.write_lease(tmp_path, host="node7", realm="another", pid=1, started=1, job="4711", restart="0")
+    if taken_over:
+        with lease.Lease(tmp_path):
+            facts = json.loads((tmp_path / "lease.json").read_text(encoding="utf-8"))
+            assert (facts["job"], facts["restart"]) == ("4711", "1")
+    else:
+        with pytest.raises(BusyError):
+            lease.Lease(tmp_path).__enter__()
+
+
+@pytest.mark.fault("A14")
+def test_after_a_restart_of_the_machine_the_last_sign_of_life_decides(tmp_path, caplog):
+    """The same name, but process numbers of before mean nothing."""
+    base.write_lease(tmp_path, age_s=60.0, realm="boot before", pid=os.getpid(), started=1)
+    with pytest.raises(BusyError):
+        lease.Lease(tmp_path).__enter__()
+    base.write_lease(tmp_path, age_s=lease.STALE_AFTER_S + 1, realm="boot before", pid=os.getpid(), started=1)
+    with lease.Lease(tmp_path):
+        assert "taken over" in caplog.text
+
+
+def test_a_zombie_owns_nothing():
+    process = subprocess.Popen(["sleep", "1"])
+    started = processes.started(process.pid)
+    assert started and processes.Process(process.pid, started).lives
+    wait_for(lambda: processes.started(process.pid) == 0, 20)
+    assert not processes.Process(process.pid, started).lives
+    process.wait()
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("A15")
+@pytest.mark.parametrize("jump_s", [7200.0, -7200.0])
+def test_budgets_and_leases_do_not_notice_a_jumping_clock(tmp_path, monkeypatch, reference, jump_s):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+    base.write_lease(tmp_path, age_s=jump_s, pid=os.getppid(), started=processes.started(os.getppid()))
+    with pytest.raises(BusyError):
+        lease.Lease(tmp_path).__enter__()
+    (tmp_path / "lease.json").unlink()
+    jumped = []
+
+    def jump() -> None:
+        jumped.append(monkeypatch.setattr(time, "time", lambda: real() - jump_s))
+        os.utime(tmp_path / "lease.json", (real() - jump_s,) * 2)
+
+    at_update(monkeypatch, 9, jump)
+    done = train.train(base.make_run(), base.CORPUS, tmp_path, max_wall_s=3000.0)
+    assert jumped and train.result_hash(tmp_path) == reference[0]
+    assert 0 < done["timing"]["wall_s"] < 3000
+
+
+@pytest.mark.fault("A15")
+@pytest.mark.pipeline
+def test_inputs_from_the_future_cost_no_finished_training(finished, tmp_path):
+    """Snakemake takes away the output of a job whose input is newer; the run's own record brings it back."""
+    with small.inside(tmp_path):
+        study = small.begun(finished, tmp_path)
+        tokens = artefacts.tokens_folder("tiny").resolve() / "corpus.json"
+        folder = folder_of(study).resolve()
+    later = time.time() + 7200
+    os.utime(tokens, (later, later))
+    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path), "--configfile", str(study.file)]
+    words = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        *where,
+        "--cores",
+        "1",
+        f"results/runs/{study.needed[0].path}/done.json",
+    ]
+    subprocess.run(words, capture_output=True, timeout=600, check=False)
+    assert artefacts.is_sound(folder / "outcome.json")
+    trained = artefacts.read_json(folder / "outcome.json")
+    os.utime(tokens)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert artefacts.read_json(folder / "done.json") == trained
+    assert len(trained["provenance"]["sessions"]) == 1
+
+
+# --- other machines, and too small ones -----------------------------------------------------------------------------
+@pytest.mark.fault("A16")
+@pytest.mark.tier2
+def test_going_on_with_other_instructions_is_allowed_and_told(begun, monkeypatch):
+    with start(begun, 0.0, ATEN_CPU_CAPABILITY="default") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("this processor has no other instructions")
+    assert main(command(begun)) == 0
+    provenance = artefacts.read_json(folder_of(begun) / "done.json")["provenance"]
+    assert provenance["mixed_hardware"] is True
+    assert {entry["device"] for entry in provenance["sessions"]} >= {"cpu DEFAULT"}
+
+
+ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"
+)
+
+
+@pytest.mark.fault("A17")
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError(ALLOCATOR)])
+@pytest.mark.parametrize("module", ["train", "measure"])
+def test_out_of_memory_is_said_with_its_peak_and_may_be_tried_again(begun, monkeypatch, capsys, error, module):
+    def fails(*_: object) -> None:
+        raise error
+
+    if module == "measure":
+        assert main(command(begun)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "update", fails)
+        patch.setattr("softmax_bottleneck.measure.hidden_states", fails)
+        assert main([module, *command(begun)[1:]]) == 75
+    line = said(capsys)
+    assert re.search(r"out of memory at a peak of [0-9.]+ GB", line) and "mem_mb" in line
+    assert main([module, *command(begun)[1:]]) == 0
+
+
+@pytest.mark.fault("A17")
+def test_other_failures_are_not_taken_for_memory(begun, monkeypatch):
+    def fails(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(trainer.Trainer, "update", fails)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(command(begun))
+
+
+def limited() -> None:
+    """At most so much address space as nothing useful fits in, beyond what torch takes to start."""
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+
+
+@pytest.mark.fault("A17")
+def test_a_real_limit_of_memory(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    huge = small.values()
+    huge["settings"][0]["body"]["hidden_size"] = 40_000  # 6.4e9 numbers in one matrix
+    study = small.begun(finished, tmp_path, huge)
+    words = [sys.executable, "-m", "softmax_bottleneck", *command(study)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, preexec_fn=limited)
+    assert done.returncode == 75, done.stderr
+    assert done.stderr.count("\n") == 1 and "out of memory at a peak of" in done.stderr
+
+
+@pytest.mark.fault("A17")
+def test_a_gpu_that_is_too_small_is_for_people_to_change(begun, monkeypatch, capsys):
+    def fails(_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+    monkeypatch.setattr(trainer.Trainer, "update", fails)
+    assert main(command(begun)) == 2
+    assert "schedule.batch_size (another run, with other results)" in said(capsys)
+
+
+def test_the_kinds_of_errors_have_their_codes():
+    codes = {UserError: 2, BusyError: 75, MemoryExhaustedError: 75}
+    assert all(kind.exit_code == code for kind, code in codes.items())
+    assert StoppedError("", 143).exit_code == 143
+    assert Stop(limit_s=0.0).reason() == ("time budget used up", 75)

@@ -1,0 +1,207 @@
+"""D: numbers that are none; more of this family is in test_train.py, test_spectrum.py and test_heads.py."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small
+import test_train as base
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from softmax_bottleneck import artefacts, records, train, trainer
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.config import Study
+from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
+
+
+def poisoned_at(monkeypatch: pytest.MonkeyPatch, update: int, name: str, place: tuple[int, ...], bad: float) -> None:
+    """One number of one parameter becomes `bad` just before an update."""
+
+    def poison(self: trainer.Trainer) -> None:
+        with torch.no_grad():
+            self.model.get_parameter(name)[place] = bad
+
+    base.poisoned(monkeypatch, update, poison)
+
+
+MIXTURE = {"components": 3}
+
+
+@pytest.mark.fault("D2")
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("head", "name", "place"),
+    [
+        ("mos", "head.latent.weight", (0, 0)),  # of the first part of the mixture alone
+        ("mos", "head.prior.weight", (1, 0)),
+        ("moc", "head.latent.bias", (0,)),
+        ("softmax", "head.decoder.bias", (3,)),
+        ("lms-plif", "head.pointwise.raw_slope", (5,)),
+        ("lms-plif", "head.decoder.weight", (0, 0)),
+    ],
+)
+def test_one_bad_number_anywhere_ends_a_run_as_diverged(tmp_path, monkeypatch, head, name, place, bad):
+    options = {"knots": 40} if head == "lms-plif" else MIXTURE if head in ("mos", "moc") else None
+    run = base.make_run(head, options=options, learning_rate=1.0)
+    poisoned_at(monkeypatch, 9, name, place, bad)
+    done = train.train(run, base.CORPUS, tmp_path)
+    assert done["status"] == "diverged" and "not finite" in done["reason"]
+    assert done["epochs"] == done["best_epoch"] == 1
+    assert done["model_sha256"] == artefacts.sha256_file(tmp_path / "model.safetensors")
+
+
+@pytest.mark.fault("D1")
+def test_the_command_exits_10_and_the_workflow_is_told_0(begun, monkeypatch, capsys):
+    path = begun.needed[0].path
+    words = ["train", "--study", str(begun.file), "--run", path]
+    with monkeypatch.context() as patch:
+        poisoned_at(patch, 9, "head.decoder.bias", (0,), math.nan)
+        assert main(words) == 10
+    line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
+    assert "diverged: " in line and "not to be tried again" in line
+    before = small.tree(artefacts.run_folder(path))
+    assert main([*words, "--diverged-ok"]) == 0
+    for step in ("measure", "spectrum", "wordsim"):
+        assert main([step, *words[1:]]) == 0
+    assert before.items() <= small.tree(artefacts.run_folder(path)).items()  # nothing is tried again
+    counts = records.collect(begun).counts()
+    assert (counts["diverged"], counts["missing"]) == (1, len(begun.needed) - 1)  # counted, not dropped
+
+
+@pytest.mark.fault("D3")
+def test_a_perplexity_below_one_is_invalid_and_no_best(tmp_path, monkeypatch):
+    original, epochs = trainer.evaluate, []
+
+    def evaluate(*arguments: object) -> float:
+        epochs.append(1)
+        return -0.1 if len(epochs) == 2 else original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trainer, "evaluate", evaluate)
+    done = train.train(base.make_run(), base.CORPUS, tmp_path)
+    assert done["status"] == "diverged" and "invalid: a validation perplexity of 0.9" in done["reason"]
+    assert done["best_epoch"] == 1 and len(artefacts.read_lines(tmp_path / "epochs.jsonl")) == 1
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+def trained(study: Study, monkeypatch: pytest.MonkeyPatch, change: object, step: str) -> list[str]:
+    """Words of a step on a finished mixture whose log-probabilities are changed on the way."""
+    run = next(run for run in study.needed if run.model == "mos")
+    original = train.load_model
+
+    def load_model(*arguments: object) -> object:
+        model, stored = original(*arguments)  # type: ignore[arg-type]
+        plain = model.head.log_probs
+        model.head.log_probs = lambda h: change(plain(h))  # type: ignore[operator]
+        return model, stored
+
+    monkeypatch.setattr(train, "load_model", load_model)
+    return [step, "--study", str(study.file), "--run", run.path]
+
+
+@pytest.mark.fault("D4")
+def test_probabilities_that_do_not_sum_to_one_are_refused_in_words(study, monkeypatch, capsys):
+    words = trained(study, monkeypatch, lambda log_p: log_p + 0.001, "measure")
+    before = small.tree(Path("results"))
+    assert main(words) == 2
+    assert "probabilities do not sum to one" in capsys.readouterr().err
+    assert small.tree(Path("results")) == before
+
+
+def with_one_minus_infinity(log_p: torch.Tensor) -> torch.Tensor:
+    log_p[0, 3] = -math.inf
+    return log_p
+
+
+@pytest.mark.fault("D5")
+def test_an_infinite_log_probability_is_refused_and_never_a_rank(study, monkeypatch, capsys):
+    words = trained(study, monkeypatch, with_one_minus_infinity, "spectrum")
+    before = small.tree(Path("results"))
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert "row 0, column 3 of the matrix is -inf" in line and "stable form" in line
+    assert small.tree(Path("results")) == before
+
+
+@pytest.mark.fault("D6")
+def test_ranks_come_with_their_neighbours_and_the_whole_spectrum(study):
+    for run in study.needed:
+        folder = artefacts.run_folder(run.path)
+        facts, sigma = artefacts.read_json(folder / "rank.json"), artefacts.read_npz(folder / "spectrum.npz")
+        low, rank, high = (facts["metrics"][f"rank_press{end}"] for end in ("_low", "", "_high"))
+        assert low <= rank <= high and facts["tolerance_sensitive"] is (low != high)
+        assert len(sigma["singular_values"]) == min(facts["m"], facts["n"])
+        assert (sigma["singular_values"] > facts["tolerance"]).sum() == rank
+
+
+@pytest.mark.fault("D7")
+def test_the_precision_and_the_method_are_recorded(study):
+    for run in study.needed:
+        facts = artefacts.read_json(artefacts.run_folder(run.path) / "rank.json")
+        assert facts["dtype"] == "float32" and facts["method"] in ("svd", "factors", "gram-of-columns", "gram-of-rows")
+        assert (
+            artefacts.read_npz(artefacts.run_folder(run.path) / "spectrum.npz")["singular_values"].dtype == np.float64
+        )
+
+
+# --- piecewise linear functions -------------------------------------------------------------------------------------
+def function(knots: int, raw: float, spread: float = 0.0, bound: float = 20.0) -> PiecewiseLinear:
+    torch.manual_seed(3)
+    made = PiecewiseLinear(knots, bound, 0.0, False, 1.0)
+    with torch.no_grad():
+        made.raw_slope.copy_(raw + spread * torch.randn(knots))
+    return made
+
+
+@pytest.mark.fault("D8")
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    knots=st.sampled_from([1, 2, 7, 1000]),
+    raw=st.sampled_from([-60.0, -5.0, 0.5, 30.0]),  # slopes from next to nothing to thirty
+    spread=st.sampled_from([0.0, 1.0]),
+    logits=st.lists(st.floats(-200, 200, width=32), min_size=2, max_size=30),
+)
+def test_a_piecewise_linear_function_is_finite_rises_and_goes_on_straight(knots, raw, spread, logits):
+    plif = function(knots, raw, spread)
+    x = torch.tensor(sorted(logits))
+    with torch.no_grad():
+        y = plif(x)
+        again = plif(x)
+    assert torch.isfinite(y).all() and torch.equal(y, again)
+    scale = float(y.abs().max()) + 1
+    assert (y.diff() >= -1e-5 * scale).all()
+    slopes = torch.nn.functional.softplus(plif.raw_slope.double())
+    for side, cell in ((200.0, -1), (-200.0, 0)):  # outside: the slope of the outermost piece
+        with torch.no_grad():
+            rise = float(plif(torch.tensor(side)) - plif(torch.tensor(side / 2)))
+        assert rise == pytest.approx(float(slopes[cell]) * side / 2, rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.fault("D8")
+def test_all_logits_in_one_piece_and_slopes_at_the_ends_of_float32():
+    x = torch.full((64,), 0.25)
+    for raw in (-104.0, 80.0):
+        plif = function(5, raw)
+        y = plif(x)
+        assert torch.isfinite(y).all() and (y == y[0]).all()
+        y.sum().backward()
+        assert torch.isfinite(plif.raw_slope.grad).all()
+
+
+# --- devices --------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("D9")
+@pytest.mark.parametrize("step", ["train", "measure"])
+def test_a_gpu_that_is_not_there_is_never_the_processor(finished, tmp_path, monkeypatch, capsys, step):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    study = small.begun(finished, tmp_path, small.values(device="cuda"))
+    run = study.needed[0]
+    if step == "measure":
+        artefacts.write_json(artefacts.run_folder(run.path) / "run.json", run.to_json())
+        done = {"status": "ok", "timing": {"seconds_per_epoch": 1.0}, "parameters": 1, "train_ppl": 2.0}
+        artefacts.write_json(artefacts.run_folder(run.path) / "done.json", done)
+    assert main([step, "--study", str(study.file), "--run", run.path]) == 2
+    assert "device: cuda was asked for" in capsys.readouterr().err
