@@ -31,6 +31,7 @@ from softmax_bottleneck.plots import (
     empty,
     integer,
     panels,
+    power,
     short_name,
     styles,
 )
@@ -155,7 +156,8 @@ def lines(source: Source) -> Drawing:
         for panel, value in zip(row, levels(frame, other), strict=True):
             own = frame[frame[other] == value]
             _curves(source, panel, own, models, x, metric)
-            panel.axvline(value, color=LIGHT.muted, linewidth=1, linestyle=DASHES[2])
+            if own[x].min() <= value <= own[x].max():
+                panel.axvline(value, color=LIGHT.muted, linewidth=1, linestyle=DASHES[2])
             panel.set(title=f"{other} = {value:g}", xlabel=AXES[x], ylabel=METRICS[metric])
             _log_y(panel, own[metric])
     _legend(canvas, source, models)
@@ -328,6 +330,8 @@ def _log_y(axes: Axes, values: pd.Series[float]) -> None:
     if len(positive) and positive.max() > 20 * positive.min():
         axes.set_yscale("log")
         axes.set_ylim(bottom=max(float(positive.min()) / 1.5, float(positive.max()) * 1e-5))
+        axes.yaxis.set_major_formatter(FuncFormatter(power))
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
 
 def _level(axes: Axes, value: float, words: str) -> None:
