@@ -15,6 +15,7 @@ from softmax_bottleneck.config import Run
 from softmax_bottleneck.errors import DataError
 from softmax_bottleneck.spectrum import press_rank
 from test_train import CORPUS, make_run
+from test_transformer import transformer_run
 
 HEADS = {
     "softmax": {},

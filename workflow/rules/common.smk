@@ -42,8 +42,12 @@ RESULTS = artefacts.study_folder(STUDY.name).as_posix()
 RUNS = {run.path: run for run in STUDY.needed}
 JOBS = plan.jobs(STUDY)  # of training, by name: a run each, or several seeds of one model
 JOB_OF = {run.path: job for job, runs in JOBS.items() for run in runs}
+MODELS = RUNS | {run.path: run for run in STUDY.finetuned}
+EVALUATIONS = {one.path: one for one in STUDY.evaluations}
 UNITS = {unit.path: unit for unit in STUDY.units}
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
+TRAINED = rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}"
+FINETUNED = rf"{TRAINED}/finetune-[0-9a-f]{{12}}"
 
 
 wildcard_constraints:
@@ -51,7 +55,8 @@ wildcard_constraints:
     experiment=NAME,
     own_model=NAME,
     job=rf"{NAME}/{NAME}/[0-9]+([+][0-9]+)*-[0-9a-f]{{12}}",
-    run=rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}",
+    run=rf"{TRAINED}|{FINETUNED}",
+    evaluation=rf"(?:{TRAINED}|{FINETUNED})/dynamic-[0-9a-f]{{12}}",
 
 
 def run_file(name):
@@ -62,6 +67,26 @@ def run_file(name):
 def files_of_runs(name):
     """One file of every run the study needs."""
     return [artefacts.run_folder(path).joinpath(name).as_posix() for path in RUNS]
+
+
+def fits_file(unit):
+    """What says that the fits of a unit are done, and holds their numbers."""
+    return artefacts.fits_folder(unit).joinpath("done.json").as_posix()
+
+
+def files_after_training():
+    """Results of the runs that are finetuned or evaluated dynamically, because some experiment shows it."""
+    names = ("done.json", "measure.json", "rank.json")
+    finetuned = [artefacts.run_folder(run.path).joinpath(name) for run in STUDY.finetuned for name in names]
+    evaluated = [artefacts.run_folder(path).joinpath("dynamic.json") for path in EVALUATIONS]
+    return [path.as_posix() for path in (*finetuned, *evaluated)]
+
+
+def done_before(wildcards):
+    """What says that the run is trained (or finetuned) that this stage starts from."""
+    if "evaluation" in wildcards.keys():
+        return trained(EVALUATIONS[wildcards.evaluation].run.path)
+    return trained(MODELS[wildcards.run].start)
 
 
 def trained_by_job():
@@ -84,11 +109,6 @@ def trained(run):
 
 def trained_run(wildcards):
     return trained(wildcards.run)
-
-
-def fits_file(unit):
-    """What says that the fits of a unit are done, and holds their numbers."""
-    return artefacts.fits_folder(unit).joinpath("done.json").as_posix()
 
 
 def ranks_along_training():
@@ -121,7 +141,7 @@ def tokens_until(name):
 
     def inputs(wildcards):
         finished = artefacts.run_folder(wildcards.run).joinpath(name).exists()
-        return [] if finished else [tokens_of(RUNS[wildcards.run].dataset)]
+        return [] if finished else [tokens_of(MODELS[wildcards.run].dataset)]
 
     return inputs
 

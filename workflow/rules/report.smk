@@ -24,6 +24,7 @@ rule collect:
         files_of_runs("topk.json"),
         files_of_runs("rank.json"),
         files_of_runs("wordsim.json"),
+        files_after_training(),
         ranks_along_training(),
         [f"{RESULTS}/synthetic.json"] if any(e.is_synthetic for e in STUDY.experiments) else [],
         [path.as_posix() for path in evidence.files()],
@@ -124,8 +125,6 @@ rule claims:
         "python -m softmax_bottleneck claims --log {log:q}"
 
 
-rule report:
-    input:
 rule verify:
     input:
         f"{RESULTS}/records.parquet",
@@ -149,6 +148,8 @@ rule verify:
         "python -m softmax_bottleneck verify --allow-missing --log {log:q}"
 
 
+rule report:
+    input:
         f"{RESULTS}/records.parquet",
         f"{RESULTS}/claims.json",
         expand(f"{RESULTS}/tables/{{experiment}}.csv", experiment=experiments_of("table")),
@@ -156,9 +157,9 @@ rule verify:
             f"{RESULTS}/figures/{{experiment}}.svg",
             experiment=experiments_of("figure"),
         ),
+        f"{RESULTS}/verify.json",
         templates(),
     output:
-        f"{RESULTS}/verify.json",
         report(
             report_page(),
             caption="../../report/captions/page.rst",
@@ -167,6 +168,7 @@ rule verify:
         ),
     log:
         f"results/logs/report/{STUDY.name}.log",
+    localrule: True
     conda:
         "../../envs/environment.yaml"
     params:

@@ -1,6 +1,6 @@
-# One path per run: train -> measure -> spectrum, word similarity, ranks along training. Declared outputs are small;
-# weights, resume state and the epoch log lie beside done.json undeclared, because Snakemake deletes declared outputs of
-# interrupted jobs.
+# One path per run: train -> measure -> spectrum, word similarity, ranks along training; and for some experiments train ->
+# finetune -> dynamic evaluation, a finetuned run being measured as any other. Declared outputs are small; weights, resume
+# states and the epoch log lie beside them undeclared, because Snakemake deletes declared outputs of interrupted jobs.
 # Time, memory and places in a queue are the profile's (workflow/profiles/slurm).
 
 
@@ -35,6 +35,46 @@ rule train:
         "python -m softmax_bottleneck train --diverged-ok --run {wildcards.job:q} --log {log:q}"
 
 
+rule finetune:
+    input:
+        done_before,
+        tokens=tokens_until("done.json"),
+    output:
+        run_file("done.json"),
+    log:
+        "results/logs/finetune/{run}.log",
+    benchmark:
+        "results/benchmarks/finetune/{run}.jsonl"
+    wildcard_constraints:
+        run=FINETUNED,
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: MODELS[wildcards.run].threads
+    resources:
+        gpu=1,
+        mem_mb=lambda wildcards, attempt: min(8000 * attempt, 64000),
+        runtime=lambda wildcards, attempt: min(1440 * attempt, 2880),
+    shell:
+        "python -m softmax_bottleneck finetune --diverged-ok --run {wildcards.run:q} --log {log:q}"
+
+
+rule dynamic:
+    input:
+        done_before,
+    output:
+        artefacts.run_folder("{evaluation}").joinpath("dynamic.json").as_posix(),
+    log:
+        "results/logs/dynamic/{evaluation}.log",
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: EVALUATIONS[wildcards.evaluation].run.threads
+    resources:
+        gpu=1,
+        runtime=lambda wildcards, attempt: min(1440 * attempt, 2880),
+    shell:
+        "python -m softmax_bottleneck dynamic --run {wildcards.evaluation:q} --log {log:q}"
+
+
 rule measure:
     input:
         done=trained_run,
@@ -46,12 +86,12 @@ rule measure:
         "results/logs/measure/{run}.log",
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: RUNS[wildcards.run].threads
+    threads: lambda wildcards: MODELS[wildcards.run].threads
     resources:
         gpu=1,
     params:
         code=code_of("measure"),
-        contexts=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].contexts,
+        contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].contexts,
     shell:
         "python -m softmax_bottleneck measure --run {wildcards.run:q} --log {log:q}"
 
@@ -65,12 +105,12 @@ rule spectrum:
         "results/logs/spectrum/{run}.log",
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: RUNS[wildcards.run].threads
+    threads: lambda wildcards: MODELS[wildcards.run].threads
     resources:
         gpu=1,
     params:
         code=code_of("spectrum"),
-        rank_contexts=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].rank_contexts,
+        rank_contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].rank_contexts,
     shell:
         "python -m softmax_bottleneck spectrum --run {wildcards.run:q} --log {log:q}"
 

@@ -144,9 +144,13 @@ def _claims(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _report(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import report
+    from softmax_bottleneck import records, report
 
-    say(f"wrote {report.build(_study(given))}")
+    study = _study(given)
+    say(f"wrote {report.build(study)}")
+    counts = records.collect(study).counts()
+    if counts["planned"] and counts["missing"] == counts["planned"]:
+        raise IncompleteError(f"{study.name}: none of {counts['planned']} planned runs is there; the page says so")
 
 
 def _verify(given: argparse.Namespace, say: steps.Say) -> None:
@@ -201,9 +205,7 @@ def _train(given: argparse.Namespace, say: steps.Say) -> None:
 
         replicas.train_together(_same_call(given), [run.path for run in runs])
     else:
-        done = steps.train(study, given.run, say, given.restart)
-        if done["status"] == "diverged" and not given.diverged_ok:
-            raise DivergedResultError(f"{given.run}: diverged: {done['reason']}; recorded, and not to be tried again")
+        _accept(given, steps.train(study, given.run, say, given.restart))
     if study.replicas_per_job > 1 and runs:
         steps.record_job(given.run, runs)
 
@@ -215,6 +217,15 @@ def _same_call(given: argparse.Namespace) -> list[str]:
     valued = {name: getattr(given, name) for name in ("study", "log", "max_wall", "time_margin")}
     words += [word for name, value in valued.items() if value for word in (f"--{name.replace('_', '-')}", str(value))]
     return words + (["--set", *given.set] if given.set else [])
+
+
+def _finetune(given: argparse.Namespace, say: steps.Say) -> None:
+    _accept(given, steps.finetune(_study(given), given.run, say, given.restart))
+
+
+def _accept(given: argparse.Namespace, done: dict[str, Any]) -> None:
+    if done["status"] == "diverged" and not given.diverged_ok:
+        raise DivergedResultError(f"{given.run}: diverged: {done['reason']}; recorded, and not to be tried again")
 
 
 Add = Callable[[argparse.ArgumentParser], None]
@@ -261,6 +272,11 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="for programs: runs, parameters, costs")
 
 
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    _add_plan(command)
+    command.add_argument("--allow-missing", action="store_true", help="exit 0, not 3, when something is missing")
+
+
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--json", action="store_true", help="for programs: a list of {check, state, found, advice}")
@@ -269,11 +285,6 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
 def _add_experiment(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
-
-
-def _add_verify(command: argparse.ArgumentParser) -> None:
-    _add_plan(command)
-    command.add_argument("--allow-missing", action="store_true", help="exit 0, not 3, when something is missing")
 
 
 def _add_crate(command: argparse.ArgumentParser) -> None:
@@ -317,6 +328,10 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "tokenise": ("token ids and vocabulary of a corpus, counts asserted", _add_dataset,
                  lambda given, say: steps.tokenise(_study(given), given.dataset, say)),
     "train": ("train one run, going on where an earlier call stopped", _add_train, _train),
+    "finetune": ("finetune a trained run from its best weights, going on where an earlier call stopped", _add_train,
+                 _finetune),
+    "dynamic": ("dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped", _add_train,
+                lambda given, say: steps.dynamic(_study(given), given.run, say, given.restart)),
     "measure": ("perplexities and predicted words of a trained run, hidden states of the test text", _add_run,
                 lambda given, say: steps.measure(_study(given), given.run, say)),
     "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,
@@ -336,6 +351,8 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "table": ("one table, measured beside published", _add_experiment, _table),
     "figure": ("one figure and its data", _add_experiment, _figure),
     "claims": ("the paper’s conclusions, judged by the study’s runs", _add_study, _claims),
+    "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_verify,
+               _verify),
     "report": ("the study's page, from what is in results/ now", _add_study, _report),
     "crate": ("a finished study as a Workflow Run RO-Crate, to be deposited and cited", _add_crate, _crate),
     "summary": ("a small result table, and where the report is", _add_study, _summary),
@@ -344,8 +361,6 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
 
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
-    "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_verify,
-               _verify),
     top = argparse.ArgumentParser(prog="softmax_bottleneck", description=__doc__, epilog=EPILOG)
     commands = top.add_subparsers(required=True, metavar="STEP", dest="step")
     for name, (about, add, call) in COMMANDS.items():

@@ -29,6 +29,7 @@ SEEDS_NAMED = 4  # in a cell; more are counted
 TESTS = {"p_value": statistics.student_t, "p_value_welch": statistics.welch_t}
 FIXED = frozenset({"params_m"})  # facts of a model, the same for every seed
 GAIN = re.compile(r"^(?P<metric>.+)_gain_vs_(?P<baseline>.+)$")
+REDUCTION = re.compile(r"^(?P<metric>.+)_reduction_pct$")  # relative to the baseline of the experiment
 
 
 # --- cells ----------------------------------------------------------------------------------------------------------
@@ -366,18 +367,20 @@ class Source:
             raise UserError(f"{where}: several published numbers fit ({names}); add `published` filters")
         return Published(*distinct[0]) if distinct else None
 
-    def gap(self, dataset: str, model: str, have: Iterable[int]) -> str:
+    def gap(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> str:
         """Why planned seeds are not in a cell: `seed 3 diverged; seeds 4, 5 missing`."""
         planned, have = self.planned(dataset, model), set(have)
         if not planned:
             return "not in this study"
         if have.issuperset(planned):
             return ""
-        states = dict(zip(*(self.records.planned(dataset, model)[key] for key in ("seed", "state")), strict=True))
+        planned_states = self.records.planned(dataset, model, stage)
+        states = dict(zip(*(planned_states[key] for key in ("seed", "state")), strict=True))
         absent: dict[str, list[int]] = {}
         for seed in planned:
             if seed not in have:
-                absent.setdefault("not computed" if states[seed] == "ok" else states[seed], []).append(seed)
+                state = states.get(seed, "not planned")
+                absent.setdefault("not computed" if state == "ok" else state, []).append(seed)
         return "; ".join(f"{_seeds(seeds)} {state}" for state, seeds in absent.items())
 
     def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
@@ -385,7 +388,8 @@ class Source:
         metric, filters = column.metric, dict(column.published)
         if condition:
             filters["condition"] = f"^{re.escape(condition)}(?:;|$)"
-        published = self.find_published(published_dataset(self.study.datasets[dataset]), model, metric, filters)
+        corpus = published_dataset(self.study.datasets[dataset])
+        published = self.find_published(corpus, model, column.published_as or metric, filters)
         base = Cell(
             published=published,
             digits=column.digits,
@@ -397,10 +401,12 @@ class Source:
         if not column.measured:
             return base
         if metric in TESTS:
-            return _test_cell(self, base, dataset, model, metric)
+            return _test_cell(self, base, dataset, model, column)
         if gain := GAIN.match(metric):
             return _gain_cell(self, base, dataset, model, gain["metric"], gain["baseline"])
-        return _mean_cell(self, base, dataset, model, metric, condition)
+        if reduction := REDUCTION.match(metric):
+            return _gain_cell(self, base, dataset, model, reduction["metric"], self.baseline, percent=True)
+        return _mean_cell(self, base, dataset, model, column, condition)
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -420,33 +426,36 @@ def mean_of(values: Iterable[float]) -> Measured | None:
     return None if found.mean is None else Measured(found.mean, found.sd, found.n)
 
 
-def _mean_cell(source: Source, base: Cell, dataset: str, model: str, metric: str, condition: str) -> Cell:
-    values = source.values(dataset, model, metric, condition)
+def _mean_cell(source: Source, base: Cell, dataset: str, model: str, column: Column, condition: str) -> Cell:
+    metric, stage = column.metric, column.stage
+    values = source.values(dataset, model, metric, condition or stage)
     if metric in FIXED and len(set(values.values())) == 1:
         return replace(base, measured=Measured(next(iter(values.values()))))
-    planned, gap = len(source.planned(dataset, model)), source.gap(dataset, model, values)
+    planned, gap = len(source.planned(dataset, model)), source.gap(dataset, model, values, stage)
     return replace(base, measured=mean_of(values.values()), planned=planned, gap=gap, seeds=values)
 
 
-def _test_cell(source: Source, base: Cell, dataset: str, model: str, metric: str) -> Cell:
+def _test_cell(source: Source, base: Cell, dataset: str, model: str, column: Column) -> Cell:
     """Two-sided unpaired test of test perplexity against the baseline (SM Table 1)."""
     if model == source.baseline:
         return replace(base, note="reference", runs="")
     tested = str(source.experiment.options.get("tested", "test_ppl"))
     left_out = set(source.experiment.options.get("seeds_not_tested", ()))
     samples = [
-        [value for seed, value in source.values(dataset, name, tested).items() if seed not in left_out]
+        [value for seed, value in source.values(dataset, name, tested, column.stage).items() if seed not in left_out]
         for name in (model, source.baseline)
     ]
-    result = TESTS[metric](*samples)
+    result = TESTS[column.metric](*samples)
     counts = f"n {len(samples[0])} and {len(samples[1])}"
     if result.p is None:
         return replace(base, gap=result.reason)
     return replace(base, measured=Measured(result.p), note=counts)
 
 
-def _gain_cell(source: Source, base: Cell, dataset: str, model: str, metric: str, baseline: str) -> Cell:
-    """How much smaller the mean of a metric is than the baseline's."""
+def _gain_cell(
+    source: Source, base: Cell, dataset: str, model: str, metric: str, baseline: str, *, percent: bool = False
+) -> Cell:
+    """How much smaller the mean of a metric is than the baseline's, or by how many percent of that."""
     if model == baseline:
         return replace(base, note="reference", runs="")
     own, other = (source.values(dataset, name, metric) for name in (model, baseline))
@@ -454,7 +463,7 @@ def _gain_cell(source: Source, base: Cell, dataset: str, model: str, metric: str
     means = [mean_of(values.values()) for values in (own, other)]
     if means[0] is None or means[1] is None:
         return replace(base, gap="; ".join(gaps))
-    gain = means[1].mean - means[0].mean
+    gain = (means[1].mean - means[0].mean) * (100 / means[1].mean if percent else 1)
     return replace(base, measured=Measured(gain), note=f"n {len(own)} and {len(other)}", gap="; ".join(gaps))
 
 

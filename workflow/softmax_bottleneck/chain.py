@@ -21,7 +21,7 @@ from softmax_bottleneck import artefacts
 from softmax_bottleneck.config import Run
 from softmax_bottleneck.errors import DataError
 
-RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank")  # what numbers are read from
+RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank", "dynamic")  # what numbers are read from
 SMALL = ("spectrum.npz", "epochs.jsonl")  # read by figures; small enough to be hashed every time
 LARGE = ("model.safetensors", "hidden.npz")
 RECORDS_OF_RUN = ("run.json", "outcome.json")
@@ -54,9 +54,15 @@ class RunFiles:
     hashes: dict[str, str] = field(default_factory=dict)  # file name -> sha256
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it is the folder of a dynamic evaluation, inside its run's."""
+        return self.folder.name.startswith("dynamic-")
+
     def find(self, kind: str, name: str, words: str) -> None:
         """Note what is wrong with a file of this run."""
-        self.findings.append(Finding(kind, f"runs/{self.run.path}/{name}", words))
+        inside = f"{self.folder.name}/" if self.is_evaluation else ""
+        self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", words))
 
 
 # --- small files ----------------------------------------------------------------------------------------------------
@@ -74,6 +80,9 @@ def read(run: Run, folder: Path, any_code: bool = False) -> RunFiles:
         path = folder / name
         if path.exists() and artefacts.sidecar(path).exists():
             _hash(found, path)
+    before = folder.parent / "done.json"  # of the run that a stage starts from
+    if (run.start or found.is_evaluation) and before.exists():
+        found.hashes["start/done.json"] = artefacts.sha256_file(before)
     own = {found.contents.get("done", {}).get("run", {}).get("run_id", run.run_id)} if any_code else {run.run_id}
     for name, content in found.contents.items():
         _check_owner(found, name, content, own)
@@ -126,7 +135,7 @@ def _check_ranges(found: RunFiles, name: str, content: Mapping[str, Any]) -> Non
 
 
 def _impossible(name: str, content: Mapping[str, Any]) -> Iterator[str]:
-    if name == "measure":
+    if name in ("measure", "dynamic"):
         yield from _perplexities(_mapping(content.get("metrics")))
     elif name == "rank":
         yield from _ranks(content)
@@ -208,6 +217,9 @@ def inspect(found: RunFiles, size: Size | None) -> list[Finding]:
     weights = found.hashes.get("model.safetensors")
     if weights is not None and done and done.get("model_sha256", weights) != weights:
         found.find("stale", "model.safetensors", "model.safetensors are not the weights that done.json speaks of")
+    result = "dynamic.json" if found.is_evaluation else "done.json"
+    if found.hashes.get("outcome.json", "") not in ("", found.hashes.get(result, "")):
+        found.find("stale", "outcome.json", f"outcome.json is not what {result} says: delete {result} and call again")
     _check_settings(found)
     damaged = {one.file.rpartition("/")[2] for one in found.findings if one.kind == "damaged"}
     for name, check in _ARRAYS.items():
@@ -217,9 +229,6 @@ def inspect(found: RunFiles, size: Size | None) -> list[Finding]:
 
 
 def _check_large_parents(found: RunFiles, name: str) -> None:
-    result = "dynamic.json" if found.is_evaluation else "done.json"
-    if found.hashes.get("outcome.json", "") not in ("", found.hashes.get(result, "")):
-        found.find("stale", "outcome.json", f"outcome.json is not what {result} says: delete {result} and call again")
     parents = _mapping(_mapping(found.contents.get(name, {}).get("provenance")).get("parents"))
     for parent in set(LARGE) & set(parents):
         if found.hashes.get(parent, parents[parent]) != parents[parent]:

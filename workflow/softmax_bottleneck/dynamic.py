@@ -297,7 +297,7 @@ class Evaluator:
         losses = tried[len(self.candidates) :] if self.helps else static
         metrics = {f"{name}_ppl": perplexity(nats) for name, nats in zip(texts, losses, strict=True)}
         metrics |= {f"{name}_ppl_static": perplexity(nats) for name, nats in zip(texts, static, strict=True)}
-        metrics |= {f"{name}_ppl_gain": metrics[f"{name}_ppl_static"] - metrics[f"{name}_ppl"] for name in texts}
+        metrics |= {f"{name}_gain": metrics[f"{name}_ppl_static"] - metrics[f"{name}_ppl"] for name in texts}
         metrics |= {"dynamic_learning_rate": self.chosen.learning_rate if self.helps else 0.0}
         metrics |= {"dynamic_decay": self.chosen.decay, "dynamic_epsilon": self.settings.epsilon}
         rows = [

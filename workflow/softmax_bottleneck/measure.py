@@ -16,16 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from softmax_bottleneck.config import Schedule
 from softmax_bottleneck.corpus import Corpus, batchify, unigram_perplexity
-from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.errors import DataError
+from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.model import LanguageModel
 from softmax_bottleneck.spectrum import Spectrum, factored_singular_values, log_normalisers, nested_singular_values
 from softmax_bottleneck.topk import SHOWN_WORDS, TopWords
 
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}  # of log-probabilities at once: on a CPU, what its caches hold
 ROWS = 64  # a chunk has a multiple of so many contexts, at least so many: a matrix product needs rows
-SEGMENT = 4096  # time steps of one pass through the body; the state is carried, so the length changes no number
+SEGMENT = 4096  # time steps of one pass through a body that carries its state, so that the length changes no number
 GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
 
 
@@ -38,24 +39,28 @@ class Contexts:
 
 
 @torch.no_grad()
-def body_segments(model: LanguageModel, ids_T: NDArray[np.int32], streams: int) -> Iterator[tuple[Tensor, Tensor]]:
+def body_segments(
+    model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Hidden states [T, B, D] of a text cut into streams, and the tokens [T, B] that follow, some time steps at once.
 
-    In evaluation mode, state carried through from zero.
+    In evaluation mode, state carried through from zero; a body that carries none reads `bptt` tokens, each block on its
+    own, as in training.
     """
     model.eval()
+    segment = SEGMENT if model.body.carries_state else bptt
     ids_LB = torch.from_numpy(batchify(ids_T, streams).astype(np.int64)).to(model.head.decoder.weight.device)
     state = model.initial_state(streams)
-    for start in range(0, len(ids_LB) - 1, SEGMENT):
-        stop = min(start + SEGMENT, len(ids_LB) - 1)
+    for start in range(0, len(ids_LB) - 1, segment):
+        stop = min(start + segment, len(ids_LB) - 1)
         out = model(ids_LB[start:stop], state)
         state = out.state
         yield out.dropped_TBD, ids_LB[start + 1 : stop + 1]
 
 
-def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32]) -> Contexts:
+def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:
     """Hidden states of a text read as one stream (the published test setting): T - 1 contexts in the text's order."""
-    segments = list(body_segments(model, ids_T, 1))
+    segments = list(body_segments(model, ids_T, 1, bptt))
     hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
     return Contexts(hidden_TD, targets_T)
 
@@ -150,12 +155,12 @@ def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
 
 
 @torch.no_grad()
-def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int) -> NDArray[np.float64]:
+def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
     """Loss of every token of a text but the streams' first ones, nats, float64, by the head's fused loss.
 
     Neither a row of log-probabilities nor the hidden states of the text are kept.
     """
-    segments = body_segments(model, ids_T, streams)
+    segments = body_segments(model, ids_T, streams, bptt)
     found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
     return torch.cat(found).cpu().numpy()
 
@@ -179,16 +184,24 @@ def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities
 
 
 def perplexity_metrics(
-    model: LanguageModel, corpus: Corpus, log_p_T: NDArray[np.float64], streams: int
+    model: LanguageModel, corpus: Corpus, log_p_T: NDArray[np.float64], schedule: Schedule
 ) -> dict[str, float]:
-    """Perplexities of all splits; of the test text by what was predicted, of the others read as parallel streams."""
-    test = perplexities(log_p_T)
-    valid = perplexities(-losses(model, corpus.valid, streams), streams)
-    train = perplexities(-losses(model, corpus.train, streams), streams)
+    """Perplexities of all splits; of the test text by what was predicted, of the others read as parallel streams.
+
+    Where a schedule tests several streams, so is the test text read.
+    """
+
+    def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:
+        return perplexities(-losses(model, ids_T, streams, schedule.bptt), streams)
+
+    streams = schedule.test_batch_size
+    test = perplexities(log_p_T) if streams == 1 else streamed(corpus.test, streams)
+    valid, train = (streamed(ids_T, schedule.eval_batch_size) for ids_T in (corpus.valid, corpus.train))
+    exact = schedule.loss_divisor == "targets"
     return {
-        "test_ppl": test.published,
+        "test_ppl": test.sound if exact else test.published,
         "test_ppl_sound": test.sound,
-        "valid_ppl": valid.published,
+        "valid_ppl": valid.sound if exact else valid.published,
         "valid_ppl_sound": valid.sound,
         "train_ppl_sound": train.sound,
         "unigram_ppl": unigram_perplexity(corpus),

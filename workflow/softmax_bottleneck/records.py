@@ -26,6 +26,8 @@ STATE_COLUMNS = (
     *("dataset", "model", "label", "seed", "run_id", "path", "state", "reason", "epochs", "planned_epochs"),
     *("best_epoch", "switch_epoch", "wall_s", "interruptions", "hardware", "mixed_hardware"),
 )
+STAGE_COLUMNS = (*STATE_COLUMNS, "stage")
+FINETUNED, DYNAMIC = "finetuned", "dynamic"  # conditions of what is measured after training
 STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
 DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
 RANK_FACTS = {"m": "rank_rows", "n": "rank_columns", "tolerance": "rank_tolerance", "sigma_max": "sigma_max"}
@@ -40,6 +42,7 @@ class Records:
     Attributes:
         rows: tidy records, columns COLUMNS; numeric columns are floats (value, std) and nullable integers (n, seed).
         states: one row per planned run and label in the plan's order, columns STATE_COLUMNS; one path is one run.
+        stages: likewise of what follows training, columns STAGE_COLUMNS; numbers of a stage have it as their condition.
         parents: file below results/runs -> sha256 of what was read.
         environments: distinct provenance blocks of the runs (git, versions, hardware), in order of appearance.
         evidence: runs measured elsewhere; their numbers are not among the rows.
@@ -47,6 +50,7 @@ class Records:
 
     rows: pd.DataFrame
     states: pd.DataFrame
+    stages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(STAGE_COLUMNS)))
     parents: Mapping[str, str] = field(default_factory=dict)
     environments: tuple[Mapping[str, Any], ...] = ()
     evidence: tuple[evidence.Evidence, ...] = ()
@@ -79,9 +83,10 @@ class Records:
                 found |= {(dataset, model, seed): remark for seed, remark in words.items() if remark}
         return found
 
-    def planned(self, dataset: str, model: str) -> pd.DataFrame:
-        """States of the planned runs of one model on one dataset."""
-        return self.states[(self.states["dataset"] == dataset) & (self.states["model"] == model)]
+    def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
+        """States of the planned runs of one model on one dataset, or of a stage after their training."""
+        states = self.stages[self.stages["stage"] == stage] if stage else self.states
+        return states[(states["dataset"] == dataset) & (states["model"] == model)]
 
     @property
     def synthetic(self) -> pd.DataFrame:
@@ -114,27 +119,32 @@ class _Reading:
     """What the files of one run said."""
 
     run: Run
-    stored_at: str = ""  # where it lies when that is not where today's code would put it
+    at: str = ""  # where it lies when that is not the run's own path: a stage of it
+    any_code: bool = False  # it may have been made by other code than today's
+    stage: str = ""
 
     def __post_init__(self) -> None:
-        folder = artefacts.run_folder(self.stored_at or self.run.path)
-        found = chain.read(self.run, folder, any_code=bool(self.stored_at))
+        self.path = self.at or self.run.path
+        found = chain.read(self.run, artefacts.run_folder(self.path), self.any_code)
         self.files: dict[str, Any] = found.contents
-        self.hashes = {f"{self.run.path}/{name}": digest for name, digest in found.hashes.items()}
+        self.hashes = {f"{self.path}/{name}": digest for name, digest in found.hashes.items()}
         self.finding = next(iter(sorted(found.findings, key=lambda one: chain.KINDS.index(one.kind))), None)
 
     def state(self, wordsim: bool) -> tuple[str, str]:
         """State and reason of the run; `wordsim` says whether its dataset has word-similarity benchmarks."""
         if self.finding:
             return ("stale" if self.finding.kind == "stale" else "unsound"), self.finding.words
-        if "done" not in self.files:
+        if self.stage == DYNAMIC and "dynamic" not in self.files:
+            return "missing", "not evaluated yet"
+        if self.stage != DYNAMIC and "done" not in self.files:
             return "missing", _unfinished(self.run)
         for name, content in self.files.items():
             status = content.get("status", "failed")
             if status != "ok":
                 reason = content.get("reason") or f"{name}.json says {status}"
                 return ("diverged" if status == "diverged" else "failed"), str(reason)
-        absent = [n for n in ("measure", "rank", *(["wordsim"] if wordsim else [])) if n not in self.files]
+        needed = () if self.stage == DYNAMIC else ("measure", "rank", *(["wordsim"] if wordsim else []))
+        absent = [name for name in needed if name not in self.files]
         return ("missing", f"trained; {absent[0]} not done yet") if absent else ("ok", "")
 
     def numbers(self) -> Iterator[tuple[str, str, str, float, float, int | None]]:
@@ -146,8 +156,11 @@ class _Reading:
             "measure": _mapping(self.files.get("measure", {}).get("metrics")),
             "rank": _mapping(rank.get("metrics")) | {new: rank.get(key) for key, new in RANK_FACTS.items()},
         }
+        plain["dynamic"] = _mapping(self.files.get("dynamic", {}).get("metrics"))
         for table, metrics in plain.items():
-            yield from ((table, "", m, float(v), math.nan, 1) for m, v in metrics.items() if _is_number(v))
+            yield from ((table, self.stage, m, float(v), math.nan, 1) for m, v in metrics.items() if _is_number(v))
+        if self.stage:
+            return
         for label, result in _mapping(self.files.get("wordsim", {}).get("benchmarks")).items():
             for metric, value, n in _wordsim_numbers(_mapping(result)):
                 yield "wordsim", f"benchmark={label}", metric, value, math.nan, n
@@ -186,7 +199,7 @@ def _hit_numbers(k: str, share: Mapping[str, Any]) -> Iterator[tuple[str, float,
 def _unfinished(run: Run) -> str:
     epochs = artefacts.read_lines(artefacts.run_folder(run.path) / "epochs.jsonl")
     if not epochs:
-        return "not trained yet"
+        return "not finetuned yet" if run.start else "not trained yet"
     return f"stopped after epoch {epochs[-1].get('epoch', len(epochs))} of {run.schedule.epochs}; it resumes there"
 
 
@@ -205,16 +218,20 @@ def collect(study: Study) -> Records:
 
     The answer depends on the files alone, not on the order in which they are found.
     """
-    readings = [_Reading(run) for run in study.shown]
+    trained = [_Reading(run) for run in study.shown]
+    later = [_Reading(run, stage=FINETUNED) for run in study.shown_finetuned]
+    later += [_Reading(one.run, at=one.path, stage=DYNAMIC) for one in study.shown_evaluations]
+    readings = [*trained, *later]
     rows = [row for reading in readings for row in _run_rows(study, reading)] + _synthetic_rows(study)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
     order = ["dataset", "model", "seed", "table", "metric", "condition"]
-    imported = evidence.load_for(study, {reading.run.run_id for reading in readings if "done" in reading.files})
+    imported = evidence.load_for(study, {reading.run.run_id for reading in trained if "done" in reading.files})
     parents = {name: digest for reading in readings for name, digest in sorted(reading.hashes.items())}
     return Records(
         rows=frame.sort_values(order, kind="stable").reset_index(drop=True),
-        states=pd.DataFrame([_state_row(study, reading) for reading in readings], columns=list(STATE_COLUMNS)),
+        states=pd.DataFrame([_state_row(study, reading) for reading in trained], columns=list(STATE_COLUMNS)),
+        stages=pd.DataFrame([_state_row(study, reading) for reading in later], columns=list(STAGE_COLUMNS)),
         parents=parents | {f"evidence/{one.name}.json": one.sha256 for one in imported},
         environments=_environments(readings),
         evidence=imported,
@@ -231,7 +248,7 @@ def evidence_of(path: str, origin: str) -> str:
     if not (folder / "done.json").exists():
         raise UserError(f"{path}: no finished run there; train and measure it first")
     done = artefacts.read_json(folder / "done.json")
-    reading = _Reading(Run.from_json(done["run"]), stored_at=path)
+    reading = _Reading(Run.from_json(done["run"]), at=path, any_code=True)
     state, reason = reading.state(wordsim=False)
     if state != "ok":
         raise UserError(f"{path}: {state}: {reason}")
@@ -244,7 +261,7 @@ def evidence_of(path: str, origin: str) -> str:
 
 
 def _state(study: Study, reading: _Reading) -> tuple[str, str]:
-    return reading.state(wordsim=bool(study.datasets[reading.run.dataset].wordsim))
+    return reading.state(wordsim=bool(study.datasets[reading.run.dataset].wordsim) and not reading.stage)
 
 
 def _run_rows(study: Study, reading: _Reading) -> Iterator[tuple[object, ...]]:
@@ -266,7 +283,7 @@ def _synthetic_rows(study: Study) -> list[tuple[object, ...]]:
 
 
 def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
-    run, done = reading.run, reading.files.get("done", {})
+    run, done = reading.run, reading.files.get("dynamic" if reading.stage == DYNAMIC else "done", {})
     provenance = _mapping(done.get("provenance"))
     state, reason = _state(study, reading)
     return {
@@ -275,14 +292,15 @@ def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
         "label": study.labels[run.model],
         "seed": run.seed,
         "run_id": run.run_id,
-        "path": run.path,
+        "path": reading.path,
+        "stage": reading.stage,
         "state": state,
         "reason": reason or _remark(reading),
-        "planned_epochs": run.schedule.epochs,
+        "planned_epochs": None if reading.stage == DYNAMIC else run.schedule.epochs,
         "hardware": hardware(provenance) if done else "",
         "mixed_hardware": bool(provenance.get("mixed_hardware", False)),
         "interruptions": provenance.get("interruptions"),
-        "wall_s": _mapping(done.get("timing")).get("wall_s"),
+        "wall_s": _mapping(done.get("timing")).get("wall_s", done.get("wall_s")),
         **{key: done.get(key) for key in ("epochs", "best_epoch", "switch_epoch")},
     }
 
@@ -321,6 +339,7 @@ def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], p
 def write(study: Study, records: Records) -> tuple[Path, Path]:
     """Write records.parquet, records.csv and states.csv into the study's folder; return the first two."""
     folder = artefacts.study_folder(study.name)
+    artefacts.sweep(folder)
     parquet = folder / "records.parquet"
     rows = pd.concat([records.rows, _evidence_rows(records.evidence)], ignore_index=True)
     artefacts.write_with(parquet, lambda file: rows.to_parquet(file, index=False))

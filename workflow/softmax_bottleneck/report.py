@@ -28,6 +28,7 @@ from softmax_bottleneck.records import Records
 PIXELS_PER_POINT = 4 / 3
 PAPER = "parthiban2021"  # the source whose conclusions are judged
 GAPS_SHOWN = 8  # the rest folds away
+STAGE_WORDS = {"finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # of what follows training
 PLAIN = " !$()*+,-./:;=?@[]^_`{|}~"  # need no escape in a data address, nor in an attribute
 # Chapters in the order of the page: the source of an experiment -> title and what it is.
 SOURCES: Mapping[str, tuple[str, str]] = {
@@ -166,12 +167,15 @@ def ledger(study: Study, entries: Sequence[claims.Entry]) -> list[dict[str, Any]
 
 def gaps(study: Study, found: Records) -> list[str]:
     """What is missing, in words: runs that are not complete, by model and reason, and experiments without results."""
-    incomplete = found.states[found.states["state"] != "ok"]
+    every = pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
+    incomplete = every[every["state"] != "ok"]
     lines = []
-    for (dataset, model, state, reason), group in records.groups(incomplete, "dataset", "model", "state", "reason"):
+    keys = ("dataset", "model", "stage", "state", "reason")
+    for (dataset, model, stage, state, reason), group in records.groups(incomplete, *keys):
         seeds = ", ".join(str(seed) for seed in group["seed"])
-        total = len(found.planned(dataset, model))
-        where = f"{label(study, model)} on {study.datasets[dataset].title}"
+        total = len(found.planned(dataset, model, stage))
+        after = f", {STAGE_WORDS[stage]}" if stage else ""
+        where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
         words = f" ({reason})" if reason else ""
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}{words}")
     drawn = not found.synthetic.empty
@@ -184,7 +188,9 @@ def run_tables(study: Study, found: Records) -> list[dict[str, Any]]:
     """Planned runs by corpus and model, ready to print; what is not complete comes first."""
     parts = []
     for (dataset,), states in records.groups(found.states, "dataset"):
-        groups = [_run_group(study, found, group) for _, group in records.groups(states, "model")]
+        later = found.stages[found.stages["dataset"] == dataset]
+        every = pd.concat([states.assign(stage=""), later], ignore_index=True)
+        groups = [_run_group(study, found, group) for _, group in records.groups(every, "model")]
         groups.sort(key=lambda group: group["complete"])  # stable: otherwise as planned
         runs = states.drop_duplicates("path")
         facts = {"complete": int((runs["state"] == "ok").sum()), "planned": len(runs)}
@@ -194,9 +200,12 @@ def run_tables(study: Study, found: Records) -> list[dict[str, Any]]:
 
 def _run_group(study: Study, found: Records, states: pd.DataFrame) -> dict[str, Any]:
     dataset, model = states["dataset"].iloc[0], states["model"].iloc[0]
-    values = {m: found.values(dataset, model, m) for m in ("test_ppl", "rank_press")}
     rows = sorted(states.to_dict("records"), key=lambda row: bool(row["state"] == "ok"))
-    runs = [_printed(row, values) for row in rows]
+    values = {
+        stage: {metric: found.values(dataset, model, metric, stage) for metric in ("test_ppl", "rank_press")}
+        for stage in {row["stage"] for row in rows}
+    }
+    runs = [_printed(row, values[row["stage"]]) for row in rows]
     complete = all(run["state"] == "ok" for run in runs)
     return {"id": f"{dataset}-{model}", "model": label(study, model), "key": model, "runs": runs, "complete": complete}
 
@@ -210,7 +219,8 @@ def _printed(row: Mapping[Any, Any], values: Mapping[str, Mapping[int, float]]) 
     return {
         **{key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")},
         **{key: text(key) for key in ("best_epoch", "switch_epoch", "interruptions")},
-        "epochs": f"{text('epochs') or 0} of {row['planned_epochs']}",
+        "stage": STAGE_WORDS.get(row["stage"], ""),
+        "epochs": "" if pd.isna(row["planned_epochs"]) else f"{text('epochs') or 0} of {text('planned_epochs')}",
         "wall": duration(row["wall_s"]) if known else "",
         "wall_s": f"{row['wall_s']:.1f}" if known else "",
         "test_ppl": "" if ppl is None else f"{ppl:.2f}",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ def download(study: Study, name: str, say: Say) -> None:
 
     dataset = dataset_of(study, name)
     folder = artefacts.corpus_folder(name)
+    artefacts.sweep(folder)
     if dataset.kind == "language":
         say(f"{name}: sampling the known-truth language")
         language.write_language(language.LanguageSettings.from_mapping(dataset.language), folder)
@@ -60,7 +62,6 @@ def _bring(dataset: Dataset, folder: Path, mirror: Path | None) -> None:
     """Every file of a dataset into its folder, checked by hash; members of archives after the archives."""
     from softmax_bottleneck import archives, corpus
 
-    artefacts.sweep(folder)
     plain = {name: entry for name, entry in dataset.files.items() if "member" not in entry}
     packed = archives.by_archive(dataset.files, str(dataset.folder / f"{dataset.name}.yaml"))
     sources = plain | {name: members[0].source for name, members in packed.items()}
@@ -85,8 +86,8 @@ def tokenise(study: Study, name: str, say: Say) -> None:
         _refuse_edited(folder, parents)
         found = corpus.read_corpus(name, folder)
     corpus.check_expected(found, dataset.expected)
-    corpus.save(found, artefacts.tokens_folder(name), parents)
     plan.check_contexts(dataset, len(found.test))
+    corpus.save(found, artefacts.tokens_folder(name), parents)
     facts = corpus.counts(found)
     doubtful = [] if dataset.base or dataset.kind == "language" else doubts.of(found)
     artefacts.write_json(artefacts.tokens_folder(name) / "corpus.json", facts | {"name": name, "doubts": doubtful})
@@ -106,8 +107,8 @@ def _refuse_edited(folder: Path, hashes: dict[str, str]) -> None:
 # --- runs -----------------------------------------------------------------------------------------------------------
 def check(study: Study, say: Say) -> None:
     """Build every configured model without memory: bad options are refused before the first job, costs are known."""
-    facts = plan.facts(study) | {"provenance": artefacts.provenance()}
     plan.check_limits(study, plan.costs(study))
+    facts = plan.facts(study) | {"provenance": artefacts.provenance()}
     artefacts.write_json(artefacts.study_folder(study.name) / "check.json", facts)
     hours = sum(one["cpu_h"] for path, one in facts["runs"].items())
     say(f"{study.name}: {len(facts['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")
@@ -148,6 +149,48 @@ def record_job(job: str, runs: Sequence[Run]) -> None:
     files = {run.path: artefacts.checked(artefacts.run_folder(run.path) / "done.json") for run in runs}
     hashes = {path: artefacts.sha256_file(file) for path, file in files.items()}
     artefacts.write_json(artefacts.job_file(job), {"done": hashes})
+
+
+def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
+    """Finetune one run from its best weights, going on where an earlier call stopped; the content of its done.json."""
+    run = study.run(path)
+    start, folder = artefacts.run_folder(run.start), artefacts.run_folder(path)
+    before = artefacts.read_json(start / "done.json")
+    parents = {"start/done.json": artefacts.sha256_file(start / "done.json")}
+    if before["status"] != "ok":
+        block = artefacts.provenance(parents, run_id=run.run_id)
+        reason = f"the run it goes on from: {before['reason']}"
+        done = before | {"run": run.to_json(), "model_sha256": None, "reason": reason, "provenance": block}
+        for name, content in (("run.json", run.to_json()), ("done.json", done)):
+            artefacts.write_json(folder / name, content)
+        return done
+    from softmax_bottleneck import corpus, progress
+    from softmax_bottleneck import finetune as finetuning
+    from softmax_bottleneck import train as training
+
+    tokens = corpus.load(artefacts.tokens_folder(run.dataset))
+    weights = training.load_weights(start)
+    show = progress.printer(_Lines(say))
+    make = partial(finetuning.Finetuner, weights=weights)
+    return training.train(run, tokens, folder, progress=show, restart=restart, make=make, parents=parents)
+
+
+def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
+    """Dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped."""
+    wanted = study.dynamic_evaluation(path)
+    start, folder = artefacts.run_folder(wanted.run.path), artefacts.run_folder(path)
+    before = artefacts.read_json(start / "done.json")
+    parents = {"start/done.json": artefacts.sha256_file(start / "done.json")}
+    if before["status"] != "ok":
+        _write_unusable(folder / "dynamic.json", before, parents)
+        return
+    from softmax_bottleneck import corpus, evaluation
+
+    tokens = corpus.load(artefacts.tokens_folder(wanted.run.dataset))
+    with _loaded(wanted.run, wanted.run.path) as model:
+        found = evaluation.evaluate(wanted, model, tokens, folder, parents=parents, say=say, restart=restart)
+    static, after = (found["metrics"][f"test_ppl{ending}"] for ending in ("_static", ""))
+    say(f"{path}: test perplexity {static:.2f} -> {after:.2f} ({found['wall_s']:.0f} s)")
 
 
 class _Lines(io.StringIO):
@@ -199,12 +242,14 @@ def measure(study: Study, path: str, say: Say) -> None:
     tokens = corpus.load(artefacts.tokens_folder(run.dataset))
     places, law = _places(study, run.dataset, tokens), _law_of(run, tokens)
     with _loaded(run, path) as model:
-        contexts = measuring.hidden_states(model, tokens.test)
+        contexts = measuring.hidden_states(model, tokens.test, run.schedule.bptt)
         found = measuring.predict(model, contexts, [place.index - 1 for place in places], law.kl_nats if law else None)
-        metrics = measuring.perplexity_metrics(model, tokens, found.log_p_T, run.schedule.eval_batch_size)
+        metrics = measuring.perplexity_metrics(model, tokens, found.log_p_T, run.schedule)
         slopes, curves = _learned_function(run, model)
     metrics |= slopes | {"params_m": done["parameters"] / 1e6, "train_ppl": done["train_ppl"]}
     metrics["sec_per_epoch"] = done["timing"]["seconds_per_epoch"]
+    metrics["ms_per_batch"] = 1000 * metrics["sec_per_epoch"] * done["epochs"] / done["steps"]
+    metrics["train_minutes"] = done["timing"]["wall_s"] / 60
     metrics |= law.metrics(found.kl_T) if law and found.kl_T is not None else {}
     hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
     parents["hidden.npz"] = artefacts.write_npz(folder / "hidden.npz", **hidden)
@@ -334,7 +379,7 @@ def trajectory(study: Study, path: str, say: Say) -> None:
     device = training.choose_device(run.device)
     with training.numerics(run, device):
         for row, model in training.models_along_training(folder, device):
-            contexts = measuring.hidden_states(model, test_T[: limit + 1 if limit else None])
+            contexts = measuring.hidden_states(model, test_T[: limit + 1 if limit else None], run.schedule.bptt)
             _, found = measuring.spectra(model, contexts.hidden.cpu().numpy())
             kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")}
             rows.append(kept | {"best": row["epoch"] == done["best_epoch"]} | _rank_facts(found)["metrics"])
@@ -360,7 +405,8 @@ def wordsim(study: Study, path: str, say: Say) -> None:
         return
     words = corpus.load(artefacts.tokens_folder(run.dataset)).words
     with safe_open(artefacts.checked(folder / "model.safetensors"), framework="numpy") as file:
-        vectors = file.get_tensor("head.decoder.weight")
+        untied = "body.embedding.weight" in file.keys()  # noqa: SIM118  # a file, not a mapping
+        vectors = file.get_tensor("body.embedding.weight" if untied else "head.decoder.weight")
     found = {}
     for label, file_path in _benchmarks(study, run):
         parents[file_path.name] = artefacts.sha256_file(file_path)

@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from softmax_bottleneck import artefacts, evidence, fit_tables, paper_tables, records
+from softmax_bottleneck import artefacts, evidence, fit_tables, paper_tables, records, stage_tables
 from softmax_bottleneck import wordsim as similarity
 from softmax_bottleneck.cells import (
     COVERAGE,
@@ -68,7 +68,7 @@ def _model_rows(source: Source, dataset: str, model: str, columns: Sequence[Colu
 
 def _imported_cell(source: Source, dataset: str, model: str, column: Column, runs: Sequence[Evidence]) -> Cell:
     """Mean over imported runs beside the published number; they are not tested against the study's own."""
-    if not column.measured or column.metric in TESTS or GAIN.match(column.metric):
+    if not column.measured or column.stage or column.metric in TESTS or GAIN.match(column.metric):
         return Cell(wanted=False)
     corpus = published_dataset(source.study.datasets[dataset])
     values = [one.values[column.metric, ""] for one in runs if (column.metric, "") in one.values]
@@ -260,7 +260,7 @@ def build(study: Study, experiment: Experiment, found: Records) -> Table:
 
 def views() -> Mapping[str, Callable[[Source], list[Part]]]:
     """All views of tables by name."""
-    return {**VIEWS, **paper_tables.VIEWS, **fit_tables.VIEWS}
+    return {**VIEWS, **paper_tables.VIEWS, **fit_tables.VIEWS, **stage_tables.VIEWS}
 
 
 def experiment_of(study: Study, name: str, kind: str) -> Experiment:

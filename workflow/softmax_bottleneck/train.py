@@ -247,6 +247,7 @@ class Session:
             interruptions=len(self.history) - 1,
             mixed_hardware=len({json.dumps({**entry, "from_update": 0}, sort_keys=True) for entry in self.history}) > 1,
             restarted=restarted,
+            libraries=vars(trainer.model.head.libraries),
         )
         artefacts.write_json(self.folder / OUTCOME_FILE, outcome)
         artefacts.write_json(self.folder / DONE_FILE, outcome)

@@ -69,8 +69,9 @@ def verify(study: Study) -> Verification:
     """Look at everything the study shows; nothing is written."""
     files, findings = 0, []
     sizes = {name: _size(study, name) for name in study.datasets}
-    for run in study.needed:
-        found = chain.read(run, artefacts.run_folder(run.path))
+    places = [(run, run.path) for run in (*study.needed, *study.finetuned)]
+    for run, path in [*places, *((one.run, one.path) for one in study.evaluations)]:
+        found = chain.read(run, artefacts.run_folder(path))
         findings += chain.inspect(found, sizes[run.dataset])
         files += len(found.hashes)
     collected = records.collect(study)
@@ -92,7 +93,8 @@ def _size(study: Study, name: str) -> chain.Size | None:
 
 def _gaps(collected: records.Records, known: set[str]) -> Iterator[Finding]:
     """Runs without numbers that no finding on their files explains."""
-    for row in collected.states.drop_duplicates("path").to_dict("records"):
+    rows = [row for frame in (collected.states, collected.stages) for row in frame.to_dict("records")]
+    for row in {row["path"]: row for row in rows}.values():
         if row["state"] != "ok" and row["path"] not in known:
             yield Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"]))
 

@@ -17,7 +17,8 @@ class Column:
     """A metric of a table: its name in the records, its head, the decimals printed, filters on published rows.
 
     `measured: false` makes a column of published numbers only (a quotation of other papers); `datasets` limits it to
-    some corpora; `stage` is the stage it is of (`finetuned`, `dynamic`), training where it is empty.
+    some corpora; `stage` is the stage it is of (`finetuned`, `dynamic`), training where it is empty;
+    `published_as` its name in report/published where that is another.
     """
 
     metric: str
@@ -27,6 +28,7 @@ class Column:
     measured: bool = True
     datasets: Sequence[str] = ()
     stage: str = ""
+    published_as: str = ""
 
 
 @dataclass(frozen=True)

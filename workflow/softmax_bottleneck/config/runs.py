@@ -99,7 +99,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """What affects the result, apart from the seed and the code."""
         keys = ("head", "body", "schedule", "data_identity")
-        begun = {"start": self.start.rpartition("-")[2]} if self.start else {}
+        begun = {"start": self.start} if self.start else {}
         return {key: dataclasses.asdict(self)[key] for key in keys} | begun
 
     @cached_property

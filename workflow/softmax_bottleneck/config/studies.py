@@ -90,7 +90,6 @@ class Study:
                 return unit
         raise UserError(f"{self.file}: no fits {path!r}; the configuration or the code has changed: see `plan`")
 
-
     @cached_property
     def shown(self) -> tuple[Run, ...]:
         """Every run some experiment shows, under each label it has there."""
@@ -108,20 +107,29 @@ class Study:
         return self.stages[run.dataset, run.model].finetuned(run) if "finetune" in stages else run
 
     @cached_property
+    def shown_finetuned(self) -> tuple[Run, ...]:
+        """What the runs are after finetuning that some experiment shows so, under each label they have there."""
+        experiments = [one for one in self.experiments if "finetune" in one.stages]
+        shown = [self.last_stage(run, one.stages) for one in experiments for run in self.runs_of(one)]
+        return tuple({(run.model, run.path): run for run in shown}.values())
+
+    @cached_property
+    def shown_evaluations(self) -> tuple[Evaluation, ...]:
+        """Every dynamic evaluation that some experiment shows, under each label that its run has there."""
+        experiments = [one for one in self.experiments if "dynamic" in one.stages]
+        shown = [(self.last_stage(run, one.stages)) for one in experiments for run in self.runs_of(one)]
+        found = [Evaluation(run, self.stages[run.dataset, run.model].dynamic) for run in shown]
+        return tuple({(one.run.model, one.path): one for one in found}.values())
+
+    @cached_property
     def finetuned(self) -> tuple[Run, ...]:
-        """Every run to be finetuned for some experiment, once: what it is afterwards."""
-        shown = ((run, one.stages) for one in self.experiments if "finetune" in one.stages for run in self.runs_of(one))
-        return _once(self.last_stage(run, stages) for run, stages in shown)
+        """Every run to be finetuned, once: what it is afterwards."""
+        return tuple({run.path: run for run in reversed(self.shown_finetuned)}.values())[::-1]
 
     @cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """Every dynamic evaluation that some experiment shows, once."""
-        shown = ((run, one.stages) for one in self.experiments if "dynamic" in one.stages for run in self.runs_of(one))
-        return _once(self.evaluation(run, stages) for run, stages in shown)
-
-    def evaluation(self, run: Run, stages: Iterable[str]) -> Evaluation:
-        """The dynamic evaluation that follows the other stages of a run."""
-        return Evaluation(self.last_stage(run, stages), self.stages[run.dataset, run.model].dynamic)
+        """Every dynamic evaluation to be made, once."""
+        return tuple({one.path: one for one in reversed(self.shown_evaluations)}.values())[::-1]
 
     def run(self, path: str) -> Run:
         """The run with this path (UserError when the configuration or the code has changed since)."""
@@ -133,14 +141,6 @@ class Study:
 
 
 Placed = TypeVar("Placed", Run, Evaluation)
-
-
-def _once(found: Iterable[Placed]) -> tuple[Placed, ...]:
-    """Without those that have the path of an earlier one."""
-    by_path: dict[str, Placed] = {}
-    for one in found:
-        by_path.setdefault(one.path, one)
-    return tuple(by_path.values())
 
 
 def _found(path: str, known: Iterable[Placed], file: Path) -> Placed:

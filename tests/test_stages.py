@@ -1,0 +1,206 @@
+"""What follows training in studies: counts derived from the published text, records by stage, tables of it."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from softmax_bottleneck import artefacts, cells, config, records, tables
+from softmax_bottleneck.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+KANAI = {"softmax", "relu", "sigmoid", "sigsoftmax", "mos"}  # heads; MoSS is mos with sigsoftmax
+
+
+def study(name: str) -> config.Study:
+    return config.load_study(ROOT / "config" / f"{name}.yaml")
+
+
+def experiment(one: config.Study, name: str) -> config.Experiment:
+    return next(experiment for experiment in one.experiments if experiment.id == name)
+
+
+# --- the papers (SPEC.md 8 and 11) ----------------------------------------------------------------------------------
+def test_kanais_tables_need_six_heads_five_seeds_and_each_stage_once() -> None:
+    paper = study("paper")
+    for name, corpus in (("kanai2018-table1", "ptb"), ("kanai2018-table2", "wikitext-2")):
+        table = experiment(paper, name)
+        planned = paper.runs_of(table)
+        assert len(planned) == 6 * 5 and {run.dataset for run in planned} == {corpus}
+        assert {run.head.name for run in planned} == KANAI
+        assert {run.schedule.optimizer for run in planned} == {"nt-asgd"}
+        assert {run.schedule.epochs for run in planned} == {1000 if corpus == "ptb" else 1500}
+    assert len(paper.finetuned) == len(paper.evaluations) == 2 * 6 * 5
+    assert {one.run.path for one in paper.evaluations} == {run.path for run in paper.finetuned}
+    assert {run.start for run in paper.finetuned} <= {run.path for run in paper.needed}
+
+
+def test_kanais_settings_are_those_of_the_code_bases() -> None:
+    paper = study("paper")
+    rates = {(run.dataset, run.model): run.schedule.learning_rate for run in paper.finetuned}
+    assert {rates["ptb", "kanai-softmax"], rates["wikitext-2", "kanai-ss"]} == {30}
+    assert (rates["ptb", "kanai-moss"], rates["wikitext-2", "kanai-mos"]) == (25, 20)
+    assert {run.schedule.max_length_delta for run in paper.finetuned} == {10}
+    by_model = {(one.run.dataset, one.run.model): one.settings for one in paper.evaluations}
+    plain = by_model["ptb", "kanai-sigmoid"]
+    assert (plain.scaling, len(plain.learning_rates), len(plain.decays), plain.epsilon) == ("mean", 6, 4, 2e-5)
+    for corpus, decay, epsilon in (("ptb", 0.075, 1e-3), ("wikitext-2", 0.02, 2e-3)):
+        mixture = by_model[corpus, "kanai-moss"]
+        assert (mixture.scaling, mixture.learning_rates, mixture.decays, mixture.epsilon) == (
+            "sum", (0.002,), (decay,), epsilon)  # fmt: skip
+    heads = {run.model: run.head.options for run in paper.finetuned if run.head.name == "mos"}
+    assert {options["probability_floor"] for options in heads.values()} == {1e-8}
+    assert (heads["kanai-moss"]["pointwise"], heads["kanai-moss"]["prior"]) == ("sigsoftmax", "sigsoftmax")
+
+
+def test_benkas_tables_need_their_runs() -> None:
+    paper = study("paper")
+    counts = {"benka2021-table1": 2 * 2, "benka2021-table2": 4, "benka2021-heads": 9}
+    for name, count in counts.items():
+        assert len({run.path for run in paper.runs_of(experiment(paper, name))}) == count, name
+    sweep = paper.runs_of(experiment(paper, "benka2021-table2"))
+    assert [run.head.options["components"] for run in sweep] == [2, 5, 10, 15] and {run.seed for run in sweep} == {26}
+    mixed = next(run for run in paper.runs if (run.dataset, run.model) == ("ptb", "transformer-mos"))
+    assert mixed.run_id == sweep[2].run_id  # ten softmaxes: trained once for both tables
+    body, schedule = mixed.body, mixed.schedule
+    assert (body.layers, body.embedding_size, body.hidden_size, body.attention_heads) == (4, 200, 200, 4)
+    assert (body.tied, body.initialisation, body.dropout_input, body.dropout_hidden) == (False, "xavier", 0.2, 0.1)
+    assert (schedule.learning_rate, schedule.plateau_factor, schedule.epochs, schedule.batch_size) == (7, 1.75, 50, 20)
+    assert (schedule.bptt, schedule.variable_length, schedule.clip, schedule.weight_decay) == (35, False, 0.25, 0)
+    assert (schedule.tested_weights, schedule.loss_divisor, schedule.test_batch_size) == ("last", "targets", 10)
+
+
+@pytest.mark.parametrize("name", ["demo", "ptb-cpu"])
+def test_small_studies_start_from_runs_they_have_anyway(name: str) -> None:
+    one = study(name)
+    trained = {run.path.split("/")[1] for run in one.needed}
+    starts = {run.start.split("/")[1] for run in one.finetuned}
+    assert {"softmax", "ss", "mos"} <= starts <= trained
+
+
+# --- a study ---------------------------------------------------------------------------------------------------------
+BASE = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))
+TABLE = {
+    "id": "later",
+    "source": "kanai2018",
+    "artefact": "Table",
+    "kind": "table",
+    "title": "Later",
+    "models": ["softmax", "mos"],
+    "stages": ["finetune", "dynamic"],
+    "columns": [
+        {"metric": "test_ppl", "label": "trained"},
+        {"metric": "test_ppl", "label": "finetuned", "stage": "finetuned"},
+        {"metric": "test_ppl", "label": "dynamic", "stage": "dynamic"},
+        {"metric": "p_value", "label": "p", "stage": "dynamic"},
+        {"metric": "test_ppl_reduction_pct", "label": "reduction"},
+    ],
+}
+
+
+def load(folder: Path, table: dict[str, Any] = TABLE, **values: Any) -> config.Study:
+    whole = copy.deepcopy(BASE) | {"experiments": {"later": None}} | values
+    (folder / "experiments").mkdir(exist_ok=True)
+    (folder / "experiments" / "later.yaml").write_text(yaml.safe_dump(table), encoding="utf-8")
+    file = folder / "study.yaml"
+    file.write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
+    return config.load_study(file)
+
+
+def test_stages_follow_the_runs_of_the_experiments_that_ask(tmp_path: Path) -> None:
+    one = load(tmp_path)
+    assert [run.start for run in one.finetuned] == [run.path for run in one.needed]
+    assert [evaluation.run.path for evaluation in one.evaluations] == [run.path for run in one.finetuned]
+    assert one.run(one.finetuned[0].path) == one.finetuned[0]
+    assert one.dynamic_evaluation(one.evaluations[1].path) == one.evaluations[1]
+    with pytest.raises(UserError, match="no run 'x'"):
+        one.dynamic_evaluation("x")
+    alone = load(tmp_path, TABLE | {"stages": ["dynamic"]})
+    assert not alone.finetuned and [e.run.path for e in alone.evaluations] == [run.path for run in alone.needed]
+    assert not load(tmp_path, TABLE | {"stages": []}).evaluations
+
+
+def test_settings_of_a_stage_change_only_its_own_id(tmp_path: Path) -> None:
+    one = load(tmp_path)
+    other = load(tmp_path, settings=[*BASE["settings"], {"dynamic": {"decays": [0.5]}}])
+    tuned = load(tmp_path, settings=[*BASE["settings"], {"finetune": {"epochs": 9}}])
+    assert [run.path for run in one.needed] == [run.path for run in other.needed] == [run.path for run in tuned.needed]
+    assert [run.path for run in one.finetuned] == [run.path for run in other.finetuned]
+    assert not {e.path for e in one.evaluations} & {e.path for e in other.evaluations}
+    assert not {run.path for run in one.finetuned} & {run.path for run in tuned.finetuned}
+    assert len({one.digest, other.digest, tuned.digest}) == 3
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"finetune": {"epoch": 3}}, "unknown key 'epoch'"),
+        ({"dynamic": {"scaling": "median"}}, "'median' is not allowed"),
+        ({"dynamic": {"decays": []}}, "at least 1 item"),
+        ({"dynamic": {"epsilon": 0}}, "more than 0"),
+    ],
+)
+def test_bad_settings_of_a_stage_are_refused_in_words(tmp_path: Path, layer: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load(tmp_path, settings=[*BASE["settings"], layer])
+
+
+def write(path: str, run: config.Run, ppl: float, dynamic: bool = False) -> None:
+    """Files of a run, or of its dynamic evaluation, with one number."""
+    folder = artefacts.run_folder(path)
+    usual = {"status": "ok", "provenance": {"run_id": run.run_id}}
+    if dynamic:
+        artefacts.write_json(folder / "dynamic.json", usual | {"metrics": {"test_ppl": ppl, "test_gain": 0.0}})
+        return
+    artefacts.write_json(folder / "done.json", usual | {"run": {"run_id": run.run_id}, "epochs": 3})
+    artefacts.write_json(folder / "measure.json", usual | {"metrics": {"test_ppl": ppl}})
+    artefacts.write_json(folder / "rank.json", usual | {"metrics": {"rank_press": 3}, "m": 9, "n": 9})
+    artefacts.write_json(folder / "wordsim.json", usual | {"benchmarks": {}})
+
+
+def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    one = load(tmp_path)
+    ppl = {"softmax": 40.0, "mos": 30.0}
+    for run in one.needed:
+        write(run.path, run, ppl[run.model] + run.seed)
+    for run in one.finetuned[:3]:  # the last one is not finetuned yet
+        write(run.path, run, ppl[run.model] + run.seed - 5)
+    for evaluation in one.evaluations[:3]:
+        write(evaluation.path, evaluation.run, ppl[evaluation.run.model] + evaluation.run.seed - 9, dynamic=True)
+    found = records.collect(one)
+    place = one.needed[0].dataset
+    assert found.values(place, "softmax", "test_ppl") == {1: 41.0, 2: 42.0}
+    assert found.values(place, "softmax", "test_ppl", "finetuned") == {1: 36.0, 2: 37.0}
+    assert found.values(place, "mos", "test_ppl", "dynamic") == {1: 22.0}
+    assert found.counts()["planned"] == 4 and len(found.stages) == 8
+    missing = found.stages[found.stages["state"] == "missing"]
+    assert missing["reason"].tolist() == ["not finetuned yet", "not evaluated yet"]
+    (part,) = tables.build(one, one.experiments[0], found).parts
+    softmax, mos = (row.cells for row in part.rows)
+    assert [cell.measured.mean for cell in softmax[:3] if cell.measured] == [41.5, 36.5, 32.5]
+    assert [cell.count for cell in mos[:3]] == ["n 2", "n 1/2", "n 1/2"]
+    assert mos[1].gap == mos[2].gap == "seed 2 missing"
+    assert mos[3].gap  # one value against two: no test
+    assert mos[4].measured == cells.Measured(pytest.approx(100 * 10 / 41.5))
+
+
+def test_a_result_of_another_start_gives_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    one = load(tmp_path)
+    run, after = one.needed[0], one.finetuned[0]
+    write(run.path, run, 40.0)
+    write(after.path, after, 35.0)
+    folder = artefacts.run_folder(after.path)
+    done = artefacts.read_json(folder / "done.json")
+    done["provenance"]["parents"] = {
+        "start/done.json": artefacts.sha256_file(artefacts.run_folder(run.path) / "done.json")
+    }
+    artefacts.write_json(folder / "done.json", done)
+    assert records.collect(one).values(run.dataset, run.model, "test_ppl", "finetuned") == {1: 35.0}
+    trained = artefacts.read_json(artefacts.run_folder(run.path) / "done.json")
+    artefacts.write_json(artefacts.run_folder(run.path) / "done.json", trained | {"epochs": 4})
+    found = records.collect(one)
+    assert found.values(run.dataset, run.model, "test_ppl", "finetuned") == {}
+    assert found.stages["state"].tolist()[0] == "stale"
