@@ -36,6 +36,7 @@ def changed(*path: str | int, value: Any) -> dict[str, Any]:
 SCHEDULE, BODY = ("settings", 0, "schedule"), ("settings", 0, "body")
 
 
+@pytest.mark.fault("C1", "C2", "C3", "C4")
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
@@ -109,6 +110,7 @@ def test_missing_setting_is_named(tmp_path: Path) -> None:
         load(tmp_path, values)
 
 
+@pytest.mark.fault("C5")
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -126,6 +128,7 @@ def test_bad_yaml_is_refused_with_its_line(tmp_path: Path, text: str, words: str
         load(tmp_path, text)
 
 
+@pytest.mark.fault("C5")
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused_in_words(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:

@@ -77,6 +77,7 @@ def gradients(loss: torch.Tensor, head: Head, h_ND: torch.Tensor) -> list[torch.
 # --- probabilities -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("D4")
 @every_case
 def test_rows_sum_to_one(name: str, options: dict[str, Any]) -> None:
     head = make(name, options)
@@ -128,6 +129,7 @@ def test_finite_at_logits_of_100(name: str, options: dict[str, Any], logits: str
     assert all(gradient.isfinite().all() for gradient in gradients(nll_N.mean(), head, h_ND))
 
 
+@pytest.mark.fault("D8")
 @settings(max_examples=8, deadline=None)
 @given(values=st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=9))
 @every_case
@@ -398,6 +400,7 @@ def test_lms_starts_close_to_the_identity() -> None:
     torch.testing.assert_close(slope, torch.ones_like(slope), rtol=0.03, atol=0.0)
 
 
+@pytest.mark.fault("D8")
 def test_fixed_point_histogram_is_exact_and_free_of_order() -> None:
     generator = torch.Generator().manual_seed(0)
     cell_X = torch.randint(0, 9, (5000,), generator=generator)

@@ -95,6 +95,7 @@ def test_equally_probable_words_stand_in_the_order_of_their_ids():
     assert found.kl_T is None
 
 
+@pytest.mark.fault("D4")
 def test_probabilities_that_do_not_sum_to_one_are_an_error(monkeypatch):
     language_model = model.build(make_run(), CORPUS.vocabulary_size)
     log_probs = language_model.head.log_probs
@@ -296,6 +297,7 @@ def test_a_run_without_snapshots_has_a_beginning_and_an_end(study: config.Study)
     assert "function" not in read(run, "measure.json")
 
 
+@pytest.mark.fault("D1")
 def test_a_diverged_run_is_said_in_every_file(study: config.Study, monkeypatch: pytest.MonkeyPatch):
     run = study.needed[0]
     monkeypatch.setattr(train.Trainer, "end_epoch", lambda *_: (_ for _ in ()).throw(train.DivergedError("too hot")))

@@ -178,6 +178,7 @@ def crowded_matrix() -> np.ndarray:
     return with_spectrum(np.sort(sigma)[::-1], m, n).astype(np.float32)
 
 
+@pytest.mark.fault("D6")
 def test_a_crowd_around_the_tolerance_is_counted_as_by_svd():
     matrix = crowded_matrix()
     m, n = matrix.shape
@@ -209,6 +210,7 @@ def test_a_float32_gram_matrix_is_wrong():
     assert abs(press_rank(sigma, *matrix.shape).rank - truth.rank) > 50
 
 
+@pytest.mark.fault("D6")
 def test_a_tolerance_below_the_floor_is_flagged():
     found = gram_singular_values(in_chunks(rng().normal(size=(3000, 400)) - 9), 400)
     assert rank_report(found).floor_clear and rank_report(found).note == ""
@@ -316,6 +318,7 @@ def test_factors_that_do_not_fit_are_named():
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("D5")
 @pytest.mark.parametrize("bad", [-math.inf, math.inf, math.nan])
 def test_one_bad_number_is_refused_and_its_row_named(bad):
     matrix = rng().normal(size=(300, 20)).astype(np.float32)
@@ -352,11 +355,13 @@ def test_chunks_of_another_form_are_refused():
         press_rank([1.0, -1.0], 3, 3)
 
 
+@pytest.mark.fault("D7")
 def test_too_little_memory_says_how_much_is_needed():
     with pytest.raises(UserError, match="10000000 columns needs a Gram matrix of 745058"):
         spectrum._Gram(10_000_000)
 
 
+@pytest.mark.fault("D7")
 def test_an_svd_that_does_not_converge_is_tried_another_way(monkeypatch):
     matrix = rng().normal(size=(30, 20))
     plain_svd = scipy.linalg.svd

@@ -685,6 +685,7 @@ def test_states_hold_no_code(tmp_path, monkeypatch):
     assert all(torch.load(path, weights_only=True) for path in states(tmp_path))
 
 
+@pytest.mark.fault("A11", "A15")
 def test_finished_run_is_not_trained_again(tmp_path, monkeypatch, reference):
     done = train.train(make_run(), CORPUS, tmp_path)
     kill_at(monkeypatch, 0)

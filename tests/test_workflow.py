@@ -42,6 +42,7 @@ def test_dry_run_lists_every_training_job(tmp_path: Path, study: str, runs: int)
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.fault("C1")
 def test_bad_configuration_is_one_line_before_any_job(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text(NANO.read_text(encoding="utf-8").replace("clip: 0.25", "clipp: 0.25"), encoding="utf-8")
@@ -51,6 +52,7 @@ def test_bad_configuration_is_one_line_before_any_job(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.fault("C10")
 def test_shell_words_in_a_value_are_never_run(tmp_path: Path) -> None:
     done = run(snakemake(tmp_path, NANO, "--dry-run", "--config", "mirror=$(touch canary)"), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -125,6 +127,7 @@ def test_the_smallest_study_can_be_deposited(nano: Path) -> None:
     assert not [name for name in names if name.endswith((".safetensors", "hidden.npz"))]
 
 
+@pytest.mark.fault("A1")
 @pytest.mark.pipeline
 def test_killed_training_ends_with_the_same_bits(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL of the trainer midway, then the same command again: the weights are those of an undisturbed run."""

@@ -509,7 +509,7 @@ def limited() -> None:
 def test_a_real_limit_of_memory(finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     huge = small.values()
-    huge["settings"][0]["body"]["hidden_size"] = 40_000  # 6.4e9 numbers in one matrix
+    huge["settings"][0]["body"] |= {"hidden_size": 40_000, "layers": 2}  # 6.4e9 numbers in one matrix
     study = small.begun(finished, tmp_path, huge)
     words = [sys.executable, "-m", "softmax_bottleneck", *command(study)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, preexec_fn=limited)

@@ -78,7 +78,7 @@ def test_every_mutation_of_a_single_field_is_refused(place):
     assert len(wrong) > 500
     messages = {one.name: refused(place, one.values) for one in wrong}
     assert [name for name, message in messages.items() if not message] == []
-    assert [name for name, message in messages.items() if "\n" in message or "study.yaml" not in message] == []
+    assert [name for name, message in messages.items() if "\n" in message or ".yaml" not in message] == []
 
 
 def dataset_mutations() -> list[mutations.Mutation]:
