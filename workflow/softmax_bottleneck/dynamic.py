@@ -62,7 +62,7 @@ class Statistics:
     pull: list[Tensor]
 
 
-def parameters_of(model: LanguageModel) -> list[torch.nn.Parameter]:
+def parameters_of(model: LanguageModel) -> list[Tensor]:
     """What is updated: every trained tensor, a tied one once."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 

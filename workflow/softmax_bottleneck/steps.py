@@ -155,7 +155,7 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
     """Finetune one run from its best weights, going on where an earlier call stopped; the content of its done.json."""
     run = study.run(path)
     start, folder = artefacts.run_folder(run.start), artefacts.run_folder(path)
-    before = artefacts.read_json(start / "done.json")
+    before: dict[str, Any] = artefacts.read_json(start / "done.json")
     parents = {"start/done.json": artefacts.sha256_file(start / "done.json")}
     if before["status"] != "ok":
         block = artefacts.provenance(parents, run_id=run.run_id)

@@ -254,7 +254,6 @@ class Session:
         self.checkpointer.clear()
         return outcome
 
-
     def _seal_log(self) -> dict[str, str]:
         """Nothing more is appended to the epoch log: its hash, beside it and for the record."""
         log = self.folder / EPOCHS_FILE

@@ -70,8 +70,8 @@ def verify(study: Study) -> Verification:
     files, findings = 0, []
     sizes = {name: _size(study, name) for name in study.datasets}
     places = [(run, run.path) for run in (*study.needed, *study.finetuned)]
-    for run, path in [*places, *((one.run, one.path) for one in study.evaluations)]:
-        found = chain.read(run, artefacts.run_folder(path))
+    for run, place in [*places, *((one.run, one.path) for one in study.evaluations)]:
+        found = chain.read(run, artefacts.run_folder(place))
         findings += chain.inspect(found, sizes[run.dataset])
         files += len(found.hashes)
     collected = records.collect(study)

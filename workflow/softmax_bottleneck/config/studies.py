@@ -72,7 +72,7 @@ class Study:
         """Hash of everything the study says: a changed word makes its tables and report again."""
         experiments = [dataclasses.asdict(experiment) for experiment in self.experiments]
         runs = [f"{run.model} {run.path}" for run in self.shown]
-        runs += [one.path for one in (*self.finetuned, *self.evaluations)]
+        runs += [run.path for run in self.finetuned] + [one.path for one in self.evaluations]
         labels = {**self.labels, **{name: dict(models) for name, models in self.fit_labels.items()}}
         fits = [unit.path for unit in self.units]
         return digest([self.name, self.title, self.description, labels, experiments, runs, fits])[:12]
