@@ -20,6 +20,8 @@ import torch
 from softmax_bottleneck import artefacts, checkpoint, config, heads, lease, processes, progress, train, trainer
 from softmax_bottleneck.corpus import Corpus, batchify
 from softmax_bottleneck.errors import BusyError, DataError, UserError
+from softmax_bottleneck.heads import base as heads_base
+from softmax_bottleneck.heads.products import Products
 from softmax_bottleneck.interrupt import Stop, StoppedError
 from torch.nn import functional
 
@@ -412,6 +414,20 @@ def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
     train.train(run, CORPUS, tmp_path / "whole")
     interrupted(run, tmp_path / "cut", monkeypatch, 9, 0.0)
     train.train(run, CORPUS, tmp_path / "cut")
+    assert train.result_hash(tmp_path / "cut") == train.result_hash(tmp_path / "whole")
+
+
+@pytest.mark.fault("A1")
+def test_the_libraries_chosen_at_the_start_are_kept_over_a_kill(tmp_path, monkeypatch):
+    """Even where a measurement after the kill would choose others."""
+    run = make_run("softmax", learning_rate=1.0, epochs=2)
+    first, second = Products("native", "native", "native"), Products("onednn", "onednn", "onednn")
+    monkeypatch.setattr(heads_base, "calibrate", lambda *_: first)
+    whole = train.train(run, CORPUS, tmp_path / "whole")
+    interrupted(run, tmp_path / "cut", monkeypatch, 9, 0.0)
+    monkeypatch.setattr(heads_base, "calibrate", lambda *_: second)
+    cut = train.train(run, CORPUS, tmp_path / "cut")
+    assert cut["provenance"]["libraries"] == whole["provenance"]["libraries"] == vars(first)
     assert train.result_hash(tmp_path / "cut") == train.result_hash(tmp_path / "whole")
 
 

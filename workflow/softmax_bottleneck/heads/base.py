@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.heads.pointwise import Pointwise, trainable
-from softmax_bottleneck.heads.row_nll import RowNLL, row_nll
+from softmax_bottleneck.heads.products import Products, calibrate
+from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens, row_nll
 
 DECODER_RANGE = 0.1
 
@@ -27,11 +28,21 @@ class Head(nn.Module):
         self.context_size = context_size
         self.embedding_size = embedding_size
         self.decoder = nn.Linear(embedding_size, vocabulary_size)
+        self.libraries = Products()  # of the fused loss; `choose_libraries` measures
 
     def reset_decoder(self) -> None:
         """Weight from U(-0.1, 0.1), bias 0 (Merity 2018); called after the other layers have drawn, as published."""
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)
+
+    def choose_libraries(self, num_tokens: int) -> None:
+        """Take for each matrix product of the fused loss the library that is faster here, by batches of this size."""
+        tokens = chunk_tokens(num_tokens, self.rows_per_token, self.decoder.weight, self.pointwise)
+        self.libraries = calibrate(tokens * self.rows_per_token, self.decoder.weight)
+
+    pointwise: Pointwise
+    rows_per_token = 1
+    """Rows of logits that one token needs: the components of a mixture."""
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
         """Per-token and total loss, nats; what a head defines. Arguments as ``nll``."""
@@ -90,7 +101,8 @@ class PointwiseHead(Head):
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
         """As ``Head.losses``; a pointwise head has no dropout of its own."""
-        return row_nll(self._rows(h), self.decoder.weight, self.decoder.bias, target.reshape(-1), self.pointwise)
+        weight_VD, bias_V = self.decoder.weight, self.decoder.bias
+        return row_nll(self._rows(h), weight_VD, bias_V, target.reshape(-1), self.pointwise, libraries=self.libraries)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """As ``Head.log_probs``."""

@@ -37,7 +37,7 @@ class MonotonicNetwork(Pointwise):
         self.raw_v = nn.Parameter(distance_K.expm1().log())
         self.inner_bias = nn.Parameter(-2.0 / distance_K * centre_K)
         self.outer_bias = nn.Parameter(torch.zeros(()))
-        self.arrays = 6 + units  # autograd keeps every sigmoid of a chunk
+        self.arrays = 7 + units  # autograd keeps every sigmoid of a chunk
 
     def forward(self, logits: Tensor) -> Tensor:
         """As ``Pointwise.forward``."""

@@ -15,7 +15,13 @@ from softmax_bottleneck.heads.row_nll import RowNLL, row_nll
 NAME = "moc"
 LABEL = "MoC"
 OPTIONS = {
-    "components": {"type": "integer", "default": 15, "minimum": 1, "description": "Context vectors mixed, K."},
+    "components": {
+        "type": "integer",
+        "default": 15,
+        "minimum": 1,
+        "maximum": 4096,
+        "description": "Context vectors mixed, K.",
+    },
     "dropout_latent": {
         "type": "number",
         "default": 0.29,
@@ -49,7 +55,8 @@ class MixtureOfContexts(MixtureHead):
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
         """As ``Head.losses``."""
         mixed_NE = self._mixed(h, generator)
-        return row_nll(mixed_NE, self.decoder.weight, self.decoder.bias, target.reshape(-1), self.pointwise)
+        weight_VE, bias_V = self.decoder.weight, self.decoder.bias
+        return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, libraries=self.libraries)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """As ``Head.log_probs``."""

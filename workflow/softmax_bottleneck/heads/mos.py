@@ -19,7 +19,13 @@ from softmax_bottleneck.heads.row_nll import RowNLL, mixture_nll
 NAME = "mos"
 LABEL = "MoS"
 OPTIONS = {
-    "components": {"type": "integer", "default": 15, "minimum": 1, "description": "Softmaxes mixed, K."},
+    "components": {
+        "type": "integer",
+        "default": 15,
+        "minimum": 1,
+        "maximum": 4096,
+        "description": "Softmaxes mixed, K.",
+    },
     "dropout_latent": {
         "type": "number",
         "default": 0.29,
@@ -59,6 +65,7 @@ class MixtureOfSoftmaxes(MixtureHead):
     def __init__(self, *, probability_floor: float, **options: Any) -> None:
         super().__init__(**options)
         self.probability_floor = probability_floor
+        self.rows_per_token = self.components
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
         """As ``Head.losses``."""
@@ -70,6 +77,7 @@ class MixtureOfSoftmaxes(MixtureHead):
             target.reshape(-1),
             self.pointwise,
             probability_floor=self.probability_floor,
+            libraries=self.libraries,
         )
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

@@ -21,7 +21,7 @@ class Sweep(Protocol):
     """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        """g(logits); may overwrite its argument, and keeps what ``grad_logits_`` needs."""
+        """g(logits), which the caller overwrites; may overwrite its argument, and keeps what ``grad_logits_`` needs."""
         ...
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Pointwise(nn.Module):
     is_identity = False
     learning_rate: float | None = None
     """Learning rate of the function's own parameters; None = the one of the network."""
-    arrays = 4
+    arrays = 5
     """Chunk-sized arrays alive at once in a sweep; the chunk is made shorter accordingly."""
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class AutogradSweep:
         with torch.set_grad_enabled(self._with_gradients):
             self._logits_RV = logits_RV.detach().requires_grad_(self._with_gradients)
             self._scores_RV: Tensor = self._pointwise(self._logits_RV)
-        return self._scores_RV.detach()
+        return self._scores_RV.detach().clone()
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
         """As ``Sweep.grad_logits_``; frees the graph of the chunk."""

@@ -28,11 +28,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from softmax_bottleneck.heads import products
 from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, trainable
+from softmax_bottleneck.heads.products import Products, WeightGradient
 from softmax_bottleneck.heads.scratch import scratch
 
-CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
-"""Size of all chunk-sized arrays together: small ones starve the matrix products, large ones fall out of the cache."""
+CHUNK_BYTES = {"cpu": 63 * 2**20, "cuda": 256 * 2**20}
+"""Size of all chunk-sized arrays together: small ones starve the matrix products, large ones fall out of the cache; and
+above 32 MiB for one of them malloc fetches fresh pages from the system for every product."""
 
 
 class RowNLL(NamedTuple):
@@ -42,9 +45,17 @@ class RowNLL(NamedTuple):
     total: Tensor
 
 
-def row_nll(h_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, pointwise: Pointwise) -> RowNLL:
+def row_nll(
+    h_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor,
+    target_N: Tensor,
+    pointwise: Pointwise,
+    *,
+    libraries: Products = Products(),  # noqa: B008 (frozen)
+) -> RowNLL:
     """-log softmax(g(h W^T + b))[target] of every row, in nats; differentiable once in h, W, b and g's parameters."""
-    return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0))
+    return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, libraries))
 
 
 def mixture_nll(
@@ -56,9 +67,11 @@ def mixture_nll(
     pointwise: Pointwise,
     *,
     probability_floor: float = 0.0,
+    libraries: Products = Products(),  # noqa: B008 (frozen)
 ) -> RowNLL:
     """-log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, in nats; differentiable once."""
-    return _apply(_Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor))
+    problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, libraries)
+    return _apply(problem)
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,7 @@ class _Problem:
     target_N: Tensor
     pointwise: Pointwise
     probability_floor: float
+    libraries: Products
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """What the loss is differentiated by, in the order of ``_Gradients.as_tuple``."""
@@ -80,10 +94,14 @@ class _Problem:
     def chunk_tokens(self) -> int:
         """Tokens per chunk: as many as the byte budget holds, in chunks of even size."""
         num_tokens, num_components, _ = self.latent_NKD.shape
-        num_words, itemsize = self.weight_VD.shape[0], self.weight_VD.element_size()
-        budget = CHUNK_BYTES.get(self.weight_VD.device.type, CHUNK_BYTES["cuda"])
-        most = max(1, budget // (num_components * num_words * itemsize * self.pointwise.arrays))
-        return -(-num_tokens // -(-num_tokens // most)) if num_tokens else 1
+        return chunk_tokens(num_tokens, num_components, self.weight_VD, self.pointwise)
+
+
+def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointwise: Pointwise) -> int:
+    """Tokens per chunk: as many as the byte budget holds, in chunks of even size."""
+    budget = CHUNK_BYTES.get(weight_VD.device.type, CHUNK_BYTES["cuda"])
+    most = max(1, budget // (num_components * len(weight_VD) * weight_VD.element_size() * pointwise.arrays))
+    return -(-num_tokens // -(-num_tokens // most)) if num_tokens else 1
 
 
 @dataclass
@@ -91,10 +109,11 @@ class _Gradients:
     """Gradients of the weighted sum of the losses."""
 
     latent_NKD: Tensor
-    weight_VD: Tensor
+    weight: WeightGradient
     bias_V: Tensor
     log_prior_NK: Tensor | None
     parameters: tuple[Tensor, ...] = ()
+    weight_VD: Tensor | None = None  # at the end of the sweep
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
@@ -102,7 +121,7 @@ class _Gradients:
         prior_NK = problem.log_prior_NK
         return cls(
             torch.empty(problem.latent_NKD.shape, dtype=problem.latent_NKD.dtype, device=problem.latent_NKD.device),
-            torch.zeros_like(problem.weight_VD),
+            WeightGradient(problem.weight_VD, problem.libraries.weights),
             torch.zeros_like(problem.bias_V),
             None if prior_NK is None else torch.empty_like(prior_NK),
         )
@@ -186,7 +205,7 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
             weight_n = None if weight_N is None else weight_N[tokens]
             chunk.add_gradients(gradients, responsibility_R1, weight_n)
     if gradients is not None:
-        gradients.parameters = sweep.parameter_grads()
+        gradients.parameters, gradients.weight_VD = sweep.parameter_grads(), gradients.weight.total()
     return nll_N, gradients
 
 
@@ -203,15 +222,21 @@ class _Chunk:
 
     def losses(self, nll_n: Tensor) -> Tensor | None:
         """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all one)."""
-        shape = (len(self._latent_RD), len(self._problem.weight_VD))
-        logits_RV = scratch("logits", shape, self._latent_RD)
-        gemm(self._latent_RD, self._problem.weight_VD.t(), out=logits_RV, plus=self._problem.bias_V)
+        problem, latent_RD = self._problem, self._latent_RD
+        shape = (len(latent_RD), len(problem.weight_VD))
+        logits_RV = products.scores(
+            latent_RD,
+            problem.weight_VD,
+            problem.bias_V,
+            problem.libraries.logits,
+            lambda: scratch("logits", shape, latent_RD),
+        )
         scores_RV = self._sweep.scores_(logits_RV)
-        self._probability_RV = scratch("probability", shape, self._latent_RD)
-        torch.softmax(scores_RV, 1, out=self._probability_RV)
+        largest_R1, score_R1 = scores_RV.amax(1, keepdim=True), scores_RV.gather(1, self._target_R1)
+        self._probability_RV = torch.softmax(scores_RV, 1, out=scores_RV)
         # The most probable word has probability >= 1/V, so its log is safe: logZ without another pass of exponentials.
-        log_z_R1 = scores_RV.amax(1, keepdim=True) - self._probability_RV.amax(1, keepdim=True).log_()
-        self._nll_R1 = log_z_R1.sub_(scores_RV.gather(1, self._target_R1))
+        log_z_R1 = largest_R1.sub_(self._probability_RV.amax(1, keepdim=True).log_())
+        self._nll_R1 = log_z_R1.sub_(score_R1)
         if self._problem.log_prior_NK is None:
             nll_n.copy_(self._nll_R1.squeeze(1))
             return None
@@ -233,12 +258,13 @@ class _Chunk:
             grad_RV, weight_R1 = grad_RV.mul_(weight_R1), None
         grad_RV = self._sweep.grad_logits_(grad_RV)
         grad_latent_RD = gradients.latent_NKD[self._tokens].view(self._latent_RD.shape)
-        gemm(grad_RV, self._problem.weight_VD, out=grad_latent_RD)
+        problem = self._problem
+        products.latents(grad_RV, problem.weight_VD, problem.libraries.latents, grad_latent_RD)
         latent_RD, ones_R = self._latent_RD, grad_RV.new_ones(len(grad_RV))
         if weight_R1 is not None:  # on the narrow sides of the products: cheaper than another pass over [R, V]
             grad_latent_RD.mul_(weight_R1)
             latent_RD, ones_R = latent_RD * weight_R1, weight_R1.squeeze(1)
-        gemm(grad_RV.t(), latent_RD, out=gradients.weight_VD, plus=gradients.weight_VD)
+        gradients.weight.add(grad_RV, latent_RD)
         gradients.bias_V.addmv_(grad_RV.t(), ones_R)
 
     def _row_weights(self, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> Tensor | None:
@@ -249,11 +275,3 @@ class _Chunk:
 
     def _per_row(self, of_token_n1: Tensor) -> Tensor:
         return of_token_n1 if self._num_components == 1 else of_token_n1.repeat_interleave(self._num_components, 0)
-
-
-def gemm(a_MK: Tensor, b_KN: Tensor, *, out: Tensor, plus: Tensor | None = None) -> None:
-    """out = a b (+ plus, broadcast over rows): the one place where a matrix-product library is chosen."""
-    if plus is None:
-        torch.mm(a_MK, b_KN, out=out)
-    else:
-        torch.addmm(plus, a_MK, b_KN, out=out)

@@ -1,0 +1,72 @@
+"""Every library of the fused loss' matrix products beside torch's own; how a run chooses and keeps its libraries."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from softmax_bottleneck import heads
+from softmax_bottleneck.heads import products
+from softmax_bottleneck.heads.products import NATIVE, ONEDNN, Products
+
+ROWS, WIDTH, WORDS = 9, 5, 13
+
+
+SETTINGS = [Products(*chosen) for chosen in itertools.product((NATIVE, ONEDNN), repeat=3)]
+
+
+@pytest.mark.parametrize("libraries", SETTINGS, ids=lambda chosen: "-".join(vars(chosen).values()))
+@pytest.mark.parametrize("name", ["softmax", "gss", "mos"])
+def test_every_library_gives_the_materialised_gradients(name: str, libraries: Products) -> None:
+    torch.manual_seed(3)
+    options = {"components": 2} if name == "mos" else {}
+    head = heads.build(name, vocabulary_size=WORDS, context_size=WIDTH, embedding_size=WIDTH, **options).eval()
+    h_ND, target_N = torch.randn(ROWS, WIDTH, requires_grad=True), torch.randint(0, WORDS, (ROWS,))
+    inputs = [h_ND, *head.parameters()]
+    naive = -head.log_probs(h_ND).gather(1, target_N[:, None]).mean()
+    expected = torch.autograd.grad(naive, inputs)
+    head.libraries = libraries
+    found = torch.autograd.grad(head.mean_nll(h_ND, target_N), inputs)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.is_contiguous() or ours.numel() == 0
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_float64_and_a_build_without_onednn_take_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> torch.Tensor:
+        raise AssertionError("the library is not there")
+
+    weight_VD = torch.randn(WORDS, WIDTH)
+    monkeypatch.setattr(products, "_has_onednn", lambda: False)
+    monkeypatch.setattr(products, "_onednn", refuse)
+    out = torch.empty(ROWS, WORDS)
+    e_RD = torch.randn(ROWS, WIDTH)
+    found = products.scores(e_RD, weight_VD, torch.zeros(WORDS), ONEDNN, lambda: out)
+    assert found is out
+    torch.testing.assert_close(found, e_RD @ weight_VD.t())
+
+
+def test_small_products_take_the_defaults_without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_faster", lambda *_: pytest.fail("measured"))
+    assert products.calibrate(700, torch.zeros(400, 16)) == Products()
+
+
+@pytest.mark.parametrize(("gain", "taken"), [(3.0, True), (1.1, False)])
+def test_another_library_must_gain_clearly(monkeypatch: pytest.MonkeyPatch, gain: float, taken: bool) -> None:
+    """The clock says that all but the default library is `gain` times as fast."""
+    now = 0.0
+
+    def product(library: str) -> None:
+        nonlocal now
+        now += 1.0 if library == ONEDNN else 1.0 / gain
+
+    monkeypatch.setattr(products.time, "perf_counter", lambda: now)
+    assert products._faster(product, ONEDNN) == (NATIVE if taken else ONEDNN)
+
+
+def test_large_products_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "SMALLEST_MEASURED", 1.0)
+    monkeypatch.setattr(products, "_faster", lambda product, default: (product(NATIVE), product(ONEDNN), "chosen")[2])
+    monkeypatch.setattr(products, "_has_onednn", lambda: True)
+    assert products.calibrate(ROWS, torch.zeros(WORDS, WIDTH)) == Products("chosen", "chosen", "chosen")

@@ -1,0 +1,122 @@
+"""The three matrix products of the fused loss, and the choice of the library that makes each.
+
+    logits  l = E W^T + b,      latents  dE = G W,      weights  dW += G^T E
+
+`native` is torch's own product (MKL, OpenBLAS or cuBLAS, in place), `onednn` the one torch keeps for its compiler. On
+some CPUs the second is twice as fast, on others they are alike, and no name of a CPU tells; so large problems measure
+both, once, before the first step. The choice decides the last bits of every result: it is part of a run's resume state
+and of its provenance. Products too small for a measurement to mean anything take the defaults.
+
+Shapes: R rows, D latent width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+NATIVE, ONEDNN = "native", "onednn"
+SMALLEST_MEASURED = 5e8  # flops of a product
+REPETITIONS = 5  # of which the fastest counts, the two libraries in turn
+# What another library must gain to be taken in place of the default: clearly more than two measurements differ by, so
+# that every run on a machine chooses alike.
+MARGIN = 1.25
+
+
+@dataclass(frozen=True)
+class Products:
+    """The library of each product of the module's docstring."""
+
+    logits: str = ONEDNN
+    latents: str = ONEDNN
+    weights: str = NATIVE
+
+
+def scores(e_RD: Tensor, weight_VD: Tensor, bias_V: Tensor, library: str, out: Callable[[], Tensor]) -> Tensor:
+    """E W^T + b; a library that writes in place does so into ``out()``."""
+    if library == ONEDNN and _usable(e_RD):
+        return _onednn(e_RD, weight_VD, bias_V)
+    return torch.addmm(bias_V, e_RD, weight_VD.t(), out=out())
+
+
+def latents(grad_RV: Tensor, weight_VD: Tensor, library: str, out_RD: Tensor) -> None:
+    """out = G W."""
+    if library == ONEDNN and _usable(grad_RV):
+        out_RD.copy_(_onednn(grad_RV, weight_VD.t(), None))
+    else:
+        torch.mm(grad_RV, weight_VD, out=out_RD)
+
+
+class WeightGradient:
+    """Sum over chunks of G^T E; the library decides in which orientation it is kept."""
+
+    def __init__(self, weight_VD: Tensor, library: str) -> None:
+        self._transposed = library == ONEDNN and _usable(weight_VD)
+        self._sum = torch.zeros_like(
+            weight_VD.t() if self._transposed else weight_VD, memory_format=torch.contiguous_format
+        )
+
+    def add(self, grad_RV: Tensor, e_RD: Tensor) -> None:
+        """The rows of one chunk."""
+        if self._transposed:
+            self._sum += _onednn(e_RD.t(), grad_RV.t(), None)
+        else:
+            self._sum.addmm_(grad_RV.t(), e_RD)
+
+    def total(self) -> Tensor:
+        """dW [V, D], contiguous."""
+        return self._sum.t().contiguous() if self._transposed else self._sum
+
+
+def _onednn(x_MK: Tensor, y_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, y_NK, bias_N, "none", [], "")
+    return product
+
+
+def _usable(like: Tensor) -> bool:
+    return like.device.type == "cpu" and like.dtype == torch.float32 and _has_onednn()
+
+
+@cache
+def _has_onednn() -> bool:
+    """Whether this build of torch has the operation, and it does what its name says (it is not public)."""
+    x_23, y_43 = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
+    try:
+        return bool(torch.equal(_onednn(x_23, y_43, torch.ones(4)), x_23 @ y_43.t() + 1.0))
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+
+
+@torch.no_grad()
+def calibrate(num_rows: int, weight_VD: Tensor) -> Products:
+    """The faster library of each product for chunks of so many rows; the defaults where they are too small to tell."""
+    num_words, width = weight_VD.shape
+    if not _usable(weight_VD) or 2.0 * num_rows * num_words * width < SMALLEST_MEASURED:
+        return Products()
+    e_RD, grad_RV = weight_VD.new_zeros(num_rows, width), weight_VD.new_zeros(num_rows, num_words)
+    bias_V, out_RD, out_RV = weight_VD.new_zeros(num_words), torch.empty_like(e_RD), torch.empty_like(grad_RV)
+    sums = {library: WeightGradient(weight_VD, library) for library in (NATIVE, ONEDNN)}
+    contenders: dict[str, Callable[[str], object]] = {
+        "logits": lambda library: scores(e_RD, weight_VD, bias_V, library, lambda: out_RV),
+        "latents": lambda library: latents(grad_RV, weight_VD, library, out_RD),
+        "weights": lambda library: sums[library].add(grad_RV, e_RD),
+    }
+    default = dataclasses.asdict(Products())
+    return Products(**{name: _faster(product, default[name]) for name, product in contenders.items()})
+
+
+def _faster(product: Callable[[str], object], default: str) -> str:
+    other = NATIVE if default == ONEDNN else ONEDNN
+    seconds = {default: [1e9], other: [1e9]}
+    for _ in range(REPETITIONS + 1):  # the first of each also builds its kernels; the minimum passes over it
+        for library, found in seconds.items():
+            began = time.perf_counter()
+            product(library)
+            found.append(time.perf_counter() - began)
+    return other if min(seconds[default]) > MARGIN * min(seconds[other]) else default
