@@ -10,7 +10,7 @@ export PYTHONPATH := workflow
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report report-zip crate check-crate plan verify test test-all soak lint format clean
+.PHONY: help env reproduce report report-zip crate check-crate readme plan verify test test-all soak lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -64,7 +64,7 @@ test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults
 	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
 
 soak: env  ## kills, corruptions, double starts and bad input by the hundred; benchmarks/results/soak.json
-	python benchmarks/soak.py
+	PYTHONPATH=workflow:tests:tests/faults OPENBLAS_NUM_THREADS=1 python benchmarks/soak.py $(SOAK)
 
 lint: env  ## ruff, mypy, snakefmt, import layers
 	ruff check .
@@ -80,6 +80,9 @@ format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
 	snakefmt --quiet Snakefile workflow
 	python docs/draw_architecture.py
 	python docs/list_faults.py
+
+readme: env  ## README's results and picture, from the finished study CONFIG
+	python docs/draw_results.py $(CONFIG)
 
 clean:  ## remove caches; results/ and .venv stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,71 @@
+"""The results in README.md: written by docs/draw_results.py, and what the text below them says of them holds."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck import artefacts, records
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+import draw_results  # noqa: E402
+
+NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
+
+
+def rows_of(text: str) -> dict[str, list[tuple[float, float]]]:
+    """Head -> (mean, deviation) of every column of the table between the markers."""
+    inside = text.split(draw_results.begin("demo"))[1].split(draw_results.END)[0]
+    lines = [line.strip("| ").split(" | ") for line in inside.splitlines() if line.startswith("| ")][2:]
+    found = {}
+    for name, *cells in lines:
+        matches = [NUMBER.fullmatch(cell) for cell in cells]
+        assert all(matches), (name, cells)
+        found[name] = [(float(m[1]), float(m[2] or 0)) for m in matches if m]
+    return found
+
+
+def test_what_the_readme_says_of_its_table_holds() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = rows_of(text)
+    assert list(rows) == ["Softmax", "SigSoftmax", "GSS", "LMS-PLIF", "LMS-PLIF (frozen)", "MoC", "MoS"]
+    ppl, rank = ({name: cells[column][0] for name, cells in rows.items()} for column in (0, 1))
+    for name in ("SigSoftmax", "GSS", "LMS-PLIF"):  # "reach full rank and gain nothing"
+        assert rank[name] == max(rank.values()) and ppl[name] > 0.99 * ppl["Softmax"]
+    assert rank["MoC"] == rank["Softmax"]
+    assert abs(ppl["MoC"] - ppl["MoS"]) < 2 * max(rows["MoC"][0][1], rows["MoS"][0][1])
+    bound = float(re.search(r"best possible perplexity is ([\d.]+)", text)[1])
+    assert bound < min(ppl.values()) < ppl["Softmax"]
+
+
+def test_the_table_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    study = fake.load(tmp_path, fake.STUDY.replace("study: fake", "study: demo"))
+    fake.write_all(study)
+    before = f"# Title\n\n{draw_results.begin('demo')}\nold\n{draw_results.END}\nrest\n"
+    text = draw_results.write(study, records.collect(study), before)
+    assert text.startswith("# Title\n") and text.endswith(f"{draw_results.END}\nrest\n") and "old" not in text
+    rows = rows_of(text)
+    assert len(rows) == 6
+    for model in ("softmax", "mos"):
+        values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
+        assert rows[study.labels[model]][0][0] == pytest.approx(sum(values) / 3, abs=0.005)
+    assert "The best possible perplexity is 29.00, and the true rank of log P* is 102." in text
+    assert draw_results.write(study, records.collect(study), text) == text
+
+
+def test_a_readme_without_its_markers_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    study = fake.load(tmp_path)
+    with pytest.raises(ValueError, match=r"README.md has no line <!-- results of fake"):
+        draw_results.write(study, records.collect(study), "nothing here")
+
+
+def test_the_picture_is_small() -> None:
+    picture = ROOT / "docs" / "report.png"
+    assert picture.read_bytes()[:4] == b"\x89PNG" and picture.stat().st_size < 300_000
