@@ -70,3 +70,23 @@ def test_large_products_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_faster", lambda product, default: (product(NATIVE), product(ONEDNN), "chosen")[2])
     monkeypatch.setattr(products, "_has_onednn", lambda: True)
     assert products.calibrate(ROWS, torch.zeros(WORDS, WIDTH)) == Products("chosen", "chosen", "chosen")
+
+
+@pytest.mark.parametrize("name", ["softmax", "gss", "lms-plif", "mos"])
+def test_bf16_rounds_the_products_of_training_only(name: str) -> None:
+    """Gradients within a few of bfloat16's epsilons of float32's (in norm), other bits, the same loss without them."""
+    torch.manual_seed(4)
+    options = {"mos": {"components": 2}, "lms-plif": {"knots": 4}}.get(name, {})
+    head = heads.build(name, vocabulary_size=300, context_size=40, embedding_size=40, **options).eval()
+    h_ND, target_N = torch.randn(64, 40, requires_grad=True), torch.randint(0, 300, (64,))
+    inputs = [h_ND, head.decoder.weight, head.decoder.bias]
+    exact = torch.autograd.grad(head.mean_nll(h_ND, target_N), inputs)
+    with torch.no_grad():
+        loss = head.mean_nll(h_ND, target_N)
+    head.choose_libraries(64, "bf16")
+    found = torch.autograd.grad(head.mean_nll(h_ND, target_N), inputs)
+    for ours, theirs in zip(found, exact, strict=True):
+        assert ours.dtype == torch.float32
+        assert 0 < (ours - theirs).norm() < 4 * torch.finfo(torch.bfloat16).eps * theirs.norm()
+    with torch.no_grad():
+        assert torch.equal(head.mean_nll(h_ND, target_N), loss)

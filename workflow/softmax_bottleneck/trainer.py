@@ -208,7 +208,7 @@ class Trainer:
         self.valid_LB = _stream(corpus.valid, run.schedule.eval_batch_size, device)
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
-        self.model.head.choose_libraries(run.schedule.batch_size * run.schedule.bptt)
+        self.model.head.choose_libraries(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
         self.optimiser: optim.SGD = self._optimiser(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
         self.draws = run.seed  # what chunk lengths and dropout masks follow from
         self.dropout = torch.Generator(device)

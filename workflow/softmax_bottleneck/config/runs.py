@@ -71,6 +71,7 @@ class Schedule:
     tested_weights: str = "best"
     loss_divisor: str = "length"
     pieces: int = 1
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Shapes: N = T x B tokens, D context width, E embedding width, V vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.heads.pointwise import Pointwise, trainable
-from softmax_bottleneck.heads.products import Products, calibrate
+from softmax_bottleneck.heads.products import FLOAT32, Products, calibrate
 from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens, row_nll
 
 DECODER_RANGE = 0.1
@@ -21,6 +22,10 @@ DECODER_RANGE = 0.1
 
 class Head(nn.Module):
     """Base of the output heads. ``decoder.weight`` [V, E] is the matrix the body's embedding is tied to."""
+
+    pointwise: Pointwise
+    rows_per_token = 1
+    """Rows of logits that one token needs: the components of a mixture."""
 
     def __init__(self, *, vocabulary_size: int, context_size: int, embedding_size: int) -> None:
         super().__init__()
@@ -35,14 +40,14 @@ class Head(nn.Module):
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)
 
-    def choose_libraries(self, num_tokens: int) -> None:
-        """Take for each matrix product of the fused loss the library that is faster here, by batches of this size."""
-        tokens = chunk_tokens(num_tokens, self.rows_per_token, self.decoder.weight, self.pointwise)
-        self.libraries = calibrate(tokens * self.rows_per_token, self.decoder.weight)
+    def choose_libraries(self, num_tokens: int, precision: str = FLOAT32) -> None:
+        """Take for each matrix product of the fused loss the library that is faster here, by batches of this size.
 
-    pointwise: Pointwise
-    rows_per_token = 1
-    """Rows of logits that one token needs: the components of a mixture."""
+        ``precision`` float32 or bf16: see ``Products``.
+        """
+        tokens = chunk_tokens(num_tokens, self.rows_per_token, self.decoder.weight, self.pointwise)
+        chosen = calibrate(tokens * self.rows_per_token, self.decoder.weight)
+        self.libraries = dataclasses.replace(chosen, precision=precision)
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
         """Per-token and total loss, nats; what a head defines. Arguments as ``nll``."""

@@ -196,10 +196,11 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
     sweep = problem.pointwise.sweep(with_gradients=with_gradients)
+    weight_VD = problem.libraries.factor(problem.weight_VD) if with_gradients else problem.weight_VD
     step = problem.chunk_tokens()
     for start in range(0, num_tokens, step):
         tokens = slice(start, min(start + step, num_tokens))
-        chunk = _Chunk(problem, sweep, tokens)
+        chunk = _Chunk(problem, weight_VD, sweep, tokens)
         responsibility_R1 = chunk.losses(nll_N[tokens])
         if gradients is not None:
             weight_n = None if weight_N is None else weight_N[tokens]
@@ -212,8 +213,8 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
 class _Chunk:
     """The rows of some tokens: first their losses, then their part of the gradients."""
 
-    def __init__(self, problem: _Problem, sweep: Sweep, tokens: slice) -> None:
-        self._problem, self._sweep, self._tokens = problem, sweep, tokens
+    def __init__(self, problem: _Problem, weight_VD: Tensor, sweep: Sweep, tokens: slice) -> None:
+        self._problem, self._weight_VD, self._sweep, self._tokens = problem, weight_VD, sweep, tokens
         latent_nKD = problem.latent_NKD[tokens]
         self._num_components = latent_nKD.shape[1]
         self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
@@ -226,7 +227,7 @@ class _Chunk:
         shape = (len(latent_RD), len(problem.weight_VD))
         logits_RV = products.scores(
             latent_RD,
-            problem.weight_VD,
+            self._weight_VD,
             problem.bias_V,
             problem.libraries.logits,
             lambda: scratch("logits", shape, latent_RD),
@@ -258,13 +259,13 @@ class _Chunk:
             grad_RV, weight_R1 = grad_RV.mul_(weight_R1), None
         grad_RV = self._sweep.grad_logits_(grad_RV)
         grad_latent_RD = gradients.latent_NKD[self._tokens].view(self._latent_RD.shape)
-        problem = self._problem
-        products.latents(grad_RV, problem.weight_VD, problem.libraries.latents, grad_latent_RD)
+        factor_RV = grad_RV.to(self._weight_VD.dtype)
+        products.latents(factor_RV, self._weight_VD, self._problem.libraries.latents, grad_latent_RD)
         latent_RD, ones_R = self._latent_RD, grad_RV.new_ones(len(grad_RV))
         if weight_R1 is not None:  # on the narrow sides of the products: cheaper than another pass over [R, V]
             grad_latent_RD.mul_(weight_R1)
             latent_RD, ones_R = latent_RD * weight_R1, weight_R1.squeeze(1)
-        gradients.weight.add(grad_RV, latent_RD)
+        gradients.weight.add(factor_RV, latent_RD)
         gradients.bias_V.addmv_(grad_RV.t(), ones_R)
 
     def _row_weights(self, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> Tensor | None:
