@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fake_results as fake
 import pytest
-from softmax_bottleneck import artefacts, records
+from softmax_bottleneck import artefacts, config, plan, records
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -64,6 +64,17 @@ def test_a_readme_without_its_markers_is_left_alone(tmp_path: Path, monkeypatch:
     study = fake.load(tmp_path)
     with pytest.raises(ValueError, match=r"README.md has no line <!-- results of fake"):
         draw_results.write(study, records.collect(study), "nothing here")
+
+
+def test_the_runs_and_hours_of_the_full_study_are_those_of_its_plan() -> None:
+    study = config.load_study(ROOT / "config" / "paper.yaml")
+    hours = sum(cost.gpu_h for _, cost in plan.costs(study).values())
+    for page in (ROOT / "README.md", ROOT / "config" / "README.md"):
+        runs, said = re.search(
+            r"full size: ([\d,]+) runs \| about ([\d,]+) GPU hours", page.read_text("utf-8")
+        ).groups()
+        assert int(runs.replace(",", "")) == len(study.needed), page
+        assert float(said.replace(",", "")) == pytest.approx(hours, rel=0.05), page
 
 
 def test_the_picture_is_small() -> None:
