@@ -191,6 +191,7 @@ def text(study: Study) -> str:
     lines += [f"{'experiment':34} {'artefact':22} {'runs':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9} {'disk GB':>8}"]
     lines += [_line(e.id, e.artefact, study.runs_of(e), cost) for e in study.experiments]
     lines += [_line("all together (each run once)", "", study.needed, cost), ""]
+    lines += _fits_lines(study)
     hours = f"{'GPU h/run':>10} {'CPU h/run':>10} {'memory GB':>10}"
     lines += [f"{'model':34} {'dataset':22} {'seeds':>5} {'parameters':>15} {hours}"]
     for dataset, model in dict.fromkeys((run.dataset, run.model) for run in study.needed):
@@ -209,9 +210,22 @@ def _line(name: str, artefact: str, runs: tuple[Run, ...], cost: dict[str, tuple
     return f"{name:34} {artefact:22} {len(runs):5} {done:5} {gpu_h:8.1f} {cpu_h:9.1f} {disk_gb:8.2f}"
 
 
+def _fits_lines(study: Study) -> list[str]:
+    """Fits to known laws: of every entry its units, how many are done, and how many fits each makes."""
+    shown = {unit.plan for unit in study.units}
+    lines = []
+    for name in (name for name in study.fits if name in shown):
+        units = study.fits[name]
+        done = sum((artefacts.fits_folder(unit.path) / "done.json").exists() for unit in units)
+        lines.append(f"{name:34} {units[0].kind:22} {len(units):5} {done:5} {len(units[0].fits):5}")
+    head = f"{'fits to known laws':34} {'laws':22} {'units':>5} {'done':>5} {'fits':>5}"
+    return [head, *lines, ""] if lines else []
+
+
 def facts(study: Study) -> dict[str, Any]:
     """The plan for machines: per experiment its runs, per run its parameters and cost."""
     cost = costs(study)
     runs = {path: {"parameters": count, **vars(one)} for path, (count, one) in cost.items()}
     experiments: dict[str, list[str]] = {e.id: [run.path for run in study.runs_of(e)] for e in study.experiments}
-    return {"study": study.name, "experiments": experiments, "runs": runs}
+    fits = [unit.path for unit in study.units]
+    return {"study": study.name, "experiments": experiments, "runs": runs, "fits": fits}

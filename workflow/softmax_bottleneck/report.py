@@ -48,8 +48,9 @@ SOURCES: Mapping[str, tuple[str, str]] = {
     "benka2021": ("Benka 2021", "Mixture of softmaxes on a Transformer language model."),
     "known-truth": (
         "A language whose truth is known",
-        "Models trained on text sampled from an exactly known law, so that the best possible perplexity and the true "
-        "rank of the log-probability matrix are facts to compare with.",
+        "Text sampled from an exactly known law, so that the best possible perplexity and the true rank of the "
+        "log-probability matrix are facts to compare with; and heads fitted to such laws without a network below them, "
+        "where the bottleneck is seen alone.",
     ),
 }
 

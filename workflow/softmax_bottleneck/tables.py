@@ -24,6 +24,7 @@ from softmax_bottleneck.cells import (
     Cell,
     Measured,
     Part,
+    Published,
     Row,
     Source,
     Table,
@@ -40,7 +41,7 @@ from softmax_bottleneck.cells import (
 from softmax_bottleneck.config import Column, Experiment, Study, did_you_mean
 from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.evidence import Evidence
-from softmax_bottleneck.records import Records
+from softmax_bottleneck.records import Records, groups
 
 
 def summary(source: Source) -> list[Part]:
@@ -188,22 +189,56 @@ def _win_gap(source: Source, dataset: str, models: Sequence[str]) -> str:
     return "; ".join(words)
 
 
+# The matrices of the rank demonstration that are taken apart; the first is the published one (Merity 2017).
+DEMO_MATRICES = {
+    "rank": "Logarithms of probabilities, Press's tolerance",
+    "rank_p": "Probabilities themselves, Press's tolerance",
+    "rank_numpy": "Logarithms of probabilities, numpy's default tolerance",
+}
+
+
 def rank_demo(source: Source) -> list[Part]:
-    """Rank of untrained layers by number of components, mean over draws, a row per reading (Merity 2017)."""
+    """Rank of untrained layers by number of components, mean over draws: matrices, readings, and the closest reading.
+
+    A row per model and reading of the text; published numbers stand beside the first matrix alone (Merity 2017).
+    """
     drawn = source.records.synthetic
-    drawn = drawn[drawn["metric"] == "rank"]
     plain = {word for condition in source.published["condition"] for word in condition.split(";")}
-    readings = [(model, _reading(text, plain)) for model, text in zip(drawn["model"], drawn["condition"], strict=True)]
-    models = list(dict.fromkeys([*source.published["model"], *drawn["model"]]))
-    keys = {(model, "") for model in source.published["model"]} | set(readings)
-    components = sorted({_components(text) for text in [*source.published["condition"], *drawn["condition"]]})
+    drawn = drawn.assign(reading=[_reading(text, plain) for text in drawn["condition"]])
+    parts = [_demo_part(source, drawn[drawn["metric"] == metric], metric) for metric in DEMO_MATRICES]
+    return [part for part in [*parts, _closest_reading(source, drawn[drawn["metric"] == "rank"])] if part.rows]
+
+
+def _demo_part(source: Source, drawn: pd.DataFrame, metric: str) -> Part:
+    published = source.published if metric == "rank" else source.published.iloc[:0]
+    models = list(dict.fromkeys([*published["model"], *drawn["model"]]))
+    keys = {(model, "") for model in published["model"]} | set(zip(drawn["model"], drawn["reading"], strict=True))
+    components = sorted({_components(text) for text in [*published["condition"], *drawn["condition"]]})
     rows = []
     for model, reading in sorted(keys, key=lambda key: (key[1], models.index(key[0]))):
-        own = drawn[pd.Series([key == (model, reading) for key in readings], index=drawn.index, dtype=bool)]
+        own = drawn[(drawn["model"] == model) & (drawn["reading"] == reading)]
         name = f"{label(source.study, model)} ({reading})" if reading else label(source.study, model)
-        cells = tuple(_demo_cell(source, own, model, k) for k in components)
+        cells = tuple(_demo_cell(source, own, model, k, metric) for k in components)
         rows.append(Row(f"{model} {reading}".strip(), name, cells))
-    return [Part("synthetic", "Untrained layers, random contexts", tuple(f"K = {k}" for k in components), tuple(rows))]
+    return Part("synthetic", DEMO_MATRICES[metric], tuple(f"K = {k}" for k in components), tuple(rows))
+
+
+def _closest_reading(source: Source, drawn: pd.DataFrame) -> Part:
+    """MoS of every reading less the published rank, at each K above one, and the mean of the absolute differences."""
+    gaps: dict[str, dict[int, float]] = {}
+    for (reading, condition), own in groups(drawn[drawn["model"] == "mos"], "reading", "condition"):
+        published = _published_demo(source, "mos", k := _components(condition))
+        if published is not None and published.number is not None and k > 1:
+            gaps.setdefault(reading, {})[k] = float(own["value"].mean()) - published.number
+    means = {reading: sum(map(abs, found.values())) / len(found) for reading, found in gaps.items()}
+    components = sorted({k for found in gaps.values() for k in found})
+    rows = []
+    for reading in sorted(means, key=lambda one: means[one]):
+        cells = [Cell(measured=Measured(gaps[reading][k]), digits=0) for k in components]
+        name = f"MoS ({reading or 'tanh, standard normal contexts'})"
+        rows.append(Row(reading or "default", name, (Cell(measured=Measured(means[reading]), digits=1), *cells)))
+    heads = ("Mean distance", *(f"K = {k}" for k in components))
+    return Part("synthetic", "Measured less published rank, the closest reading first", heads, tuple(rows))
 
 
 def _components(condition: str) -> int:
@@ -216,10 +251,14 @@ def _reading(condition: str, plain: set[str]) -> str:
     return ", ".join(word for word in condition.split(";") if word not in plain and not word.startswith("K="))
 
 
-def _demo_cell(source: Source, drawn: pd.DataFrame, model: str, components: int) -> Cell:
+def _published_demo(source: Source, model: str, components: int) -> Published | None:
+    return source.find_published("synthetic", model, "rank", {"condition": rf"(?:^|;)K={components}(?:;|$)"})
+
+
+def _demo_cell(source: Source, drawn: pd.DataFrame, model: str, components: int, metric: str) -> Cell:
     values = [v for v, text in zip(drawn["value"], drawn["condition"], strict=True) if _components(text) == components]
-    published = source.find_published("synthetic", model, "rank", {"condition": rf"(?:^|;)K={components}(?:;|$)"})
-    return Cell(measured=mean_of(values), published=published, digits=0, planned=len(values), same=True)
+    published = _published_demo(source, model, components) if metric == "rank" else None
+    return Cell(measured=mean_of(values), published=published, digits=0, planned=len(values), same=metric == "rank")
 
 
 VIEWS: Mapping[str, Callable[[Source], list[Part]]] = {
