@@ -159,12 +159,12 @@ def test_environments_of_templates_escape() -> None:
 
 
 def test_rules_keep_away_from_what_loses_work() -> None:
-    """No `run:` rules, no checkpoints, and nothing that Snakemake would delete around a training run."""
+    """No `run:` rules, no checkpoints, and nothing of a training run that Snakemake would delete."""
     for path in WORKFLOW:
         text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
-        assert not re.search(r"^\s+run:\s*$|^checkpoint\s|\bdirectory\(|\bshadow:|\btemp\(|\bpipe\(", text, re.M), (
-            path.name
-        )
+        text = text.replace("temp(artefacts.job_file(", "")  # says only that a job of several runs has ended
+        found = re.search(r"^\s+run:\s*$|^checkpoint\s|\b(directory|temp|pipe)\(|\bshadow:", text, re.MULTILINE)
+        assert not found, f"{path.name}: {found}"
 
 
 def test_addresses_are_fetched_over_https_alone() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import fake_results as fake
 import numpy as np
 import pytest
-from softmax_bottleneck import artefacts, records, verify
+from softmax_bottleneck import artefacts, records, report, verify
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.config import Run, Study
 
@@ -169,3 +169,20 @@ def test_the_command_says_what_it_found_and_exits_3(study: Study, capsys: pytest
     facts = json.loads(capsys.readouterr().out)
     assert facts["counts"]["unsound"] == 1 and not facts["complete"]
     assert artefacts.read_json(Path("results/fake/verify.json"))["findings"] == facts["findings"]
+
+
+def test_the_report_says_what_was_verified(study: Study) -> None:
+    fake.write_all(study)
+    page = report.build(study)
+    assert "not before this page was made" in page.read_text(encoding="utf-8")
+    assert main(["verify", "--study", "study.yaml"]) == 0
+    report.build(study)
+    assert "files hashed again; nothing is wrong with any" in page.read_text(encoding="utf-8")
+    (folder(study.needed[0]) / "rank.json").write_text("{}", encoding="utf-8")
+    main(["verify", "--study", "study.yaml"])
+    report.build(study)
+    text = page.read_text(encoding="utf-8")
+    assert "rank.json is damaged: delete it and run its step again" in text
+    assert '<li class="state-unsound"><b>1</b> unsound</li>' in text
+    assert '<li class="state-stale zero"><b>0</b> stale</li>' in text
+    assert '<li class="state-mixed-hardware zero"><b>0</b> mixed hardware</li>' in text

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from softmax_bottleneck import artefacts, cells, claims, consistency, figures, heads, records, tables, verdict
+from softmax_bottleneck import artefacts, cells, claims, consistency, figures, heads, records, tables, verdict, verify
 from softmax_bottleneck.cells import Measured, Table, label
 from softmax_bottleneck.config import Experiment, Study
 from softmax_bottleneck.figures import Figure
@@ -106,7 +106,7 @@ def page(study: Study, found: Records) -> str:
         heads=heads_of(study),
         run_tables=run_tables(study, found),
         runs_csv=data_address("text/csv", records.to_csv(found.wide(), digits=10)),
-        facts=[*_corpora(study), *_facts(found)],
+        facts=[*_corpora(study), *_facts(found), *_verified(study)],
         provenance=provenance_of(study, found),
         script_hash=script_hash(),
     )
@@ -286,6 +286,16 @@ def _facts(found: Records) -> list[tuple[str, str]]:
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
     ]
     return [*facts, ("Training time", _hours(found))]
+
+
+def _verified(study: Study) -> list[tuple[str, str]]:
+    """What the verification before this page found."""
+    path = artefacts.study_folder(study.name) / verify.FILE
+    if not artefacts.is_sound(path):
+        return [("Verified", "not before this page was made: run the step `verify`")]
+    found = artefacts.read_json(path)
+    words = "; ".join(f"{one['file']}: {one['words']}" for one in found["findings"])
+    return [("Verified", f"{found['files']} files hashed again; {words or 'nothing is wrong with any'}")]
 
 
 def _hours(found: Records) -> str:
