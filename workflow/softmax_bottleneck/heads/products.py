@@ -24,10 +24,10 @@ from torch import Tensor
 NATIVE, ONEDNN = "native", "onednn"
 FLOAT32, BF16 = "float32", "bf16"
 SMALLEST_MEASURED = 5e8  # flops of a product
-REPETITIONS = 5  # of which the fastest counts, the two libraries in turn
+REPETITIONS = 7  # of which the fastest counts, the two libraries in turn
 # What another library must gain to be taken in place of the default: clearly more than two measurements differ by, so
 # that every run on a machine chooses alike.
-MARGIN = 1.25
+MARGIN = 1.5
 
 
 @dataclass(frozen=True)
