@@ -381,7 +381,10 @@ def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:
         if not pd.api.types.is_numeric_dtype(safe[name]):
             safe[name] = safe[name].map(_plain_text)
     form = None if digits is None else f"%.{digits}g"
-    return str(safe.to_csv(index=False, quoting=csv.QUOTE_MINIMAL, lineterminator="\n", float_format=form))
+    # The writer quotes a line feed of a text but not a carriage return, at which readers would end the line.
+    returns = any(safe[name].astype(str).str.contains("\r", regex=False).any() for name in safe.columns)
+    quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+    return str(safe.to_csv(index=False, quoting=quoting, lineterminator="\n", float_format=form))
 
 
 def _plain_text(value: object) -> object:

@@ -1,0 +1,524 @@
+"""Faults of the analysis and the report: no gap is silent, no word is a number, no text is markup."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import math
+import os
+import shutil
+import statistics as plain
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import fake_results as fake
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from softmax_bottleneck import __main__ as program
+from softmax_bottleneck import artefacts, cells, records, report, statistics, tables, verify
+from softmax_bottleneck.config import Run, Study
+
+FEW = """
+  known-truth: {models: all}
+  parthiban2021-table1: {models: all}
+  parthiban2021-table2: {models: all}
+"""
+
+
+def few(seeds: str, more: str = "") -> str:
+    """A study of two models and few tables, whose page is made in no time."""
+    text = fake.STUDY.replace("seeds: [1, 2, 3]", f"seeds: {seeds}")
+    text = text[: text.index("  - when:")] + "models:\n  softmax: {head: softmax}\n  gss: {head: gss}\n"
+    return f"{text}experiments:{more}{FEW}"
+
+
+BENCHMARKS = "\n  parthiban2021-sm-table3: {models: all}"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    return tmp_path
+
+
+class Page(HTMLParser):
+    """What a page consists of, apart from its words."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.text, self.scripts, self.links = "", "", []
+        self.inside = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag, tuple(sorted(name for name, _ in attrs))] += 1
+        self.inside = tag
+        self.links += [value or "" for name, value in attrs if name in {"href", "src"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "script":
+            self.scripts += data
+        elif self.inside != "style":
+            self.text += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+
+# --- gaps -----------------------------------------------------------------------------------------------------------
+def missing(run: Run) -> tuple[str, str]:
+    shutil.rmtree(artefacts.run_folder(run.path))
+    return "missing", "not trained yet"
+
+
+def diverged(run: Run) -> tuple[str, str]:
+    fake.write_done(run, "diverged", "nan in epoch 3")
+    return "diverged", "nan in epoch 3"
+
+
+def failed(run: Run) -> tuple[str, str]:
+    fake.write_done(run, "failed", "out of memory")
+    return "failed", "out of memory"
+
+
+def damaged(run: Run) -> tuple[str, str]:
+    path = artefacts.run_folder(run.path) / "measure.json"
+    path.write_bytes(path.read_bytes().replace(b"test_ppl", b"test_pql", 1))
+    return "unsound", "measure.json is damaged"
+
+
+def unmeasured(run: Run) -> tuple[str, str]:
+    (artefacts.run_folder(run.path) / "measure.json").unlink()
+    return "missing", "trained; measure not done yet"
+
+
+LOSSES = {1: missing, 2: diverged, 3: failed, 4: damaged, 5: unmeasured}
+SUBSETS = [set(kept) for size in range(6) for kept in itertools.combinations(range(1, 6), size)]
+
+
+@pytest.mark.fault("G1", "G2")
+def test_g1_all_32_subsets_of_five_seeds_are_told_everywhere(place):
+    """In the state of the run, the cell, its CSV, the list of gaps, the terminal's table, the claims, the exit code."""
+    study = fake.load(place, few("[1, 2, 3, 4, 5]"))
+    runs = {run.seed: run for run in study.needed if run.model == "gss"}
+    for run in study.needed:
+        fake.write_run(run)
+    told = 0
+    lost: dict[int, tuple[str, str]] = {}
+    for kept in SUBSETS:
+        for seed in lost:
+            fake.write_run(runs[seed])
+        lost = {seed: LOSSES[seed](runs[seed]) for seed in runs if seed not in kept}
+        found = records.collect(study)
+        values = [fake.perplexities(runs[seed])["test_ppl"] for seed in sorted(kept)]
+        _assert_cell(study, found, kept, lost, values)
+        gaps = report.gaps(study, found)
+        assert len(gaps) == len(lost)
+        for seed, (state, reason) in lost.items():
+            assert [gap for gap in gaps if f"1 of 5 {state}, seed {seed} ({reason}" in gap], (seed, gaps)
+        counts = found.counts()
+        assert counts["ok"] == 5 + len(kept) and counts["planned"] == 10
+        line = next(line for line in report.result_table(study).splitlines() if line.split()[:1] == ["GSS"])
+        assert line.endswith(f"{len(kept)}/5")
+        checked = verify.verify(study)
+        assert checked.complete == (not lost) and checked.counts == counts
+        told += 1
+    assert told == 32
+
+
+def _assert_cell(
+    study: Study, found: records.Records, kept: set[int], lost: dict[int, Any], values: list[float]
+) -> None:
+    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    table = tables.build(study, experiment, found)
+    part = next(part for part in table.parts if part.dataset == "truth-demo")
+    row = next(row for row in part.rows if row.key == "gss")
+    cell = row.cells[part.columns.index("Test perplexity")]
+    assert cell.count == ("n 5" if len(kept) == 5 else f"n {len(kept)}/5")
+    for seed, (state, _) in lost.items():
+        assert any(state in part and (str(seed) in part or len(lost) == 5) for part in cell.gap.split("; ")), cell.gap
+    assert bool(cell.gap) == bool(lost)
+    assert (cell.measured is None) == (not kept)
+    if kept:
+        assert cell.measured.mean == pytest.approx(plain.fmean(values))
+        assert cell.measured.sd == (None if len(kept) == 1 else pytest.approx(plain.stdev(values)))
+    page = Page(tables.table_page(table)).words
+    assert "nan" not in page.lower()
+    line = next(
+        line
+        for line in csv.DictReader(io.StringIO(table.csv))
+        if (line["row"], line["column"]) == ("gss", "Test perplexity")
+    )
+    assert (line["n"], line["gap"]) == (str(len(kept)), cell.gap)
+
+
+@pytest.mark.fault("G1")
+def test_g1_the_page_begins_with_its_gaps_and_verify_exits_3(place, capsys):
+    study = fake.load(place, few("[1, 2, 3, 4, 5]"))
+    for run in study.needed:
+        fake.write_run(run)
+    for seed, lose in LOSSES.items():
+        lose(next(run for run in study.needed if run.model == "gss" and run.seed == seed))
+    words = Page(report.page(study, records.collect(study))).words
+    assert "GSS on The known-truth language: 1 of 5 diverged, seed 2 (nan in epoch 3)" in words
+    assert words.index("Gaps") < words.index("seed 2 (nan in epoch 3)") < words.index("How to read the tables")
+    assert program.main(["verify", "--study", "study.yaml"]) == 3
+    assert program.main(["verify", "--study", "study.yaml", "--allow-missing"]) == 0
+    assert program.main(["report", "--study", "study.yaml"]) == 0
+    assert "error: fake: not complete, or not sound" in capsys.readouterr().err
+
+
+@pytest.mark.fault("G1")
+def test_g1_a_lost_seed_changes_no_other_cell_in_whatever_order(place):
+    study = fake.load(place, few("[1, 2, 3]"))
+    for run in study.needed:
+        fake.write_run(run)
+    before = _cells(study)
+    backwards = dataclasses.replace(study, runs=tuple(reversed(study.runs)))
+    assert _cells(backwards) == before
+    for run, lose in itertools.product([run for run in study.needed if run.model == "gss"], LOSSES.values()):
+        lose(run)
+        after = _cells(study)
+        assert _cells(backwards) == after and before.keys() == after.keys()
+        assert {key[1] for key in before if before[key] != after[key]} == {"gss"}
+        fake.write_run(run)
+    assert _cells(study) == before
+
+
+def _cells(study: Study) -> dict[tuple[str, str, str], tuple[object, ...]]:
+    found = records.collect(study)
+    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    parts = tables.build(study, experiment, found).parts
+    return {
+        (part.dataset, row.key, column): (cell.text, cell.count, cell.gap)
+        for part in parts for row in part.rows for column, cell in zip(part.columns, row.cells, strict=True)
+    }  # fmt: skip
+
+
+@pytest.mark.fault("G2")
+def test_g2_single_runs_and_none_make_words_and_no_spread(place):
+    study = fake.load(place, few("[1]"))
+    fake.write_run(study.needed[0])
+    html = report.page(study, records.collect(study))
+    words = Page(html).words
+    assert "not computable: no values on one side" in words
+    assert "nan" not in words.lower().replace("provenance", "") and "± None" not in html
+    fake.write_run(study.needed[1])
+    words = Page(report.page(study, records.collect(study))).words
+    assert "not computable: n = 1 and 1, at least 2 on each side are needed" in words
+
+
+VALUES = st.lists(st.sampled_from([0.0, 1.0, 1.0, 57.08, 1e-300, 1e300, -1e300]) | st.floats(-1e9, 1e9), max_size=4)
+
+
+@pytest.mark.fault("G3")
+@settings(max_examples=120, derandomize=True, deadline=None)
+@given(first=VALUES, second=VALUES)
+def test_g3_a_test_is_a_probability_or_says_why_not(first, second):
+    for test in (statistics.student_t, statistics.welch_t):
+        found = test(first, second)
+        if found.p is None:
+            assert found.reason.startswith("not computable: ")
+        else:
+            assert 0 <= found.p <= 1 and math.isfinite(found.t) and min(len(first), len(second)) >= 2
+    if min(len(first), len(second)) < 2:
+        assert found.p is None
+    elif len(set(first)) == len(set(second)) == 1:
+        assert "zero variance" in found.reason
+
+
+# --- which results --------------------------------------------------------------------------------------------------
+@pytest.mark.fault("G4")
+def test_g4_results_of_other_settings_are_listed_and_never_averaged_in(place, capsys):
+    study = fake.load(place, few("[1, 2]"))
+    for run in study.needed:
+        fake.write_run(run)
+    before = _cells(study)
+    gss = next(run for run in study.needed if run.model == "gss")
+    others = [dataclasses.replace(gss, schedule=dataclasses.replace(gss.schedule, epochs=n)) for n in (11, 12)]
+    for other in others:
+        fake.write_run(other)
+    assert _cells(study) == before
+    found = verify.verify(study)
+    assert found.complete and set(found.beside) == {other.path for other in others}
+    program.main(["verify", "--study", "study.yaml"])
+    assert "2 runs of the same names under other settings or code lie beside, unread" in capsys.readouterr().out
+
+
+@pytest.mark.fault("G4")
+def test_g4_the_same_run_twice_with_different_weights_is_found(study):
+    run = study.needed[0]
+    twin = artefacts.run_folder(run.path.replace("softmax", "other"))
+    shutil.copytree(artefacts.run_folder(run.path), twin)
+    assert verify.verify(study).complete
+    done = artefacts.read_json(twin / "done.json")
+    artefacts.write_json(twin / "done.json", done | {"model_sha256": "0" * 64})
+    (finding,) = verify.verify(study).findings
+    assert finding.kind == "duplicate" and finding.words.startswith(f"the same run as {run.path}, with other weights")
+
+
+@pytest.mark.fault("G5")
+def test_g5_the_order_in_which_files_are_found_changes_no_byte(study, monkeypatch):
+    def made() -> tuple[bytes, ...]:
+        assert (
+            program.main(["collect", "--study", "study.yaml"]) == program.main(["report", "--study", "study.yaml"]) == 0
+        )
+        folder = artefacts.study_folder("small")
+        names = ("records.parquet", "records.csv", "states.csv", "report/index.html")
+        return tuple((folder / name).read_bytes() for name in names)
+
+    before = made()
+    glob, rglob, iterdir, scandir = Path.glob, Path.rglob, Path.iterdir, os.listdir
+    monkeypatch.setattr(Path, "glob", lambda *a, **k: iter(list(glob(*a, **k))[::-1]))
+    monkeypatch.setattr(Path, "rglob", lambda *a, **k: iter(list(rglob(*a, **k))[::-1]))
+    monkeypatch.setattr(Path, "iterdir", lambda *a: iter(list(iterdir(*a))[::-1]))
+    monkeypatch.setattr(os, "listdir", lambda *a: scandir(*a)[::-1])
+    assert made() == before
+
+
+# --- word similarity ------------------------------------------------------------------------------------------------
+@pytest.mark.fault("G6")
+def test_g6_no_rho_is_words_with_the_coverage(place):
+    text = few("[1, 2]", BENCHMARKS)
+    study = fake.load(place, text)
+    for run in study.needed:
+        fake.write_run(run)
+        none = {"rho": None, "low": None, "high": None, "n_pairs": 999, "n_found": 0, "reason": "not computable"}
+        path = artefacts.run_folder(run.path) / "wordsim.json"
+        artefacts.write_json(path, {"status": "ok", "benchmarks": {"None-999": none}})
+    found = records.collect(study)
+    table = tables.build(study, tables.experiment_of(study, "parthiban2021-sm-table3", "table"), found)
+    (row,) = [row for part in table.parts for row in part.rows if row.label == "None-999"] or [None]
+    if row is not None:
+        *rhos, pairs, absent = row.cells
+        assert all(cell.measured is None and "not computed" in cell.gap for cell in rhos)
+        assert (pairs.text, absent.text) == ("999", "999")
+    assert verify.verify(study).counts["ok"] == 4
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+HAZARDS = [
+    *("null", "nan", "NaN", "NA", "N/A", "None", "none", "true", "False", "inf", "-inf", "1e5", "", '"', "'", "a,b"),
+    *("=1+1", "+cmd", "-cmd|'/C calc'!A0", "@SUM(A1)", "\tx", "$x$", "\\frac{1}{2}", "_", "%", "&", "#", "\u2028"),
+]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(HAZARDS)
+
+
+@pytest.mark.fault("G8", "G11")
+@settings(max_examples=80, derandomize=True, deadline=None)
+@given(words=st.lists(TEXT, min_size=1, max_size=5))
+def test_g8_texts_come_through_csv_as_texts_and_never_as_formulas(tmp_path_factory, words):
+    path = tmp_path_factory.getbasetemp() / "words.csv"
+    text = records.to_csv(pd.DataFrame({"word": words, "value": [1.5] * len(words)}))
+    path.write_bytes(text.encode("utf-8"))
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    for word, (cell, value) in zip(words, rows, strict=True):
+        assert value == "1.5"
+        assert cell in (word, f"'{word}")
+        assert not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or _is_number(cell)
+    assert records.read_csv(path)["word"].tolist() == [cell for cell, _ in rows]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+# --- texts of others in the page ------------------------------------------------------------------------------------
+PAYLOADS = {
+    "script": "<script>alert(1)</script>",
+    "end of script": "</script></style></title><script>alert(1)</script>",
+    "attribute": "\"><img src=x onerror=alert(1)>' onload='x",
+    "address": "javascript:alert(1)",
+    "template": "{{7*7}}{% raw %}{# x #}${7*7}",
+    "comment": "<!-- --> <![CDATA[ ]]> &lt;b&gt; &#60;",
+    "directions": "\u202eevil\u2066 z\u0301\u0302\u0303\u0304 \u2028\u2029 \ufeff",
+    "formula": '=HYPERLINK("http://x")',
+}
+
+
+def poisoned(study: Study, text: str) -> Study:
+    """The study with a text in every field that people write."""
+    experiments = tuple(
+        dataclasses.replace(one, title=text, caption=text, artefact=f"{text}{number}")
+        for number, one in enumerate(study.experiments)
+    )
+    datasets = {
+        name: dataclasses.replace(
+            one, title=text, values={**one.values, "title": text, "source": text, "licence": text}
+        )
+        for name, one in study.datasets.items()
+    }
+    labels = {model: f"{text}{number}" for number, model in enumerate(study.labels)}
+    return dataclasses.replace(
+        study, title=text, description=text, labels=labels, experiments=experiments, datasets=datasets
+    )
+
+
+KEPT = {
+    "status",
+    "run_id",
+    "model_sha256",
+    "dataset",
+    "model",
+    "code",
+    "data_identity",
+    "name",
+    "kind",
+    "group",
+    "phase",
+}
+
+
+def poison(value: Any, text: str, key: str = "") -> Any:
+    """The same JSON with a text behind every string that is no identifier."""
+    if isinstance(value, dict):
+        return {name: poison(child, text, name) for name, child in value.items() if name != "run"} | (
+            {"run": value["run"]} if "run" in value else {}
+        )
+    if isinstance(value, list):
+        return [poison(child, text, key) for child in value]
+    return value + text if isinstance(value, str) and key not in KEPT else value
+
+
+def with_text(place: Path, text: str) -> Page:
+    """The page of a study in which every string field of every file says `text`."""
+    study = fake.load(place, few("[1, 2]", BENCHMARKS))
+    for run in study.needed:
+        fake.write_run(run)
+        fake.write_wordsim(run, {f"B{text}": (10, 5), f"C{text}": (9, 4)})
+        for path in sorted(artefacts.run_folder(run.path).glob("*.json")):
+            artefacts.write_json(path, poison(artefacts.read_json(path), text))
+    fake.write_done(study.needed[-1], "diverged", text)
+    artefacts.write_json(artefacts.tokens_folder("truth-demo") / "corpus.json", {
+        "tokens": {"train": 1, "valid": 1, "test": 1}, "vocabulary_size": 3, "token_sha256": "0" * 64, "doubts": [text]
+    })  # fmt: skip
+    fake.write_synthetic(study)
+    evil = poisoned(study, text)
+    return Page(report.page(evil, records.collect(evil)))
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS.keys())
+def test_g10_no_text_becomes_markup_anywhere(place, text):
+    harmless = with_text(place, "harmless")
+    shutil.rmtree("results")
+    page = with_text(place, text)
+    assert page.tags == harmless.tags
+    assert page.text.count(text) >= harmless.text.count("harmless") * 0.9 > 20
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    if text == PAYLOADS["formula"]:
+        for link in (link for link in page.links if link.startswith("data:text/csv")):
+            rows = csv.reader(io.StringIO(unquote(link.partition(",")[2])))
+            assert not [cell for row in rows for cell in row if cell.startswith("=")]
+
+
+@pytest.mark.fault("G10")
+def test_g10_a_megabyte_of_text_is_text(place):
+    study = fake.load(place, few("[1]"))
+    for run in study.needed:
+        fake.write_run(run)
+    fake.write_done(study.needed[-1], "diverged", "harmless")
+    harmless = Page(report.page(study, records.collect(study)))
+    fake.write_done(study.needed[-1], "diverged", "<b>" * (1 << 18))
+    page = Page(report.page(study, records.collect(study)))
+    assert page.text.count("<b>" * (1 << 18)) >= 1
+    assert page.tags == harmless.tags
+
+
+@pytest.mark.fault("G10")
+def test_g10_the_page_may_load_nothing(place):
+    study = fake.load(place, few("[1]"))
+    html = report.page(study, records.collect(study))
+    policy = html.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
+    rules = dict(rule.strip().partition(" ")[::2] for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'" and rules["img-src"] == "data:" and rules["form-action"] == "'none'"
+    assert rules.get("script-src", "'sha256-x'").startswith("'sha256-") and "unsafe" not in rules.get("script-src", "")
+    assert not {"connect-src", "frame-src", "object-src"} & rules.keys()
+
+
+MARKUP = st.text(st.sampled_from("<>&\"'/=!-{}%#;:abz \n\u2028\0"), max_size=30)
+
+
+@pytest.mark.fault("G10")
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(text=MARKUP)
+def test_g10_any_text_in_any_cell_keeps_the_tags_of_a_table(text):
+    assert _table_of(text).tags == _table_of("a").tags
+
+
+def _table_of(text: str) -> Page:
+    cell = cells.Cell(
+        words=f"w{text}", gap=f"g{text}", note=f"n{text}", published=cells.Published(f"p{text}", "1", "3")
+    )
+    row = cells.Row("key", f"l{text}", (cell, cells.Cell(gap=f"g{text}")))
+    part = cells.Part("d", f"t{text}", (f"a{text}", f"b{text}"), (row,), f"n{text}")
+    return Page(tables.table_page(cells.Table("id", "s", *[f"x{text}"] * 4, (part,), f"n{text}", f"o{text}")))
+
+
+@pytest.mark.fault("G11")
+def test_g11_words_that_mean_something_to_plots_are_drawn_as_they_are(place):
+    """Every hazard as a label: no figure fails, and the same word twice makes the same picture."""
+    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  known-truth-figure: {models: all}\n"
+    study = fake.load(place, text.replace("seeds: [1, 2, 3]", "seeds: [1]"))
+    for run in study.needed:
+        fake.write_run(run)
+    labels = dict(zip(study.labels, ["$x", "$\\frac{", "a_b^c", "50 %&#~", "\\unk{", "{$}"], strict=True))
+    evil = dataclasses.replace(study, labels=labels)
+    page = Page(report.page(evil, records.collect(evil)))
+    assert all(label in page.text for label in labels.values())
+    assert sum(link.startswith("data:image/svg+xml") for link in page.links) == 1
+
+
+# --- nothing finished, nothing published ----------------------------------------------------------------------------
+@pytest.mark.fault("G13")
+def test_g13_a_page_without_results_says_so_and_exits_3(place, capsys):
+    study = fake.load(place, few("[1, 2]"))
+    assert program.main(["report", "--study", "study.yaml"]) == 3
+    assert "none of 4 planned runs is there; the page says so" in capsys.readouterr().err
+    page = artefacts.study_folder(study.name) / "report" / "index.html"
+    assert artefacts.is_sound(page)
+    assert "No run has finished yet; 4 are planned" in Page(page.read_text(encoding="utf-8")).words
+    fake.write_done(study.needed[0], "diverged", "nan in epoch 1")
+    assert program.main(["report", "--study", "study.yaml"]) == 0  # a diverged run is a result
+
+
+@pytest.mark.fault("G14")
+def test_g14_what_was_not_published_is_said_and_never_zero(place, monkeypatch):
+    study = fake.load(place, fake.paper_text("[1001]", ("table2",)))
+    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    whole = cells.read_published(experiment.published)
+    gone = whole[~((whole["model"] == "gss") & (whole["metric"] == "test_ppl"))]
+    monkeypatch.setattr(cells, "read_published", lambda names: gone)
+    table = tables.build(study, experiment, records.collect(study))
+    found = [
+        cell for part in table.parts for row in part.rows if row.key == "gss"
+        for column, cell in zip(part.columns, row.cells, strict=True) if column == "Test perplexity"
+    ]  # fmt: skip
+    assert found and all(cell.published is None and cell.difference_text == "—" for cell in found)
+    assert Page(tables.table_page(table)).words.count("not published") >= len(found)
+    lines = [
+        line
+        for line in csv.DictReader(io.StringIO(table.csv))
+        if line["row"] == "gss" and line["column"] == "Test perplexity"
+    ]
+    assert [(line["published"], line["difference"]) for line in lines] == [("", "")] * len(found)
+    assert cells.Published("N/A").number is None and cells.Published("").number is None
