@@ -253,7 +253,7 @@ def test_grids_on_different_corpora_may_share_their_members_names() -> None:
     study = config.load_study(ROOT / "config" / "paper.yaml")
     found = {(run.dataset, run.head.options["components"]) for run in study.runs if "nt-components" in run.model}
     assert found == {("ptb", k) for k in (1, 3, 5, 10, 15, 20)} | {("wikitext-2", k) for k in (10, 15, 20)}
-    assert {run.model for run in study.runs if run.model.endswith("components10")} == {"mos-nt-components10"}
+    assert {run.model for run in study.runs if run.model.endswith("nt-components10")} == {"mos-nt-components10"}
 
 
 def extending(tmp_path: Path, values: dict[str, Any]) -> config.Study:

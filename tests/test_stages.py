@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from softmax_bottleneck import artefacts, cells, config, records, tables
+from softmax_bottleneck import artefacts, cells, config, plan, records, tables
 from softmax_bottleneck.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +130,25 @@ def test_settings_of_a_stage_change_only_its_own_id(tmp_path: Path) -> None:
     assert not {e.path for e in one.evaluations} & {e.path for e in other.evaluations}
     assert not {run.path for run in one.finetuned} & {run.path for run in tuned.finetuned}
     assert len({one.digest, other.digest, tuned.digest}) == 3
+
+
+def test_a_body_without_memory_cannot_be_evaluated_dynamically(tmp_path: Path) -> None:
+    body = {"kind": "transformer", "attention_heads": 2, "dropout_embedding": 0, "dropout_weight": 0}
+    one = load(tmp_path, settings=[*BASE["settings"], {"body": body}])
+    with pytest.raises(UserError, match=r"models\.softmax: dynamic evaluation needs a body that carries"):
+        plan.check_stages(one)
+
+
+def test_the_plan_counts_what_follows_training(tmp_path: Path) -> None:
+    one = load(tmp_path)
+    lines = {line.split("  ")[0]: line.split()[-4:] for line in plan.text(one).splitlines() if "after training" in line}
+    assert {name: words[:2] for name, words in lines.items()} == {
+        "finetuning": ["4", "0"],
+        "dynamic evaluation": ["4", "0"],
+    }
+    facts = plan.facts(one)
+    assert facts["finetuned"] == [run.path for run in one.finetuned] and len(facts["dynamic"]) == 4
+    assert "after training" not in plan.text(load(tmp_path, TABLE | {"stages": []}))
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softmax_bottleneck.config import Run
+from softmax_bottleneck.config import Evaluation, Run
 
 # Sustained float32 rates assumed (multiply-adds counted as two), in FLOP/s.
 RATES = {"cpu": 60e9, "gpu": 20e12}
 STEP_OVERHEAD_S = {"cpu": 4e-3, "gpu": 6e-3}  # calls, launches and dropout masks of one update
 BACKWARD = 3  # forward + backward is about three forward passes
+UPDATE_FLOPS = 10  # per weight, of one update in dynamic evaluation
 KEPT_WEIGHTS = 8  # copies that a run leaves whose ranks along training are asked for
 LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum comes from factors, not from a Gram matrix
 
@@ -34,17 +35,36 @@ class Cost:
     disk_gb: float
 
 
+def _token_flops(run: Run, parameters: int, vocabulary_size: int) -> float:
+    """Arithmetic of one forward pass per token."""
+    rows = int(run.head.options.get("components", 1)) if run.head.name != "moc" else 1
+    decoder = 2 * run.body.embedding_size * vocabulary_size * rows
+    return decoder + 2 * max(0, parameters - run.body.embedding_size * vocabulary_size)
+
+
+def evaluation_hours(
+    wanted: Evaluation, parameters: int, tokens: dict[str, int], vocabulary_size: int
+) -> dict[str, float]:
+    """Hours of a dynamic evaluation by kind of device: statistics, every setting tried, both texts twice.
+
+    Every update also goes a few times through all weights.
+    """
+    settings = wanted.settings
+    tried = len(settings.learning_rates) * len(settings.decays) * (settings.tune_tokens or tokens["valid"])
+    read = tried + 2 * (tokens["valid"] + tokens["test"])
+    steps = read / settings.segment + tokens["train"] / settings.segment / settings.statistics_batch_size
+    flops = (read + tokens["train"]) * BACKWARD * _token_flops(wanted.run, parameters, vocabulary_size)
+    flops += steps * UPDATE_FLOPS * parameters
+    return {kind: (flops / rate + steps * STEP_OVERHEAD_S[kind]) / 3600 for kind, rate in RATES.items()}
+
+
 def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool = False) -> Cost:
     """Cost of a run with so many trainable parameters on a corpus with so many tokens per split.
 
     `tracked` says whether it keeps weights on the way.
     """
-    components = int(run.head.options.get("components", 1))
-    rows = components if run.head.name != "moc" else 1
-    decoder = 2 * run.body.embedding_size * vocabulary_size * rows
-    others = 2 * max(0, parameters - run.body.embedding_size * vocabulary_size)
     epoch = tokens["train"] / run.schedule.pieces
-    per_epoch = (BACKWARD * epoch + tokens["valid"]) * (decoder + others)
+    per_epoch = (BACKWARD * epoch + tokens["valid"]) * _token_flops(run, parameters, vocabulary_size)
     flops = float(run.schedule.epochs) * per_epoch
     updates = run.schedule.epochs * epoch / (run.schedule.batch_size * run.schedule.bptt)
     hours = {kind: (flops / rate + updates * STEP_OVERHEAD_S[kind]) / 3600 for kind, rate in RATES.items()}

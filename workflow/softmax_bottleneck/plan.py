@@ -12,7 +12,7 @@ from typing import Any
 
 from softmax_bottleneck import artefacts
 from softmax_bottleneck.config import Dataset, Run, Study, load_dataset
-from softmax_bottleneck.costs import Cost, estimate
+from softmax_bottleneck.costs import Cost, estimate, evaluation_hours
 from softmax_bottleneck.errors import UserError
 
 
@@ -160,6 +160,16 @@ def _check_memory(study: Study, run: Run, what: str, needed_gb: float, there_gb:
                         "where runs go elsewhere")  # fmt: skip
 
 
+def check_stages(study: Study) -> None:
+    """Refuse dynamic evaluation of models that could not see beyond a segment of a few words (UserError)."""
+    from softmax_bottleneck.model import build
+
+    for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
+        if not build(run, size_of(study.datasets[run.dataset]).vocabulary_size, "meta").body.carries_state:
+            raise UserError(f"{study.file}: models.{run.model}: dynamic evaluation needs a body that carries what came "
+                            f"before; {run.body.kind} does not: take it out of that experiment")  # fmt: skip
+
+
 def check_contexts(dataset: Dataset, test_tokens: int) -> None:
     """Refuse ranks of more contexts than the test text has (UserError)."""
     there = test_tokens - 1
@@ -191,6 +201,7 @@ def text(study: Study) -> str:
     lines += [f"{'experiment':34} {'artefact':22} {'runs':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9} {'disk GB':>8}"]
     lines += [_line(e.id, e.artefact, study.runs_of(e), cost) for e in study.experiments]
     lines += [_line("all together (each run once)", "", study.needed, cost), ""]
+    lines += _stage_lines(study, cost)
     lines += _fits_lines(study)
     hours = f"{'GPU h/run':>10} {'CPU h/run':>10} {'memory GB':>10}"
     lines += [f"{'model':34} {'dataset':22} {'seeds':>5} {'parameters':>15} {hours}"]
@@ -208,6 +219,27 @@ def _line(name: str, artefact: str, runs: tuple[Run, ...], cost: dict[str, tuple
     gpu_h, cpu_h, disk_gb = (sum(getattr(cost[r.path][1], key) for r in left) for key in ("gpu_h", "cpu_h", "disk_gb"))
     done = len(runs) - len(left)
     return f"{name:34} {artefact:22} {len(runs):5} {done:5} {gpu_h:8.1f} {cpu_h:9.1f} {disk_gb:8.2f}"
+
+
+def _stage_lines(study: Study, cost: dict[str, tuple[int, Cost]]) -> list[str]:
+    """What follows training: how many runs, how many are done, and at most how many hours the others take."""
+    sizes = {name: size_of(dataset) for name, dataset in study.datasets.items()}
+    stages: dict[str, list[tuple[bool, float, float]]] = {"finetuning": [], "dynamic evaluation": []}
+    for run in study.finetuned:
+        size, count = sizes[run.dataset], cost[run.start][0]
+        one = estimate(run, count, size.tokens, size.vocabulary_size)
+        stages["finetuning"].append((is_done(run), one.gpu_h, one.cpu_h))
+    for wanted in study.evaluations:
+        size, count = sizes[wanted.run.dataset], cost[wanted.run.start or wanted.run.path][0]
+        hours = evaluation_hours(wanted, count, size.tokens, size.vocabulary_size)
+        done = (artefacts.run_folder(wanted.path) / "dynamic.json").exists()
+        stages["dynamic evaluation"].append((done, hours["gpu"], hours["cpu"]))
+    lines = []
+    for name, found in stages.items():
+        gpu_h, cpu_h = (sum(one[kind] for one in found if not one[0]) for kind in (1, 2))
+        done = sum(one[0] for one in found)
+        lines.append(f"{name:34} {'after training':22} {len(found):5} {done:5} {gpu_h:8.1f} {cpu_h:9.1f}")
+    return [*lines, ""] if study.finetuned or study.evaluations else []
 
 
 def _fits_lines(study: Study) -> list[str]:
@@ -228,4 +260,5 @@ def facts(study: Study) -> dict[str, Any]:
     runs = {path: {"parameters": count, **vars(one)} for path, (count, one) in cost.items()}
     experiments: dict[str, list[str]] = {e.id: [run.path for run in study.runs_of(e)] for e in study.experiments}
     fits = [unit.path for unit in study.units]
-    return {"study": study.name, "experiments": experiments, "runs": runs, "fits": fits}
+    stages = {"finetuned": [run.path for run in study.finetuned], "dynamic": [one.path for one in study.evaluations]}
+    return {"study": study.name, "experiments": experiments, "runs": runs, "fits": fits} | stages

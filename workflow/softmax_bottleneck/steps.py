@@ -108,6 +108,7 @@ def _refuse_edited(folder: Path, hashes: dict[str, str]) -> None:
 def check(study: Study, say: Say) -> None:
     """Build every configured model without memory: bad options are refused before the first job, costs are known."""
     plan.check_limits(study, plan.costs(study))
+    plan.check_stages(study)
     facts = plan.facts(study) | {"provenance": artefacts.provenance()}
     artefacts.write_json(artefacts.study_folder(study.name) / "check.json", facts)
     hours = sum(one["cpu_h"] for path, one in facts["runs"].items())

@@ -191,7 +191,8 @@ def _reach(names: Sequence[str], total: int) -> str:
 
 def _correlation_words(found: Records, dataset: str) -> str:
     """Pearson's r of perplexity and rank over runs (Parthiban et al. 2021, Figure 2)."""
-    chosen = found.rows[(found.rows["dataset"] == dataset) & found.rows["metric"].isin(["test_ppl", "rank_press"])]
+    trained = found.rows[(found.rows["dataset"] == dataset) & (found.rows["condition"] == "")]
+    chosen = trained[trained["metric"].isin(["test_ppl", "rank_press"])]
     places = zip(chosen["dataset"], chosen["model"], chosen["seed"], strict=True)
     poor = np.array([place in found.unlearned for place in places], dtype=bool)
     pairs = chosen[~poor].pivot_table(index="run_id", columns="metric", values="value").dropna()
