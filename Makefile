@@ -29,7 +29,8 @@ $(BIN)/.ready: envs/requirements.lock
 	@touch $@
 
 reproduce: env  ## run a study (CONFIG) to its report
-	snakemake --cores $(CORES) --configfile $(CONFIG) $(if $(MIRROR),--config mirror=$(MIRROR))
+	snakemake --cores $(CORES) --configfile $(CONFIG) $(if $(MIRROR),--config mirror=$(MIRROR)) || \
+	  { [ ! -e $(STUDY)/check.json ] || make --no-print-directory report CONFIG=$(CONFIG) VENV=$(VENV); exit 1; }
 	@python -m softmax_bottleneck summary --study $(CONFIG)
 
 report: env  ## rebuild a study's page from what is in results/ now
