@@ -10,7 +10,7 @@ export PYTHONPATH := workflow
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report report-zip crate check-crate readme plan verify test test-all soak lint format clean
+.PHONY: help env reproduce report report-zip crate check-crate readme plan verify doctor slurm test test-all slurm-test soak lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -60,6 +60,16 @@ plan: env  ## print a study's experiments, runs, hours and disk
 
 test: env lint  ## lint and all tests (MIRROR=folder for those on real corpora)
 	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile
+
+slurm: env  ## run a study (CONFIG) on a SLURM cluster (docs/slurm.md)
+	python -m softmax_bottleneck slurm --study $(CONFIG) $(if $(MIRROR),--set mirror=$(MIRROR))
+
+doctor: env  ## whether a study (CONFIG) can be run here: data, disk, GPU, packages, time limits, SLURM
+	@python -m softmax_bottleneck doctor --study $(CONFIG) $(if $(MIRROR),--set mirror=$(MIRROR))
+
+slurm-test: env  ## studies through a real SLURM of one node, started for it and ended again (root, Debian)
+	tests/slurm/start.sh
+	python -m pytest -m slurm tests/slurm; code=$$?; tests/slurm/stop.sh; exit $$code
 
 test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults.md)
 	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile --tier2

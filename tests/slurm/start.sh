@@ -64,7 +64,7 @@ SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=2
 MinJobAge=600
-KillWait=5
+KillWait=30
 ReturnToService=2
 MpiDefault=none
 GresTypes=gpu

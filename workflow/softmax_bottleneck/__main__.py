@@ -110,12 +110,27 @@ def _doctor(given: argparse.Namespace, say: steps.Say) -> None:
     doctor.verdict(findings)
 
 
+def _slurm(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import doctor, launcher
+
+    file, overrides = _asked_for(given)
+    findings = doctor.examine(file, overrides)
+    print(doctor.text(findings))
+    if not given.anyway:
+        doctor.verdict(findings)
+    code = launcher.repeat(launcher.command(file, given.set, given.words), given.tries, launcher.PAUSE_S, say)
+    if code:
+        raise IncompleteError(f"Snakemake ended with exit code {code}; its log is above; call again to go on")
+
+
 def _collect(given: argparse.Namespace, say: steps.Say) -> None:
     from softmax_bottleneck import records
 
     study = _study(given)
     found = records.collect(study)
     records.write(study, found)
+    for warning in found.mixtures():
+        say(f"warning: {warning}")
     say(f"{study.name}: {len(found.rows)} records, {found.counts()}")
 
 
@@ -282,6 +297,13 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="for programs: a list of {check, state, found, advice}")
 
 
+def _add_slurm(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--tries", type=int, default=5, help="calls of Snakemake, with growing pauses (default 5)")
+    command.add_argument("--anyway", action="store_true", help="start although doctor found something")
+    command.add_argument("words", nargs="*", help="after --: further options of Snakemake, such as --jobs 20")
+
+
 def _add_experiment(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
@@ -321,6 +343,7 @@ Call = Callable[[argparse.Namespace, steps.Say], None]
 COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "plan": ("print each experiment with the runs it needs, how many are done, hours and disk", _add_plan, _plan),
     "doctor": ("whether a study can be run here: data, disk, GPU, packages, time limits, SLURM", _add_doctor, _doctor),
+    "slurm": ("run a study on a SLURM cluster: doctor, then Snakemake with the profile", _add_slurm, _slurm),
     "check": ("build every model without memory: refuse bad options, count parameters", _add_study,
               lambda given, say: steps.check(_study(given), say)),
     "download": ("bring a dataset's files, checked by hash; sample the known-truth language", _add_dataset,

@@ -105,6 +105,16 @@ class Records:
         keys = ["dataset", "model", "seed", "run_id"]
         return rows.assign(name=names).pivot(index=keys, columns="name", values="value").reset_index()
 
+    def mixtures(self) -> list[str]:
+        """A warning for every corpus whose runs were made on hardware of several kinds: which models on which."""
+        found = []
+        for dataset, runs in self.states[self.states["hardware"] != ""].groupby("dataset", sort=False):
+            kinds = {kind: ", ".join(dict.fromkeys(own["model"])) for kind, own in runs.groupby("hardware")}
+            if len(kinds) > 1:
+                told = "; ".join(f"{kind}: {models}" for kind, models in kinds.items())
+                found.append(f"comparisons on {dataset} mix hardware, which moves last digits ({told})")
+        return found
+
     def counts(self) -> dict[str, int]:
         """Number of planned runs, of those in each state, and of those made on hardware of several kinds."""
         runs = self.states.drop_duplicates("path")

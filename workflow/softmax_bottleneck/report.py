@@ -283,6 +283,7 @@ def _facts(found: Records) -> list[tuple[str, str]]:
         ("Code", distinct(f"commit {g.get('commit')}{changed if g.get('dirty') else ''}" for g in git if g)),
         ("Versions", distinct(", ".join(f"{name} {number}" for name, number in block.items()) for block in blocks)),
         ("Hardware", distinct(sorted(set(found.states["hardware"])))),
+        *(("Mixed hardware", warning) for warning in found.mixtures()),
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
     ]
     return [*facts, ("Training time", _hours(found))]

@@ -87,7 +87,8 @@ class Session:
             self.history = list(state["history"])
             self.before_s, self.epoch_before_s = state["wall_s"], state["epoch_wall_s"]
         self.first_update = self.trainer.place.updates
-        self.history.append({"from_update": self.first_update, **hardware(self.trainer.run, self.trainer.device)})
+        machine = hardware(self.trainer.run, self.trainer.device)
+        self.history.append({"from_update": self.first_update, **machine, **processes.batch_job()})
         log = self.folder / EPOCHS_FILE
         for path in (artefacts.sidecar(log), log):
             path.unlink(missing_ok=True)
@@ -245,7 +246,7 @@ class Session:
             deterministic=trainer.run.deterministic,
             sessions=self.history,
             interruptions=len(self.history) - 1,
-            mixed_hardware=len({json.dumps({**entry, "from_update": 0}, sort_keys=True) for entry in self.history}) > 1,
+            mixed_hardware=len({(entry["device"], entry["threads"]) for entry in self.history}) > 1,
             restarted=restarted,
             libraries=vars(trainer.model.head.libraries),
         )

@@ -1,0 +1,386 @@
+"""F: batch systems. SLURM's programs are stood in for by fake_slurm.py; tests/slurm has the same on a real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import fake_slurm
+import pytest
+import small
+import yte
+from softmax_bottleneck import artefacts, budget, launcher, lease, records, report, steps, train
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.config import Study
+from softmax_bottleneck.errors import BusyError, DataError
+from softmax_bottleneck.interrupt import StoppedError
+
+ROOT = Path(__file__).parents[2]
+PROFILE = ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"
+FOUR_JOBS = """
+rule all:
+    input: "a.txt", "b.txt", "c.txt", "d.txt"
+rule train:
+    output: "{job}.txt"
+    resources: gpu=1
+    shell: "never run: the stand-in does the work"
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster without jobs; its programs are found first."""
+    folder = tmp_path / "cluster"
+    monkeypatch.setenv("PATH", f"{fake_slurm.install(folder)}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def inside(monkeypatch: pytest.MonkeyPatch, job: str, restart: str = "0") -> None:
+    """From here on this process is in a batch job."""
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
+
+
+def call(study: Study, *words: str) -> int:
+    return main(["train", "--study", str(study.file), "--run", study.needed[0].path, *words])
+
+
+def folder_of(study: Study) -> Path:
+    return artefacts.run_folder(study.needed[0].path)
+
+
+def reference(finished: Path, study: Study) -> str:
+    """Hash of the same run, left alone."""
+    return train.result_hash(finished / folder_of(study))
+
+
+# --- time limits ----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("F1")
+def test_a_run_stops_itself_before_the_end_of_its_job_and_goes_on_in_the_next(
+    begun: Study, finished: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_slurm.add_job(cluster, id="7", state="RUNNING", left="2:00")
+    inside(monkeypatch, "7")
+    assert call(begun, "--time-margin", "120s") == 75
+    told = capsys.readouterr().err
+    assert "stops itself in 0:00 at the latest (SLURM job 7 ends in 2:00)" in told
+    assert "time budget used up; saved at epoch 1, update 1" in told
+    assert not (folder_of(begun) / "done.json").exists()
+    fake_slurm.add_job(cluster, id="8", state="RUNNING", left="1-00:00:00")
+    inside(monkeypatch, "8")
+    assert call(begun) == 0
+    assert train.result_hash(folder_of(begun)) == reference(finished, begun)
+    assert artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["interruptions"] == 1
+
+
+@pytest.mark.fault("F1", "A15")
+@pytest.mark.parametrize(
+    ("left", "margin", "expected_s"),
+    [
+        ("4:00:00", None, 4 * 3600 - 180),
+        ("2:00", None, 90),
+        ("1-00:00:30", "10m", 86430 - 600),
+        ("45", "1m", 0),
+        ("UNLIMITED", None, None),
+        ("INVALID", None, None),
+    ],
+)
+def test_what_a_job_has_left(cluster: Path, left: str, margin: str | None, expected_s: float | None) -> None:
+    fake_slurm.add_job(cluster, id="7", state="RUNNING", left=left)
+    assert budget.budget(None, margin, {"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}).seconds == expected_s
+
+
+@pytest.mark.fault("F1")
+def test_the_shorter_limit_holds_and_newer_slurm_says_its_end() -> None:
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}
+    assert budget.budget("2h", None, environment).seconds == pytest.approx(3600 - 180, abs=2)
+    assert budget.budget("10m", None, environment).seconds == 600
+    assert budget.budget(None, None, {"SOFTMAX_BOTTLENECK_MAX_WALL": "1.5d"}).seconds == 1.5 * 86400
+    assert budget.budget(None, None, {}) == budget.Budget(None, "no limit")
+
+
+# --- preemption, lost nodes, orphans --------------------------------------------------------------------------------
+@pytest.mark.fault("F2")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_preempted_job_goes_on_under_its_number(
+    begun: Study, finished: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """SIGTERM and grace, or none; the second start is on another machine, where the first's process says nothing."""
+    fake_slurm.add_job(cluster, id="7", state="RUNNING", left="UNLIMITED")
+    inside(monkeypatch, "7")
+    words = ["train", "--study", str(begun.file), "--run", begun.needed[0].path]
+    child = subprocess.Popen([sys.executable, "-m", "softmax_bottleneck", *words], stderr=subprocess.DEVNULL)
+    while not (folder_of(begun) / "epochs.jsonl").exists():
+        assert child.poll() is None
+        time.sleep(0.005)
+    child.send_signal(number)
+    assert child.wait(120) == (143 if number == signal.SIGTERM else -number)
+    assert (folder_of(begun) / lease.NAME).exists() == (number == signal.SIGKILL)
+    inside(monkeypatch, "7", restart="1")
+    monkeypatch.setattr(lease, "realm", lambda: "another machine")
+    assert call(begun) == 0
+    assert train.result_hash(folder_of(begun)) == reference(finished, begun)
+    sessions = artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["sessions"]
+    assert [(one["job"], one["restart"]) for one in sessions][-1] == ("7", "1")
+
+
+def leave_lease(folder: Path, **facts: Any) -> None:
+    """The lease of a process on another machine, just touched."""
+    folder.mkdir(parents=True, exist_ok=True)
+    owner = {
+        "token": "x",
+        "pid": 1,
+        "started": 1,
+        "realm": "another machine",
+        "host": "node17",
+        "restart": "0",
+        **facts,
+    }
+    (folder / lease.NAME).write_text(json.dumps(owner), encoding="utf-8")
+
+
+@pytest.mark.fault("F3")
+def test_the_lease_of_a_lost_job_is_taken_over_at_once(begun: Study, finished: Path, cluster: Path) -> None:
+    fake_slurm.add_job(cluster, id="41", state="NODE_FAIL")
+    for job in ("41", "40"):  # one that SLURM says has failed, one that it has forgotten
+        leave_lease(folder_of(begun), job=job)
+        with lease.Lease(folder_of(begun)):
+            pass
+    leave_lease(folder_of(begun), job="41")
+    assert call(begun) == 0
+    assert train.result_hash(folder_of(begun)) == reference(finished, begun)
+
+
+@pytest.mark.fault("F3")
+def test_the_lease_of_a_living_job_is_respected(
+    begun: Study, cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_slurm.add_job(cluster, id="42", state="RUNNING")
+    leave_lease(folder_of(begun), job="42")
+    assert call(begun) == 75
+    assert "owned by process 1 on node17 (SLURM job 42)" in capsys.readouterr().err
+
+
+@pytest.mark.fault("F3")
+def test_where_the_batch_system_cannot_be_asked_the_heartbeat_counts(
+    begun: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    leave_lease(folder_of(begun), job="42")
+    with pytest.raises(BusyError):
+        lease.Lease(folder_of(begun)).__enter__()
+    long_ago = time.time() - lease.STALE_AFTER_S - 60
+    os.utime(folder_of(begun) / lease.NAME, (long_ago, long_ago))
+    with lease.Lease(folder_of(begun)):
+        pass
+
+
+@pytest.mark.fault("F8")
+def test_a_job_that_was_left_behind_is_waited_for(
+    begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The submitting machine was restarted; the next call's job of the same run finds the old one alive."""
+    monkeypatch.setattr(lease, "LOOK_EVERY_S", 0.05)
+    fake_slurm.add_job(cluster, id="42", state="RUNNING")
+    fake_slurm.add_job(cluster, id="43", state="RUNNING", left="1:00:00")
+    leave_lease(folder_of(begun), job="42")
+    inside(monkeypatch, "43")
+    result: list[int] = []
+    second = threading.Thread(target=lambda: result.append(call(begun)))
+    second.start()
+    deadline = time.monotonic() + 60
+    while not caplog.records and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert "(SLURM job 42)" in caplog.text and "waiting for its end" in caplog.text
+    assert not (folder_of(begun) / "run.json").exists()
+    (folder_of(begun) / lease.NAME).unlink()  # the old job ends
+    second.join(120)
+    assert result == [0]
+
+
+@pytest.mark.fault("F5")
+def test_a_cancelled_run_has_saved_and_says_so(begun: Study, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """scancel sends SIGTERM; that the workflow does not submit it for ever is tried below."""
+    original = train.Session._between_updates
+
+    def cancelled(self: train.Session) -> None:
+        if self.trainer.place.updates == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        original(self)
+
+    monkeypatch.setattr(train.Session, "_between_updates", cancelled)
+    with pytest.raises(StoppedError, match="SIGTERM received; saved at epoch 1, update 5") as stopped:
+        steps.train(begun, begun.needed[0].path, small.quiet)
+    assert stopped.value.exit_code == 143
+    monkeypatch.undo()
+    monkeypatch.chdir(begun.file.parent)
+    steps.train(begun, begun.needed[0].path, small.quiet)
+    assert train.result_hash(folder_of(begun)) == reference(finished, begun)
+
+
+# --- the profile and the executor plugin ----------------------------------------------------------------------------
+def profile() -> dict[str, Any]:
+    """The profile as Snakemake reads it."""
+    return yte.process_yaml(PROFILE.read_text(encoding="utf-8"), require_use_yte=True)
+
+
+@pytest.mark.fault("F4")
+def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> None:
+    class Wildcards:
+        job = "truth-nano/softmax/1+2-0123456789ab"
+
+    asked = profile()["set-resources"]["train"]
+    grown = [
+        {name: eval(asked[name], {"attempt": n, "wildcards": Wildcards}) for name in ("mem_mb", "runtime")}
+        for n in range(1, 7)
+    ]
+    assert [one["mem_mb"] for one in grown] == [16000, 32000, 48000, 64000, 64000, 64000]  # of two seeds
+    assert [one["runtime"] for one in grown] == [1440, 2880, 2880, 2880, 2880, 2880]
+    assert profile()["retries"] == 5
+
+
+@pytest.mark.fault("F6")
+@pytest.mark.parametrize("mood", ["fine", "failing", "missing"])
+def test_states_are_asked_of_what_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str) -> None:
+    folder = tmp_path / "cluster"
+    programs = fake_slurm.install(folder, without=("sacct",) if mood == "missing" else ())
+    (folder / "sacct").write_text(mood, encoding="utf-8")
+    monkeypatch.setenv(
+        "PATH", f"{programs}{os.pathsep}/bin{os.pathsep}/nonexistent" if mood != "missing" else str(programs)
+    )
+    assert profile()["slurm-status-command"] == ("sacct" if mood == "fine" else "squeue")
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
+    """Four jobs through the real plugin and our profile: folder, log and exit code of one call with three attempts.
+
+    a: refused by sbatch, then out of memory, then done. b: cancelled every time. c: SLURM does not know, and the file
+    is empty. d: SLURM does not know, and there is no file; then done. The call comes from inside a job.
+    """
+    folder = tmp_path_factory.mktemp("plugin")
+    (folder / "Snakefile").write_text(FOUR_JOBS, encoding="utf-8")
+    touch = {name: {"command": ["touch", str(folder / f"{name}.txt")]} for name in "acd"}
+    plans = {
+        "_a": [{"refuse": "sbatch: error: Unexpected message received"}, {"state": "OUT_OF_MEMORY"}, touch["a"]],
+        "_b": [{"state": "CANCELLED"}],
+        "_c": [touch["c"] | {"state": "UNKNOWN"}],
+        "_d": [{"state": "UNKNOWN"}, touch["d"]],
+    }
+    programs = fake_slurm.install(folder / "cluster", plans)
+    environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    environment |= {"SLURM_JOB_ID": "9", "SLURM_CPUS_PER_TASK": "1", "SLURM_MEM_PER_NODE": "100"}
+    words = ["--directory", str(folder), "--snakefile", str(folder / "Snakefile"), "--retries", "2"]
+    words += ["--workflow-profile", str(PROFILE.parent), "--latency-wait", "1", "--seconds-between-status-checks", "1"]
+    words += ["--slurm-init-seconds-before-status-checks", "1", "--max-jobs-per-timespan", "100/1s"]
+    done = subprocess.run(
+        ["timeout", "--kill-after=5", "300", sys.executable, "-m", "snakemake", *words],
+        **{"cwd": folder, "env": environment, "text": True, "check": False},
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+    )
+    return folder, done.stdout, done.returncode
+
+
+def submitted(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [job for job in fake_slurm.jobs(folder / "cluster") if job["comment"].endswith(f"_{name}")]
+
+
+@pytest.mark.fault("F4", "F7")
+def test_a_refused_and_a_starved_job_are_submitted_again_with_more(disturbed: tuple[Path, str, int]) -> None:
+    folder, log, _ = disturbed
+    jobs = submitted(folder, "a")
+    assert [job["state"] for job in jobs] == ["REFUSED", "OUT_OF_MEMORY", "COMPLETED"]
+    assert [job["memory"] for job in jobs] == [8000, 16000, 24000]
+    assert [job["minutes"] for job in jobs] == [1440, 2880, 2880]
+    assert {(job["partition"], job["gpus"], job["requeue"]) for job in jobs} == {("gpu", "1", True)}
+    assert "Unexpected message received" in log and (folder / "a.txt").exists()
+
+
+@pytest.mark.fault("F5")
+def test_a_cancelled_job_is_not_submitted_for_ever(disturbed: tuple[Path, str, int]) -> None:
+    folder, log, code = disturbed
+    assert [job["state"] for job in submitted(folder, "b")] == ["CANCELLED"] * 3
+    assert "SLURM status is: 'CANCELLED'" in log and code == 1
+
+
+@pytest.mark.fault("F6")
+def test_a_job_nobody_knows_of_without_its_file_is_submitted_again(disturbed: tuple[Path, str, int]) -> None:
+    folder, _, _ = disturbed
+    assert [job["state"] for job in submitted(folder, "d")] == ["UNKNOWN", "COMPLETED"]
+
+
+@pytest.mark.fault("F7")
+def test_nothing_is_submitted_while_a_job_for_it_lives(disturbed: tuple[Path, str, int]) -> None:
+    assert fake_slurm.doubles(disturbed[0] / "cluster") == 0
+
+
+@pytest.mark.fault("F9")
+def test_a_call_from_inside_a_job_is_told_and_leaks_nothing(disturbed: tuple[Path, str, int]) -> None:
+    folder, log, _ = disturbed
+    assert "You are running snakemake in a SLURM job context" in log
+    assert {tuple(job["leaked"]) for job in fake_slurm.jobs(folder / "cluster")} == {()}
+
+
+@pytest.mark.fault("F6")
+def test_what_snakemake_takes_for_done_counts_only_with_a_sound_record(
+    study: Study, disturbed: tuple[Path, str, int]
+) -> None:
+    """Job c above: unknown to SLURM, its file empty, taken for a success. Nothing of ours takes such a one for one."""
+    assert [job["state"] for job in submitted(disturbed[0], "c")] == ["UNKNOWN"]
+    done = folder_of(study) / "done.json"
+    done.write_bytes(done.read_bytes()[:200])
+    assert records.collect(study).counts()["ok"] == len(study.needed) - 1
+    with pytest.raises(DataError, match=r"done\.json"):
+        steps.measure(study, study.needed[0].path, small.quiet)
+    steps.train(study, study.needed[0].path, small.quiet)  # its outcome is whole: the record is written anew
+    assert records.collect(study).counts()["ok"] == len(study.needed)
+
+
+# --- the launcher ---------------------------------------------------------------------------------------------------
+@pytest.mark.fault("F7")
+def test_a_call_that_failed_is_repeated_after_longer_and_longer_pauses() -> None:
+    pauses: list[float] = []
+    script = "import pathlib, sys; p = pathlib.Path('n'); n = len(p.read_text()) if p.exists() else 0; "
+    script += "p.write_text('x' * (n + 1)); sys.exit(n < 2)"
+    assert launcher.repeat([sys.executable, "-c", script], 5, 60.0, small.quiet, pauses.append) == 0
+    assert pauses == [60.0, 120.0]
+
+
+@pytest.mark.fault("F7")
+def test_the_repeats_are_limited_and_another_workflow_is_none() -> None:
+    pauses: list[float] = []
+    fails = [sys.executable, "-c", "raise SystemExit(1)"]
+    assert launcher.repeat(fails, 3, 60.0, small.quiet, pauses.append) == 1
+    assert pauses == [60.0, 120.0]
+    busy = [sys.executable, "-c", "raise SystemExit(75)"]
+    assert launcher.repeat(busy, 3, 60.0, small.quiet, pauses.append) == 75
+    assert len(pauses) == 2
+
+
+# --- several kinds of GPU -------------------------------------------------------------------------------------------
+@pytest.mark.fault("F10")
+def test_runs_on_gpus_of_several_types_are_told_apart(study: Study) -> None:
+    for planned, gpu in zip(study.needed, ["A100", "A100", "V100", "V100"], strict=True):
+        for name in ("done.json", "outcome.json"):
+            path = artefacts.run_folder(planned.path) / name
+            done = artefacts.read_json(path)
+            done["provenance"]["sessions"] = [{"from_update": 0, "device": gpu, "threads": 1}]
+            artefacts.write_json(path, done)
+    found = records.collect(study)
+    assert found.counts()["ok"] == 4 and found.counts()["mixed hardware"] == 0
+    (warning,) = found.mixtures()
+    for words in ("comparisons on tiny mix hardware", "A100", "V100", "softmax", "mos"):
+        assert words in warning
+    records.write(study, found)
+    assert "comparisons on tiny mix hardware" in report.build(study).read_text(encoding="utf-8")
+
+
+def test_runs_on_hardware_of_one_kind_need_no_warning(study: Study) -> None:
+    assert records.collect(study).mixtures() == []

@@ -1,0 +1,204 @@
+"""Studies through a real SLURM of one node, with jobs cancelled, out of time, queued again, and left behind.
+
+Whatever happens, the study ends with the bits of a run on this machine alone. The SLURM is the one that start.sh beside
+this file starts (`make slurm-test` does both, as root on Debian); without it these tests skip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from softmax_bottleneck import artefacts, config
+from softmax_bottleneck.train import result_hash
+
+ROOT = Path(__file__).parents[2]
+STUDY = ROOT / "tests" / "slurm" / "study.yaml"
+PROFILE = ROOT / "workflow" / "profiles" / "slurm"
+CLUSTER = Path("/run/softmax-bottleneck-slurm")
+READY = (CLUSTER / "ready").exists()
+SHOWN = 5000  # characters of a log, where something failed
+LONGEST_S = 900  # of one call of Snakemake, on a busy machine
+POLL = [
+    "--seconds-between-status-checks",
+    "2",
+    "--slurm-init-seconds-before-status-checks",
+    "2",
+    "--latency-wait",
+    "10",
+]
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(not READY, reason="needs the SLURM of tests/slurm/start.sh (root, Debian): make slurm-test"),
+]
+
+
+def snakemake(folder: Path, *words: str, local: bool = False) -> list[str]:
+    """The command of a study in `folder`: through the profile, or on this machine alone."""
+    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder), "--configfile", str(STUDY)]
+    how = ["--cores", "2"] if local else ["--workflow-profile", str(PROFILE), *POLL]
+    return ["timeout", "--kill-after=10", str(LONGEST_S), sys.executable, "-m", "snakemake", *where, *how, *words]
+
+
+def run(command: Sequence[str], folder: Path) -> str:
+    """What a command printed; it must succeed."""
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-SHOWN:]
+    return done.stdout
+
+
+@contextmanager
+def started(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in the background, its output in `snakemake.log`; not left behind."""
+    with (folder / "snakemake.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def until(seen: Callable[[], object], what: str, seconds: float = LONGEST_S) -> None:
+    """Wait for something that others do."""
+    deadline = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+def ended_well(process: subprocess.Popen[bytes], folder: Path) -> str:
+    """Snakemake's log, once it has ended without an error."""
+    code = process.wait(LONGEST_S + 60)
+    log = (folder / "snakemake.log").read_text(encoding="utf-8")
+    assert code == 0, log[-SHOWN:]
+    return log
+
+
+def lease_of(folder: Path, besides: str) -> dict[str, str | int]:
+    """The lease of a run that is being trained, and has begun; empty when there is none."""
+    for path in folder.glob("results/runs/*/*/*/lease.json"):
+        if str(path.parent) != besides and (path.parent / "run.json.sha256").exists():
+            with suppress(OSError, ValueError):
+                return json.loads(path.read_text(encoding="utf-8")) | {"folder": str(path.parent)}
+    return {}
+
+
+def training(folder: Path, besides: str = "") -> dict[str, str | int]:
+    """The lease of a run that is being trained, as soon as there is one."""
+    found: list[dict[str, str | int]] = [{}]
+    until(lambda: found.append(lease_of(folder, besides)) or found[-1], "a run that is trained")
+    return found[-1]
+
+
+def told_of_job(job: object) -> dict[str, str]:
+    """What SLURM wrote down about a job that has ended."""
+    lines = (CLUSTER / "finished-jobs.log").read_text(encoding="utf-8").splitlines()
+    line = [line for line in lines if f"JobId={job} " in line][-1]
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
+def done_of(folder: Path) -> dict:
+    return artefacts.read_json(folder / "done.json")
+
+
+def hashes(folder: Path) -> dict[str, object]:
+    """Of every run of the study: hash of its weights and epoch log, and its ranks."""
+    found = {}
+    for planned in config.load_study(STUDY).needed:
+        place = folder / "results" / "runs" / planned.path
+        found[planned.path] = (result_hash(place), artefacts.read_json(place / "rank.json")["metrics"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study on this machine, without SLURM and without disturbance."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(snakemake(folder, local=True), folder)
+    return folder
+
+
+@pytest.fixture
+def begun(alone: Path, tmp_path: Path) -> Path:
+    """A folder in which the corpus is ready and nothing is trained."""
+    for part in ("corpora", "tokens", "nano-slurm/check.json", "nano-slurm/check.json.sha256"):
+        source, target = alone / "results" / part, tmp_path / "results" / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
+    return tmp_path
+
+
+def test_jobs_that_are_cancelled_or_queued_again_end_with_the_same_bits(alone: Path, tmp_path: Path) -> None:
+    """The whole study from nothing to its report, each GPU job with `gpu=1`.
+
+    One training job is cancelled: Snakemake submits another. One is queued again, which is what preemption and a failed
+    node come to: SLURM starts it anew under its number, unnoticed by Snakemake.
+    """
+    with started(snakemake(tmp_path), tmp_path) as process:
+        cancelled = training(tmp_path)
+        run(["scancel", str(cancelled["job"])], tmp_path)
+        requeued = training(tmp_path, besides=str(cancelled["folder"]))
+        run(["scontrol", "requeue", str(requeued["job"])], tmp_path)
+        start = ["scontrol", "update", f"JobId={requeued['job']}", "StartTime=now"]  # SLURM itself waits two minutes
+        until(lambda: subprocess.run(start, capture_output=True, check=False).returncode == 0, "the job to be queued")
+        log = ended_well(process, tmp_path)
+    facts = told_of_job(cancelled["job"])
+    assert facts["JobState"] == "CANCELLED" and facts["Partition"] == "gpu"
+    assert log.count("SLURM status is: 'CANCELLED'") == log.count("Error in rule") == 1
+    for lease, restarts in ((cancelled, ["0", "0"]), (requeued, ["0", "1"])):
+        block = done_of(Path(lease["folder"]))["provenance"]
+        assert block["interruptions"] == 1 and [one["restart"] for one in block["sessions"]] == restarts
+        assert (block["sessions"][1]["job"] == lease["job"]) == (lease is requeued)
+    assert artefacts.is_sound(tmp_path / "results" / "nano-slurm" / "report" / "index.html")
+    assert hashes(tmp_path) == hashes(alone)
+
+
+def test_a_run_stops_itself_before_its_time_limit_and_goes_on_in_the_next_job(alone: Path, begun: Path) -> None:
+    """One minute, of which 59 seconds are margin: saved and stopped at once, and submitted again with more."""
+    words = ["--until", "spectrum", "--set-resources", "train:runtime=attempt", "--config", "time_margin=59s"]
+    log = run(snakemake(begun, *words), begun)
+    assert len(re.findall(r"Error in rule train", log)) >= 2
+    for path in hashes(alone):
+        told = (begun / "results" / "logs" / "train" / f"{path}.log").read_text(encoding="utf-8")
+        assert "ends in 0:" in told and "time budget used up; saved at epoch" in told
+        assert done_of(begun / "results" / "runs" / path)["provenance"]["interruptions"] >= 1
+    assert hashes(begun) == hashes(alone)
+
+
+def test_jobs_left_behind_by_a_killed_snakemake_are_waited_for(alone: Path, begun: Path) -> None:
+    """SIGKILL of Snakemake; its job goes on; the next call's job of the same run waits for it and trains nothing."""
+    with started(snakemake(begun, "--until", "spectrum", "--jobs", "1"), begun) as process:
+        lease = training(begun)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    os.kill(int(lease["pid"]), signal.SIGSTOP)  # so that it is still there when the next job comes
+    run([*snakemake(begun), "--unlock"], begun)
+    path = Path(lease["folder"]).relative_to(begun / "results" / "runs").as_posix()
+    try:
+        with started(snakemake(begun, "--until", "spectrum"), begun) as process:
+            logs = begun / ".snakemake" / "slurm_logs" / "rule_train"
+            waits = f"SLURM job {lease['job']}"
+            until(
+                lambda: any(waits in file.read_text(encoding="utf-8") for file in logs.rglob("*.log")), "a second job"
+            )
+            os.kill(int(lease["pid"]), signal.SIGCONT)
+            ended_well(process, begun)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int(lease["pid"]), signal.SIGCONT)
+    assert told_of_job(lease["job"])["JobState"] == "COMPLETED"
+    assert done_of(begun / "results" / "runs" / path)["provenance"]["interruptions"] == 0
+    assert hashes(begun) == hashes(alone)

@@ -1,0 +1,187 @@
+"""Several seeds in one job: the same bits as alone, and what is finished stays when another seed is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from softmax_bottleneck import artefacts, config, lease, plan, replicas
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.interrupt import StoppedError
+from softmax_bottleneck.train import result_hash
+
+ROOT = Path(__file__).parents[1]
+NANO = ROOT / "tests" / "nano.yaml"
+PAIR = {"replicas_per_job": 2}
+WORDS = ["--study", str(NANO), "--set", "replicas_per_job=2"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the corpus of the nano study and nothing trained."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for step in ("download", "tokenise"):
+        words = [sys.executable, "-m", "softmax_bottleneck", step, "--study", str(NANO), "--dataset", "truth-nano"]
+        subprocess.run(words, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Hashes of the softmax' two runs, each trained by itself."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "results").symlink_to(corpus / "results")
+    before, found = Path.cwd(), {}
+    os.chdir(folder)
+    try:
+        for run in config.load_study(NANO).needed[:2]:
+            assert main(["train", "--study", str(NANO), "--run", run.path]) == 0
+            found[run.path] = result_hash(artefacts.run_folder(run.path))
+            artefacts.run_folder(run.path).rename(folder / run.path.replace("/", "-"))
+    finally:
+        os.chdir(before)
+    return found
+
+
+@pytest.fixture
+def job(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The job of the softmax' two seeds, in a working directory of its own."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "tokens").symlink_to(corpus / "results" / "tokens")
+    monkeypatch.chdir(tmp_path)
+    return next(iter(plan.jobs(config.load_study(NANO, PAIR))))
+
+
+def hashes(paths: dict[str, str]) -> dict[str, str]:
+    return {path: result_hash(artefacts.run_folder(path)) for path in paths}
+
+
+# --- which runs make a job ------------------------------------------------------------------------------------------
+def test_every_run_is_in_one_job_with_seeds_of_its_model() -> None:
+    study = config.load_study(NANO, {"seeds": [1, 2, 3, 4, 5], "replicas_per_job": 2})
+    jobs = plan.jobs(study)
+    assert sorted(run.path for runs in jobs.values() for run in runs) == sorted(run.path for run in study.needed)
+    for name, runs in jobs.items():
+        assert len({(run.dataset, run.model) for run in runs}) == 1
+        assert name.split("/")[:2] == [runs[0].dataset, runs[0].model]
+        seeds, _, identity = name.split("/")[2].rpartition("-")
+        assert seeds == "+".join(str(run.seed) for run in runs) and re.fullmatch("[0-9a-f]{12}", identity)
+    assert sorted(len(runs) for runs in jobs.values()) == [1, 1, 1, 2, 2, 2, 2, 2, 2]
+
+
+def test_a_job_of_one_run_has_its_name() -> None:
+    study = config.load_study(NANO)
+    assert list(plan.jobs(study)) == [run.path for run in study.needed]
+
+
+def test_other_seeds_make_another_job() -> None:
+    two, three = (config.load_study(NANO, {"seeds": seeds, "replicas_per_job": 3}) for seeds in ([1, 2], [1, 2, 3]))
+    assert not set(plan.jobs(two)) & set(plan.jobs(three))
+
+
+def test_the_longest_name_of_a_job_is_a_file_name() -> None:
+    seeds = [2**63 - 1 - n for n in range(10)]
+    name = next(iter(plan.jobs(config.load_study(NANO, {"seeds": seeds, "replicas_per_job": 10}))))
+    assert len(artefacts.job_file(name).name.encode()) + len("..sha256.1234567.tmp") <= 255
+
+
+# --- training together ----------------------------------------------------------------------------------------------
+def test_each_seed_has_the_bits_it_has_alone(job: str, alone: dict[str, str]) -> None:
+    assert main(["train", *WORDS, "--run", job]) == 0
+    assert hashes(alone) == alone
+    for path in alone:
+        assert not (artefacts.run_folder(path) / lease.NAME).exists()
+        assert artefacts.read_json(artefacts.run_folder(path) / "done.json")["provenance"]["interruptions"] == 0
+    through = artefacts.read_json(artefacts.job_file(job))["done"]
+    assert through == {path: artefacts.sha256_file(artefacts.run_folder(path) / "done.json") for path in alone}
+
+
+def test_what_is_finished_stays_when_another_seed_is_not(job: str, alone: dict[str, str], capfd) -> None:
+    """The second seed is another process' for now; the next call trains it and leaves the first as it is."""
+    first, second = alone
+    with lease.Lease(artefacts.run_folder(second)):
+        assert main(["train", *WORDS, "--run", job]) == 75
+    told = capfd.readouterr().err
+    assert f"1 of 2 seeds did not end: {second} (exit 75); run the same step again" in told
+    done = artefacts.run_folder(first) / "done.json"
+    assert artefacts.is_sound(done) and not artefacts.job_file(job).exists()
+    written = done.stat().st_mtime_ns
+    assert main(["train", *WORDS, "--run", job]) == 0
+    assert done.stat().st_mtime_ns == written
+    assert hashes(alone) == alone
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str, str], number: signal.Signals) -> None:
+    """SIGTERM reaches every seed once; of a killed job the seeds notice it, save, and stop."""
+    words = [sys.executable, "-m", "softmax_bottleneck", "train", *WORDS, "--run", job]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 300
+        while not all((artefacts.run_folder(path) / "epochs.jsonl").exists() for path in alone):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(number)
+        assert process.wait(300) == (143 if number == signal.SIGTERM else -number)
+    while any((artefacts.run_folder(path) / lease.NAME).exists() for path in alone):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert main(["train", *WORDS, "--run", job]) == 0
+    assert hashes(alone) == alone
+    ends = [artefacts.read_json(artefacts.run_folder(path) / "done.json")["provenance"] for path in alone]
+    assert max(end["interruptions"] for end in ends) == 1
+
+
+EXITS = [
+    sys.executable,
+    "-c",
+    "import os, sys; n = int(sys.argv[-1]); os.kill(os.getpid(), -n) if n < 0 else sys.exit(n)",
+]
+
+
+@pytest.mark.parametrize(
+    ("codes", "error", "expected"),
+    [
+        (["0", "75"], StoppedError, 75),
+        (["143", "0"], StoppedError, 143),
+        (["75", "2"], UserError, 2),
+        (["75", "74"], StoppedError, 74),
+        (["-9", "0"], StoppedError, 137),
+    ],
+)
+def test_what_a_person_has_to_mend_counts_most(codes: list[str], error: type[Exception], expected: int) -> None:
+    with pytest.raises(error) as raised:
+        replicas.train_together(EXITS, codes)
+    assert raised.value.exit_code == expected  # type: ignore[attr-defined]
+
+
+def test_no_failure_no_error() -> None:
+    replicas.train_together(EXITS, ["0", "0"])
+
+
+# --- in the workflow ------------------------------------------------------------------------------------------------
+def snakemake(folder: Path, *words: str) -> str:
+    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder), "--cores", "2"]
+    study = ["--configfile", str(NANO), "--config", "replicas_per_job=2", 'models={"gss": {"head": "gss"}}']
+    call = [sys.executable, "-m", "snakemake", *where, *study, 'experiments={"known-truth": {"models": "all"}}', *words]
+    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.pipeline
+def test_a_study_goes_through_with_two_seeds_a_job(tmp_path: Path) -> None:
+    log = snakemake(tmp_path, "--until", "wordsim")
+    assert len(re.findall(r"^localrule train:", log, re.MULTILINE)) == 1
+    for path in (tmp_path / "results" / "runs" / "truth-nano" / "gss").iterdir():
+        assert json.loads((path / "done.json").read_text(encoding="utf-8"))["status"] == "ok"
+        assert (path / "wordsim.json").exists()
+    assert not list((tmp_path / "results" / "jobs").rglob("*.json"))  # used, and gone
+    assert "Nothing to be done" in snakemake(tmp_path, "--until", "wordsim")
