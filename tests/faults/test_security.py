@@ -1,0 +1,238 @@
+"""Nothing executes, nothing escapes, nothing tells on its user: what the sources may not do, and canaries that sing."""
+
+from __future__ import annotations
+
+import ast
+import getpass
+import pickle
+import platform
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small
+import yaml
+from softmax_bottleneck import __main__ as program
+from softmax_bottleneck import artefacts, config, crate, records
+from softmax_bottleneck.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "workflow" / "softmax_bottleneck"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+RULES = [ROOT / "Snakefile", ROOT / "workflow" / "Snakefile", *sorted((ROOT / "workflow" / "rules").glob("*.smk"))]
+
+
+# --- what the sources may not do ------------------------------------------------------------------------------------
+FORBIDDEN = {
+    *("eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.loads"),
+    *("shelve.open", "joblib.load", "pd.read_pickle", "pandas.read_pickle", "yaml.load", "yaml.load_all"),
+    *("yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen", "os.execv", "os.spawnv", "subprocess.getoutput"),
+    *("tempfile.mktemp", "jinja2.Template", "Markup", "markupsafe.Markup", "torch.jit.load", "torch.export.load"),
+    *("torch.hub.load", "input", "ssl._create_unverified_context"),
+}
+FORBIDDEN_METHODS = {"extractall", "unpack_archive", "read_pickle"}
+NEEDED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False), "np.save": ("allow_pickle", False),
+          "np.savez": ("allow_pickle", False), "read_array": ("allow_pickle", False)}  # fmt: skip
+WRITERS = {  # modules that may open files for writing: everything else goes through artefacts
+    "artefacts": "the one that writes",
+    "alone": "the lock of the workflow",
+    "lease": "the lock of a run",
+    "__main__": "the log of a step",
+    "crate": "a copy in a folder that gets its name when it is whole",
+}
+ONLY = {"urlopen": "corpus", "build_opener": "corpus", "jinja2.Environment": "tables"}
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Dotted name and call of everything a file calls."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_no_source_calls_what_could_run_or_overwrite_anything(path: Path) -> None:
+    for name, call in calls(path):
+        where = f"{path.name}:{call.lineno}: {name}"
+        last = name.rpartition(".")[2]
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        assert name not in FORBIDDEN and last not in FORBIDDEN_METHODS, where
+        assert "shell" not in given, where
+        for forbidden, (key, value) in NEEDED.items():
+            if name == forbidden or (last == forbidden and "." not in forbidden):
+                assert isinstance(given.get(key), ast.Constant) and given[key].value is value, where
+        for only, module in ONLY.items():
+            assert only not in (name, last) or path.stem == module, where
+        if path.stem not in WRITERS:
+            assert last not in {"write_text", "write_bytes"} or name.startswith("artefacts."), where
+            assert not (last in {"open", "fdopen"} and _writes(call)), where
+
+
+def _writes(call: ast.Call) -> bool:
+    texts = [arg.value for arg in [*call.args, *(k.value for k in call.keywords if k.arg == "mode")]
+             if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]  # fmt: skip
+    return any(set(text) <= set("rwaxbt+") and set(text) & set("wax+") for text in texts)
+
+
+def test_every_value_that_reaches_a_shell_is_quoted() -> None:
+    found = 0
+    for path in RULES:
+        for block in re.findall(r"^\s+shell:\n((?:\s+[rf]*\".*\"\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            for value in re.findall(r"\{([^{}]*)\}", block):
+                assert value.endswith(":q"), f"{path.name}: {{{value}}}"
+                found += 1
+            assert not re.match(r"\s+[rf]*f[rf]*\"", block), f"{path.name}: an f-string in a shell command"
+    text = "".join(path.read_text(encoding="utf-8") for path in RULES)
+    assert found >= 20 and text.count("shell:") == len(re.findall(r"shell:\n\s+\"", text))
+    assert not re.search(r"^\s+run:", text, re.MULTILINE)
+
+
+HOSTILE = (
+    "a;touch x",
+    "$(x)",
+    "`x`",
+    "-rf",
+    ".hidden",
+    "..",
+    "../a",
+    "a b",
+    "a/b",
+    "x" * 81,
+    "a\nb",
+    "ä",
+    "*",
+    "~",
+    "'",
+    "",
+)
+
+
+def test_every_wildcard_is_constrained_to_plain_names() -> None:
+    common = (ROOT / "workflow" / "rules" / "common.smk").read_text(encoding="utf-8")
+    names: dict[str, str] = {}
+    for name, text in re.findall(r"^([A-Z_]+) = (rf?\"[^\n]*\")$", common, re.MULTILINE):
+        names[name] = eval(text, {}, names)
+    text = "".join(path.read_text(encoding="utf-8") for path in RULES)
+    constraints = {}
+    for block in text.split("wildcard_constraints:\n")[1:]:
+        for key, pattern in re.findall(
+            r"^\s+(\w+)=(NAME|rf?\".*\"),$", re.split(r"\n\n|\n    \w+:", block)[0], re.MULTILINE
+        ):
+            constraints[key] = eval(pattern, {}, names)
+    used = set(re.findall(r"wildcards\.(\w+)", text)) - {"keys"}
+    assert used and used <= set(constraints)
+    for key, pattern in constraints.items():
+        for value in (*HOSTILE, *(f"good/{value}/1-0123456789ab" for value in HOSTILE)):
+            assert not re.fullmatch(pattern, value), (key, value)
+
+
+def test_the_pinned_torch_has_a_sound_loader() -> None:
+    """CVE-2025-32434 and CVE-2026-24747: weights_only=True was no protection before 2.10."""
+    lock = (ROOT / "envs" / "requirements.lock").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^torch==(\d+)\.(\d+)", lock, re.MULTILINE)
+    assert tuple(map(int, version)) >= (2, 10)
+
+
+# --- canaries -------------------------------------------------------------------------------------------------------
+class Canary:
+    """Unpickled, it leaves a file."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (Path("canary").absolute(),))
+
+
+def forged(path: Path, data: bytes) -> None:
+    """A file with a hash that fits it."""
+    path.write_bytes(data)
+    artefacts.sidecar(path).write_text(artefacts.sha256_bytes(data) + "\n", encoding="utf-8")
+
+
+@pytest.mark.fault("C10")
+def test_a_pickle_in_any_file_never_runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file of a run, its corpus and its study becomes a pickle with the right hash, and every step is called."""
+    monkeypatch.chdir(tmp_path)
+    study = small.copied(finished, tmp_path)
+    run = study.needed[0].path
+    pickled = pickle.dumps(Canary())
+    array = tmp_path / "array.npy"
+    np.save(array, np.array([Canary()], dtype=object), allow_pickle=True)
+    import torch
+
+    torch.save({"state": Canary()}, tmp_path / "state.pt")
+    payloads = [pickled, array.read_bytes(), (tmp_path / "state.pt").read_bytes()]
+    files = [path for path in sorted(Path("results").rglob("*")) if path.is_file() and path.suffix != ".sha256"]
+    files += [artefacts.run_folder(run) / name for name in ("resume-a.pt", "resume-b.pt")]
+    steps = ("train", "measure", "spectrum", "wordsim", "trajectory")
+    calls_ = [[step, "--run", run] for step in steps]
+    calls_ += [["tokenise", "--dataset", "tiny"], ["collect"], ["verify"], ["report"]]
+    for payload in payloads:
+        shutil.rmtree("results")
+        study = small.copied(finished, tmp_path)
+        for path in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            forged(path, payload)
+        (artefacts.run_folder(run) / "done.json").unlink()
+        for words in calls_:
+            try:
+                program.main([*words, "--study", "study.yaml"])
+            except Exception as error:  # whatever it is, it must not have run anything
+                assert not isinstance(error, AssertionError), words
+        assert not Path("canary").exists()
+    Path("canary").unlink(missing_ok=True)
+
+
+@pytest.mark.fault("C10")
+@pytest.mark.parametrize(
+    "text", ["!!python/object/apply:os.system ['touch canary']", "!!python/name:os.system", "!include /etc/passwd"]
+)
+def test_yaml_never_makes_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = small.write(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8") + f"\nmirror: {text}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"study\.yaml"):
+        config.load_study(path)
+    for word in (f"mirror={text}",):
+        with pytest.raises((UserError, yaml.YAMLError)):
+            program._study(program.parser().parse_args(["plan", "--study", str(small.write(tmp_path)), "--set", word]))
+    assert not Path("canary").exists()
+
+
+# --- privacy --------------------------------------------------------------------------------------------------------
+def test_no_file_tells_who_made_it_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A whole study, its page, its crate and its evidence, made by qx7user on qx7host in a folder of qx7home."""
+    home = tmp_path / "qx7home" / "study"
+    home.mkdir(parents=True)
+    for variable, value in (
+        ("HOME", str(home.parent)),
+        ("USER", "qx7user"),
+        ("LOGNAME", "qx7user"),
+        ("HOSTNAME", "qx7host"),
+    ):
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(platform, "node", lambda: "qx7host")
+    monkeypatch.setattr(socket, "gethostname", lambda: "qx7host")
+    assert getpass.getuser() == "qx7user"
+    monkeypatch.chdir(home)
+    study = small.tokenised(home)
+    small.finish(study)
+    for experiment in study.experiments:
+        program.main([experiment.kind, "--study", "study.yaml", "--experiment", experiment.id])
+    program.main(["check", "--study", "study.yaml"])
+    program.main(["claims", "--study", "study.yaml"])
+    crate.build(study, packed=True)
+    run = study.needed[0].path
+    Path("results/evidence.json").write_text(records.evidence_of(run, "somebody"), encoding="utf-8")
+    looked_at = 0
+    for path in sorted(Path("results").rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            for private in (b"qx7", str(ROOT).encode(), str(Path.home()).encode()):
+                assert private not in data, (path, private)
+            looked_at += 1
+    assert looked_at > 100
