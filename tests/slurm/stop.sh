@@ -12,11 +12,11 @@ if [ -e "$folder/ready" ]; then
   done
 fi
 alive() { # a process that has ended but was not waited for is no longer one
-  [ -s "$1" ] && grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$(cat "$1")/status"
+  [ -s "$1" ] && grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$(cat "$1" 2>/dev/null)/status"
 }
 for name in slurmd slurmctld socket/munged; do
   pid=$folder/$name.pid
-  alive "$pid" && kill "$(cat "$pid")"
+  alive "$pid" && kill "$(cat "$pid" 2>/dev/null)" 2>/dev/null
   for _ in $(seq 40); do
     alive "$pid" || break
     sleep 0.25

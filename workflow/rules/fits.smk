@@ -16,7 +16,5 @@ rule fit:
     threads: lambda wildcards: UNITS[wildcards.unit].threads
     resources:
         gpu=1,
-        mem_mb=lambda wildcards, attempt: min(8000 * attempt, 64000),
-        runtime=lambda wildcards, attempt: min(720 * attempt, 2880),
     shell:
         "python -m softmax_bottleneck fit --unit {wildcards.unit:q} --log {log:q}"

@@ -52,8 +52,6 @@ rule finetune:
     threads: lambda wildcards: MODELS[wildcards.run].threads
     resources:
         gpu=1,
-        mem_mb=lambda wildcards, attempt: min(8000 * attempt, 64000),
-        runtime=lambda wildcards, attempt: min(1440 * attempt, 2880),
     shell:
         "python -m softmax_bottleneck finetune --diverged-ok --run {wildcards.run:q} --log {log:q}"
 
@@ -70,7 +68,6 @@ rule dynamic:
     threads: lambda wildcards: EVALUATIONS[wildcards.evaluation].run.threads
     resources:
         gpu=1,
-        runtime=lambda wildcards, attempt: min(1440 * attempt, 2880),
     shell:
         "python -m softmax_bottleneck dynamic --run {wildcards.evaluation:q} --log {log:q}"
 

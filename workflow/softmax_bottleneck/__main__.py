@@ -209,11 +209,14 @@ def _crate(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"wrote {crate.build(_study(given), deposit, packed=given.zip)}")
 
 
+def _limited_study(given: argparse.Namespace) -> config.Study:
+    """The study with the time limits of the command line, where there are any."""
+    named = {name: getattr(given, name) for name in ("max_wall", "time_margin") if getattr(given, name)}
+    return dataclasses.replace(_study(given), **named)
+
+
 def _train(given: argparse.Namespace, say: steps.Say) -> None:
-    study = _study(given)
-    study = dataclasses.replace(
-        study, max_wall=given.max_wall or study.max_wall, time_margin=given.time_margin or study.time_margin
-    )
+    study = _limited_study(given)
     runs = plan.jobs(study).get(given.run, ())
     if len(runs) > 1:
         from softmax_bottleneck import replicas
@@ -235,7 +238,7 @@ def _same_call(given: argparse.Namespace) -> list[str]:
 
 
 def _finetune(given: argparse.Namespace, say: steps.Say) -> None:
-    _accept(given, steps.finetune(_study(given), given.run, say, given.restart))
+    _accept(given, steps.finetune(_limited_study(given), given.run, say, given.restart))
 
 
 def _accept(given: argparse.Namespace, done: dict[str, Any]) -> None:
@@ -354,7 +357,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "finetune": ("finetune a trained run from its best weights, going on where an earlier call stopped", _add_train,
                  _finetune),
     "dynamic": ("dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped", _add_train,
-                lambda given, say: steps.dynamic(_study(given), given.run, say, given.restart)),
+                lambda given, say: steps.dynamic(_limited_study(given), given.run, say, given.restart)),
     "measure": ("perplexities and predicted words of a trained run, hidden states of the test text", _add_run,
                 lambda given, say: steps.measure(_study(given), given.run, say)),
     "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,

@@ -173,7 +173,9 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
     weights = training.load_weights(start)
     show = progress.printer(_Lines(say))
     make = partial(finetuning.Finetuner, weights=weights)
-    return training.train(run, tokens, folder, progress=show, restart=restart, make=make, parents=parents)
+    left = _time_left(study, say)
+    limits: dict[str, Any] = {"max_wall_s": left.seconds, "wait_s": left.patience_s}
+    return training.train(run, tokens, folder, progress=show, restart=restart, make=make, parents=parents, **limits)
 
 
 def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
@@ -188,8 +190,10 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
     from softmax_bottleneck import corpus, evaluation
 
     tokens = corpus.load(artefacts.tokens_folder(wanted.run.dataset))
+    how: dict[str, Any] = {"parents": parents, "say": say, "restart": restart}
     with _loaded(wanted.run, wanted.run.path) as model:
-        found = evaluation.evaluate(wanted, model, tokens, folder, parents=parents, say=say, restart=restart)
+        how["max_wall_s"] = _time_left(study, say).seconds
+        found = evaluation.evaluate(wanted, model, tokens, folder, **how)
     static, after = (found["metrics"][f"test_ppl{ending}"] for ending in ("_static", ""))
     say(f"{path}: test perplexity {static:.2f} -> {after:.2f} ({found['wall_s']:.0f} s)")
 
@@ -443,7 +447,8 @@ def fit(study: Study, path: str, say: Say) -> None:
     from softmax_bottleneck import train as training
 
     unit, started = study.unit(path), time.monotonic()
-    rows = fitting.fit(unit, training.choose_device(unit.device), say)
+    limit_s = _time_left(study, say).seconds
+    rows = fitting.fit(unit, training.choose_device(unit.device), say, max_wall_s=limit_s)
     block = artefacts.provenance(law_id=unit.law_id, unit_id=unit.unit_id)
     facts = {"status": "ok", "rows": rows, "provenance": block}
     artefacts.write_json(artefacts.fits_folder(path) / "done.json", facts)
