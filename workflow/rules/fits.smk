@@ -9,10 +9,10 @@ rule fit:
         "results/logs/fit/{unit}.log",
     benchmark:
         "results/benchmarks/fit/{unit}.jsonl"
-    conda:
-        "../../envs/environment.yaml"
     wildcard_constraints:
         unit=rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}",
+    conda:
+        "../../envs/environment.yaml"
     threads: lambda wildcards: UNITS[wildcards.unit].threads
     resources:
         gpu=1,

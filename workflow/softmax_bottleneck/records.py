@@ -109,7 +109,7 @@ class Records:
         """A warning for every corpus whose runs were made on hardware of several kinds: which models on which."""
         found = []
         for dataset, runs in self.states[self.states["hardware"] != ""].groupby("dataset", sort=False):
-            kinds = {kind: ", ".join(dict.fromkeys(own["model"])) for kind, own in runs.groupby("hardware")}
+            kinds = {str(kind): ", ".join(dict.fromkeys(own["model"])) for kind, own in runs.groupby("hardware")}
             if len(kinds) > 1:
                 told = "; ".join(f"{kind}: {models}" for kind, models in kinds.items())
                 found.append(f"comparisons on {dataset} mix hardware, which moves last digits ({told})")
