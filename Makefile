@@ -75,7 +75,7 @@ test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults
 	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
 
 soak: env  ## kills, corruptions, double starts and bad input by the hundred; benchmarks/results/soak.json
-	PYTHONPATH=workflow:tests:tests/faults OPENBLAS_NUM_THREADS=1 python benchmarks/soak.py $(SOAK)
+	PYTHONPATH=workflow:tests:tests/faults OPENBLAS_NUM_THREADS=1 python -P benchmarks/soak.py $(SOAK)
 
 lint: env  ## ruff, mypy, snakefmt, import layers
 	ruff check .
