@@ -36,8 +36,9 @@ def browser() -> Iterator[Browser]:
     if program is None:
         pytest.skip("needs a Chromium on the path: apt-get install chromium")
     with sync_playwright() as playwright:
-        # A browser that runs as root, as in continuous integration, has no sandbox.
-        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # As root in a container, as in continuous integration: no sandbox, little shared memory, no graphics.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        opened = playwright.chromium.launch(executable_path=program, args=arguments)
         yield opened
         opened.close()
 

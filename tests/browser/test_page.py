@@ -12,6 +12,7 @@ from conftest import SCREENSHOTS, Visit
 from playwright.sync_api import Locator, Page
 
 WIDTHS = (400, 900, 1400)
+TALLEST = 8000  # pixels of a screenshot
 TABLE = "#parthiban2021-table2"
 RANK = 8  # its column of the Press rank
 CORPORA = ("Penn Treebank", "WikiText-2")
@@ -19,8 +20,11 @@ Opener = Callable[..., Visit]
 
 
 def shoot(page: Page, name: str) -> None:
+    """Keep the first screens of a page; whole ones are taller than what a browser without graphics can picture."""
     SCREENSHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+    width, height = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
+    area = {"x": 0, "y": 0, "width": width, "height": min(height, TALLEST)}
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True, clip=area)
 
 
 def serious(page: Page) -> list[tuple[str, str]]:
