@@ -237,8 +237,8 @@ def _stage_lines(study: Study, cost: dict[str, tuple[int, Cost]]) -> list[str]:
     lines = []
     for name, found in stages.items():
         gpu_h, cpu_h = (sum(one[kind] for one in found if not one[0]) for kind in (1, 2))
-        done = sum(one[0] for one in found)
-        lines.append(f"{name:34} {'after training':22} {len(found):5} {done:5} {gpu_h:8.1f} {cpu_h:9.1f}")
+        finished = sum(one[0] for one in found)
+        lines.append(f"{name:34} {'after training':22} {len(found):5} {finished:5} {gpu_h:8.1f} {cpu_h:9.1f}")
     return [*lines, ""] if study.finetuned or study.evaluations else []
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import pandas as pd
 
@@ -393,7 +393,7 @@ def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:
     form = None if digits is None else f"%.{digits}g"
     # The writer quotes a line feed of a text but not a carriage return, at which readers would end the line.
     returns = any(safe[name].astype(str).str.contains("\r", regex=False).any() for name in safe.columns)
-    quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+    quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
     return str(safe.to_csv(index=False, quoting=quoting, lineterminator="\n", float_format=form))
 
 
