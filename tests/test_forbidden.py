@@ -47,6 +47,8 @@ def findings(path: Path) -> Iterator[str]:
             yield f"{place} differs from process to process"
         if _reads_text(call, name) and keyword(call, "encoding") is None:
             yield f"{place} takes the machine's encoding"
+        if name.rpartition(".")[2] in ("run", "Popen") and keyword(call, "text") is not None:
+            yield f"{place} decodes by the machine's encoding"
         if name in ("np.load", "np.save", "np.savez", "np.savez_compressed") and not _of_arrays(call, path):
             yield f"{place} outside {READERS_OF_ARRAYS}, or without allow_pickle=False"
         if name in ("torch.load", "torch.save") and path.name not in KEEPER_OF_STATES:
@@ -75,6 +77,7 @@ def test_no_source_depends_on_the_machine(path: Path) -> None:
 BAD = """
 hash("x")
 path.open("a"); path.write_text("x"); path.read_text(); open("x"); path.open()
+subprocess.run(words, text=True)
 np.load("x"); np.save("x", a, allow_pickle=False)
 torch.save(a, "x"); torch.load("x")
 """
@@ -84,7 +87,7 @@ def test_the_search_finds_what_it_looks_for(tmp_path: Path) -> None:
     """A guard that finds nothing in the worst file guards nothing."""
     path = tmp_path / "bad.py"
     path.write_text(BAD, encoding="utf-8")
-    assert [found.split(":")[1] for found in findings(path)] == ["2", *"33333", *"44", *"55"]
+    assert [found.split(":")[1] for found in findings(path)] == ["2", *"33333", "4", *"55", *"66"]
 
 
 def test_templates_escape_everything() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import errno
 import json
@@ -24,7 +23,6 @@ from softmax_bottleneck import alone, artefacts, config, plan, records, report, 
 from softmax_bottleneck.errors import BusyError, UserError
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "workflow" / "softmax_bottleneck"
 
 
 def call(step: str, *words: str) -> int:
@@ -266,31 +264,6 @@ def test_e7_an_unusual_environment_changes_no_byte(study, monkeypatch, variables
     assert results() == before
     page = artefacts.study_folder("small") / "report" / "index.html"
     assert page.stat().st_mode & 0o777 == 0o600
-
-
-def _calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            yield name, node
-
-
-@pytest.mark.fault("E7")
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
-def test_e7_every_text_file_is_opened_with_its_encoding(path):
-    for name, node in _calls(path):
-        modes = [arg.value for arg in [*node.args, *(k.value for k in node.keywords if k.arg == "mode")]
-                 if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]  # fmt: skip
-        binary = any("b" in mode and set(mode) <= set("rwabx+") for mode in modes)
-        method = isinstance(node.func, ast.Attribute)
-        opens = (method and name in {"read_text", "write_text"}) or (name == "open" and not binary)
-        decodes = name in {"run", "Popen"} and any(k.arg in {"text", "universal_newlines"} for k in node.keywords)
-        of_paths = not (isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in FOREIGN)
-        if decodes or (opens and of_paths):
-            assert any(k.arg == "encoding" for k in node.keywords), f"{path.name}:{node.lineno}"
-
-
-FOREIGN = {"os", "artefacts", "tarfile", "zipfile", "archive", "opener"}
 
 
 # --- two at once ----------------------------------------------------------------------------------------------------

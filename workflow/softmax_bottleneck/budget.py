@@ -98,7 +98,7 @@ def batch_seconds_left(environment: Mapping[str, str]) -> float | None:
         return max(0.0, float(end) - time.time())
     command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SQUEUE_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=SQUEUE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return _slurm_seconds(done.stdout.strip())

@@ -126,7 +126,7 @@ def _writable() -> Findings:
 def _ask(*command: str) -> str | None:
     """What a program says; None when it is missing, fails or does not answer in time."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=ASK_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
