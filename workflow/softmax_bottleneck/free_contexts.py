@@ -31,6 +31,7 @@ from softmax_bottleneck.laws import Laws, fresh_sample, spectrum_of, squared_err
 from softmax_bottleneck.seeds import derive
 from softmax_bottleneck.spectrum import gram_singular_values, rank_report
 
+START_SCALE = 0.1  # of context vectors: larger ones saturate the tanh of mixtures, which then converge slowly
 BETAS = (0.9, 0.99)
 EPSILON = 1e-12  # of Adam; gradients of rare contexts are small
 CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: in a processor's cache, or a GPU's memory
@@ -66,7 +67,7 @@ class FreeContexts:
         contexts, words = shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "free contexts", width))  # the same beginning for every head
-            start_ND = torch.randn(contexts, width)
+            start_ND = torch.randn(contexts, width) * START_SCALE
             self.head = _head(name, options, width, words, bias)
         self.contexts_ND = nn.Parameter(start_ND.to(device))
         self.head.to(device).eval()  # dropout has no place here
