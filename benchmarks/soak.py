@@ -125,20 +125,22 @@ def killed(place: str, at: int) -> Iterator[None]:
         yield
 
 
-def injected(reference: Reference, folder: Path, draw: random.Random) -> str:
-    """Kill a run one to three times at random places; where."""
+def injected(reference: Reference, folder: Path, draw: random.Random) -> list[str]:
+    """Kill a run one to three times at random places; where. (A run that ended before is killed no more.)"""
     places = []
     for _ in range(draw.choice((1, 1, 2, 3))):
         place = draw.choice(PLACES)
         at = draw.randrange(reference.updates if place in ("update", "half a save", "before the rename") else 4)
-        places.append(f"{place} {at}")
-        with killed(place, at), suppress(Kill):
-            train.train(reference.run, base.CORPUS, folder, save_interval_s=draw.choice((0.0, 300.0)))
-    return ", ".join(places)
+        try:
+            with killed(place, at):
+                train.train(reference.run, base.CORPUS, folder, save_interval_s=draw.choice((0.0, 300.0)))
+        except Kill:
+            places.append(f"{place} {at}")
+    return places
 
 
-def real(reference: Reference, folder: Path, draw: random.Random) -> str:
-    """A real signal to a real process, sent when it has come to a random update."""
+def real(reference: Reference, folder: Path, draw: random.Random) -> list[str]:
+    """A real signal to a real process, sent when it has come to a random update; nothing if it ended before."""
     number = draw.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
     at = draw.randrange(1, reference.updates)
     reader, writer = os.pipe()
@@ -153,7 +155,7 @@ def real(reference: Reference, folder: Path, draw: random.Random) -> str:
     os.close(reader)
     how = os.waitstatus_to_exitcode(status)
     expected = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}[number]
-    return f"{number.name} after update {at}" + ("" if how in (expected, 0) else f", exit {how}!")
+    return [] if how == 0 else [f"{number.name} after update {at}" + ("" if how == expected else f", exit {how}!")]
 
 
 def _train_and_report(reference: Reference, folder: Path, at: int, writer: int) -> None:
@@ -181,14 +183,16 @@ def kills(number: int, folder: Path) -> Counter:
     counter, draw = Counter("killed anywhere, the same bits in the end"), random.Random(SEED)
     known = references(folder / "alone")
     real_ones = number // 10
-    for index in range(number):
-        reference = draw.choice(list(known.values()))
-        place = folder / str(index)
-        how = (real if index < real_ones else injected)(reference, place, draw)
-        train.train(reference.run, base.CORPUS, place)
-        same = train.result_hash(place) == reference.digest and "!" not in how
-        counter.count(same, f"{reference.run.model}: {how}")
-    counter.facts = {"real signals": real_ones, "injected": number - real_ones, "heads": sorted(HEADS)}
+    index = signals = 0
+    while counter.tried < number:
+        reference, place = draw.choice(list(known.values())), folder / str(index)
+        how = (real if counter.tried < real_ones else injected)(reference, place, draw)
+        index, signals = index + 1, signals + len(how)
+        if how:  # else the run ended before it was killed
+            train.train(reference.run, base.CORPUS, place)
+            same = train.result_hash(place) == reference.digest and "!" not in how[-1]
+            counter.count(same, f"{reference.run.model}: {', '.join(how)}")
+    counter.facts = {"by real signals": real_ones, "kills in all": signals, "heads": sorted(HEADS)}
     return counter
 
 
@@ -378,34 +382,43 @@ def double_starts(number: int, folder: Path) -> Counter:
     """Promise: of two processes on one run never both write, whenever they start and whichever is killed."""
     counter, draw = Counter("two launches, one writer"), random.Random(SEED)
     reference = next(iter(references(folder / "alone").values()))
-    refused = 0
+    refused = taken_over = 0
     for index in range(number):
         place = folder / str(index)
         place.mkdir()
         codes, intervals = _two_launches(reference, place, draw)
         refused += 75 in codes
+        taken_over += codes == [-9, 0]
         train.train(reference.run, base.CORPUS, place / "run")
         same = train.result_hash(place / "run") == reference.digest
         overlap = any(a[1] > b[0] and b[1] > a[0] for i, a in enumerate(intervals) for b in intervals[i + 1 :])
         counter.count(same and not overlap and set(codes) <= {0, 75, -9}, f"schedule {index}: {codes} {intervals}")
-    counter.facts = {"refused with 75": refused, "double writers": number - counter.held}
+    counter.facts = {"refused with 75": refused, "taken over": taken_over, "double writers": number - counter.held}
     return counter
 
 
 def _two_launches(reference: Reference, place: Path, draw: random.Random) -> tuple[list[int], list[tuple[int, int]]]:
-    """Start two processes some time apart, perhaps kill the first; exit codes, and when each owned the run."""
-    children, kill_first = [], draw.random() < 0.5
-    for name in ("first", "second"):
-        child = os.fork()
-        if child == 0:
-            _train_and_note(reference, place, name)
-        children.append(child)
-        time.sleep(draw.choice((0.0, 0.0, draw.random() * 0.25)))
-    if kill_first:
-        time.sleep(draw.random() * 0.2)
-        os.kill(children[0], signal.SIGKILL)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    return codes, [_interval(place / name) for name in ("first", "second") if (place / name).exists()]
+    """Start two processes and perhaps kill the first, at random times; exit codes, and when each owned the run."""
+    children = {"first": _launch(reference, place, "first")}
+    events = {"second": draw.choice((0.0, draw.random() * 0.1, draw.random() * 0.6))}
+    if draw.random() < 0.5:
+        events["kill"] = draw.random() * 0.4
+    began = time.monotonic()
+    for event, moment in sorted(events.items(), key=lambda one: one[1]):
+        time.sleep(max(0.0, began + moment - time.monotonic()))
+        if event == "kill":
+            os.kill(children["first"], signal.SIGKILL)
+        else:
+            children[event] = _launch(reference, place, event)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children.values()]
+    return codes, [_interval(place / name) for name in children if (place / name).exists()]
+
+
+def _launch(reference: Reference, place: Path, name: str) -> int:
+    child = os.fork()
+    if child == 0:
+        _train_and_note(reference, place, name)
+    return child
 
 
 def _train_and_note(reference: Reference, place: Path, name: str) -> None:

@@ -349,3 +349,12 @@ def test_a_quoted_text_arrives_as_it_is(text):
 @pytest.mark.parametrize("seeds", [[], [1, 1], ["1"], [1.5], [2**63], [-1], [True], [None], "1", None, [[1]]])
 def test_bad_seeds_are_refused_by_key_and_value(place, seeds):
     assert "seeds" in refused(place, small.values(seeds=seeds))
+
+
+@pytest.mark.fault("C10")
+@pytest.mark.tier2
+def test_every_canary_stays_silent(tmp_path):
+    """Shell words, YAML tags, pickles, markup and archives, wherever the project reads them; `make soak` counts these."""
+    import canaries  # which uses helpers of this module
+
+    assert [what for what, silent in canaries.all_of(tmp_path) if not silent] == []
