@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import torch
 from scipy import optimize
-from softmax_bottleneck import artefacts, fit_tables, fitting, free_contexts, laws
-from softmax_bottleneck.config import Unit
+from softmax_bottleneck import artefacts, fit_tables, fitting, free_contexts, laws, records, steps, verify
+from softmax_bottleneck.config import Unit, load_study
 from softmax_bottleneck.config.fits import fit_labels, units_of
 from softmax_bottleneck.errors import BusyError, UserError
 from softmax_bottleneck.free_contexts import FreeContexts, Recipe
@@ -388,8 +388,6 @@ def test_intervals_are_students():
 
 
 def test_a_study_says_when_it_has_no_fits(tmp_path):
-    from softmax_bottleneck.config import load_study
-
     nano = Path(__file__).parent / "nano.yaml"
     text = nano.read_text(encoding="utf-8").replace("  known-truth: {models: all}", "  truth-kl:\n  ganea2019-figure2:")
     file = tmp_path / "study.yaml"
@@ -404,3 +402,45 @@ def test_units_are_frozen_values():
     unit = units(DIRICHLET)[0]
     with pytest.raises(dataclasses.FrozenInstanceError):
         unit.seed = 3  # type: ignore[misc]
+
+
+# --- the steps ------------------------------------------------------------------------------------------------------
+STUDY = """
+study: toy
+title: Fits alone
+datasets: [truth-nano]
+seeds: [1]
+device: cpu
+settings:
+  - body: {embedding_size: 6, hidden_size: 10, layers: 1, dropout_input: 0, dropout_hidden: 0, dropout_output: 0,
+           dropout_embedding: 0, dropout_weight: 0}
+    schedule: {optimizer: sgd, learning_rate: 5, batch_size: 8, bptt: 12, clip: 0.25, weight_decay: 0,
+               activation_penalty: 0, temporal_penalty: 0, epochs: 1}
+models: {softmax: {head: softmax}}
+fits:
+  dirichlet: {kind: dirichlet, alphas: [0.5], words: [8], contexts: 30, widths: [2], models: {softmax: {head: softmax}},
+              updates: 5, learning_rate: 0.1}
+experiments:
+  ganea2019-figure3:
+"""
+
+
+def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
+    study = load_study(tmp_path / "study.yaml")
+    (unit,) = study.units
+    assert [one.kind for one in verify.verify(study).findings] == ["missing"]
+    steps.fit(study, unit.path, silent)
+    steps.synthetic(study, silent)
+    shown = records.collect(study).synthetic
+    assert {"kl_nats", "mode_match", "kl_uniform_nats"} <= set(shown["metric"]) and set(shown["table"]) == {"dirichlet"}
+    assert not verify.verify(study).findings
+    (part,) = (tmp_path / "results" / "fits" / "laws").rglob("softmax-*.json")
+    artefacts.write_json(part, artefacts.read_json(part) | {"metrics": {}})
+    assert [(one.kind, part.name in one.file) for one in verify.verify(study).findings] == [("stale", True)]
+    done = artefacts.fits_folder(unit.path) / "done.json"
+    done.write_bytes(done.read_bytes() + b" ")
+    assert [one.kind for one in verify.verify(study).findings] == ["damaged"]
+    with pytest.raises(UserError, match="no fits"):
+        study.unit("dirichlet/none/1-000000000000")

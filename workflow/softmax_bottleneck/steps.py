@@ -449,7 +449,9 @@ def fit(study: Study, path: str, say: Say) -> None:
     unit, started = study.unit(path), time.monotonic()
     limit_s = _time_left(study, say).seconds
     rows = fitting.fit(unit, training.choose_device(unit.device), say, max_wall_s=limit_s)
-    block = artefacts.provenance(law_id=unit.law_id, unit_id=unit.unit_id)
+    folder = artefacts.fits_folder(f"laws/{unit.law_path}")
+    parents = {name: artefacts.sha256_file(folder / name) for name in dict.fromkeys(f.file_name for f in unit.fits)}
+    block = artefacts.provenance(parents, law_id=unit.law_id, unit_id=unit.unit_id)
     facts = {"status": "ok", "rows": rows, "provenance": block}
     artefacts.write_json(artefacts.fits_folder(path) / "done.json", facts)
     say(f"{path}: {len(unit.fits)} fits ({time.monotonic() - started:.0f} s)")

@@ -13,7 +13,7 @@ from typing import Any
 
 from softmax_bottleneck import artefacts, chain, plan, records
 from softmax_bottleneck.chain import Finding
-from softmax_bottleneck.config import Study
+from softmax_bottleneck.config import Study, Unit
 from softmax_bottleneck.errors import UserError
 
 FILE = "verify.json"
@@ -79,6 +79,10 @@ def verify(study: Study) -> Verification:
     for path in _shared_files(study):
         files += 1
         findings += _damage(path)
+    for unit in study.units:
+        hashed, wrong = _fits(unit)
+        files += hashed
+        findings += wrong
     findings += _duplicates(study)
     return Verification(study.name, collected.counts(), files, tuple(findings), tuple(_beside(study)))
 
@@ -114,6 +118,24 @@ def _damage(path: Path) -> list[Finding]:
         return []
     name = path.relative_to(artefacts.RESULTS).as_posix()
     return [Finding("damaged", name, f"{path.name} is damaged: delete it and run its step again")]
+
+
+def _fits(unit: Unit) -> tuple[int, list[Finding]]:
+    """Files hashed and findings of a unit of fits: its numbers, and the files of single fits they were taken from."""
+    done = artefacts.fits_folder(unit.path) / "done.json"
+    name = done.relative_to(artefacts.RESULTS).as_posix()
+    if not done.exists():
+        return 0, [Finding("missing", name, "not fitted yet")]
+    if not artefacts.is_sound(done):
+        return 1, _damage(done)
+    parents = artefacts.read_json(done)["provenance"]["parents"]
+    folder = artefacts.fits_folder(f"laws/{unit.law_path}")
+    findings = []
+    for part, digest in parents.items():
+        if not (folder / part).exists() or artefacts.sha256_file(folder / part) != digest:
+            where = (folder / part).relative_to(artefacts.RESULTS).as_posix()
+            findings.append(Finding("stale", where, f"not the fit that {name} was made from: delete both and fit again"))
+    return 1 + len(parents), findings
 
 
 def _duplicates(study: Study) -> Iterator[Finding]:
