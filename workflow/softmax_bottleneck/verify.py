@@ -134,7 +134,9 @@ def _fits(unit: Unit) -> tuple[int, list[Finding]]:
     for part, digest in parents.items():
         if not (folder / part).exists() or artefacts.sha256_file(folder / part) != digest:
             where = (folder / part).relative_to(artefacts.RESULTS).as_posix()
-            findings.append(Finding("stale", where, f"not the fit that {name} was made from: delete both and fit again"))
+            findings.append(
+                Finding("stale", where, f"not the fit that {name} was made from: delete both and fit again")
+            )
     return 1 + len(parents), findings
 
 
