@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,17 +66,32 @@ def test_shell_words_in_a_value_are_never_run(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smallest study, run once."""
-    folder = tmp_path_factory.mktemp("nano study")  # a space in the path is on purpose
+    folder = tmp_path_factory.mktemp("nano") / f'-a b\'ü$x "q" {"long" * 30}'  # all of it on purpose
+    folder.mkdir()
     done = run(snakemake(folder, NANO), folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
 @pytest.mark.pipeline
+@pytest.mark.fault("E5")
 def test_the_smallest_study_ends_in_a_report(nano: Path) -> None:
     page = (nano / "results" / "nano" / "report" / "index.html").read_text(encoding="utf-8")
     assert "Every rule once" in page
     assert str(nano) not in page
+
+
+@pytest.mark.pipeline
+@pytest.mark.fault("E6")
+def test_a_moved_study_has_nothing_to_do(nano: Path, tmp_path: Path) -> None:
+    """With its dates and Snakemake's notes nothing is done again; without either, nothing is trained again."""
+    moved = shutil.copytree(nano, tmp_path / "moved")
+    done = run(snakemake(moved, NANO), moved)
+    assert "Nothing to be done" in done.stdout + done.stderr
+    bare = shutil.copytree(nano, tmp_path / "bare", copy_function=shutil.copy, ignore=lambda *_: {".snakemake"})
+    done = run(snakemake(bare, NANO, "--dry-run", "--quiet", "host"), bare)
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"^train\s", done.stdout + done.stderr, re.MULTILINE)
 
 
 @pytest.mark.pipeline
