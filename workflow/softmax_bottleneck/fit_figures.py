@@ -354,7 +354,8 @@ def _data(frame: pd.DataFrame, keys: Sequence[str], metrics: Sequence[str]) -> p
 
 
 def _count(frame: pd.DataFrame) -> str:
-    return f"{len(frame)} fits of {frame['seed'].nunique()} seeds are in this figure."
+    seeds = frame["seed"].nunique()
+    return f"{len(frame)} fits of {seeds} seed{'s' if seeds > 1 else ''} are in this figure."
 
 
 def _nothing() -> Drawing:
