@@ -364,6 +364,36 @@ def test_the_repeats_are_limited_and_another_workflow_is_none() -> None:
     assert len(pauses) == 2
 
 
+@pytest.mark.fault("F7")
+def test_one_command_looks_first_then_starts_snakemake_with_the_profile(
+    begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+    codes = iter([0, 1, 0])
+
+    def repeat(call: list[str], tries: int, pause_s: float, say: object) -> int:
+        calls.append(call)
+        return next(codes)
+
+    monkeypatch.setattr(launcher, "repeat", repeat)
+    words = ["slurm", "--study", str(begun.file), "--set", "max_wall=4h"]
+    assert main([*words, "--", "--jobs", "20"]) == 0
+    assert "gpu and cpu are there" in capsys.readouterr().out
+    profile = calls[0].index("--workflow-profile")
+    assert Path(calls[0][profile + 1]) == PROFILE.parent and calls[0][-4:] == [
+        "--config",
+        "max_wall=4h",
+        "--jobs",
+        "20",
+    ]
+    assert main(words) == 3
+    assert "Snakemake ended with exit code 1" in capsys.readouterr().err
+    (cluster / "bin" / "squeue").unlink()
+    monkeypatch.setenv("PATH", str(cluster / "bin"))
+    assert main(words) == 2 and len(calls) == 2
+    assert main([*words, "--anyway"]) == 0 and len(calls) == 3
+
+
 # --- several kinds of GPU -------------------------------------------------------------------------------------------
 @pytest.mark.fault("F10")
 def test_runs_on_gpus_of_several_types_are_told_apart(study: Study) -> None:
@@ -373,6 +403,8 @@ def test_runs_on_gpus_of_several_types_are_told_apart(study: Study) -> None:
             done = artefacts.read_json(path)
             done["provenance"]["sessions"] = [{"from_update": 0, "device": gpu, "threads": 1}]
             artefacts.write_json(path, done)
+        for step in small.STEPS[1:]:
+            step(study, planned.path, small.quiet)
     found = records.collect(study)
     assert found.counts()["ok"] == 4 and found.counts()["mixed hardware"] == 0
     (warning,) = found.mixtures()

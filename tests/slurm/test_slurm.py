@@ -141,6 +141,7 @@ def begun(alone: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.fault("F2", "F5")
 def test_jobs_that_are_cancelled_or_queued_again_end_with_the_same_bits(alone: Path, tmp_path: Path) -> None:
     """The whole study from nothing to its report, each GPU job with `gpu=1`.
 
@@ -166,6 +167,7 @@ def test_jobs_that_are_cancelled_or_queued_again_end_with_the_same_bits(alone: P
     assert hashes(tmp_path) == hashes(alone)
 
 
+@pytest.mark.fault("F1")
 def test_a_run_stops_itself_before_its_time_limit_and_goes_on_in_the_next_job(alone: Path, begun: Path) -> None:
     """One minute, of which 59 seconds are margin: saved and stopped at once, and submitted again with more."""
     words = ["--until", "spectrum", "--set-resources", "train:runtime=attempt", "--config", "time_margin=59s"]
@@ -178,6 +180,7 @@ def test_a_run_stops_itself_before_its_time_limit_and_goes_on_in_the_next_job(al
     assert hashes(begun) == hashes(alone)
 
 
+@pytest.mark.fault("F8")
 def test_jobs_left_behind_by_a_killed_snakemake_are_waited_for(alone: Path, begun: Path) -> None:
     """SIGKILL of Snakemake; its job goes on; the next call's job of the same run waits for it and trains nothing."""
     with started(snakemake(begun, "--until", "spectrum", "--jobs", "1"), begun) as process:
