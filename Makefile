@@ -10,7 +10,7 @@ export PYTHONPATH := workflow
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report report-zip crate check-crate readme plan verify doctor slurm test test-all slurm-test soak lint format clean
+.PHONY: help env reproduce report report-zip crate check-crate readme plan verify doctor slurm test test-all slurm-test soak bench lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -73,6 +73,9 @@ slurm-test: env  ## studies through a real SLURM of one node, started for it and
 
 test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults.md)
 	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
+
+bench: env  ## speed and memory beside plain implementations: benchmarks/results/cpu.json (BENCH=--quick: in small)
+	python benchmarks/cpu.py $(BENCH)
 
 soak: env  ## kills, corruptions, double starts and bad input by the hundred; benchmarks/results/soak.json
 	PYTHONPATH=workflow:tests:tests/faults OPENBLAS_NUM_THREADS=1 python -P benchmarks/soak.py $(SOAK)

@@ -1,0 +1,184 @@
+"""What is measured: the six heads of the main paper at its sizes on both corpora (SPEC of the published runs), and how
+each is built in our form and in the plain one of `plain.py`, with the same weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from plain import HEADS, Dropouts, PlainHead, PlainModel, PlainStep
+from softmax_bottleneck import heads
+from softmax_bottleneck.config import Body, Head, Run, Schedule
+from softmax_bottleneck.corpus import Corpus
+from softmax_bottleneck.heads.base import Head as OurHead
+from softmax_bottleneck.trainer import Trainer
+from torch import Tensor
+
+UPDATES = 40  # chunks of text that a case's corpus holds
+WT2_GSS = {"c": -1.5, "k": 3.0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One head on one corpus: sizes in units, rates and dropouts as published (dropouts: see `plain.Dropouts`)."""
+
+    corpus: str
+    head: str
+    words: int
+    batch: int
+    bptt: int
+    embedding: int
+    hidden: int
+    context: int
+    layers: int
+    learning_rate: float
+    dropouts: Dropouts
+    options: tuple[tuple[str, Any], ...] = ()
+    components: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.corpus}/{self.head}"
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.bptt
+
+    @property
+    def widths(self) -> list[int]:
+        """Of the word vectors and of each layer's output."""
+        return [self.embedding, *[self.hidden] * (self.layers - 1), self.context]
+
+    def products(self) -> list[tuple[int, int, int]]:
+        """The head's matrix products forward, as rows x width x columns; each comes back twice in the gradients."""
+        rows = self.tokens * (self.components if self.head == "mos" else 1)
+        found = [(rows, self.embedding, self.words)]
+        if self.components > 1:
+            found.append((self.tokens, self.context, self.components * self.embedding))
+        return found
+
+    def head_flops(self) -> float:
+        return 3.0 * sum(2.0 * rows * width * columns for rows, width, columns in self.products())
+
+    def step_flops(self) -> float:
+        """Of the head and the LSTMs, forward and backward; element-wise work is not counted."""
+        pairs = pairwise(self.widths)
+        return self.head_flops() + 3.0 * sum(8.0 * self.tokens * above * (below + above) for below, above in pairs)
+
+
+def cases() -> dict[str, Case]:
+    """All of them by name, `ptb/softmax` to `wikitext-2/mos`."""
+    ptb, wt2 = Dropouts(0.1, 0.4, 0.3, 0.4, 0.5), Dropouts(0.1, 0.65, 0.2, 0.4, 0.5)
+    ptb_mixture, wt2_mixture = Dropouts(0.1, 0.4, 0.225, 0.4, 0.5), Dropouts(0.1, 0.55, 0.2, 0.4, 0.5)
+    found = []
+    for head in HEADS:
+        if head in ("moc", "mos"):
+            found.append(Case("ptb", head, 10_000, 12, 70, 280, 960, 620, 3, 20.0, ptb_mixture, components=15))
+            found.append(Case("wikitext-2", head, 33_278, 15, 70, 300, 1150, 650, 3, 15.0, wt2_mixture, components=15))
+        else:
+            gss = tuple(WT2_GSS.items()) if head == "gss" else ()
+            found.append(Case("ptb", head, 10_000, 20, 70, 400, 1150, 400, 3, 20.0, ptb))
+            found.append(Case("wikitext-2", head, 33_278, 80, 70, 400, 1150, 400, 3, 30.0, wt2, options=gss))
+    return {case.name: case for case in sorted(found, key=lambda one: one.corpus)}
+
+
+def shrunk(case: Case) -> Case:
+    """The same in small, for `--quick` and for tests: shows that it runs, says nothing about speed."""
+    smaller = {"words": case.words // 20, "batch": 4, "bptt": 10, "hidden": 48}
+    widths = {"embedding": 24, "context": 40 if case.components > 1 else 24, "components": min(case.components, 3)}
+    return dataclasses.replace(case, **smaller, **widths)
+
+
+# --- heads ----------------------------------------------------------------------------------------------------------
+def our_head(case: Case, weights_of: PlainHead | None = None) -> OurHead:
+    """Ours; without dropout in the latents, so that it can be compared."""
+    options = dict(case.options)
+    if case.components > 1:
+        options |= {"components": case.components, "dropout_latent": 0.0}
+    sizes = {"vocabulary_size": case.words, "context_size": case.context, "embedding_size": case.embedding}
+    head = heads.build(case.head, **sizes, **options)
+    if weights_of is not None:
+        copied = {name.replace("raw_slope", "pointwise.raw_slope"): w for name, w in weights_of.state_dict().items()}
+        head.load_state_dict(copied)
+    return head
+
+
+def plain_head(case: Case) -> PlainHead:
+    options = dict(case.options) | ({"components": case.components} if case.components > 1 else {})
+    return HEADS[case.head](case.words, case.context, case.embedding, **options)
+
+
+def head_contenders(case: Case, device: str = "cpu") -> dict[str, Callable[[], object]]:
+    """A, B and ours: loss and gradients of one batch of contexts, by the contexts and all parameters."""
+    plain = plain_head(case).to(device)
+    ours = our_head(case, plain).to(device)
+    ours.choose_libraries(case.tokens)
+    h_TBD = (torch.randn(case.bptt, case.batch, case.context) * 0.3).to(device).requires_grad_()
+    target_N = torch.randint(case.words, (case.tokens,), device=device)
+
+    def run(module: torch.nn.Module, loss: Callable[[], Tensor], habits: bool) -> Tensor:
+        for tensor in (h_TBD, *module.parameters()):
+            tensor.grad = None
+        value = loss()
+        value.backward()
+        if habits:
+            gc.collect()
+        return value.detach()
+
+    return {
+        "A": lambda: run(plain, lambda: plain.loss(h_TBD, target_N, statistics=True), True),
+        "B": lambda: run(plain, lambda: plain.loss(h_TBD, target_N, statistics=False), False),
+        "ours": lambda: run(ours, lambda: ours.mean_nll(h_TBD, target_N), False),
+    }
+
+
+# --- whole steps ----------------------------------------------------------------------------------------------------
+def plain_step(case: Case, habits: bool) -> Callable[[], object]:
+    """Training steps of A or B on random text."""
+    step = PlainStep(PlainModel(plain_head(case), case.widths, case.dropouts), case.learning_rate, habits)
+    tokens_LB = torch.randint(case.words, (case.bptt + 1, case.batch))
+    held = {"state": step.model.state(case.batch)}
+
+    def once() -> None:
+        held["state"] = step(tokens_LB, held["state"])
+
+    return once
+
+
+def trainer(case: Case, device: str = "cpu") -> Trainer:
+    """Our trainer on random text, with chunks of equal length, so that every update is the same work."""
+    rng = np.random.default_rng(1)
+    text = rng.integers(case.words, size=(UPDATES * case.bptt + 2) * case.batch).astype(np.int32)
+    corpus = Corpus("bench", tuple(map(str, range(case.words))), text, text[: 20 * case.batch], text[:100])
+    return Trainer(our_run(case), corpus, torch.device(device))
+
+
+def our_run(case: Case) -> Run:
+    drops = case.dropouts
+    body = Body("awd-lstm", case.embedding, case.hidden, case.context, case.layers, drops.inputs, drops.hidden,
+                drops.output, drops.words, drops.weights, 0.0)  # fmt: skip
+    schedule = Schedule(
+        "sgd", case.learning_rate, case.batch, case.bptt, False, 0, 0.25, 1.2e-6, 2.0, 1.0, 1000, 200, 5, 10
+    )
+    declared = dict(case.options)
+    if case.components > 1:
+        declared |= {"components": case.components, "dropout_latent": 0.0}  # the plain one has none
+    return Run("bench", case.head, Head(case.head, heads.options(case.head, declared)), body, schedule, 1, "none")
+
+
+def our_step(case: Case) -> Callable[[], object]:
+    """Updates of the trainer, over its text again and again."""
+    ours = trainer(case)
+
+    def once() -> None:
+        if ours.place.chunk >= len(ours.chunks) - 1:  # the last chunk is shorter
+            ours.place = dataclasses.replace(ours.place, chunk=0)
+        ours.update()
+
+    return once

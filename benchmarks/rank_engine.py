@@ -1,0 +1,118 @@
+"""The rank engine beside the SVDs of numpy and torch, on the same matrices of log-probabilities.
+
+The matrices are those of an untrained GSS head (and of a softmax head, for the factored way) over random contexts.
+Called as a script it measures the peak memory of one method.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from softmax_bottleneck import heads
+from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.spectrum import (
+    Spectrum,
+    factored_singular_values,
+    gram_singular_values,
+    log_normalisers,
+    press_rank,
+)
+from timing import elsewhere, peak_mib, race
+
+SIZES = ((4_000, 1_000), (8_000, 2_000), (16_000, 3_000))  # contexts x words
+SMALL = ((600, 200),)
+WIDTH = 64
+ROWS = 256  # in a chunk
+FULL = (82_429, 10_000)  # the test set of Penn Treebank
+FULL_WIDTH = 400
+
+
+def measure(quick: bool) -> list[dict[str, Any]]:
+    """Seconds, peak memory and counts of every method on every size."""
+    rows: list[dict[str, Any]] = []
+    for m, n in SMALL if quick else SIZES:
+        for kind, methods in (("general", ("numpy", "torch", "ours")), ("softmax", ("numpy", "factors"))):
+            model = problem(kind, m, n)
+            counts: dict[str, int] = {}
+            timings = race({name: counted(name, *model, counts) for name in methods}, 2 if quick else 3)
+            for name, timing in timings.items():
+                row = {"head": kind, "m": m, "n": n, "method": name, **timing.row(), "rank": counts[name]}
+                rows.append(row | {"peak_mib": elsewhere("rank_engine.py", kind, str(m), str(n), name)})
+                print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    return rows
+
+
+def full() -> list[dict[str, Any]]:
+    """Ours alone at the paper's size: the SVD there takes minutes and 16 GiB (PERFORMANCE of the published way)."""
+    rows: list[dict[str, Any]] = []
+    for kind, method in (("general", "ours"), ("softmax", "factors")):
+        head, h_ND = problem(kind, *FULL, FULL_WIDTH)
+        counts: dict[str, int] = {}
+        began = time.perf_counter()
+        counted(method, head, h_ND, counts)()
+        seconds = time.perf_counter() - began
+        rows.append({"head": kind, "m": FULL[0], "n": FULL[1], "method": method, "ms": round(1e3 * seconds)} | counts)
+        print(rows[-1], flush=True)
+    return rows
+
+
+def problem(kind: str, m: int, n: int, width: int = WIDTH) -> tuple[Head, torch.Tensor]:
+    """A head and contexts [m, width]."""
+    torch.manual_seed(1)
+    name = "gss" if kind == "general" else "softmax"
+    head = heads.build(name, vocabulary_size=n, context_size=width, embedding_size=width).eval()
+    return head, torch.randn(m, width) * 4.0
+
+
+def counted(method: str, head: Head, h_ND: torch.Tensor, counts: dict[str, int]) -> Callable[[], None]:
+    """The method from the contexts to the Press rank, which it leaves in `counts`."""
+
+    def run() -> None:
+        with torch.no_grad():
+            counts[method] = METHODS[method](head, h_ND)
+
+    return run
+
+
+def by_numpy(head: Head, h_ND: torch.Tensor) -> int:
+    """As published: the whole matrix, float32, numpy's SVD."""
+    matrix = head.log_probs(h_ND).numpy()
+    return press_rank(np.linalg.svd(matrix, compute_uv=False), *matrix.shape).rank
+
+
+def by_torch(head: Head, h_ND: torch.Tensor) -> int:
+    matrix = head.log_probs(h_ND)
+    return press_rank(torch.linalg.svdvals(matrix).numpy(), *matrix.shape).rank
+
+
+def by_gram(head: Head, h_ND: torch.Tensor) -> int:
+    return _rank(gram_singular_values(_chunks(head, h_ND), head.vocabulary_size))
+
+
+def by_factors(head: Head, h_ND: torch.Tensor) -> int:
+    weight, bias, contexts = head.decoder.weight.numpy(), head.decoder.bias.numpy(), h_ND.numpy()
+    return _rank(factored_singular_values(contexts, weight, bias, log_normalisers(contexts, weight, bias)))
+
+
+def _chunks(head: Head, h_ND: torch.Tensor) -> Iterator[NDArray[np.float32]]:
+    for part in h_ND.split(ROWS):
+        yield head.log_probs(part).numpy()
+
+
+def _rank(spectrum: Spectrum) -> int:
+    return press_rank(spectrum.sigma, spectrum.m, spectrum.n).rank
+
+
+METHODS = {"numpy": by_numpy, "torch": by_torch, "ours": by_gram, "factors": by_factors}
+
+
+if __name__ == "__main__":
+    kind, m, n, method = sys.argv[1:]
+    print(json.dumps(round(peak_mib(counted(method, *problem(kind, int(m), int(n)), {})), 1)))

@@ -1,0 +1,78 @@
+"""Small sizes: tokens per second of demonstration runs, all cores together, beside a plain loop run seed by seed.
+
+Ours trains one run per core, each with one thread, as Snakemake does; the plain loop (nn.LSTM, materialised head,
+torch's clip and SGD) has the machine for itself, first with all its threads, as a script has by default, then, for
+comparison, as one process per core like ours. Called as a script this is one such process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from cases import Case, our_step, plain_step
+from plain import Dropouts
+from timing import finish, start
+
+SECONDS, QUICK_SECONDS = 6.0, 0.5
+ROUNDS = 5
+HEADS = ("softmax", "sigsoftmax", "gss", "lms-plif", "moc", "mos")
+
+
+def case_of(head: str) -> Case:
+    """The demonstration's sizes (config/demo.yaml)."""
+    mixture = head in ("moc", "mos")
+    knots = (("knots", 2000),) if head == "lms-plif" else ()
+    return Case("demo", head, 400, 20, 35, 16, 96, 64 if mixture else 16, 2, 20.0, Dropouts(), options=knots,
+                components=4 if mixture else 1)  # fmt: skip
+
+
+def measure(quick: bool) -> list[dict[str, Any]]:
+    """Tokens per second by head and arrangement, medians of rounds in which the arrangements take turns."""
+    cores, rows = os.cpu_count() or 1, []
+    arrangements = {
+        "ours": ("ours", cores, 1),
+        "plain": ("plain", 1, cores),
+        "plain, a process per core": ("plain", cores, 1),
+    }
+    for head in HEADS[:1] if quick else HEADS:
+        rates: dict[str, list[float]] = {name: [] for name in arrangements}
+        for _ in range(1 if quick else ROUNDS):
+            for name, (variant, processes, threads) in arrangements.items():
+                rates[name].append(together(head, variant, processes, threads, quick))
+        for name, found in rates.items():
+            found.sort()
+            row = {"head": head, "variant": name, "tokens_per_s": round(found[len(found) // 2])}
+            rows.append(row | {"low": round(found[0]), "high": round(found[-1])})
+            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    return rows
+
+
+def together(head: str, variant: str, processes: int, threads: int, quick: bool) -> float:
+    """Tokens per second of so many processes at once."""
+    seconds = QUICK_SECONDS if quick else SECONDS
+    at_work = [start("small_sizes.py", head, variant, str(seconds), threads=threads) for _ in range(processes)]
+    return sum(finish(process) for process in at_work)
+
+
+def rate(step: Callable[[], object], tokens: int, seconds: float) -> float:
+    """Tokens per second after a warm-up of a quarter of the time."""
+    for share in (0.25, 1.0):
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < share * seconds:
+            step()
+            count += 1
+    return tokens * count / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    head, variant, seconds = sys.argv[1:]
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    case = case_of(head)
+    step = our_step(case) if variant == "ours" else plain_step(case, habits=False)
+    print(json.dumps(rate(step, case.tokens, float(seconds))))
