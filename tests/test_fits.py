@@ -329,7 +329,7 @@ def test_two_writers_are_refused(tmp_path, monkeypatch):
 def frames(kl, ranks, seeds=(1, 2, 3)) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Made-up fits: `kl(model, r, d, seed)` and `ranks(model, r, d)`, of a softmax and two other heads."""
     rows = [
-        {"model": model, "seed": seed, "r": float(r), "d": float(d), "head": model, "equal": "",
+        {"model": model, "name": model, "seed": seed, "r": float(r), "d": float(d), "head": model, "equal": "",
          "kl_nats": kl(model, r, d, seed), "rank_press": float(ranks(model, r, d)), "parameters": 100.0 * d,
          "squared_error": 1.0 + 1 / d}
         for model in ("softmax", "gss", "mos") for r in (8, 32, 128) for d in (8, 16, 32) for seed in seeds

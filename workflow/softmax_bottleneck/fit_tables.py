@@ -32,6 +32,7 @@ TINY = 1e-6  # below it a squared error is rounding
 WORDS = ("head", "equal")
 STRONG = 0.7  # a correlation from here on is called strong, as in the ledger of claims
 MATTERS = 0.05  # of the softmax's distance: what a head must win back to count
+HARDLY = 0.05  # more parameters than the softmax, such as those of a learned function, count as none
 RANKS = {"rank_press": "Press rank", "rank_eff_1e-3": "Effective rank, ε = 10⁻³", "rank_eff_1e-4": "ε = 10⁻⁴"}
 
 
@@ -182,6 +183,7 @@ class Conclusion:
 def conclusions(source: Source) -> list[Part]:
     """Every conclusion with its verdict, computed from the fits of the plan."""
     frame, laws = frame_of(source), laws_of(source)
+    frame = frame.assign(name=frame["model"].map(models_of(source)))
     rows = []
     for one in CONCLUSIONS:
         found = one.judge(frame, laws) if len(frame) else Finding(NOT_ENOUGH, "nothing is fitted yet")
@@ -244,12 +246,12 @@ def rank_is_not_enough(frame: pd.DataFrame, laws: pd.DataFrame) -> Finding:
     others = recovery(frame)
     others = others[is_open(others) & (others["equal"] == "")]
     reached, shown = [], []
-    for (model,), own in groups(others, "model"):
+    for (name,), own in groups(others, "name"):
         share = over_seeds(own, "won_back")
         if share is None or not (own["rank_press"] >= own["r"] + 2).all():
             continue
         reached.append(share[2] < MATTERS)
-        shown.append(f"{model} {share[0]:+.1%} ({share[1]:+.1%} to {share[2]:+.1%})".replace("-", "−"))
+        shown.append(_share_text(name, share))
     if not reached:
         return Finding(NOT_ENOUGH, "no head reaches the law’s rank in every run, with two seeds or more")
     return Finding(FOLLOWS if any(reached) else FAILS, f"won back: {'; '.join(shown)}")
@@ -261,21 +263,25 @@ def wins_back(frame: pd.DataFrame, laws: pd.DataFrame) -> Finding:
     others = others[is_open(others)]
     richer = set(others.loc[others["equal"] != "", "model"])
     equal = others[others["model"].isin(richer) | (_same_parameters(frame, others))]
-    shares = {model: over_seeds(own, "won_back") for (model,), own in groups(equal, "model")}
-    known = {model: share for model, share in shares.items() if share is not None}
+    shares = {name: over_seeds(own, "won_back") for (name,), own in groups(equal, "name")}
+    known = {name: share for name, share in shares.items() if share is not None}
     if not known:
         return Finding(NOT_ENOUGH, "fewer than two seeds, or no model with equal parameters")
-    shown = [
-        f"{model} {s[0]:+.1%} ({s[1]:+.1%} to {s[2]:+.1%})".replace("-", "−")
-        for model, s in sorted(known.items(), key=lambda item: -item[1][0])
-    ]
+    shown = [_share_text(name, share) for name, share in sorted(known.items(), key=lambda item: -item[1][0])]
     return Finding(FOLLOWS if any(s[1] > MATTERS for s in known.values()) else FAILS, "; ".join(shown))
 
 
+def _share_text(name: str, share: tuple[float, float, float, int]) -> str:
+    mean, low, high, _ = share
+    return f"{name} {signed(100 * mean, 1)} % ({signed(100 * low, 1)} to {signed(100 * high, 1)})"
+
+
 def _same_parameters(frame: pd.DataFrame, others: pd.DataFrame) -> pd.Series[bool]:
-    """Fits with at most 1 % more parameters than the softmax of the same law and width."""
+    """Fits with hardly more parameters than the softmax of the same law and width."""
     softmax = frame[frame["model"] == BASELINE]
-    found: pd.Series[bool] = others["parameters"] <= 1.01 * _beside(others, softmax, ["r", "d", "seed"], "parameters")
+    found: pd.Series[bool] = others["parameters"] <= (1 + HARDLY) * _beside(
+        others, softmax, ["r", "d", "seed"], "parameters"
+    )
     return found
 
 
@@ -360,7 +366,7 @@ CONCLUSIONS: tuple[Conclusion, ...] = (
     Conclusion(
         "wins-back",
         "With no more parameters than a softmax some head wins back a part of the loss.",
-        f"such a head exists: {_WON}; parameters include the context vectors",
+        f"such a head exists: {_WON}; at most {HARDLY:.0%} more parameters, context vectors included",
         "That it pays in a language model, where contexts are computed and parameters are spent otherwise.",
         wins_back,
     ),
