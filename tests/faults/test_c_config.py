@@ -354,7 +354,7 @@ def test_bad_seeds_are_refused_by_key_and_value(place, seeds):
 @pytest.mark.fault("C10")
 @pytest.mark.tier2
 def test_every_canary_stays_silent(tmp_path):
-    """Shell words, YAML tags, pickles, markup and archives, wherever the project reads them; `make soak` counts these."""
+    """Shell words, YAML tags, pickles, markup and archives, wherever the project reads; `make soak` counts them."""
     import canaries  # which uses helpers of this module
 
     assert [what for what, silent in canaries.all_of(tmp_path) if not silent] == []
