@@ -139,10 +139,11 @@ def head_contenders(case: Case, device: str = "cpu") -> dict[str, Callable[[], o
 
 
 # --- whole steps ----------------------------------------------------------------------------------------------------
-def plain_step(case: Case, habits: bool) -> Callable[[], object]:
+def plain_step(case: Case, habits: bool, device: str = "cpu") -> Callable[[], object]:
     """Training steps of A or B on random text."""
-    step = PlainStep(PlainModel(plain_head(case), case.widths, case.dropouts), case.learning_rate, habits)
-    tokens_LB = torch.randint(case.words, (case.bptt + 1, case.batch))
+    model = PlainModel(plain_head(case), case.widths, case.dropouts).to(device)
+    step = PlainStep(model, case.learning_rate, habits)
+    tokens_LB = torch.randint(case.words, (case.bptt + 1, case.batch), device=device)
     held = {"state": step.model.state(case.batch)}
 
     def once() -> None:
@@ -172,9 +173,13 @@ def our_run(case: Case) -> Run:
     return Run("bench", case.head, Head(case.head, heads.options(case.head, declared)), body, schedule, 1, "none")
 
 
-def our_step(case: Case) -> Callable[[], object]:
+def our_step(case: Case, device: str = "cpu") -> Callable[[], object]:
     """Updates of the trainer, over its text again and again."""
-    ours = trainer(case)
+    return endless(trainer(case, device))
+
+
+def endless(ours: Trainer) -> Callable[[], object]:
+    """An update of the trainer, from the beginning of the text when it ends."""
 
     def once() -> None:
         if ours.place.chunk >= len(ours.chunks) - 1:  # the last chunk is shorter

@@ -142,7 +142,8 @@ class PlainModel(nn.Module):
 
     def state(self, batch_size: int) -> State:
         shapes = [(1, batch_size, lstm.hidden_size) for lstm in self.lstms]
-        return [(torch.zeros(shape), torch.zeros(shape)) for shape in shapes]
+        like = self.head.decoder.weight
+        return [(like.new_zeros(shape), like.new_zeros(shape)) for shape in shapes]
 
     def forward(self, tokens_TB: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
         """Output of the last layer before and after its dropout, and the state."""

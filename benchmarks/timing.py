@@ -121,6 +121,7 @@ def provenance(**more: Any) -> dict[str, Any]:
         "clock": CLOCK["now"].__name__,
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "gc_collect_ms": round(1e3 * race({"gc": gc.collect}, 3)["gc"].median, 1),  # within A's times
         "load_average": [round(load, 2) for load in os.getloadavg()],
         **more,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import cases  # noqa: E402
 import cpu  # noqa: E402
 import dag  # noqa: E402
+import gpu  # noqa: E402
 import plain  # noqa: E402
 import rank_engine  # noqa: E402
 import timing  # noqa: E402
@@ -155,3 +157,55 @@ def test_memory_is_measured_in_a_process_of_its_own() -> None:
     peaks = [script("cpu.py", "--peak", "ptb/softmax", v, "--sizes", "700", "20000", "1") for v in ("B", "ours")]
     plain_mib, ours_mib = (json.loads(one.stdout) for one in peaks)
     assert plain_mib > 100 > 70 > ours_mib
+
+
+def test_the_gpu_pieces_run_in_small_on_a_cpu() -> None:
+    """One of each kind; a failure would be in the piece's own words, so that the next one begins."""
+    place = gpu.Place(dry=True)
+    kinds = {name.split()[0]: name for name in gpu.pieces()}
+    for name in kinds.values():
+        if not name.startswith("streams"):
+            result = gpu.measured(gpu.pieces()[name], place)
+            assert result["problem"] is None and result["rows"], (name, result)
+
+
+def test_gpu_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "start", lambda *_, **__: None)
+    monkeypatch.setattr(gpu, "finish", lambda _: 10.0)
+    rows = gpu.streams(gpu.Place(dry=True), "ptb/softmax")
+    assert [(row["processes"], row["tokens_per_s"]) for row in rows] == [(1, 10), (2, 20)]
+
+
+def test_gpu_pieces_are_taken_up_where_they_were_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file after every piece, a failed piece with its message, and nothing measured twice."""
+    begun: list[str] = []
+
+    def piece(name: str) -> Any:
+        def run(place: gpu.Place) -> list[dict[str, Any]]:
+            begun.append(name)
+            if name == "b":
+                raise RuntimeError("CUDA out of memory\nlong story")
+            return [{"ms": 1.0}]
+
+        return run
+
+    monkeypatch.setattr(gpu, "pieces", lambda: {name: piece(name) for name in "abc"})
+    monkeypatch.setattr(gpu, "results_file", lambda: tmp_path / "some-gpu.json")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    place = gpu.Place(dry=True)
+    place.dry = False
+    options = argparse.Namespace(only="", list=False, minutes=0.0)
+    assert gpu.work(options, place) == 3 and not begun
+    options.minutes = 1.0
+    assert gpu.work(options, place) == 0 and gpu.work(options, place) == 0
+    assert begun == ["a", "b", "c"]
+    found = json.loads((tmp_path / "some-gpu.json").read_text(encoding="utf-8"))
+    assert found["pieces"]["b"] == {"rows": [], "problem": "RuntimeError: CUDA out of memory",
+                                    "s": found["pieces"]["b"]["s"]}  # fmt: skip
+    assert found["provenance"]["gpu"] == "Some GPU"
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    if not torch.cuda.is_available():
+        done = script("gpu.py")
+        assert done.returncode == 1 and "sees no GPU" in done.stderr

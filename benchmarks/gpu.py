@@ -1,0 +1,316 @@
+"""A, B and ours on an NVIDIA GPU, in pieces of minutes: benchmarks/results/<gpu>.json.
+
+python benchmarks/gpu.py                     # pieces that are not in the file yet, for nine minutes; call it again
+python benchmarks/gpu.py --list              # the pieces, in order of worth, and which are done
+python benchmarks/gpu.py --only eigenvalues  # pieces whose name begins so, done or not
+python benchmarks/gpu.py --dry               # every piece in small on the CPU, to see that it runs (nothing is written)
+
+Every piece is written as soon as it is measured; a piece that fails leaves its message and the next one begins. What
+each number means is in benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
+from softmax_bottleneck.corpus import Corpus
+from softmax_bottleneck.trainer import Trainer
+from timing import MIB, finish, provenance, race, start
+
+RESULTS = Path(__file__).parent / "results"
+REPETITIONS = 7
+UPDATES_PER_EPOCH = {"ptb/softmax": 680, "ptb/mos": 1135, "wikitext-2/softmax": 383, "wikitext-2/lms-plif": 383,
+                     "wikitext-2/mos": 2040}  # expected, at the published chunk lengths  # fmt: skip
+PROCESSES = (1, 2, 4, 8)
+STREAM_SECONDS = 20.0
+WIDTHS = (8_192, 16_384, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
+SEEDS = (1, 2, 3)
+PRECISIONS = (("float32", False, "float32"), ("tf32", True, "float32"), ("bf16", True, "bf16"))
+LOSS_UPDATES = 400  # of the comparison of precisions
+LOSS_TAIL = 100  # updates at its end whose loss is averaged
+
+
+# --- where it runs --------------------------------------------------------------------------------------------------
+class Place:
+    """The device, what waits for it, and whether everything is in small."""
+
+    def __init__(self, dry: bool) -> None:
+        self.dry, self.device = dry, "cpu" if dry else "cuda"
+        self.repetitions = 2 if dry else REPETITIONS
+
+    def wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def case(self, name: str) -> Case:
+        return shrunk(cases()[name]) if self.dry else cases()[name]
+
+    def peak_mib(self, run: Callable[[], object]) -> float | None:
+        """Largest memory that tensors hold during a call, above what they held before."""
+        if self.device != "cuda":
+            return None
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        self.wait()
+        return round((torch.cuda.max_memory_allocated() - before) / MIB, 1)
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """TensorFloat-32 in matrix products and LSTMs, or not, while inside."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32, cudnn.allow_tf32 = allowed, allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+# --- pieces ---------------------------------------------------------------------------------------------------------
+def head(place: Place, name: str) -> list[dict[str, Any]]:
+    """Loss and gradients of one head: A, B, ours, in float32 and with TF32."""
+    rows = []
+    for fast in (False, True):
+        with tf32(fast):
+            contenders = head_contenders(place.case(name), place.device)
+            for variant, timing in race(contenders, place.repetitions, place.wait).items():
+                peak = place.peak_mib(contenders[variant])
+                rows.append({"case": name, "variant": variant, "tf32": fast, **timing.row(), "peak_mib": peak})
+        del contenders
+    return rows
+
+
+def step(place: Place, name: str) -> list[dict[str, Any]]:
+    """Whole training steps and, from them, seconds per epoch at the expected number of updates."""
+    case, rows = place.case(name), []
+    for fast in (False, True):
+        with tf32(fast):
+            contenders = {
+                "A": plain_step(case, True, place.device),
+                "B": plain_step(case, False, place.device),
+                "ours": our_step(case, place.device),
+            }
+            for variant, timing in race(contenders, 2 * place.repetitions, place.wait).items():
+                row = {"case": name, "variant": variant, "tf32": fast, **timing.row()}
+                rows.append(row | {"s_per_epoch": round(timing.median * UPDATES_PER_EPOCH[name], 2)})
+    return rows
+
+
+def graph(place: Place, name: str) -> list[dict[str, Any]]:
+    """Forward and backward of our step at one chunk length, called, and replayed as a CUDA graph."""
+    ours = trainer(place.case(name), place.device)
+    chunk = ours.chunks[0]
+    rows_LB = ours.train_LB[: chunk.length + 1].clone()
+
+    def once() -> None:
+        output = ours.model(rows_LB[:-1], ours.hidden, generator=ours.dropout)
+        ours.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=ours.dropout).backward()
+
+    ours.model.train()
+    contenders: dict[str, Callable[[], object]] = {"called": once}
+    if place.device == "cuda":
+        contenders["replayed"] = _captured(once, ours)
+    timings = race(contenders, 2 * place.repetitions, place.wait)
+    return [{"case": name, "variant": variant, **timing.row()} for variant, timing in timings.items()]
+
+
+def _captured(once: Callable[[], None], ours: Trainer) -> Callable[[], object]:
+    """The same work as one CUDA graph, after the warm-up on a side stream that capture asks for."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            once()
+    torch.cuda.current_stream().wait_stream(side)
+    captured = torch.cuda.CUDAGraph()
+    captured.register_generator_state(ours.dropout)
+    with torch.cuda.graph(captured):
+        once()
+    return captured.replay
+
+
+def streams(place: Place, name: str) -> list[dict[str, Any]]:
+    """Tokens per second of several runs at once on one GPU, a process each."""
+    rows = []
+    for count in PROCESSES[:2] if place.dry else PROCESSES:
+        flags = ["--stream", name, *(["--dry"] if place.dry else [])]
+        at_work = [start("gpu.py", *flags, threads=1) for _ in range(count)]
+        rates = [finish(process) for process in at_work]
+        rows.append({"case": name, "processes": count, "tokens_per_s": round(sum(rates))})
+    return rows
+
+
+def stream(place: Place, name: str) -> float:
+    """One such process: tokens per second after a warm-up."""
+    case = place.case(name)
+    once, seconds = our_step(case, place.device), 0.2 if place.dry else STREAM_SECONDS
+    for share in (0.25, 1.0):
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < share * seconds:
+            once()
+            place.wait()
+            count += 1
+    return case.tokens * count / (time.perf_counter() - began)
+
+
+def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
+    """Seconds of the float64 Gram product (per 1,000 rows) and of all its eigenvalues; they must add up to the trace."""
+    n = 200 if place.dry else int(size)
+    rows_RN = torch.randn(1000, n, dtype=torch.float64, device=place.device)
+    gram_NN = torch.zeros(n, n, dtype=torch.float64, device=place.device)
+    found: dict[str, Any] = {"n": n}
+    for key, work in {
+        "gram_s_per_1000_rows": lambda: gram_NN.addmm_(rows_RN.T, rows_RN),
+        "eigenvalues_s": lambda: found.update(sum=float(torch.linalg.eigvalsh(gram_NN).sum())),
+    }.items():
+        place.wait()
+        began = time.perf_counter()
+        work()
+        place.wait()
+        found[key] = round(time.perf_counter() - began, 3)
+    trace = float(gram_NN.diagonal().sum())
+    found["sums_agree"] = abs(found.pop("sum") / trace - 1) < 1e-9
+    return [found]
+
+
+def precisions(place: Place, name: str) -> list[dict[str, Any]]:
+    """Training loss after some hundred updates of the same runs in float32, TF32 and bf16, on text with structure."""
+    rows = []
+    updates = 6 if place.dry else LOSS_UPDATES
+    for seed in SEEDS:
+        for label, fast, precision in PRECISIONS:
+            with tf32(fast):
+                loss = _tail_loss(place, name, seed, precision, updates)
+            rows.append({"case": name, "seed": seed, "precision": label, "loss_nats": round(loss, 5)})
+    return rows
+
+
+def _tail_loss(place: Place, name: str, seed: int, precision: str, updates: int) -> float:
+    """Mean train loss of the last updates."""
+    case = place.case(name)
+    ours = trainer(case, place.device)
+    run = dataclasses.replace(ours.run, seed=seed, schedule=dataclasses.replace(ours.schedule, precision=precision))
+    words = tuple(map(str, range(case.words)))
+    text = chained_text(case.words, (updates + 2) * case.tokens, seed)
+    ours = Trainer(run, Corpus("chain", words, text, text[: 40 * case.batch], text[:100]), torch.device(place.device))
+    once = endless(ours)
+    for index in range(updates):
+        if index == max(0, updates - LOSS_TAIL):
+            ours.tally.close()
+            ours.tally.means.clear()
+        once()
+    ours.tally.close()
+    return float(np.mean(ours.tally.means))
+
+
+def chained_text(words: int, tokens: int, seed: int) -> np.ndarray[Any, Any]:
+    """Seven tokens of ten follow from the one before, the others are drawn by Zipf's law: something to learn."""
+    rng = np.random.default_rng(seed)
+    follower_V = np.random.default_rng(0).permutation(words)
+    drawn = np.minimum(rng.zipf(1.2, tokens), words) - 1
+    chained = rng.random(tokens) < 0.7
+    for index in range(1, tokens):
+        if chained[index]:
+            drawn[index] = follower_V[drawn[index - 1]]
+    return drawn.astype(np.int32)
+
+
+Piece = Callable[[Place], list[dict[str, Any]]]
+
+
+def pieces() -> dict[str, Piece]:
+    """All pieces by name, the most telling first."""
+    found: dict[str, Piece] = {f"step {name}": functools.partial(step, name=name) for name in UPDATES_PER_EPOCH}
+    found |= {f"eigenvalues {n}": functools.partial(eigenvalues, size=str(n)) for n in WIDTHS}
+    found |= {
+        f"precisions {name}": functools.partial(precisions, name=name) for name in ("ptb/softmax", "ptb/lms-plif")
+    }
+    found |= {f"streams {name}": functools.partial(streams, name=name) for name in ("ptb/softmax", "ptb/mos")}
+    found |= {f"graph {name}": functools.partial(graph, name=name) for name in ("ptb/softmax", "wikitext-2/mos")}
+    return found | {f"head {name}": functools.partial(head, name=name) for name in cases()}
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+def measured(piece: Piece, place: Place) -> dict[str, Any]:
+    """Its rows, or why there are none."""
+    began = time.perf_counter()
+    try:
+        rows, problem = piece(place), None
+    except (RuntimeError, ValueError) as error:  # out of memory, a solver's limits, an operation without a kernel
+        rows, problem = [], f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    if place.device == "cuda":
+        torch.cuda.empty_cache()
+    return {"rows": rows, "problem": problem, "s": round(time.perf_counter() - began, 1)}
+
+
+def results_file() -> Path:
+    """One file per kind of GPU."""
+    name = re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
+    return RESULTS / f"{name}.json"
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def work(options: argparse.Namespace, place: Place) -> int:
+    """Measure piece after piece while there is time; how many are left."""
+    path = None if place.dry else results_file()
+    found = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {"pieces": {}}
+    wanted = {name: one for name, one in pieces().items() if not options.only or name.startswith(options.only)}
+    left = [name for name in wanted if options.only or name not in found["pieces"]]
+    if options.list:
+        print("\n".join(f"{'done' if name in found['pieces'] else '    '}  {name}" for name in wanted))
+        return 0
+    began = time.monotonic()
+    while left and time.monotonic() - began < 60 * options.minutes:
+        name = left.pop(0)
+        result = found["pieces"][name] = measured(wanted[name], place)
+        for row in result["rows"]:
+            print(name, " ", "  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+        print(f"{name}: {result['problem'] or 'done'} ({result['s']} s)", flush=True)
+        if path:
+            gpu = torch.cuda.get_device_name()
+            write(path, found | {"provenance": provenance(gpu=gpu, cuda=torch.version.cuda)})
+    print(f"{len(left)} pieces left", flush=True)
+    return len(left)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dry", action="store_true", help="in small on the CPU; nothing is written")
+    parser.add_argument("--list", action="store_true", help="the pieces, and which are done")
+    parser.add_argument("--only", default="", metavar="NAME", help="pieces whose name begins so, done or not")
+    parser.add_argument("--minutes", type=float, default=9.0, help="no piece begins later than this")
+    parser.add_argument("--stream", help=argparse.SUPPRESS)  # one of several processes at once
+    options = parser.parse_args()
+    if not options.dry and not torch.cuda.is_available():
+        sys.exit("gpu.py: PyTorch sees no GPU here; --dry runs every piece in small on the CPU")
+    place = Place(options.dry)
+    if options.stream:
+        print(json.dumps(stream(place, options.stream)))
+    else:
+        work(options, place)
+
+
+if __name__ == "__main__":
+    main()
