@@ -169,7 +169,7 @@ def stream(place: Place, name: str) -> float:
 
 
 def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
-    """Seconds of the float64 Gram product (per 1,000 rows) and of all its eigenvalues; they must add up to the trace."""
+    """Seconds of a float64 Gram product (per 1,000 rows) and of its eigenvalues, which must add up to the trace."""
     n = 200 if place.dry else int(size)
     rows_RN = torch.randn(1000, n, dtype=torch.float64, device=place.device)
     gram_NN = torch.zeros(n, n, dtype=torch.float64, device=place.device)
