@@ -283,3 +283,10 @@ def test_the_rank_demo_shows_both_matrices_and_the_closest_reading(tmp_path, mon
     assert parts[1].rows[0].cells[0].published is None
     assert [row.label for row in parts[2].rows] == ["MoS (tanh=False)", "MoS (tanh, standard normal contexts)"]
     assert [cell.measured.mean for cell in parts[2].rows[0].cells] == [20.5] * 5
+
+
+def test_a_study_that_extends_another_changes_single_keys_of_its_fits():
+    day, paper = (config.load_study(config.ROOT / "config" / f"{name}.yaml") for name in ("gpu-day", "paper"))
+    assert day.fits["truth"] == paper.fits["truth"]
+    assert {unit.law["contexts"] for unit in day.fits["dirichlet"]} == {20_000}
+    assert [fit.fit_id for fit in day.fits["dirichlet"][0].fits] == [f.fit_id for f in paper.fits["dirichlet"][0].fits]

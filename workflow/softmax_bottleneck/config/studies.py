@@ -153,7 +153,8 @@ def _found(path: str, known: Iterable[Placed], file: Path) -> Placed:
 def _study_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A study's keys, on top of those of the study it extends.
 
-    Its settings come after those, its models change single keys of theirs (null takes a model away), all else replaces.
+    Its settings come after those, its models and fits change single keys of theirs (null takes one away), all else
+    replaces.
     """
     values = load_yaml(file)
     if "extends" not in values:
@@ -166,14 +167,16 @@ def _study_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"{file}: extends: {name} extends this file in turn")
     base = _study_values(base_file, (*above, file.resolve()))
     layers = [layer for study in (base, values) for layer in study.get("settings") or []]
-    return base | values | {"settings": layers, "models": _merged_models(base, values, file)}
+    parts = {key: _merged(key, base, values, file) for key in ("models", "fits")}
+    return base | values | {"settings": layers} | parts
 
 
-def _merged_models(base: Mapping[str, Any], values: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    merged = dict(base.get("models") or {})
-    for name, entry in (values.get("models") or {}).items():
+def _merged(key: str, base: Mapping[str, Any], values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """The entries under `models` or `fits`: single keys of an entry replace those of the base, null takes it away."""
+    merged = dict(base.get(key) or {})
+    for name, entry in (values.get(key) or {}).items():
         if entry is None and name not in merged:
-            raise UserError(f"{file}: models.{name}: there is none to take away{did_you_mean(name, list(merged))}")
+            raise UserError(f"{file}: {key}.{name}: there is none to take away{did_you_mean(name, list(merged))}")
         merged[name] = None if entry is None else {**(merged.get(name) or {}), **entry}
     return {name: entry for name, entry in merged.items() if entry is not None}
 
