@@ -53,7 +53,7 @@ def doubles(folder: Path) -> int:
 
 
 def add_job(folder: Path, **facts: Any) -> None:
-    """A job that is there already: `id`, `state`, `left` (its time left as squeue tells it)."""
+    """A job that is there already: `id`, `state`, `left` (its time left as squeue tells it), `restarts`."""
     with _state(folder) as state:
         state["jobs"].append({"name": "", "comment": "", "left": "INVALID", **facts})
 
@@ -130,9 +130,10 @@ def squeue(folder: Path, words: list[str]) -> int:
     if number and not chosen:
         print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
         return 1
-    layout = _option(words, "--format", "-o")
+    layout = _option(words, "--format", "-o", "--Format")
     for job in chosen:
-        print(layout.replace("%i", job["id"]).replace("%T", job["state"]).replace("%L", job["left"]))
+        told = layout.replace("%i", job["id"]).replace("%T", job["state"]).replace("%L", job["left"])
+        print(told.replace("RestartCnt", job.get("restarts", "0").ljust(20)))
     return 0
 
 

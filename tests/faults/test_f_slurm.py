@@ -16,7 +16,7 @@ import fake_slurm
 import pytest
 import small
 import yte
-from softmax_bottleneck import artefacts, budget, launcher, lease, records, report, steps, train
+from softmax_bottleneck import artefacts, budget, launcher, lease, processes, records, report, steps, train
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.config import Study
 from softmax_bottleneck.errors import BusyError, DataError
@@ -42,10 +42,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def inside(monkeypatch: pytest.MonkeyPatch, job: str, restart: str = "0") -> None:
+def inside(monkeypatch: pytest.MonkeyPatch, job: str) -> None:
     """From here on this process is in a batch job."""
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
+    processes._restarts.cache_clear()
 
 
 def call(study: Study, *words: str) -> int:
@@ -113,7 +113,7 @@ def test_a_preempted_job_goes_on_under_its_number(
     begun: Study, finished: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """SIGTERM and grace, or none; the second start is on another machine, where the first's process says nothing."""
-    fake_slurm.add_job(cluster, id="7", state="RUNNING", left="UNLIMITED")
+    fake_slurm.add_job(cluster, id="7", state="RUNNING", left="UNLIMITED", restarts="3")
     inside(monkeypatch, "7")
     words = ["train", "--study", str(begun.file), "--run", begun.needed[0].path]
     child = subprocess.Popen([sys.executable, "-m", "softmax_bottleneck", *words], stderr=subprocess.DEVNULL)
@@ -123,12 +123,11 @@ def test_a_preempted_job_goes_on_under_its_number(
     child.send_signal(number)
     assert child.wait(120) == (143 if number == signal.SIGTERM else -number)
     assert (folder_of(begun) / lease.NAME).exists() == (number == signal.SIGKILL)
-    inside(monkeypatch, "7", restart="1")
     monkeypatch.setattr(lease, "realm", lambda: "another machine")
     assert call(begun) == 0
     assert train.result_hash(folder_of(begun)) == reference(finished, begun)
     sessions = artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["sessions"]
-    assert [(one["job"], one["restart"]) for one in sessions][-1] == ("7", "1")
+    assert [(one["job"], one["restart"]) for one in sessions][-1] == ("7", "3")
 
 
 def leave_lease(folder: Path, **facts: Any) -> None:

@@ -170,7 +170,8 @@ def test_jobs_that_are_cancelled_or_queued_again_end_with_the_same_bits(alone: P
 @pytest.mark.fault("F1")
 def test_a_run_stops_itself_before_its_time_limit_and_goes_on_in_the_next_job(alone: Path, begun: Path) -> None:
     """One minute, of which 59 seconds are margin: saved and stopped at once, and submitted again with more."""
-    words = ["--until", "spectrum", "--set-resources", "train:runtime=attempt", "--config", "time_margin=59s"]
+    asked = [f"train:{one}" for one in ("runtime=attempt", "mem_mb=1000", "slurm_partition=gpu")]  # all of the rule's
+    words = ["--until", "spectrum", "--set-resources", *asked, "--config", "time_margin=59s"]
     log = run(snakemake(begun, *words), begun)
     assert len(re.findall(r"Error in rule train", log)) >= 2
     for path in hashes(alone):

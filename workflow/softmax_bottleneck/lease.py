@@ -133,12 +133,10 @@ def _lives(owner: dict[str, Any], age_s: float) -> bool:
 
 def _job_lives(owner: dict[str, Any]) -> bool | None:
     """Whether the owner's batch job runs; None where there is none, or where nobody can tell."""
-    job, mine = owner.get("job"), batch_job()
+    job = owner.get("job")
     if not isinstance(job, str) or not job:
         return None
-    if job == mine.get("job") and owner.get("restart") != mine.get("restart"):
-        return False
-    return batch_job_lives(job)
+    return job != batch_job().get("job") and batch_job_lives(job)
 
 
 def _age(path: Path) -> float:

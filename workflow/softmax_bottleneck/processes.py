@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 WORKFLOW_VARIABLE = "SOFTMAX_BOTTLENECK_WORKFLOW"  # set by the workflow: its process, for those it starts
@@ -78,16 +79,28 @@ def workflow() -> Process | None:
 def batch_job() -> dict[str, str]:
     """Number of the SLURM job this process belongs to, and how often it was started again; empty outside."""
     job = os.environ.get("SLURM_JOB_ID", "")
-    return {"job": job, "restart": os.environ.get("SLURM_RESTART_COUNT", "0")} if job else {}
+    return {"job": job, "restart": os.environ.get("SLURM_RESTART_COUNT") or _restarts(job)} if job else {}
+
+
+@cache
+def _restarts(job: str) -> str:
+    """How often SLURM started a job again, asked of it: Snakemake's plugin clears the variable that says so."""
+    done = _squeue("--Format=RestartCnt", job)
+    return (done.stdout.strip() if done and not done.returncode else "") or "0"
 
 
 def batch_job_lives(job: str) -> bool | None:
     """Whether a SLURM job may still have processes; None when the batch system cannot be asked."""
-    command = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
+    done = _squeue("--format=%T", job)
+    if done is None or done.returncode:
+        return False if done and "invalid job id" in done.stderr.lower() else None
+    return any(state in LIVING_JOB_STATES for state in done.stdout.split())
+
+
+def _squeue(layout: str, job: str) -> subprocess.CompletedProcess[str] | None:
+    """What squeue says of a job; None where it is missing or does not answer."""
+    command = ["squeue", "--noheader", layout, f"--jobs={job}"]
     try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=SQUEUE_TIMEOUT_S, check=False)
+        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=SQUEUE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode:
-        return False if "invalid job id" in done.stderr.lower() else None
-    return any(state in LIVING_JOB_STATES for state in done.stdout.split())
