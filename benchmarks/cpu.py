@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import dag
+import figures
 import rank_engine
 import small_sizes
 import torch
@@ -28,6 +29,8 @@ from cases import Case, cases, head_contenders, our_step, plain_step, shrunk
 from timing import busy_machine, elsewhere, floor_s, peak_mib, provenance, race, square_rate
 
 RESULTS = Path(__file__).parent / "results" / "cpu.json"
+README = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- tables: written by cpu.py -->", "<!-- end of tables -->"
 REPETITIONS = 5
 PARTS = ("heads", "steps", "rank", "small", "scaling", "dag")
 # Scaling: one size at a time around these.
@@ -143,6 +146,50 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def tables(found: dict[str, Any]) -> str:
+    """What README shows: where, heads and steps, ranks, small sizes."""
+    parts = [hardware(found), table(found), rank_table(found.get("rank", []) + found.get("full_rank", []))]
+    return "\n\n".join(part for part in [*parts, small_table(found.get("small", []))] if part)
+
+
+def hardware(found: dict[str, Any]) -> str:
+    """One line per machine that parts were measured on."""
+    lines: dict[str, list[str]] = {}
+    for part, about in found.get("provenance", {}).items():
+        rates = ", ".join(f"{library} {rate:.0f}" for library, rate in about["gflops"].items())
+        chip = f"{about['cpu']} (family {about['family']}, model {about['model']}; {', '.join(about['instructions'])})"
+        where = f"{chip}, {about['threads']} threads, torch {about['torch']}"
+        lines.setdefault(where, []).append(f"{part}: square product {rates} GFLOP/s, load {about['load_average'][0]}")
+    return "\n".join(f"Measured on {where}. {'; '.join(parts)}." for where, parts in lines.items())
+
+
+def rank_table(rows: list[dict[str, Any]]) -> str:
+    """Seconds, memory and counts of the rank engine and of the SVDs."""
+    if not rows:
+        return ""
+    lines = ["| ranks: head | contexts x words | method | s | peak, MiB | Press rank |", "|" + "---|" * 6]
+    for row in rows:
+        cells = [row["head"], f"{row['m']:,} x {row['n']:,}", row["method"], f"{row['ms'] / 1e3:.1f}"]
+        lines.append("| " + " | ".join([*cells, str(row.get("peak_mib", "")), str(row["rank"])]) + " |")
+    return "\n".join(lines)
+
+
+def small_table(rows: list[dict[str, Any]]) -> str:
+    """Tokens per second at the demonstration's sizes, and where an update's time goes."""
+    by: dict[str, dict[str, int]] = {}
+    for row in rows:
+        if "variant" in row:
+            by.setdefault(row["head"], {})[row["variant"]] = row["tokens_per_s"]
+    if not by:
+        return ""
+    names = list(next(iter(by.values())))
+    lines = [f"| demo sizes, tokens/s | {' | '.join(names)} | ours x plain |", "|" + "---|" * (len(names) + 2)]
+    for head, of in by.items():
+        lines.append(f"| {head} | {' | '.join(f'{of[name]:,}' for name in names)} | {of['ours'] / of['plain']:.2f} |")
+    shares = ", ".join(f"{row['part']} {row['ms']:.2f} ms" for row in rows if "part" in row)
+    return "\n".join(lines) + (f"\n\nOne update, one thread (softmax): {shares}." if shares else "")
+
+
 MEASURES: dict[str, Callable[[bool], Any]] = {
     "heads": heads_part,
     "steps": steps_part,
@@ -171,10 +218,20 @@ def main() -> None:
         found.setdefault("provenance", {})[part] = about
     if options.full_rank:
         found["full_rank"] = rank_engine.full()
-    print(f"\n{table(found)}\n\n{time.monotonic() - began:.0f} s", flush=True)
+    print(f"\n{tables(found)}\n\n{time.monotonic() - began:.0f} s", flush=True)
     if not options.quick and not options.busy:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        keep(found)
+
+
+def keep(found: dict[str, Any]) -> None:
+    """As JSON, as tables in the README, as a figure."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    README.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n\n{END}{after}", encoding="utf-8")
+    if "scaling" in found and "dag" in found:
+        figures.draw(found, RESULTS.with_name("scaling.svg"))
 
 
 def arguments() -> argparse.Namespace:

@@ -58,7 +58,8 @@ def full() -> list[dict[str, Any]]:
         began = time.perf_counter()
         counted(method, head, h_ND, counts)()
         seconds = time.perf_counter() - began
-        rows.append({"head": kind, "m": FULL[0], "n": FULL[1], "method": method, "ms": round(1e3 * seconds)} | counts)
+        rows.append({"head": kind, "m": FULL[0], "n": FULL[1], "method": method, "ms": round(1e3 * seconds),
+                     "rank": counts[method]})  # fmt: skip
         print(rows[-1], flush=True)
     return rows
 

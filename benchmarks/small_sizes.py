@@ -17,10 +17,14 @@ from typing import Any
 import torch
 from cases import Case, our_step, plain_step
 from plain import Dropouts
-from timing import finish, start
+from timing import finish, square_rate, start
 
 SECONDS, QUICK_SECONDS = 6.0, 0.5
 ROUNDS = 5
+KINDS = {  # of operators, by the ends of their names
+    "LSTM kernels": ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
+    "matrix products": ("::addmm", "::mm", "::addmm_", "::_linear_pointwise", "::bmm", "::addmv_", "::addmv"),
+}
 HEADS = ("softmax", "sigsoftmax", "gss", "lms-plif", "moc", "mos")
 
 
@@ -50,7 +54,36 @@ def measure(quick: bool) -> list[dict[str, Any]]:
             row = {"head": head, "variant": name, "tokens_per_s": round(found[len(found) // 2])}
             rows.append(row | {"low": round(found[0]), "high": round(found[-1])})
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    return rows
+    profiled = profile(updates=5 if quick else 100)
+    print("\n".join(f"{row['part']}: {row['ms']} ms" for row in profiled), flush=True)
+    return rows + profiled
+
+
+def profile(head: str = "softmax", updates: int = 100) -> list[dict[str, Any]]:
+    """Where an update of ours goes, one thread, in ms: kernels by kind, the rest (Python, autograd), and the limit.
+
+    The limit is the arithmetic of LSTMs and head at the rate of a large square product.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    case = case_of(head)
+    step, limit = our_step(case), case.step_flops() / (1e9 * max(square_rate(3).values()))
+    rate(step, case.tokens, 0.5)
+    began = time.perf_counter()
+    for _ in range(updates):
+        step()
+    whole = (time.perf_counter() - began) / updates
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        for _ in range(updates):
+            step()
+    torch.set_num_threads(threads)
+    seconds = dict.fromkeys(KINDS, 0.0) | {"element-wise": 0.0}
+    for event in seen.key_averages():
+        if event.key.startswith(("aten::", "mkldnn::")):
+            kind = next((name for name, keys in KINDS.items() if event.key.endswith(keys)), "element-wise")
+            seconds[kind] += 1e-6 * event.self_cpu_time_total / updates
+    seconds |= {"Python and autograd": max(0.0, whole - sum(seconds.values())), "whole update": whole, "limit": limit}
+    return [{"head": head, "part": part, "ms": round(1e3 * value, 3)} for part, value in seconds.items()]
 
 
 def together(head: str, variant: str, processes: int, threads: int, quick: bool) -> float:

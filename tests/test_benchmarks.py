@@ -19,9 +19,11 @@ sys.path.insert(0, str(BENCHMARKS))
 import cases  # noqa: E402
 import cpu  # noqa: E402
 import dag  # noqa: E402
+import figures  # noqa: E402
 import gpu  # noqa: E402
 import plain  # noqa: E402
 import rank_engine  # noqa: E402
+import small_sizes  # noqa: E402
 import timing  # noqa: E402
 
 NAMES = tuple(cases.cases())
@@ -147,6 +149,11 @@ def test_ranks_of_all_methods_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row["rank"] for row in rows if row["head"] == "softmax"} == {rank_engine.WIDTH + 1}
 
 
+def test_the_profile_of_a_small_update_adds_up() -> None:
+    parts = {row["part"]: row["ms"] for row in small_sizes.profile(updates=5)}
+    assert parts["LSTM kernels"] > 0 and parts["matrix products"] > 0 and parts["limit"] > 0
+
+
 def test_a_dry_run_of_a_study_is_timed() -> None:
     seconds, jobs = dag.dry_run(2)
     assert seconds > 0 and jobs > 12
@@ -209,3 +216,36 @@ def test_without_a_gpu_it_says_so() -> None:
     if not torch.cuda.is_available():
         done = script("gpu.py")
         assert done.returncode == 1 and "sees no GPU" in done.stderr
+
+
+def test_scaling_is_drawn_and_its_powers_are_told(tmp_path: Path) -> None:
+    """Times that grow as the square of every size."""
+    found = {
+        "scaling": [
+            {"axis": axis, "variant": variant, "value": value, "ms": value**2, "peak_mib": value}
+            for axis in figures.AXES
+            for variant in ("B", "ours")
+            for value in (1.0, 2.0, 4.0)
+        ],
+        "dag": [{"runs": 9, "s": 1.0}, {"runs": 90, "s": 2.0}],
+    }
+    figures.draw(found, tmp_path / "scaling.svg")
+    assert (tmp_path / "scaling.svg").stat().st_size > 10_000
+    assert figures.slopes(found) == dict.fromkeys(figures.AXES, 2.0)
+
+
+def test_results_are_kept_as_json_and_as_tables_in_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(cpu.README.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(cpu, "README", readme)
+    monkeypatch.setattr(cpu, "RESULTS", tmp_path / "results" / "cpu.json")
+    rank_row = {"head": "general", "m": 9000, "n": 2, "method": "ours", "ms": 1500.0, "rank": 2, "peak_mib": 1.0}
+    rates = [{"head": "gss", "variant": name, "tokens_per_s": n} for name, n in (("ours", 300), ("plain", 100))]
+    found = {"provenance": {"rank": timing.provenance(gflops={"native": 1.0})}, "rank": [rank_row], "small": rates}
+    for _ in range(2):  # again in place of the first
+        cpu.keep(found)
+    text = readme.read_text(encoding="utf-8")
+    assert text.count("| general | 9,000 x 2 | ours | 1.5 | 1.0 | 2 |") == 1
+    assert text.count("| gss | 300 | 100 | 3.00 |") == 1
+    assert json.loads(cpu.RESULTS.read_text(encoding="utf-8")) == found
+    assert text.count(cpu.END) == 1 and text.index("What decides them") > text.index(cpu.END)
