@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -108,6 +109,35 @@ def test_killed_twenty_times_in_a_row_at_random_places(tmp_path, monkeypatch):
     done = train.train(run, base.CORPUS, tmp_path / "killed")
     assert train.result_hash(tmp_path / "killed") == train.result_hash(tmp_path / "alone")
     assert done["provenance"]["interruptions"] == 20
+
+
+@pytest.mark.fault("A1")
+@pytest.mark.parametrize("update_s", [1.0, 40.0, 100.0])
+def test_no_more_than_five_minutes_lie_between_two_states(tmp_path, monkeypatch, update_s):
+    """By a made-up clock; a validation takes two minutes, and the state is saved ahead of it where need be."""
+    now, saved = [0.0], [0.0]
+    save, evaluate = train.Session.save, trainer.evaluate
+
+    def slow_evaluate(*arguments: Any) -> float:
+        now[0] += 120.0
+        return evaluate(*arguments)
+
+    def noted_save(self: train.Session) -> None:
+        save(self)
+        saved.append(now[0])
+
+    monkeypatch.setattr(train.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(trainer, "evaluate", slow_evaluate)
+    monkeypatch.setattr(train.Session, "save", noted_save)
+    update = trainer.Trainer.update
+
+    def slow_update(self: trainer.Trainer) -> None:
+        now[0] += update_s
+        update(self)
+
+    monkeypatch.setattr(trainer.Trainer, "update", slow_update)
+    train.train(base.make_run(epochs=6), base.CORPUS, tmp_path)
+    assert max(later - earlier for earlier, later in itertools.pairwise(saved)) <= 300.0
 
 
 def raise_kill() -> None:

@@ -76,7 +76,8 @@ class Session:
         self.epoch_before_s = 0.0  # of these, what was spent on the epoch in progress
         self.started = self.epoch_started = self.saved = self.ticked = self.asked = time.monotonic()
         self.save_cost_s = 0.0
-        self.gap_s = 0.0  # longest time so far between two moments at which the state could be saved
+        self.update_s = 0.0  # longest time so far between two moments at which the state could be saved
+        self.validation_s = save_interval_s / 2  # as long as nothing is known
         self.first_update = 0
 
     def resume(self) -> None:
@@ -128,8 +129,12 @@ class Session:
         return all(bool(parameter.isfinite().all()) for parameter in self.trainer.model.parameters())
 
     def _end_epoch(self) -> None:
-        best = self.trainer.best
+        if self._due(self.validation_s):
+            self.save()
+        best, began = self.trainer.best, time.monotonic()
         row = self.trainer.end_epoch(self._epoch_s(), self._tick)
+        self.asked = time.monotonic()
+        self.validation_s = self.asked - began
         if row["valid_loss_nats"] < 0:
             self.trainer.best = best  # what is impossible is no better
             raise DivergedError(f"invalid: a validation perplexity of {row['valid_ppl']:.6g} is below one")
@@ -138,7 +143,11 @@ class Session:
             self._keep_weights(row)
         self.epoch_started, self.epoch_before_s = time.monotonic(), 0.0
         self._report(row)
-        if self._due() or self.saved + self.save_cost_s / SAVE_SHARE <= self.asked or self.trainer.finished:
+        if (
+            self._due(self.update_s)
+            or self.saved + self.save_cost_s / SAVE_SHARE <= self.asked
+            or self.trainer.finished
+        ):
             self.save()
         self._leave_if_asked()
 
@@ -163,16 +172,16 @@ class Session:
 
     def _between_updates(self) -> None:
         self._tick()
-        if self._due():
+        now = time.monotonic()
+        self.update_s = max(self.update_s, min(now - self.asked, self.save_interval_s / 2))
+        self.asked = now
+        if self._due(self.update_s):
             self.save()
         self._leave_if_asked()
 
-    def _due(self) -> bool:
-        """Whether the state would be older than allowed if it were not saved before the next such moment."""
-        now = time.monotonic()
-        self.gap_s = max(self.gap_s, min(now - self.asked, self.save_interval_s / 2))
-        self.asked = now
-        return now - self.saved + self.gap_s >= self.save_interval_s
+    def _due(self, next_s: float) -> bool:
+        """Whether the state would be older than allowed if it were not saved now, and the next moment is so far."""
+        return time.monotonic() - self.saved + next_s >= self.save_interval_s
 
     def _tick(self) -> None:
         """Every few seconds a sign of life; cheap enough to be called at every update."""
