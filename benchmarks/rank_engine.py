@@ -26,7 +26,7 @@ from softmax_bottleneck.spectrum import (
 )
 from timing import elsewhere, peak_mib, race
 
-SIZES = ((4_000, 1_000), (8_000, 2_000), (16_000, 3_000))  # contexts x words
+SIZES = ((4_000, 1_000), (12_000, 2_500))  # contexts x words
 SMALL = ((600, 200),)
 WIDTH = 64
 ROWS = 256  # in a chunk

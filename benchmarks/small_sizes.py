@@ -19,7 +19,7 @@ from cases import Case, our_step, plain_step
 from plain import Dropouts
 from timing import finish, square_rate, start
 
-SECONDS, QUICK_SECONDS = 6.0, 0.5
+SECONDS, QUICK_SECONDS = 1.5, 0.2  # of a round
 ROUNDS = 5
 KINDS = {  # of operators, by the ends of their names
     "LSTM kernels": ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
@@ -37,7 +37,7 @@ def case_of(head: str) -> Case:
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Tokens per second by head and arrangement, medians of rounds in which the arrangements take turns."""
+    """Tokens per second by head and arrangement, medians of rounds."""
     cores, rows = os.cpu_count() or 1, []
     arrangements = {
         "ours": ("ours", cores, 1),
@@ -45,12 +45,8 @@ def measure(quick: bool) -> list[dict[str, Any]]:
         "plain, a process per core": ("plain", cores, 1),
     }
     for head in HEADS[:1] if quick else HEADS:
-        rates: dict[str, list[float]] = {name: [] for name in arrangements}
-        for _ in range(1 if quick else ROUNDS):
-            for name, (variant, processes, threads) in arrangements.items():
-                rates[name].append(together(head, variant, processes, threads, quick))
-        for name, found in rates.items():
-            found.sort()
+        for name, (variant, processes, threads) in arrangements.items():
+            found = sorted(together(head, variant, processes, threads, quick))
             row = {"head": head, "variant": name, "tokens_per_s": round(found[len(found) // 2])}
             rows.append(row | {"low": round(found[0]), "high": round(found[-1])})
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
@@ -86,20 +82,19 @@ def profile(head: str = "softmax", updates: int = 100) -> list[dict[str, Any]]:
     return [{"head": head, "part": part, "ms": round(1e3 * value, 3)} for part, value in seconds.items()]
 
 
-def together(head: str, variant: str, processes: int, threads: int, quick: bool) -> float:
-    """Tokens per second of so many processes at once."""
+def together(head: str, variant: str, processes: int, threads: int, quick: bool) -> list[float]:
+    """Tokens per second of so many processes at once, of every round."""
     seconds = QUICK_SECONDS if quick else SECONDS
     at_work = [start("small_sizes.py", head, variant, str(seconds), threads=threads) for _ in range(processes)]
-    return sum(finish(process) for process in at_work)
+    return [sum(rates) for rates in zip(*map(finish, at_work), strict=True)]
 
 
 def rate(step: Callable[[], object], tokens: int, seconds: float) -> float:
-    """Tokens per second after a warm-up of a quarter of the time."""
-    for share in (0.25, 1.0):
-        began, count = time.perf_counter(), 0
-        while time.perf_counter() - began < share * seconds:
-            step()
-            count += 1
+    """Tokens per second of one round."""
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        step()
+        count += 1
     return tokens * count / (time.perf_counter() - began)
 
 
@@ -108,4 +103,4 @@ if __name__ == "__main__":
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     case = case_of(head)
     step = our_step(case) if variant == "ours" else plain_step(case, habits=False)
-    print(json.dumps(rate(step, case.tokens, float(seconds))))
+    print(json.dumps([rate(step, case.tokens, float(seconds)) for _ in range(ROUNDS + 1)][1:]))  # the first warms up
