@@ -398,7 +398,8 @@ def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Pa
     monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
     run = fake.load(tmp_path).needed[0]
     top = [{"word": "<unk>", "log_prob": math.log(0.5)}, {"word": "the", "log_prob": math.log(0.1)}]
-    place = {"group": "random", "context": 2, "target": "<unk>", "published_target": "centrust", "hit": True, "top": top}
+    place = {"group": "random", "context": 2, "target": "<unk>", "published_target": "centrust", "hit": True}
+    place |= {"top": top}
     kept = place | {"context": 3, "target": "the", "published_target": "the", "note": ""}
     facts = {"status": "ok", "contexts": [place | {"note": "'centrust' is not in this vocabulary"}, kept], "hits": {}}
     artefacts.write_json(artefacts.run_folder(run.path) / "topk.json", facts)
