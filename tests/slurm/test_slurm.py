@@ -152,8 +152,9 @@ def test_jobs_that_are_cancelled_or_queued_again_end_with_the_same_bits(alone: P
         run(["scancel", str(cancelled["job"])], tmp_path)
         requeued = training(tmp_path, besides=str(cancelled["folder"]))
         run(["scontrol", "requeue", str(requeued["job"])], tmp_path)
-        start = ["scontrol", "update", f"JobId={requeued['job']}", "StartTime=now"]  # SLURM itself waits two minutes
-        until(lambda: subprocess.run(start, capture_output=True, check=False).returncode == 0, "the job to be queued")
+        state = ["squeue", "--noheader", "--format=%T", f"--jobs={requeued['job']}"]
+        until(lambda: run(state, tmp_path).strip() == "PENDING", "the job to be queued")
+        run(["scontrol", "update", f"JobId={requeued['job']}", "StartTime=now"], tmp_path)  # SLURM waits two minutes
         log = ended_well(process, tmp_path)
     facts = told_of_job(cancelled["job"])
     assert facts["JobState"] == "CANCELLED" and facts["Partition"] == "gpu"
