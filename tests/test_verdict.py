@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
+import fake_results as fake
 import pandas as pd
 import pytest
-from softmax_bottleneck import claims, judging, verdict
+from softmax_bottleneck import artefacts, claims, judging, records, verdict
 
-FOUND = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}))
+FOUND = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}), unlearned={})
 STUDY = SimpleNamespace(
-    datasets={"a": SimpleNamespace(title="Corpus A"), "b": SimpleNamespace(title="Corpus B")}, labels={}, needed=()
+    datasets={"a": SimpleNamespace(title="Corpus A"), "b": SimpleNamespace(title="Corpus B")},
+    labels={},
+    needed=(),
+    runs=(),
 )
 
 
@@ -59,3 +64,15 @@ def test_nothing_is_said_before_a_run_has_finished() -> None:
 @pytest.mark.parametrize(("p", "words"), [(0.2614, "0.26"), (0.05, "0.05"), (1.12e-4, "1.12e−4")])
 def test_p_values_in_sentences(p: float, words: str) -> None:
     assert verdict.p_words(p) == words
+
+
+def test_a_run_counts_once_under_the_label_it_is_trained_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    again = "  mos: {head: mos}\n  mos-again: {head: mos, like: mos, seeds: [1]}\n"
+    text = fake.STUDY.replace("  mos: {head: mos}\n", again)
+    study = fake.load(tmp_path, text.replace("known-truth: {models: all}", "known-truth: {models: [mos, mos-again]}"))
+    fake.write_all(study)
+    found = records.collect(study)
+    assert len(found.values("truth-demo", "mos-again", "test_ppl")) == 1
+    means = verdict.means(study, found, "truth-demo")
+    assert "mos-again" not in means and means["mos"].n == 3

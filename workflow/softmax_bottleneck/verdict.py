@@ -113,11 +113,15 @@ def of_corpora(study: Study, found: Records) -> list[tuple[str, list[str]]]:
 
 
 def means(study: Study, found: Records, dataset: str, metric: str = "test_ppl") -> dict[str, Measured]:
-    """Mean of a metric for every model that has it, in the study's order; runs that learned only frequencies apart."""
+    """Mean of a metric for every model that has it, in the study's order.
+
+    A run counts once, under the label it is trained under; runs that learned only frequencies do not count.
+    """
+    trained = {(run.dataset, run.model, run.seed) for run in study.runs if not run.twin} - found.unlearned.keys()
     rows = {}
     for model in study.labels:
         values = found.values(dataset, model, metric)
-        mean = cells.mean_of(v for seed, v in values.items() if (dataset, model, seed) not in found.unlearned)
+        mean = cells.mean_of(value for seed, value in values.items() if (dataset, model, seed) in trained)
         if mean:
             rows[model] = mean
     return rows
