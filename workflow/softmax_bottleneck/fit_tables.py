@@ -330,7 +330,7 @@ CONCLUSIONS: tuple[Conclusion, ...] = (
     ),
     Conclusion(
         "loses",
-        "A narrower one loses something, whatever it is trained on.",
+        "A narrower one loses something, though its samples never end.",
         f"r ≥ 2 d: KL above {CLOSED:.0%} of the KL without context, in every run",
         "That natural language has such a law; its rank is not known.",
         loses,
