@@ -487,14 +487,14 @@ def test_the_step_writes_the_ledger_and_the_page_shows_it(tmp_path: Path, monkey
     facts = json.loads(path.read_text(encoding="utf-8"))
     assert len(facts["claims"]) == len(claims.CLAIMS) == sum(facts["counts"].values())
     assert len(facts["published"]) == len(CHECKS) and facts["criteria"]["margin"] == judging.MARGIN
-    assert len(facts["provenance"]["parents"]) == 4 * len(study.needed)
+    assert len(facts["provenance"]["parents"]) == 5 * len(study.needed)
     page = report.page(study, records.collect(study))
     for entry in facts["claims"]:
         row = page.split(f'id="claim-truth-demo-{entry["id"]}"')[1].split("</tr>")[0]
         assert f"</span> {entry['verdict']}</span>" in row  # a word, not the colour alone
     assert "235 of 255 follow" in page and "against themselves" in page
     numbers = ", ".join(f"{n} {v}" for v, n in claims.counts(claims.ledger(records.collect(study))).items())
-    assert f"conclusions here: {numbers}" in page
+    assert numbers in page
 
 
 def test_a_study_without_the_papers_experiments_has_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
