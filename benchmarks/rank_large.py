@@ -36,6 +36,15 @@ def write_layer(folder: Path, contexts: int, words: int, width: int, seed: int =
     np.save(folder / "bias.npy", rng.standard_normal(words, dtype=np.float32))
 
 
+# A process begins with the peak of the one it was started from; this one is small.
+LAUNCHER = """
+import json, os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
+_, status, used = os.wait4(pid, 0)
+print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]))
+"""
+
+
 def measure(folder: Path, head: str, max_memory: str | None, threads: int) -> dict[str, Any]:
     """Run `rank` on the layer in a folder; what it found and what it took."""
     command = [sys.executable, "-m", "softmax_bottleneck", "rank", "--hidden", "hidden.npy", "--weight", "weight.npy"]
@@ -51,19 +60,24 @@ def measure(folder: Path, head: str, max_memory: str | None, threads: int) -> di
     names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     settings = {"PYTHONPATH": str(ROOT / "workflow"), **dict.fromkeys(names, str(threads))}
     started = time.monotonic()
-    child = subprocess.Popen(command, cwd=folder, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"rank ended with exit code {child.returncode}")
+    launched = subprocess.run(
+        [sys.executable, "-S", "-c", LAUNCHER, *command],
+        cwd=folder,
+        env={**os.environ, **settings},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    exit_code, processor_s, peak_bytes = json.loads(launched.stdout)
+    if exit_code:
+        raise SystemExit(f"rank ended with exit code {exit_code}")
     found = json.loads((folder / "out" / "rank.json").read_text(encoding="utf-8"))
     return {
         **{key: found[key] for key in ("status", "contexts", "words", "width", "bound", "sample")},
         "head": head,
         "rank_press": found["metrics"]["rank_press"],
         "wall_s": round(time.monotonic() - started, 1),
-        "processor_s": round(used.ru_utime + used.ru_stime, 1),
-        "peak_gib": round(used.ru_maxrss * 1024 / GIB, 2),
+        "processor_s": round(processor_s, 1),
+        "peak_gib": round(peak_bytes / GIB, 2),
         "planned_gib": round(found["memory_estimate_bytes"] / GIB, 2),
         "threads": threads,
     }

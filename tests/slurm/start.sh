@@ -77,7 +77,7 @@ slurmctld -f "$SLURM_CONF"
 nice -n 15 slurmd -f "$SLURM_CONF" # its jobs are as nice as it is
 for _ in $(seq 60); do
   if timeout 2 sinfo --noheader --format=%T 2>/dev/null | grep -qE 'idle|mixed|allocated'; then
-    touch "$folder/ready" # what the tests look for
+    realpath "$(dirname "$0")" >"$folder/ready" # what the tests look for: the SLURM of this clone
     echo "SLURM of one node is up: export SLURM_CONF=$SLURM_CONF"
     exit 0
   fi

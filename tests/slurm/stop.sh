@@ -6,7 +6,7 @@ folder=/run/softmax-bottleneck-slurm
 export SLURM_CONF="$folder/slurm.conf"
 if [ -e "$folder/ready" ]; then
   timeout 10 scancel --user="$(id -un)" 2>/dev/null
-  for _ in $(seq 20); do # slurmd ends their processes, so it goes after them
+  for _ in $(seq 80); do # slurmd ends their processes, so it goes after them
     [ -z "$(timeout 5 squeue --noheader 2>/dev/null)" ] && break
     sleep 0.5
   done

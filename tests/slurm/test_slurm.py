@@ -23,19 +23,16 @@ from softmax_bottleneck.train import result_hash
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "tests" / "slurm" / "study.yaml"
+IMPATIENT = ROOT / "tests" / "slurm" / "impatient.py"
 PROFILE = ROOT / "workflow" / "profiles" / "slurm"
 CLUSTER = Path("/run/softmax-bottleneck-slurm")
-READY = (CLUSTER / "ready").exists()
+STARTED_BY = (
+    CLUSTER / "ready"
+)  # the folder of start.sh: another clone's SLURM is left alone, as it ends with that clone
+READY = STARTED_BY.exists() and STARTED_BY.read_text(encoding="utf-8").strip() == str(Path(__file__).resolve().parent)
 SHOWN = 5000  # characters of a log, where something failed
 LONGEST_S = 900  # of one call of Snakemake, on a busy machine
-POLL = [
-    "--seconds-between-status-checks",
-    "2",
-    "--slurm-init-seconds-before-status-checks",
-    "2",
-    "--latency-wait",
-    "10",
-]
+QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10"]
 
 pytestmark = [
     pytest.mark.slurm,
@@ -46,8 +43,9 @@ pytestmark = [
 def snakemake(folder: Path, *words: str, local: bool = False) -> list[str]:
     """The command of a study in `folder`: through the profile, or on this machine alone."""
     where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder), "--configfile", str(STUDY)]
-    how = ["--cores", "2"] if local else ["--workflow-profile", str(PROFILE), *POLL]
-    return ["timeout", "--kill-after=10", str(LONGEST_S), sys.executable, "-m", "snakemake", *where, *how, *words]
+    how = ["--cores", "2"] if local else ["--workflow-profile", str(PROFILE), *QUICK]
+    program = ["-m", "snakemake"] if local else [str(IMPATIENT)]
+    return ["timeout", "--kill-after=10", str(LONGEST_S), sys.executable, *program, *where, *how, *words]
 
 
 def run(command: Sequence[str], folder: Path) -> str:
