@@ -317,13 +317,16 @@ def result_table(study: Study) -> str:
     blocks = []
     for dataset in dict.fromkeys(run.dataset for run in study.needed):
         rows = [["model", *metrics, "n"]]
-        for model in dict.fromkeys(run.model for run in study.needed if run.dataset == dataset):
+        models = list(dict.fromkeys(run.model for run in study.needed if run.dataset == dataset))
+        shown = [label(study, model) for model in models]
+        for model, name in zip(models, shown, strict=True):
             means = [
                 (cells.mean_of(found.values(dataset, model, metric).values()), digits)
                 for metric, digits in metrics.values()
             ]
             n = means[0][0].n if means[0][0] else 0
-            rows.append([label(study, model), *(_plain(mean, digits) for mean, digits in means), ""])
+            name = name if shown.count(name) == 1 else f"{name} ({model})"
+            rows.append([name, *(_plain(mean, digits) for mean, digits in means), ""])
             rows[-1][-1] = f"{n}/{len(found.planned(dataset, model))}"
         blocks.append(f"{study.datasets[dataset].title}\n{_aligned(rows)}")
     return "\n\n".join(blocks) or "This study plans no training run."
