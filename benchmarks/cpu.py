@@ -4,7 +4,7 @@ python benchmarks/cpu.py                  # everything, some 25 minutes on two q
 python benchmarks/cpu.py --quick          # everything in small, to see that it runs (nothing is written)
 python benchmarks/cpu.py --only heads     # some parts: heads steps rank small scaling dag
 python benchmarks/cpu.py --busy           # one thread, CPU seconds: for a machine that others use (nothing is written)
-python benchmarks/cpu.py --full-rank      # also our rank engine on 82,429 x 10,000 (minutes)
+python benchmarks/cpu.py --full-rank      # also ranks of 82,429 x 10,000 (15 minutes, 16 GiB)
 
 What each number means is in benchmarks/README.md. Parts that were not asked for keep the values of the file.
 """
@@ -242,7 +242,9 @@ def arguments() -> argparse.Namespace:
         "--busy", action="store_true", help="others work here too: one thread, CPU seconds, not written"
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
-    parser.add_argument("--full-rank", action="store_true", help="also the rank engine at the paper's full size")
+    parser.add_argument(
+        "--full-rank", action="store_true", help="also ranks at the paper's full size"
+    )
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # CASE VARIANT, in a process of its own
     parser.add_argument("--sizes", nargs=3, type=int, help=argparse.SUPPRESS)
     return parser.parse_args()

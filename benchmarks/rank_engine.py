@@ -44,24 +44,34 @@ def measure(quick: bool) -> list[dict[str, Any]]:
             timings = race({name: counted(name, *model, counts) for name in methods}, 2 if quick else 3)
             for name, timing in timings.items():
                 row = {"head": kind, "m": m, "n": n, "method": name, **timing.row(), "rank": counts[name]}
-                rows.append(row | {"peak_mib": elsewhere("rank_engine.py", kind, str(m), str(n), name)})
+                rows.append(row | {"peak_mib": _peak(kind, m, n, name)})
                 print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
 
 
+def _peak(kind: str, m: int, n: int, method: str) -> float:
+    peak: float = elsewhere("rank_engine.py", kind, str(m), str(n), method, str(WIDTH))["peak_mib"]
+    return peak
+
+
 def full() -> list[dict[str, Any]]:
-    """Ours alone at the paper's size: the SVD there takes minutes and 16 GiB (PERFORMANCE of the published way)."""
+    """At the paper's size, each once and in a process of its own: numpy's SVD takes most of ten minutes and 16 GiB."""
     rows: list[dict[str, Any]] = []
-    for kind, method in (("general", "ours"), ("softmax", "factors")):
-        head, h_ND = problem(kind, *FULL, FULL_WIDTH)
-        counts: dict[str, int] = {}
-        began = time.perf_counter()
-        counted(method, head, h_ND, counts)()
-        seconds = time.perf_counter() - began
-        rows.append({"head": kind, "m": FULL[0], "n": FULL[1], "method": method, "ms": round(1e3 * seconds),
-                     "rank": counts[method]})  # fmt: skip
-        print(rows[-1], flush=True)
+    for kind, methods in (("general", ("ours", "torch", "numpy")), ("softmax", ("factors",))):
+        for method in methods:
+            found = elsewhere("rank_engine.py", kind, str(FULL[0]), str(FULL[1]), method, str(FULL_WIDTH))
+            rows.append({"head": kind, "m": FULL[0], "n": FULL[1], "method": method, **found})
+            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
+
+
+def once(kind: str, m: int, n: int, method: str, width: int) -> dict[str, Any]:
+    """Time, peak memory (MiB) and Press rank of one method on one problem."""
+    counts: dict[str, int] = {}
+    run = counted(method, *problem(kind, m, n, width), counts)
+    began = time.perf_counter()
+    peak = peak_mib(run)
+    return {"ms": round(1e3 * (time.perf_counter() - began)), "rank": counts[method], "peak_mib": round(peak, 1)}
 
 
 def problem(kind: str, m: int, n: int, width: int = WIDTH) -> tuple[Head, torch.Tensor]:
@@ -115,5 +125,5 @@ METHODS = {"numpy": by_numpy, "torch": by_torch, "ours": by_gram, "factors": by_
 
 
 if __name__ == "__main__":
-    kind, m, n, method = sys.argv[1:]
-    print(json.dumps(round(peak_mib(counted(method, *problem(kind, int(m), int(n)), {})), 1)))
+    kind, m, n, method, width = sys.argv[1:]
+    print(json.dumps(once(kind, int(m), int(n), method, int(width))))

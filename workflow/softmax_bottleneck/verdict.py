@@ -39,7 +39,9 @@ def _count_words(study: Study, entries: Sequence[claims.Entry]) -> str:
     yes, no, open_ = (numbers[word] for word in (judging.REPRODUCED, judging.NOT_REPRODUCED, judging.NOT_ENOUGH))
     corpora = list(dict.fromkeys(entry.dataset for entry in entries))
     if len(corpora) == 1:
-        start = f"On {study.datasets[corpora[0]].title} {yes} of the paper’s {len(entries)} conclusions {_are(yes)}"
+        title = study.datasets[corpora[0]].title
+        place = f"the {title[4:]}" if title.startswith("The ") else title
+        start = f"On {place} {yes} of the paper’s {len(entries)} conclusions {_are(yes)}"
     else:
         start = f"Of {len(entries)} verdicts on the paper’s conclusions, on {len(corpora)} corpora, {yes} {_are(yes)}"
     end = f"{no} {_are(no)} not, and {open_} cannot be decided with its runs."
