@@ -43,6 +43,10 @@ class Case:
     components: int = 1
 
     @property
+    def is_mixture(self) -> bool:
+        return self.head in ("moc", "mos")
+
+    @property
     def name(self) -> str:
         return f"{self.corpus}/{self.head}"
 
@@ -59,7 +63,7 @@ class Case:
         """The head's matrix products forward, as rows x width x columns; each comes back twice in the gradients."""
         rows = self.tokens * (self.components if self.head == "mos" else 1)
         found = [(rows, self.embedding, self.words)]
-        if self.components > 1:
+        if self.is_mixture:
             found.append((self.tokens, self.context, self.components * self.embedding))
         return found
 
@@ -91,7 +95,7 @@ def cases() -> dict[str, Case]:
 def shrunk(case: Case) -> Case:
     """The same in small, for `--quick` and for tests: shows that it runs, says nothing about speed."""
     smaller = {"words": case.words // 20, "batch": 4, "bptt": 10, "hidden": 48}
-    widths = {"embedding": 24, "context": 40 if case.components > 1 else 24, "components": min(case.components, 3)}
+    widths = {"embedding": 24, "context": 40 if case.is_mixture else 24, "components": min(case.components, 3)}
     return dataclasses.replace(case, **smaller, **widths)
 
 
@@ -99,7 +103,7 @@ def shrunk(case: Case) -> Case:
 def our_head(case: Case, weights_of: PlainHead | None = None) -> OurHead:
     """Ours; without dropout in the latents, so that it can be compared."""
     options = dict(case.options)
-    if case.components > 1:
+    if case.is_mixture:
         options |= {"components": case.components, "dropout_latent": 0.0}
     sizes = {"vocabulary_size": case.words, "context_size": case.context, "embedding_size": case.embedding}
     head = heads.build(case.head, **sizes, **options)
@@ -110,7 +114,7 @@ def our_head(case: Case, weights_of: PlainHead | None = None) -> OurHead:
 
 
 def plain_head(case: Case) -> PlainHead:
-    options = dict(case.options) | ({"components": case.components} if case.components > 1 else {})
+    options = dict(case.options) | ({"components": case.components} if case.is_mixture else {})
     return HEADS[case.head](case.words, case.context, case.embedding, **options)
 
 
@@ -168,7 +172,7 @@ def our_run(case: Case) -> Run:
         "sgd", case.learning_rate, case.batch, case.bptt, False, 0, 0.25, 1.2e-6, 2.0, 1.0, 1000, 200, 5, 10
     )
     declared = dict(case.options)
-    if case.components > 1:
+    if case.is_mixture:
         declared |= {"components": case.components, "dropout_latent": 0.0}  # the plain one has none
     return Run("bench", case.head, Head(case.head, heads.options(case.head, declared)), body, schedule, 1, "none")
 

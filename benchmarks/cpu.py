@@ -242,9 +242,7 @@ def arguments() -> argparse.Namespace:
         "--busy", action="store_true", help="others work here too: one thread, CPU seconds, not written"
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
-    parser.add_argument(
-        "--full-rank", action="store_true", help="also ranks at the paper's full size"
-    )
+    parser.add_argument("--full-rank", action="store_true", help="also ranks at the paper's full size")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # CASE VARIANT, in a process of its own
     parser.add_argument("--sizes", nargs=3, type=int, help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -143,7 +143,7 @@ def test_steps_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_of_all_methods_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_engine, "elsewhere", lambda *_: 0.0)
+    monkeypatch.setattr(rank_engine, "elsewhere", lambda *_: {"peak_mib": 0.0})
     rows = rank_engine.measure(quick=True)
     assert len({row["rank"] for row in rows if row["head"] == "general"}) == 1
     assert {row["rank"] for row in rows if row["head"] == "softmax"} == {rank_engine.WIDTH + 1}

@@ -22,6 +22,7 @@ from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.lease import Lease
 from softmax_bottleneck.model import LanguageModel
+from softmax_bottleneck.numerics import numerics
 
 RESULT_FILE = "dynamic.json"
 
@@ -61,7 +62,7 @@ def evaluate(
                         f"before; {wanted.run.body.kind} does not")  # fmt: skip
     stop = Stop(max_wall_s, workflow=processes.workflow())
     device = model.head.decoder.weight.device
-    with Lease(folder) as lease, signals_to(stop), train.numerics(wanted.run, device):
+    with Lease(folder) as lease, signals_to(stop), numerics(wanted.run, device):
         for leftover in folder.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         done = folder / train.OUTCOME_FILE

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from softmax_bottleneck.free_contexts import FreeContexts, Recipe
 from softmax_bottleneck.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.laws import Laws, make_laws
 from softmax_bottleneck.lease import Lease
+from softmax_bottleneck.numerics import numerics
 from softmax_bottleneck.progress import duration
 
 Say = Callable[[str], None]
@@ -58,26 +58,11 @@ def fit(
     """
     stop = Stop(max_wall_s, workflow=processes.workflow())
     folder = artefacts.fits_folder(f"laws/{unit.law_path}")
-    with Lease(folder) as lease, signals_to(stop), _numerics(unit, device):
+    with Lease(folder) as lease, signals_to(stop), numerics(unit, device):
         session = _Session(unit, folder, device, say)
         session.resume()
         session.work(lease, stop, save_interval_s)
         return session.finish()
-
-
-@contextmanager
-def _numerics(unit: Unit, device: torch.device) -> Iterator[None]:
-    """Threads and determinism while inside; float32 means float32 (no TF32)."""
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = False
-    torch.set_num_threads(unit.threads)
-    torch.use_deterministic_algorithms(unit.deterministic)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
 
 
 class _Session:

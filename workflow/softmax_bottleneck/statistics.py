@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 from softmax_bottleneck.errors import DataError
 
@@ -125,7 +125,7 @@ def _t_test(
     scale = max(first.sd, second.sd)  # squares of deviations in this unit can neither overflow nor vanish
     squared_error, df = spread((first.sd / scale) ** 2, (second.sd / scale) ** 2, first.n, second.n)
     t = difference / scale / math.sqrt(squared_error)
-    return TestResult(test, difference, t, df, 2 * float(stats.t.sf(abs(t), df)), "")
+    return TestResult(test, difference, t, df, 2 * float(special.stdtr(df, -abs(t))), "")
 
 
 def format_p(p: float) -> str:
@@ -145,7 +145,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     """
     if not (n > 0 and 0 <= successes <= n):
         raise DataError(f"{successes} of {n} is no share: expected at least one trial and at most as many successes")
-    z2 = float(stats.norm.isf((1 - LEVEL) / 2)) ** 2
+    z2 = float(special.ndtri((1 - LEVEL) / 2)) ** 2
     centre = (successes + z2 / 2) / (n + z2)
     half = math.sqrt(z2 * (successes * (n - successes) / n + z2 / 4)) / (n + z2)
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -250,4 +250,6 @@ def _pearson_rows(x_BN: Float64, y_BN: Float64) -> Float64:
 
 
 def _spearman_rows(x_BN: Float64, y_BN: Float64) -> Float64:
+    from scipy import stats  # half a second to import, which most steps do not need
+
     return _pearson_rows(stats.rankdata(x_BN, axis=1), stats.rankdata(y_BN, axis=1))

@@ -225,9 +225,10 @@ def _run_id(path: str) -> str:
 def _loaded(run: Run, path: str) -> Iterator[LanguageModel]:
     """The best weights of a run on its device, with its threads and determinism while inside."""
     from softmax_bottleneck import train as training
+    from softmax_bottleneck.numerics import numerics
 
     device = training.choose_device(run.device)
-    with training.numerics(run, device):
+    with numerics(run, device):
         yield training.load_model(artefacts.run_folder(path), device)[0]
 
 
@@ -377,12 +378,13 @@ def trajectory(study: Study, path: str, say: Say) -> None:
     from softmax_bottleneck import corpus
     from softmax_bottleneck import measure as measuring
     from softmax_bottleneck import train as training
+    from softmax_bottleneck.numerics import numerics
 
     started, rows = time.monotonic(), []
     test_T = corpus.load(artefacts.tokens_folder(run.dataset)).test
     limit = dataset_of(study, run.dataset).rank_contexts
     device = training.choose_device(run.device)
-    with training.numerics(run, device):
+    with numerics(run, device):
         for row, model in training.models_along_training(folder, device):
             contexts = measuring.hidden_states(model, test_T[: limit + 1 if limit else None], run.schedule.bptt)
             _, found = measuring.spectra(model, contexts.hidden.cpu().numpy())

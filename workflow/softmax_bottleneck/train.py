@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +28,7 @@ from softmax_bottleneck.corpus import Corpus
 from softmax_bottleneck.errors import DataError, UserError
 from softmax_bottleneck.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.lease import Lease
+from softmax_bottleneck.numerics import numerics
 from softmax_bottleneck.optim import ASGD
 from softmax_bottleneck.progress import Progress
 from softmax_bottleneck.trainer import DivergedError, Trainer, perplexity
@@ -420,30 +419,6 @@ def choose_device(name: str) -> torch.device:
         raise UserError("device: cuda was asked for, but PyTorch sees no GPU; check the driver and "
                         "CUDA_VISIBLE_DEVICES, or set device: cpu")  # fmt: skip
     return torch.device("cuda" if available and name != "cpu" else "cpu")
-
-
-@contextmanager
-def numerics(run: Run, device: torch.device) -> Iterator[None]:
-    """Threads and determinism of a run while inside; float32 means float32 (no TF32)."""
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), filled
-    if device.type == "cuda":
-        if run.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
-        torch.backends.cudnn.benchmark = False
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cuda.matmul.allow_tf32 = False
-        # Dropped weights are new tensors at every update; copying them into cuDNN's layout is the price of DropConnect.
-        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-    torch.set_num_threads(run.threads)
-    torch.use_deterministic_algorithms(run.deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # slow; all is overwritten
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = before[2]  # type: ignore[attr-defined]
 
 
 # --- finished runs --------------------------------------------------------------------------------------------------
