@@ -69,6 +69,7 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
             )
             opened.callback(context.close)
             page = context.new_page()
+            page.set_default_timeout(120_000)  # on a busy machine
             seen = Visit(page)
             page.on("request", lambda request: seen.requests.append(request.url))
             page.on("console", lambda words: seen.complaints.append(words.text))

@@ -13,6 +13,7 @@ from playwright.sync_api import Locator, Page
 
 WIDTHS = (400, 900, 1400)
 TALLEST = 8000  # pixels of a screenshot
+SLOWEST_MS = 180_000  # of taking one, on a busy machine
 TABLE = "#parthiban2021-table2"
 RANK = 8  # its column of the Press rank
 CORPORA = ("Penn Treebank", "WikiText-2")
@@ -24,7 +25,7 @@ def shoot(page: Page, name: str) -> None:
     SCREENSHOTS.mkdir(exist_ok=True)
     width, height = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
     area = {"x": 0, "y": 0, "width": width, "height": min(height, TALLEST)}
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True, clip=area)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True, clip=area, timeout=SLOWEST_MS)
 
 
 def serious(page: Page) -> list[tuple[str, str]]:
