@@ -47,6 +47,7 @@ METRICS = {
 }
 LAW_RANKS = {"rank_press": "rank_truth"}  # measured rank -> what it is of the law; others have the same name
 NOT_YET = "nothing is fitted yet"
+LEAST_SHARE = -1.0  # won back that a panel shows: as much again as the softmax loses
 CURVE_RANGE = 8.0  # of the logits around zero at which a learned function is shown
 
 
@@ -221,11 +222,16 @@ def won_back(source: Source) -> Drawing:
         _level(panel, 0.0, "Softmax")
         panel.set(title=f"d = {width:g}", xlabel=AXES["r"], ylabel="share won back")
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        lowest, highest = others["won_back"].agg(["min", "max"])
+        if lowest < LEAST_SHARE:
+            panel.set_ylim(LEAST_SHARE, max(0.0, highest) + 0.05)
     _legend(canvas, source, models)
     means = others.groupby("model")["won_back"].mean()
     words = [f"{models_of(source)[model]} {means[model]:+.1%}".replace("-", "−") for model in models]
     data = _data(others, ["r", "d"], ["won_back", "width", "parameters"])
-    return Drawing(canvas, data, f"Mean share of the softmax’s distance won back: {'; '.join(words)}.", _count(others))
+    below = [models_of(source)[model] for model in models if means[model] < LEAST_SHARE]
+    note = f"Below the panels: {', '.join(below)}. {_count(others)}" if below else _count(others)
+    return Drawing(canvas, data, f"Mean share of the softmax’s distance won back: {'; '.join(words)}.", note)
 
 
 def scatter(source: Source) -> Drawing:

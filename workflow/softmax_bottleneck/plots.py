@@ -43,7 +43,7 @@ PALETTE: Mapping[str, str] = {
 SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
 MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-LONGEST_NAME = 24
+LONGEST_NAME = 30
 ABSENT_NAMED = 6  # models without all their runs, below a figure; more are counted
 LEGEND_INCHES = 1.7  # of one entry
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -231,9 +231,9 @@ def corpus_title(source: Source, dataset: str) -> str:
 
 
 def short_name(study: Study, model: str) -> str:
-    """A model's name, short enough for a tick."""
-    text = label(study, model)
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
+    """A model's name, short enough for a tick; members of a grid differ at its end, which stays."""
+    text, half = label(study, model), LONGEST_NAME // 2
+    return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def in_order(source: Source, data: pd.DataFrame) -> list[str]:
