@@ -1,6 +1,6 @@
 """`make bench`: A, B and ours on this CPU, printed and written to benchmarks/results/cpu.json.
 
-python benchmarks/cpu.py                  # everything, some 25 minutes on two quiet cores
+python benchmarks/cpu.py                  # everything, some 30 minutes on two quiet cores
 python benchmarks/cpu.py --quick          # everything in small, to see that it runs (nothing is written)
 python benchmarks/cpu.py --only heads     # some parts: heads steps rank small scaling dag
 python benchmarks/cpu.py --busy           # one thread, CPU seconds: for a machine that others use (nothing is written)

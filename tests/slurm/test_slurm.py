@@ -26,9 +26,8 @@ STUDY = ROOT / "tests" / "slurm" / "study.yaml"
 IMPATIENT = ROOT / "tests" / "slurm" / "impatient.py"
 PROFILE = ROOT / "workflow" / "profiles" / "slurm"
 CLUSTER = Path("/run/softmax-bottleneck-slurm")
-STARTED_BY = (
-    CLUSTER / "ready"
-)  # the folder of start.sh: another clone's SLURM is left alone, as it ends with that clone
+# Names the folder of start.sh: another clone's SLURM is left alone, as it ends with that clone.
+STARTED_BY = CLUSTER / "ready"
 READY = STARTED_BY.exists() and STARTED_BY.read_text(encoding="utf-8").strip() == str(Path(__file__).resolve().parent)
 SHOWN = 5000  # characters of a log, where something failed
 LONGEST_S = 900  # of one call of Snakemake, on a busy machine
