@@ -59,11 +59,13 @@ def log_probabilities(m: int, n: int, d: int, seed: int = 0):
     return h, w, b, log_z, logits - log_z[:, None]
 
 
-@pytest.fixture(params=["chosen", "gram"])
+@pytest.fixture(params=["chosen", "gram", "gram by torch"])
 def route(request, monkeypatch) -> str:
-    """Small matrices as they are treated by choice (SVD), and forced through a Gram matrix."""
-    if request.param == "gram":
+    """Small matrices as they are treated by choice (SVD), and forced through a Gram matrix and either solver."""
+    if request.param != "chosen":
         monkeypatch.setattr(spectrum, "DIRECT_ENTRIES", 0)
+    if request.param == "gram by torch":
+        monkeypatch.setattr(spectrum, "COPIED_SIDES", range(1, 1000))
     return request.param
 
 
@@ -101,9 +103,9 @@ def test_chunk_sizes_and_buffers_do_not_matter():
     whole = gram_singular_values([matrix], 420)
     for rows in (1, 50, 256, 1000, 2600):
         other = gram_singular_values(through_one_buffer(rows), 420)
-        np.testing.assert_allclose(other.sigma, whole.sigma, rtol=1e-12)
+        np.testing.assert_array_equal(other.sigma, whole.sigma)
     fortran = gram_singular_values(in_chunks(np.asfortranarray(matrix)), 420)
-    np.testing.assert_allclose(fortran.sigma, whole.sigma, rtol=1e-12)
+    np.testing.assert_array_equal(fortran.sigma, whole.sigma)
 
 
 def test_the_matrix_is_never_held():
@@ -150,14 +152,20 @@ def test_the_first_rows_and_all_rows_in_one_pass(m, n, first, route):
 
 def test_a_sum_goes_on_after_its_spectrum_without_a_second_matrix():
     gram = spectrum._Gram(1000)
-    gram.add(rng().normal(size=(500, 1000)))
+    gram.add(rng().normal(size=(512, 1000)))  # two full blocks
     before = np.tril(gram.matrix)
     tracemalloc.start()
-    gram.spectrum_so_far(500, 1000, "float64")
+    gram.spectrum_so_far(512, 1000, "float64")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert np.array_equal(np.tril(gram.matrix), before)
     assert peak < 0.6 * gram.matrix.nbytes
+
+
+def test_the_memory_of_eigenvalues_grows_with_the_side():
+    sides = [1, 4095, 4096, 10_000, 16_384, 16_385, 33_278]
+    known = [spectrum.eigenvalue_bytes(side) for side in sides]
+    assert known == sorted(known) and known[0] == 8 and known[3] == 16 * 10_000**2
 
 
 # --- the tolerance --------------------------------------------------------------------------------------------------

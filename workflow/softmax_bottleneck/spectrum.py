@@ -50,6 +50,8 @@ CLEAR_MARGIN = 10.0  # a tolerance this many noise floors high moves by < 0.5 % 
 DIRECT_ENTRIES = 1 << 20  # up to this many entries the SVD itself takes less than a second
 # OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x 256 rows (two threads; 17,000 x 256 is well).
 SYRK_ENTRIES = 1 << 21
+# Sides of Gram matrices whose eigenvalues torch computes, on a copy: MKL takes 3/5 of the time of scipy's OpenBLAS.
+COPIED_SIDES = range(4096, 16_385)
 BLOCK = 256  # rows added to a Gram matrix at once: as fast as thousands, and the error of a sum grows with its length
 
 
@@ -99,9 +101,10 @@ class Spectrum:
 def gram_singular_values(chunks: Iterable[Floats], n_columns: int, *, progress: Progress | None = None) -> Spectrum:
     """Singular values of the matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
 
-    Memory: 8 n^2 bytes for the Gram matrix, overwritten by the eigenvalue solver, beside one chunk; in the beginning
-    up to 2 n^2 bytes of rows more, because a matrix with few rows (m <= n/2) has the smaller m x m Gram matrix of its
-    rows, and one with few entries is taken apart by an SVD. Time: m n^2 flops, then 4/3 n^3.
+    Memory: 8 n^2 bytes for the Gram matrix, and as much for the eigenvalue solver at `COPIED_SIDES` (elsewhere it
+    overwrites the matrix), beside one chunk; in the beginning up to 2 n^2 bytes of rows more, because a matrix with few
+    rows (m <= n/2) has the smaller m x m Gram matrix of its rows, and one with few entries is taken apart by an SVD.
+    Time: m n^2 flops, then 4/3 n^3.
 
     Args:
         chunks: consecutive rows; a buffer may be filled anew for each chunk.
@@ -239,7 +242,10 @@ def _spectrum_of_held(matrix_mn: Floats, dtype: str) -> Spectrum:
 
 
 class _Gram:
-    """The lower triangle of a sum of chunk^T chunk in float64, and the number of roundings each entry has seen."""
+    """The lower triangle of a sum of row^T row in float64, and the number of roundings each entry has seen.
+
+    Rows wait for a block to be full, so that the sum does not depend on the chunks they come in.
+    """
 
     def __init__(self, n: int) -> None:
         try:
@@ -250,15 +256,26 @@ class _Gram:
                 " which this machine cannot give: use one with more memory or a smaller vocabulary"
             ) from None
         self.depth = BLOCK
+        self._block = np.empty((max(1, min(BLOCK, SYRK_ENTRIES // n)), n))
+        self._filled = 0
 
     def add(self, chunk: Floats) -> None:
         """Add the products of these rows."""
-        rows = max(1, min(BLOCK, SYRK_ENTRIES // len(self.matrix)))
-        for start in range(0, len(chunk), rows):
-            block = np.ascontiguousarray(chunk[start : start + rows], dtype=np.float64)
-            # A C-ordered [rows, n] block is a Fortran-ordered [n, rows] one: no copy, and the sum stays in place.
-            self.matrix = dsyrk(1.0, block.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
-            self.depth += 1
+        start = 0
+        while start < len(chunk):
+            part = chunk[start : start + len(self._block) - self._filled]
+            self._block[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            start += len(part)
+            if self._filled == len(self._block):
+                self._add_block()
+
+    def _add_block(self) -> None:
+        # A C-ordered [rows, n] block is a Fortran-ordered [n, rows] one: no copy, and the sum stays in place.
+        rows = self._block[: self._filled]
+        self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
+        self.depth += 1
+        self._filled = 0
 
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
         """Singular values of the m x n matrix whose Gram matrix this is; destroys the lower triangle.
@@ -267,8 +284,10 @@ class _Gram:
         most that times the trace, rigorously); LAPACK's eigenvalues by p(n) eps sigma_max^2, p growing slowly (sqrt(n)
         is some ten times what is seen). An eigenvalue below zero shows an error at least that large.
         """
+        if self._filled:
+            self._add_block()
         trace = float(np.trace(self.matrix))
-        eigenvalues = scipy.linalg.eigvalsh(self.matrix, lower=True, overwrite_a=True, check_finite=False, driver="evd")
+        eigenvalues = _eigenvalues(self.matrix)
         largest = max(float(eigenvalues[-1]), 0.0)
         error = FLOAT64_EPS * (self.depth / 2 * trace + math.sqrt(len(self.matrix)) * largest)
         error = max(error, -float(eigenvalues[0]))
@@ -277,12 +296,28 @@ class _Gram:
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
         """As `spectrum` for columns, but the sum goes on: it waits in the upper triangle, which LAPACK leaves alone."""
+        if self._filled:
+            self._add_block()
         diagonal = self.matrix.diagonal().copy()
         _mirror(self.matrix, source=self.matrix.T)
         found = self.spectrum(m, n, "gram-of-columns", dtype)
         _mirror(self.matrix.T, source=self.matrix)
         np.einsum("ii->i", self.matrix)[:] = diagonal
         return found
+
+
+def _eigenvalues(matrix: Float64) -> Float64:
+    """Of the symmetric matrix whose lower triangle this is (Fortran order), ascending; may destroy the triangle."""
+    if len(matrix) not in COPIED_SIDES:
+        return np.asarray(scipy.linalg.eigvalsh(matrix, lower=True, overwrite_a=True, check_finite=False, driver="evd"))
+    import torch  # not above: whoever reads spectra needs no torch
+
+    return np.asarray(torch.linalg.eigvalsh(torch.from_numpy(matrix.T), UPLO="U"))
+
+
+def eigenvalue_bytes(side: int) -> int:
+    """Memory of a Gram matrix of this side while its eigenvalues are computed; grows with the side."""
+    return 8 * side * side + 8 * min(side, COPIED_SIDES[-1]) ** 2 * (side >= COPIED_SIDES[0])
 
 
 def _mirror(matrix: Float64, source: Float64) -> None:
