@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.measure import eigenvalues
 from softmax_bottleneck.spectrum import (
     Spectrum,
     factored_singular_values,
@@ -104,7 +105,7 @@ def by_torch(head: Head, h_ND: torch.Tensor) -> int:
 
 
 def by_gram(head: Head, h_ND: torch.Tensor) -> int:
-    return _rank(gram_singular_values(_chunks(head, h_ND), head.vocabulary_size))
+    return _rank(gram_singular_values(_chunks(head, h_ND), head.vocabulary_size, solver=eigenvalues))
 
 
 def by_factors(head: Head, h_ND: torch.Tensor) -> int:

@@ -35,7 +35,7 @@ def built(request) -> tuple[Run, model.LanguageModel]:
     language_model = model.build(run, CORPUS.vocabulary_size)
     with torch.no_grad():
         language_model.head.decoder.weight.mul_(20)
-        language_model.head.decoder.bias.uniform_(-1, 1)
+        language_model.head.decoder.bias.uniform_(-1, 1, generator=torch.Generator().manual_seed(0))
     return run, language_model
 
 

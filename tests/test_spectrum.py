@@ -12,7 +12,7 @@ import pytest
 import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck import spectrum
+from softmax_bottleneck import measure, spectrum
 from softmax_bottleneck.errors import DataError, UserError
 from softmax_bottleneck.spectrum import (
     FLOAT32_EPS,
@@ -59,13 +59,11 @@ def log_probabilities(m: int, n: int, d: int, seed: int = 0):
     return h, w, b, log_z, logits - log_z[:, None]
 
 
-@pytest.fixture(params=["chosen", "gram", "gram by torch"])
+@pytest.fixture(params=["chosen", "gram"])
 def route(request, monkeypatch) -> str:
-    """Small matrices as they are treated by choice (SVD), and forced through a Gram matrix and either solver."""
-    if request.param != "chosen":
+    """Small matrices as they are treated by choice (SVD), and forced through a Gram matrix."""
+    if request.param == "gram":
         monkeypatch.setattr(spectrum, "DIRECT_ENTRIES", 0)
-    if request.param == "gram by torch":
-        monkeypatch.setattr(spectrum, "COPIED_SIDES", range(1, 1000))
     return request.param
 
 
@@ -162,10 +160,27 @@ def test_a_sum_goes_on_after_its_spectrum_without_a_second_matrix():
     assert peak < 0.6 * gram.matrix.nbytes
 
 
-def test_the_memory_of_eigenvalues_grows_with_the_side():
-    sides = [1, 4095, 4096, 10_000, 16_384, 16_385, 33_278]
-    known = [spectrum.eigenvalue_bytes(side) for side in sides]
-    assert known == sorted(known) and known[0] == 8 and known[3] == 16 * 10_000**2
+@pytest.mark.parametrize(("m", "n"), [(2, 1), (64, 64), (700, 300), (300, 700)])
+def test_the_faster_solver_finds_the_same_eigenvalues(m, n, monkeypatch):
+    """torch's, forced on small sides, through the whole engine; numpy's SVD beside it."""
+    monkeypatch.setattr(spectrum, "DIRECT_ENTRIES", 0)
+    monkeypatch.setattr(measure, "COPIED_SIDES", range(1, 1000))
+    matrix = rng().normal(size=(m, n)) - 3
+    part, whole = nested_singular_values(in_chunks(matrix), n, m // 2, solver=measure.eigenvalues)
+    for found, rows in ((part, matrix[: m // 2]), (whole, matrix)):
+        if found is not None:
+            expected = np.linalg.svd(rows, compute_uv=False)
+            assert np.abs(found.sigma**2 - expected**2).max() <= found.noise_floor**2 + 1e-13 * expected[0] ** 2
+
+
+def test_the_solver_is_chosen_by_the_side_and_reads_the_lower_triangle(monkeypatch):
+    square = rng().normal(size=(40, 40))
+    symmetric = square + square.T
+    expected = np.linalg.eigvalsh(symmetric)
+    for sides in (range(0), range(1, 100)):
+        monkeypatch.setattr(measure, "COPIED_SIDES", sides)
+        half = np.asfortranarray(np.tril(symmetric) + np.triu(np.full_like(square, np.nan), 1))
+        np.testing.assert_allclose(measure.eigenvalues(half), expected, rtol=0, atol=1e-12)
 
 
 # --- the tolerance --------------------------------------------------------------------------------------------------

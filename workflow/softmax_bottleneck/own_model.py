@@ -249,9 +249,8 @@ def bytes_needed(given: Inputs, rows: int, columns: int) -> int:
         # H and W; W in float64; both factors in float64 with two columns more.
         return BASE_BYTES + size * factors + 8 * given.n * width + 8 * (factors + 2 * (rows + given.n))
     side = min(rows, columns)
-    # The Gram matrix, the rows held until the engine knows which one it needs, and as much lost between them; then its
-    # eigenvalues.
-    gram = max(8 * side * side + size * side * side, spectrum.eigenvalue_bytes(side))
+    # The Gram matrix; the rows held until the engine knows which one it needs, and as much lost between them.
+    gram = 8 * side * side + size * side * side
     if given.route == "blocks":
         return BASE_BYTES + TORCH_BYTES + size * (factors + columns * width) + gram
     return BASE_BYTES + gram + (size * rows * columns if rows < columns else 0)

@@ -41,6 +41,7 @@ from softmax_bottleneck.errors import DataError, UserError
 Floats = NDArray[np.floating[Any]]
 Float64 = NDArray[np.float64]
 Progress = Callable[[int], None]
+Solver = Callable[[Float64], Float64]  # as lapack_eigenvalues, which need not destroy the matrix
 
 FLOAT32_EPS = float(np.finfo(np.float32).eps)
 FLOAT64_EPS = float(np.finfo(np.float64).eps)
@@ -50,8 +51,6 @@ CLEAR_MARGIN = 10.0  # a tolerance this many noise floors high moves by < 0.5 % 
 DIRECT_ENTRIES = 1 << 20  # up to this many entries the SVD itself takes less than a second
 # OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x 256 rows (two threads; 17,000 x 256 is well).
 SYRK_ENTRIES = 1 << 21
-# Sides of Gram matrices whose eigenvalues torch computes, on a copy: MKL takes 3/5 of the time of scipy's OpenBLAS.
-COPIED_SIDES = range(4096, 16_385)
 BLOCK = 256  # rows added to a Gram matrix at once: as fast as thousands, and the error of a sum grows with its length
 
 
@@ -98,17 +97,19 @@ class Spectrum:
         return cls(sigma=arrays["sigma"], **plain)
 
 
-def gram_singular_values(chunks: Iterable[Floats], n_columns: int, *, progress: Progress | None = None) -> Spectrum:
+def gram_singular_values(
+    chunks: Iterable[Floats], n_columns: int, *, solver: Solver | None = None, progress: Progress | None = None
+) -> Spectrum:
     """Singular values of the matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
 
-    Memory: 8 n^2 bytes for the Gram matrix, and as much for the eigenvalue solver at `COPIED_SIDES` (elsewhere it
-    overwrites the matrix), beside one chunk; in the beginning up to 2 n^2 bytes of rows more, because a matrix with few
-    rows (m <= n/2) has the smaller m x m Gram matrix of its rows, and one with few entries is taken apart by an SVD.
-    Time: m n^2 flops, then 4/3 n^3.
+    Memory: 8 n^2 bytes for the Gram matrix, overwritten by the eigenvalue solver, beside one chunk; in the beginning
+    up to 2 n^2 bytes of rows more, because a matrix with few rows (m <= n/2) has the smaller m x m Gram matrix of its
+    rows, and one with few entries is taken apart by an SVD. Time: m n^2 flops, then 4/3 n^3.
 
     Args:
         chunks: consecutive rows; a buffer may be filled anew for each chunk.
         n_columns: width of every chunk.
+        solver: finds the eigenvalues of a Gram matrix.
         progress: called with the number of rows read so far, once per chunk.
 
     Raises:
@@ -116,11 +117,16 @@ def gram_singular_values(chunks: Iterable[Floats], n_columns: int, *, progress: 
             chunk has another width or type than the first, or there are no rows.
         UserError: the Gram matrix does not fit into memory; the message says how much it needs.
     """
-    return nested_singular_values(chunks, n_columns, None, progress=progress)[1]
+    return nested_singular_values(chunks, n_columns, None, solver=solver, progress=progress)[1]
 
 
 def nested_singular_values(
-    chunks: Iterable[Floats], n_columns: int, first_rows: int | None, *, progress: Progress | None = None
+    chunks: Iterable[Floats],
+    n_columns: int,
+    first_rows: int | None,
+    *,
+    solver: Solver | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Spectrum | None, Spectrum]:
     """Singular values of the first rows of a matrix, and of all of it, in one pass over its rows.
 
@@ -133,11 +139,11 @@ def nested_singular_values(
     _refuse_empty(stream.count, n_columns)
     first = None
     if first_rows is not None and first_rows <= stream.count:
-        first = _spectrum_of_held(np.concatenate(held)[:first_rows], stream.dtype)
+        first = _spectrum_of_held(np.concatenate(held)[:first_rows], stream.dtype, solver)
     if not _is_tall(stream.count, n_columns):
-        whole = _spectrum_of_held(np.concatenate(held), stream.dtype)
+        whole = _spectrum_of_held(np.concatenate(held), stream.dtype, solver)
     else:
-        gram, count = _Gram(n_columns), 0
+        gram, count = _Gram(n_columns, solver), 0
         for chunk in chain(_drain(held), rows):
             gram.add(chunk)
             count += len(chunk)
@@ -230,12 +236,12 @@ def _drain(held: deque[Floats]) -> Iterator[Floats]:
         yield held.popleft()  # so that each chunk's memory is free as soon as it is used
 
 
-def _spectrum_of_held(matrix_mn: Floats, dtype: str) -> Spectrum:
+def _spectrum_of_held(matrix_mn: Floats, dtype: str, solver: Solver | None) -> Spectrum:
     """Of a matrix held in memory: small, or with fewer rows than columns."""
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:
         return dense_singular_values(matrix_mn)
-    gram = _Gram(m)
+    gram = _Gram(m, solver)
     for start in range(0, n, BLOCK):
         gram.add(matrix_mn[:, start : start + BLOCK].T)
     return gram.spectrum(m, n, "gram-of-rows", dtype)
@@ -247,7 +253,7 @@ class _Gram:
     Rows wait for a block to be full, so that the sum does not depend on the chunks they come in.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, solver: Solver | None = None) -> None:
         try:
             self.matrix = np.zeros((n, n), order="F")
         except MemoryError:
@@ -256,6 +262,7 @@ class _Gram:
                 " which this machine cannot give: use one with more memory or a smaller vocabulary"
             ) from None
         self.depth = BLOCK
+        self._solver = solver or lapack_eigenvalues
         self._block = np.empty((max(1, min(BLOCK, SYRK_ENTRIES // n)), n))
         self._filled = 0
 
@@ -287,7 +294,7 @@ class _Gram:
         if self._filled:
             self._add_block()
         trace = float(np.trace(self.matrix))
-        eigenvalues = _eigenvalues(self.matrix)
+        eigenvalues = self._solver(self.matrix)
         largest = max(float(eigenvalues[-1]), 0.0)
         error = FLOAT64_EPS * (self.depth / 2 * trace + math.sqrt(len(self.matrix)) * largest)
         error = max(error, -float(eigenvalues[0]))
@@ -306,18 +313,9 @@ class _Gram:
         return found
 
 
-def _eigenvalues(matrix: Float64) -> Float64:
-    """Of the symmetric matrix whose lower triangle this is (Fortran order), ascending; may destroy the triangle."""
-    if len(matrix) not in COPIED_SIDES:
-        return np.asarray(scipy.linalg.eigvalsh(matrix, lower=True, overwrite_a=True, check_finite=False, driver="evd"))
-    import torch  # not above: whoever reads spectra needs no torch
-
-    return np.asarray(torch.linalg.eigvalsh(torch.from_numpy(matrix.T), UPLO="U"))
-
-
-def eigenvalue_bytes(side: int) -> int:
-    """Memory of a Gram matrix of this side while its eigenvalues are computed; grows with the side."""
-    return 8 * side * side + 8 * min(side, COPIED_SIDES[-1]) ** 2 * (side >= COPIED_SIDES[0])
+def lapack_eigenvalues(matrix: Float64) -> Float64:
+    """Eigenvalues, ascending, of the symmetric matrix whose lower triangle this is (Fortran order); destroys it."""
+    return np.asarray(scipy.linalg.eigvalsh(matrix, lower=True, overwrite_a=True, check_finite=False, driver="evd"))
 
 
 def _mirror(matrix: Float64, source: Float64) -> None:
