@@ -54,7 +54,8 @@ def token_by_token(language_model: model.LanguageModel, ids: np.ndarray) -> np.n
 # --- predictions ----------------------------------------------------------------------------------------------------
 def test_one_pass_gives_losses_ranks_top_words_and_distances(built, monkeypatch):
     """In chunks of a few rows, against one call per token and sorting whole rows."""
-    _, language_model = built
+    run, language_model = built
+    atol = 1e-3 if run.head.name == "relu" else 2e-5  # the logarithm of a logit near zero magnifies its rounding
     monkeypatch.setattr(measure, "SEGMENT", 7)
     monkeypatch.setattr(measure, "_rows_at_once", lambda _: 5)
     expected = token_by_token(language_model, CORPUS.test)
@@ -68,9 +69,9 @@ def test_one_pass_gives_losses_ranks_top_words_and_distances(built, monkeypatch)
 
     found = measure.predict(language_model, contexts, [0, 4, 5, len(targets) - 1], first_columns)
     rows = np.arange(len(targets))
-    np.testing.assert_allclose(found.log_p_T, expected[rows, targets], atol=2e-5)
+    np.testing.assert_allclose(found.log_p_T, expected[rows, targets], atol=atol)
     assert seen == list(range(0, len(targets), 5))
-    np.testing.assert_allclose(found.kl_T, expected[:, 0], atol=2e-5)
+    np.testing.assert_allclose(found.kl_T, expected[:, 0], atol=atol)
     assert np.array_equal(contexts.targets.numpy(), targets)
     exact = np.concatenate(list(measure.log_probability_chunks(language_model, contexts.hidden)))
     for row in rows:  # the order of words by a stable sort of the same float32 numbers
