@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aims
 import dag
 import figures
 import rank_engine
@@ -148,9 +149,10 @@ def table(found: dict[str, Any]) -> str:
 
 
 def tables(found: dict[str, Any]) -> str:
-    """What README shows: where, heads and steps, ranks, small sizes."""
+    """What README shows: where, heads and steps, ranks, small sizes, and the aims beside them."""
     parts = [hardware(found), table(found), rank_table(found.get("rank", []) + found.get("full_rank", []))]
-    return "\n\n".join(part for part in [*parts, small_table(found.get("small", []))] if part)
+    parts += [small_table(found.get("small", [])), aims.aims_table(found)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def hardware(found: dict[str, Any]) -> str:

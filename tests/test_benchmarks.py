@@ -16,6 +16,7 @@ import torch
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import aims  # noqa: E402
 import cases  # noqa: E402
 import cpu  # noqa: E402
 import dag  # noqa: E402
@@ -249,3 +250,24 @@ def test_results_are_kept_as_json_and_as_tables_in_the_readme(tmp_path: Path, mo
     assert text.count("| gss | 300 | 100 | 3.00 |") == 1
     assert json.loads(cpu.RESULTS.read_text(encoding="utf-8")) == found
     assert text.count(cpu.END) == 1 and text.index("What decides them") > text.index(cpu.END)
+
+
+def test_aims_are_judged_on_the_numbers_measured() -> None:
+    """Ratios by hand: 300 / 100 = 3 where 1.8 and 3.5 are asked for; limits are those ratios over the share."""
+    times = {"A": 250.0, "B": 300.0, "ours": 100.0}
+    heads = [
+        {"corpus": "ptb", "head": head, "variant": name, "ms": ms, "of_products": 0.75}
+        for head in ("softmax", "gss")
+        for name, ms in times.items()
+    ]
+    small = [{"head": "mos", "variant": name, "tokens_per_s": n} for name, n in (("ours", 250), ("plain", 100))]
+    ranks = [
+        {"method": name, "m": 90, "n": 10, "ms": ms, "peak_mib": mib}
+        for name, ms, mib in (("ours", 100, 10), ("numpy", 390, 80), ("torch", 200, 80), ("factors", 5, 3))
+    ]
+    lines = aims.aims_table({"heads": heads, "small": small, "full_rank": ranks}).splitlines()
+    assert lines[2] == "| head, ptb, x B | **3.00** / 1.8 / 4.00 |  | 3.00 / 3.5 / 4.00 |  |  |  |"
+    assert next(line for line in lines if "demo sizes" in line).endswith("|  | 2.50 / 3 |")
+    assert "numpy / ours 3.90 / 4; seconds, torch / ours **2.00** / 1.7; memory, numpy / ours **8.00** / 7" in lines[-1]
+    assert "**78.00** / 40, in 3 MiB" in lines[-1]
+    assert aims.rank_sentence(ranks[:2]) == ""
