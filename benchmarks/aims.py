@@ -30,7 +30,7 @@ def aims_table(found: Mapping[str, Any]) -> str:
 
 
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
-    heads, steps = _by_head(found.get("heads", [])), _by_head(found.get("steps", []))
+    heads, steps = by_head(found.get("heads", [])), by_head(found.get("steps", []))
     for corpus, gains in HEAD_GAINS.items():
         of = {head: heads[corpus, head] for head in gains if (corpus, head) in heads}
         yield f"head, {corpus}, x B", {head: _gain(of[head], "B", gains[head], "of_products") for head in of}
@@ -41,12 +41,13 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
     yield "step, ptb, x A", {head: _gain(of[head], "A", STEP_GAINS[head], "of_rate") for head in of}
     shares = {head: _cell(of[head]["ours"]["of_rate"], aim, 1.0) for head, aim in STEP_SHARES.items() if head in of}
     yield "step, ptb, share of the rate", shares
-    small = _by_head([{"corpus": "demo", **row} for row in found.get("small", []) if "variant" in row])
+    small = by_head([{"corpus": "demo", **row} for row in found.get("small", []) if "variant" in row])
     speed = {head: of["ours"]["tokens_per_s"] / of["plain"]["tokens_per_s"] for (_, head), of in small.items()}
     yield "demo sizes, tokens/s x plain", {head: _cell(speed[head], SMALL_GAINS[head]) for head in speed}
 
 
-def _by_head(rows: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+def by_head(rows: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+    """(corpus, head) -> variant -> its row."""
     by: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in rows:
         by.setdefault((row["corpus"], row["head"]), {})[row["variant"]] = row

@@ -136,10 +136,7 @@ def table(found: dict[str, Any]) -> str:
         "|" + "---|" * 8,
     ]
     for part, title in (("heads", "head"), ("steps", "step")):
-        by: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in found.get(part, []):
-            by.setdefault((row["corpus"], row["head"]), {})[row["variant"]] = row
-        for (corpus, head), of in by.items():
+        for (corpus, head), of in aims.by_head(found.get(part, [])).items():
             a, b, ours = (of[variant]["ms"] for variant in ("A", "B", "ours"))
             memory = f"{of['B']['peak_mib']:.0f} -> {of['ours']['peak_mib']:.0f}" if part == "heads" else ""
             share = of["ours"].get("of_products", of["ours"].get("of_rate"))
