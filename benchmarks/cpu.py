@@ -27,7 +27,21 @@ import rank_engine
 import small_sizes
 import torch
 from cases import Case, cases, head_contenders, our_step, plain_step, shrunk
-from timing import busy_machine, elsewhere, floor_s, peak_mib, provenance, race, square_rate
+from softmax_bottleneck import memory
+from timing import (
+    CLOCK,
+    Served,
+    Timing,
+    busy_machine,
+    elsewhere,
+    floor_s,
+    peak_mib,
+    provenance,
+    race,
+    race_of,
+    serve,
+    square_rate,
+)
 
 RESULTS = Path(__file__).parent / "results" / "cpu.json"
 README = Path(__file__).parent / "README.md"
@@ -58,18 +72,42 @@ def heads_part(quick: bool) -> list[dict[str, Any]]:
 
 
 def steps_part(quick: bool) -> list[dict[str, Any]]:
-    """Whole training steps at the published settings on Penn Treebank: A, B and ours."""
+    """Whole training steps at the published settings on Penn Treebank: A, B and ours, each in a process of its own."""
     rate = max(square_rate().values())
     rows: list[dict[str, Any]] = []
-    for case in (case for case in chosen(quick).values() if case.corpus == "ptb"):
-        contenders = {"A": plain_step(case, True), "B": plain_step(case, False), "ours": our_step(case)}
-        for variant, timing in race(contenders, 2 if quick else REPETITIONS).items():
+    for name, case in chosen(quick).items():
+        if case.corpus != "ptb":
+            continue
+        for variant, timing in race_steps(name, quick).items():
             row = {"corpus": case.corpus, "head": case.head, "variant": variant, **timing.row()}
             row["of_rate"] = round(case.step_flops() / timing.median / (1e9 * rate), 3)
             rows.append(row)
             show(row)
         show_gain(rows[-3:], "A")
     return rows
+
+
+def race_steps(name: str, quick: bool) -> dict[str, Timing]:
+    flags = ["--quick"] * quick + ["--busy"] * (CLOCK["now"] is time.process_time)
+    timers = {variant: Served("cpu.py", "--serve", name, variant, *flags) for variant in STEPS}
+    try:
+        return race_of(timers, 2 if quick else REPETITIONS)
+    finally:
+        for timer in timers.values():
+            timer.close()
+
+
+def our_process_step(case: Case) -> Callable[[], object]:
+    """Ours with the memory management of the workflow's steps."""
+    memory.keep_freed()
+    return our_step(case)
+
+
+STEPS: dict[str, Callable[[Case], Callable[[], object]]] = {
+    "A": lambda case: plain_step(case, habits=True),
+    "B": lambda case: plain_step(case, habits=False),
+    "ours": our_process_step,
+}
 
 
 def chosen(quick: bool) -> dict[str, Case]:
@@ -187,7 +225,10 @@ def small_table(rows: list[dict[str, Any]]) -> str:
     for head, of in by.items():
         lines.append(f"| {head} | {' | '.join(f'{of[name]:,}' for name in names)} | {of['ours'] / of['plain']:.2f} |")
     shares = ", ".join(f"{row['part']} {row['ms']:.2f} ms" for row in rows if "part" in row)
-    return "\n".join(lines) + (f"\n\nOne update, one thread (softmax): {shares}." if shares else "")
+    layers = ", ".join(f"{row['layers']} {row['ms']:.2f} ms" for row in rows if "layers" in row)
+    sentences = [f"One update, one thread (softmax): {shares}."] * bool(shares)
+    sentences += [f"The LSTM layers forward, one thread, a seed: {layers}."] * bool(layers)
+    return "\n\n".join(["\n".join(lines), *sentences])
 
 
 MEASURES: dict[str, Callable[[bool], Any]] = {
@@ -202,14 +243,12 @@ MEASURES: dict[str, Callable[[bool], Any]] = {
 
 def main() -> None:
     options = arguments()
-    if options.peak:
-        case = chosen(options.quick)[options.peak[0]]
-        case = resized(case, *options.sizes) if options.sizes else case
-        print(json.dumps(peak_of(case, options.peak[1])))
-        return
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
     if options.busy:
         busy_machine()
+    if options.peak or options.serve:
+        one_of(options)
+        return
     began, found = time.monotonic(), json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     for part in options.only:
         print(f"--- {part}", flush=True)
@@ -221,6 +260,16 @@ def main() -> None:
     print(f"\n{tables(found)}\n\n{time.monotonic() - began:.0f} s", flush=True)
     if not options.quick and not options.busy:
         keep(found)
+
+
+def one_of(options: argparse.Namespace) -> None:
+    """What a process of its own is started for: a peak, or a step per line read."""
+    name, variant = options.peak or options.serve
+    case = chosen(options.quick)[name]
+    if options.serve:
+        serve(STEPS[variant](case))
+    else:
+        print(json.dumps(peak_of(resized(case, *options.sizes) if options.sizes else case, variant)))
 
 
 def keep(found: dict[str, Any]) -> None:
@@ -243,6 +292,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
     parser.add_argument("--full-rank", action="store_true", help="also ranks at the paper's full size")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # CASE VARIANT, in a process of its own
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--sizes", nargs=3, type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import batched_seeds
 import torch
 from cases import Case, our_step, plain_step
 from plain import Dropouts
+from softmax_bottleneck import memory
 from timing import finish, square_rate, start
 
 SECONDS, QUICK_SECONDS = 1.5, 0.2  # of a round
@@ -52,7 +54,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     profiled = profile(updates=5 if quick else 100)
     print("\n".join(f"{row['part']}: {row['ms']} ms" for row in profiled), flush=True)
-    return rows + profiled
+    return rows + profiled + batched_seeds.measure(case_of(HEADS[0]), 3 if quick else 30)
 
 
 def profile(head: str = "softmax", updates: int = 100) -> list[dict[str, Any]]:
@@ -101,6 +103,8 @@ def rate(step: Callable[[], object], tokens: int, seconds: float) -> float:
 if __name__ == "__main__":
     head, variant, seconds = sys.argv[1:]
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if variant == "ours":
+        memory.keep_freed()  # as the steps of the workflow do
     case = case_of(head)
     step = our_step(case) if variant == "ours" else plain_step(case, habits=False)
     print(json.dumps([rate(step, case.tokens, float(seconds)) for _ in range(ROUNDS + 1)][1:]))  # the first warms up

@@ -48,18 +48,32 @@ class Timing:
 def race(
     contenders: Mapping[str, Callable[[], object]], repetitions: int, synchronise: Callable[[], object] = lambda: None
 ) -> dict[str, Timing]:
-    """Each once to warm up, then all in turn, forwards and backwards alternately: none always follows another."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    order = list(contenders)
+    """Seconds of each, as `race_of`."""
+
+    def timer(run: Callable[[], object]) -> Callable[[], float]:
+        return lambda: seconds_of(run, synchronise)
+
+    return race_of({name: timer(run) for name, run in contenders.items()}, repetitions)
+
+
+def seconds_of(run: Callable[[], object], synchronise: Callable[[], object] = lambda: None) -> float:
+    synchronise()
+    began = CLOCK["now"]()
+    run()
+    synchronise()
+    return CLOCK["now"]() - began
+
+
+def race_of(timers: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, Timing]:
+    """What each says it took: once to warm up, then all in turn, forwards and backwards alternately, so that none
+    always follows another."""
+    seconds: dict[str, list[float]] = {name: [] for name in timers}
+    order = list(timers)
     for name in order:
-        contenders[name]()
+        timers[name]()
     for _ in range(repetitions):
         for name in order:
-            synchronise()
-            began = CLOCK["now"]()
-            contenders[name]()
-            synchronise()
-            seconds[name].append(CLOCK["now"]() - began)
+            seconds[name].append(timers[name]())
         order.reverse()
     return {
         name: Timing(statistics.median(found), min(found), max(found), repetitions) for name, found in seconds.items()
@@ -158,12 +172,12 @@ def elsewhere(script: str, *arguments: str, threads: int | None = None) -> Any:
     return finish(start(script, *arguments, threads=threads))
 
 
-def start(script: str, *arguments: str, threads: int | None = None) -> subprocess.Popen[str]:
+def start(script: str, *arguments: str, threads: int | None = None, stdin: int | None = None) -> subprocess.Popen[str]:
     """A fresh process of a script of this folder."""
     count = str(threads or torch.get_num_threads())
     environment = os.environ | {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "MKL_NUM_THREADS": count}
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def finish(process: subprocess.Popen[str]) -> Any:
@@ -172,3 +186,29 @@ def finish(process: subprocess.Popen[str]) -> Any:
     if process.returncode:
         raise RuntimeError(f"{process.args}: exit code {process.returncode}")
     return json.loads(out.strip().splitlines()[-1])
+
+
+class Served:
+    """A timer in a process of its own, alive between its turns: a script that runs once per line it reads (`serve`)."""
+
+    def __init__(self, script: str, *arguments: str) -> None:
+        self._process = start(script, *arguments, stdin=subprocess.PIPE)
+
+    def __call__(self) -> float:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        told = self._process.stdout.readline()
+        if not told:
+            raise RuntimeError(f"{self._process.args}: exit code {self._process.wait()}")
+        return float(told)
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._process.communicate()
+
+
+def serve(run: Callable[[], object]) -> None:
+    """The other end of `Served`: seconds of a run for every line, until there are no more."""
+    for _ in sys.stdin:
+        print(seconds_of(run), flush=True)

@@ -17,6 +17,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import aims  # noqa: E402
+import batched_seeds  # noqa: E402
 import cases  # noqa: E402
 import cpu  # noqa: E402
 import dag  # noqa: E402
@@ -153,6 +154,31 @@ def test_ranks_of_all_methods_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_profile_of_a_small_update_adds_up() -> None:
     parts = {row["part"]: row["ms"] for row in small_sizes.profile(updates=5)}
     assert parts["LSTM kernels"] > 0 and parts["matrix products"] > 0 and parts["limit"] > 0
+
+
+def test_seeds_at_once_are_the_same_lstms() -> None:
+    """Two seeds by batched products beside two `nn.LSTM`."""
+    case = cases.shrunk(small_sizes.case_of("softmax"))
+    lstms = [torch.nn.LSTM(7, 5) for _ in range(2)]
+    x_STBI = torch.randn(2, case.bptt, case.batch, 7)
+    together_TSBH = batched_seeds.BatchedLSTM(lstms, case)(x_STBI)
+    for seed, lstm in enumerate(lstms):
+        torch.testing.assert_close(together_TSBH[:, seed], lstm(x_STBI[seed])[0].detach())
+    rows = batched_seeds.measure(case, 1)
+    assert [row["layers"].split()[0] for row in rows] == ["oneDNN,", "3", "8"] and all(row["ms"] > 0 for row in rows)
+
+
+def test_a_timer_in_a_process_of_its_own() -> None:
+    served = timing.Served("cpu.py", "--serve", "ptb/softmax", "ours", "--quick")
+    seconds = [served(), served()]
+    served.close()
+    assert all(0 < one < 60 for one in seconds)
+
+
+def test_a_timer_that_died_is_told() -> None:
+    served = timing.Served("cpu.py", "--serve", "no/such", "ours")
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        served()
 
 
 def test_a_dry_run_of_a_study_is_timed() -> None:

@@ -57,7 +57,7 @@ def test_one_pass_gives_losses_ranks_top_words_and_distances(built, monkeypatch)
     run, language_model = built
     atol = 1e-3 if run.head.name == "relu" else 2e-5  # the logarithm of a logit near zero magnifies its rounding
     monkeypatch.setattr(measure, "SEGMENT", 7)
-    monkeypatch.setattr(measure, "_rows_at_once", lambda _: 5)
+    monkeypatch.setattr(measure, "_rows_at_once", lambda *_: 5)
     expected = token_by_token(language_model, CORPUS.test)
     targets = CORPUS.test[1:]
     contexts = measure.hidden_states(language_model, CORPUS.test, 12)

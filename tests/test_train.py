@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -466,6 +467,61 @@ def test_killed_inside_the_save(tmp_path, monkeypatch, reference, module, name, 
             train.train(make_run(), CORPUS, tmp_path, save_interval_s=0.0)
     train.train(make_run(), CORPUS, tmp_path)
     assert train.result_hash(tmp_path) == reference[0]
+
+
+def test_training_goes_on_while_a_state_is_written(tmp_path, monkeypatch, reference):
+    """The first save ends only when three more updates are done: it holds what was true when it began."""
+    enough, seen, original, update = threading.Event(), [], torch.save, trainer.Trainer.update
+
+    def slow(stored, file):
+        if not seen:
+            seen.append(stored["state"]["trainer"]["place"]["updates"])
+            assert enough.wait(60)
+        original(stored, file)
+
+    def counted(self):
+        update(self)
+        if seen and self.place.updates >= seen[0] + 3:
+            enough.set()
+            raise Kill
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", slow)
+        patch.setattr(trainer.Trainer, "update", counted)
+        with pytest.raises(Kill):
+            train.train(make_run(), CORPUS, tmp_path, save_interval_s=0.3)
+    left = checkpoint._read(tmp_path / checkpoint.NAMES[0])
+    assert left["trainer"]["place"]["updates"] == seen[0]
+    assert not list(tmp_path.glob(".*.tmp"))  # the folder is left only when nothing is being written into it
+    train.train(make_run(), CORPUS, tmp_path)
+    assert train.result_hash(tmp_path) == reference[0]
+
+
+def test_a_state_is_copied_before_it_is_written(tmp_path, monkeypatch):
+    go, original = threading.Event(), torch.save
+    monkeypatch.setattr(torch, "save", lambda stored, file: go.wait(60) and original(stored, file))
+    state = {"weights": {"w": torch.arange(3.0)}, "rows": [{"epoch": 1}], "pair": (torch.ones(2), 1)}
+    with checkpoint.Checkpointer(tmp_path, {"of": "this"}) as keeper:
+        keeper.begin(state)
+        state["weights"]["w"].zero_(), state["pair"][0].zero_(), state["rows"].append({"epoch": 2})
+        go.set()
+    loaded = checkpoint.Checkpointer(tmp_path, {"of": "this"}).load()
+    assert loaded["weights"]["w"].tolist() == [0.0, 1.0, 2.0]
+    assert loaded["pair"][0].tolist() == [1.0, 1.0]
+    assert loaded["rows"] == [{"epoch": 1}]
+
+
+def test_a_save_that_failed_is_told_and_the_next_one_is_whole(tmp_path, monkeypatch):
+    keeper = checkpoint.Checkpointer(tmp_path, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        keeper.begin({"n": 1})
+        with pytest.raises(OSError, match="No space"):
+            keeper.begin({"n": 2})
+    keeper.begin({"n": 3})
+    keeper.wait()
+    keeper.check()
+    assert checkpoint.Checkpointer(tmp_path, {}).load()["n"] == 3
 
 
 @pytest.mark.fault("A11")

@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
+import time
 import zipfile
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -50,25 +53,76 @@ def _feed(digest: hashlib._Hash, value: object) -> None:
         digest.update(f"{type(value).__name__} {value!r}\n".encode())
 
 
+def copied(value: Any) -> Any:
+    """Nested dicts, lists, tensors and numbers that nothing else will change, the tensors on the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: copied(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copied(child) for child in value)
+    return value
+
+
 class Checkpointer:
-    """The resume files of one run folder.
+    """The resume files of one run folder; as a context, nothing is being written any more when it is left.
 
     `identity` is a flat mapping of what must be equal for a state to belong to this run.
+
+    Attributes:
+        write_s: seconds that the last save took, not counting the copy; 0 before the first.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.paths = [folder / name for name in NAMES]
         self.identity = dict(identity)
         self.serial = 0
+        self.write_s = 0.0
         self.target = 0  # index of the file that is written next: never the one loaded or written last
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="resume state")
+        self._begun: Future[None] | None = None
+
+    def begin(self, state: Mapping[str, Any]) -> None:
+        """As `save`, but only the copy is waited for: it is written while the caller works on and changes the state.
+
+        What goes wrong is raised by whichever method is called next once it is known. One at a time: a save begun
+        earlier is waited for.
+        """
+        self.wait()
+        self._begun = self._thread.submit(self._write, copied(state))
+
+    def check(self) -> None:
+        """Raise what went wrong in a save that was begun and has ended; costs nothing (OSError, as `save`)."""
+        if self._begun is not None and self._begun.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until a save that was begun is on the disk (OSError, as `save`)."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._thread.shutdown()
+        if kind is None:
+            self.wait()
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a state over the older file (OSError, such as a full disk, leaves both files as they were)."""
+        self.wait()
+        self._write(state)
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        began = time.monotonic()
         full = {**state, "identity": self.identity, "serial": self.serial + 1, "format": FORMAT}
         stored = {"state": full, "content_sha256": content_sha256(full)}
         artefacts.write_with(self.paths[self.target], lambda file: torch.save(stored, file))
         self.serial += 1
         self.target = 1 - self.target
+        self.write_s = time.monotonic() - began
 
     def load(self) -> dict[str, Any] | None:
         """The newest sound state, on the CPU; None when there is none.
@@ -103,6 +157,7 @@ class Checkpointer:
 
     def clear(self) -> None:
         """Remove both files: the run is finished, or starts over."""
+        self.wait()
         for path in self.paths:
             path.unlink(missing_ok=True)
             artefacts.sidecar(path).unlink(missing_ok=True)

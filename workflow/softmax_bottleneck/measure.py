@@ -8,7 +8,7 @@ vocabulary, K pieces of a function.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 from softmax_bottleneck.config import Schedule
 from softmax_bottleneck.corpus import Corpus, batchify, unigram_perplexity
 from softmax_bottleneck.errors import DataError
+from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.model import LanguageModel
 from softmax_bottleneck.spectrum import (
@@ -31,7 +32,10 @@ from softmax_bottleneck.spectrum import (
 )
 from softmax_bottleneck.topk import SHOWN_WORDS, TopWords
 
-CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}  # of log-probabilities at once: on a CPU, what its caches hold
+# Of log-probabilities at once. On a CPU: what its caches hold while many operations go over them (predictions); more,
+# below what malloc keeps, where a matrix product with many rows comes before few of them (spectra).
+CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
+SPECTRUM_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}
 # Sides of Gram matrices whose eigenvalues torch finds, on a copy: MKL takes 3/5 of the time of scipy's OpenBLAS.
 COPIED_SIDES = range(4096, 16_385)
 ROWS = 64  # a chunk has a multiple of so many contexts, at least so many: a matrix product needs rows
@@ -74,17 +78,21 @@ def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> 
     return Contexts(hidden_TD, targets_T)
 
 
-@torch.no_grad()
 def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
     """The log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
     model.eval()
-    for chunk_ND in hidden_TD.split(_rows_at_once(model)):
-        yield model.head.log_probs(chunk_ND)
+    return chunks_of(model.head, hidden_TD, CHUNK_BYTES)
 
 
-def _rows_at_once(model: LanguageModel) -> int:
-    decoder = model.head.decoder
-    fitting = CHUNK_BYTES.get(decoder.weight.device.type, CHUNK_BYTES["cpu"]) // (4 * decoder.out_features)
+@torch.no_grad()
+def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
+    """As `log_probability_chunks`, of a head in evaluation mode; `chunk_bytes` by device, about the size of each."""
+    for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
+        yield head.log_probs(chunk_ND)
+
+
+def _rows_at_once(head: Head, chunk_bytes: Mapping[str, int]) -> int:
+    fitting = chunk_bytes.get(head.decoder.weight.device.type, chunk_bytes["cpu"]) // (4 * head.vocabulary_size)
     return max(ROWS, fitting // ROWS * ROWS)
 
 
@@ -230,7 +238,7 @@ def spectra(
     model.eval()
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
     if not model.head.is_log_linear:
-        chunks = (log_p_NV.cpu().numpy() for log_p_NV in log_probability_chunks(model, hidden))
+        chunks = (log_p_NV.cpu().numpy() for log_p_NV in chunks_of(model.head, hidden))
         return nested_singular_values(chunks, model.head.decoder.out_features, first_rows, solver=eigenvalues)
     weight_VD, bias_V = (tensor.cpu().numpy() for tensor in (model.head.decoder.weight, model.head.decoder.bias))
     contexts_ND = model.head.contexts(hidden).cpu().numpy()

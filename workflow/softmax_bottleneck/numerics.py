@@ -10,6 +10,8 @@ from typing import Protocol
 
 import torch
 
+from softmax_bottleneck import memory
+
 
 class Settings(Protocol):
     """What a run or a fit says of it."""
@@ -25,7 +27,8 @@ class Settings(Protocol):
 
 @contextmanager
 def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
-    """Threads and determinism while inside; float32 means float32 (no TF32)."""
+    """Threads and determinism while inside; float32 means float32 (no TF32). Freed memory is kept from here on."""
+    memory.keep_freed()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), filled
     if device.type == "cuda":

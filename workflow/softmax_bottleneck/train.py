@@ -74,7 +74,6 @@ class Session:
         self.before_s = 0.0  # wall time of earlier sessions
         self.epoch_before_s = 0.0  # of these, what was spent on the epoch in progress
         self.started = self.epoch_started = self.saved = self.ticked = self.asked = time.monotonic()
-        self.save_cost_s = 0.0
         self.update_s = 0.0  # longest time so far between two moments at which the state could be saved
         self.validation_s = save_interval_s / 2  # as long as nothing is known
         self.first_update = 0
@@ -144,7 +143,7 @@ class Session:
         self._report(row)
         if (
             self._due(self.update_s)
-            or self.saved + self.save_cost_s / SAVE_SHARE <= self.asked
+            or self.saved + self.checkpointer.write_s / SAVE_SHARE <= self.asked
             or self.trainer.finished
         ):
             self.save()
@@ -174,6 +173,7 @@ class Session:
         now = time.monotonic()
         self.update_s = max(self.update_s, min(now - self.asked, self.save_interval_s / 2))
         self.asked = now
+        self.checkpointer.check()
         if self._due(self.update_s):
             self.save()
         self._leave_if_asked()
@@ -194,23 +194,24 @@ class Session:
         reason = self.stop.reason()
         if reason is not None and not self.trainer.finished:
             self.save()
+            self.checkpointer.wait()
             why, exit_code = reason
             place = self.trainer.place
             raise StoppedError(f"{self.folder}: {why}; saved at epoch {place.epoch}, update {place.updates}: "
                               "run the same step again to go on", exit_code)  # fmt: skip
 
     def save(self) -> None:
-        """Write the resume state (BusyError when the lease was lost: then nothing is written)."""
+        """Begin to write the resume state; training goes on (BusyError when the lease was lost: nothing is written)."""
         began = time.monotonic()
+        self.checkpointer.wait()
         self.lease.check()
-        self.checkpointer.save({
+        self.checkpointer.begin({
             "trainer": self.trainer.state(),
             "history": self.history,
             "wall_s": self.before_s + began - self.started,
             "epoch_wall_s": self._epoch_s(),
         })  # fmt: skip
         self.saved = time.monotonic()
-        self.save_cost_s = self.saved - began
 
     def _report(self, row: dict[str, Any] | None) -> None:
         """Show progress; `row` at the end of an epoch."""
@@ -237,6 +238,7 @@ class Session:
 
     def finish(self, reason: str | None, restarted: bool, parents: Mapping[str, str]) -> dict[str, Any]:
         """Write the best weights, then what came out, then done.json; only then the resume states go."""
+        self.checkpointer.wait()
         self.lease.check()
         trainer, wall_s = self.trainer, self.before_s + time.monotonic() - self.started
         model_sha256 = None
@@ -364,9 +366,10 @@ def train(
             return done
         artefacts.write_json(folder / RUN_FILE, run.to_json())
         session = Session(make(run, corpus, device), folder, lease, stop, progress, save_interval_s, snapshots)
-        session.resume()
-        reason = session.work()
-        return session.finish(reason, restart, parents)
+        with session.checkpointer:
+            session.resume()
+            reason = session.work()
+            return session.finish(reason, restart, parents)
 
 
 def _finished(run: Run, folder: Path) -> dict[str, Any] | None:
