@@ -5,6 +5,7 @@ python benchmarks/cpu.py --quick          # everything in small, to see that it 
 python benchmarks/cpu.py --only heads     # some parts: heads steps rank small scaling dag
 python benchmarks/cpu.py --busy           # one thread, CPU seconds: for a machine that others use (nothing is written)
 python benchmarks/cpu.py --full-rank      # also ranks of 82,429 x 10,000 (15 minutes, 16 GiB)
+python benchmarks/cpu.py --only --full-rank ours      # nothing but some of these
 
 What each number means is in benchmarks/README.md. Parts that were not asked for keep the values of the file.
 """
@@ -255,8 +256,8 @@ def main() -> None:
         about = provenance(gflops=square_rate())
         found[part] = MEASURES[part](options.quick)
         found.setdefault("provenance", {})[part] = about
-    if options.full_rank:
-        found["full_rank"] = rank_engine.full()
+    if options.full_rank is not None:
+        found["full_rank"] = rank_engine.full(options.full_rank, found.get("full_rank", []))
     print(f"\n{tables(found)}\n\n{time.monotonic() - began:.0f} s", flush=True)
     if not options.quick and not options.busy:
         keep(found)
@@ -289,8 +290,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--busy", action="store_true", help="others work here too: one thread, CPU seconds, not written"
     )
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
-    parser.add_argument("--full-rank", action="store_true", help="also ranks at the paper's full size")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts to measure")
+    parser.add_argument("--full-rank", nargs="*", metavar="METHOD", choices=tuple(rank_engine.METHODS),
+                        help="also ranks at the paper's full size, by these methods or by all")  # fmt: skip
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # CASE VARIANT, in a process of its own
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--sizes", nargs=3, type=int, help=argparse.SUPPRESS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -53,15 +53,18 @@ def _peak(kind: str, m: int, n: int, method: str) -> float:
     return peak
 
 
-def full() -> list[dict[str, Any]]:
-    """At the paper's size, each once and in a process of its own: numpy's SVD takes most of ten minutes and 16 GiB."""
-    rows: list[dict[str, Any]] = []
-    for kind, methods in (("general", ("ours", "torch", "numpy")), ("softmax", ("factors",))):
-        for method in methods:
-            found = elsewhere("rank_engine.py", kind, str(FULL[0]), str(FULL[1]), method, str(FULL_WIDTH))
-            rows.append({"head": kind, "m": FULL[0], "n": FULL[1], "method": method, **found})
-            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    return rows
+def full(methods: Collection[str], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At the paper's size, each once and in a process of its own: numpy's SVD takes most of ten minutes and 16 GiB.
+
+    Methods that were not asked for (none: all are) keep the rows that are known.
+    """
+    rows = {row["method"]: row for row in known}
+    for method in methods or METHODS:
+        kind = "softmax" if method == "factors" else "general"
+        found = elsewhere("rank_engine.py", kind, str(FULL[0]), str(FULL[1]), method, str(FULL_WIDTH))
+        rows[method] = {"head": kind, "m": FULL[0], "n": FULL[1], "method": method, **found}
+        print("  ".join(f"{key} {value}" for key, value in rows[method].items()), flush=True)
+    return list(rows.values())
 
 
 def once(kind: str, m: int, n: int, method: str, width: int) -> dict[str, Any]:

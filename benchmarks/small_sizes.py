@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -21,8 +22,9 @@ from plain import Dropouts
 from softmax_bottleneck import memory
 from timing import finish, square_rate, start
 
-SECONDS, QUICK_SECONDS = 1.5, 0.2  # of a round
-ROUNDS = 5
+SECONDS, QUICK_SECONDS = 1.0, 0.2  # of a round
+ROUNDS = 3  # of a process
+STARTS = 3  # of every arrangement in fresh processes, in turn: where its memory happens to lie makes one fast or slow
 KINDS = {  # of operators, by the ends of their names
     "LSTM kernels": ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
     "matrix products": ("::addmm", "::mm", "::addmm_", "::_linear_pointwise", "::bmm", "::addmv_", "::addmv"),
@@ -39,7 +41,7 @@ def case_of(head: str) -> Case:
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Tokens per second by head and arrangement, medians of rounds."""
+    """Tokens per second by head and arrangement, medians of all rounds."""
     cores, rows = os.cpu_count() or 1, []
     arrangements = {
         "ours": ("ours", cores, 1),
@@ -47,10 +49,13 @@ def measure(quick: bool) -> list[dict[str, Any]]:
         "plain, a process per core": ("plain", cores, 1),
     }
     for head in HEADS[:1] if quick else HEADS:
-        for name, (variant, processes, threads) in arrangements.items():
-            found = sorted(together(head, variant, processes, threads, quick))
-            row = {"head": head, "variant": name, "tokens_per_s": round(found[len(found) // 2])}
-            rows.append(row | {"low": round(found[0]), "high": round(found[-1])})
+        found: dict[str, list[float]] = {name: [] for name in arrangements}
+        for _ in range(1 if quick else STARTS):
+            for name, (variant, processes, threads) in arrangements.items():
+                found[name] += together(head, variant, processes, threads, quick)
+        for name, rates in found.items():
+            row = {"head": head, "variant": name, "tokens_per_s": round(statistics.median(rates))}
+            rows.append(row | {"low": round(min(rates)), "high": round(max(rates))})
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     profiled = profile(updates=5 if quick else 100)
     print("\n".join(f"{row['part']}: {row['ms']} ms" for row in profiled), flush=True)

@@ -156,6 +156,14 @@ def test_the_profile_of_a_small_update_adds_up() -> None:
     assert parts["LSTM kernels"] > 0 and parts["matrix products"] > 0 and parts["limit"] > 0
 
 
+def test_full_ranks_of_some_methods_leave_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_engine, "elsewhere", lambda *_: {"ms": 7, "rank": 3, "peak_mib": 1.0})
+    known = [{"method": "numpy", "ms": 5}, {"method": "ours", "ms": 6}]
+    some = {row["method"]: row["ms"] for row in rank_engine.full(["ours"], known)}
+    assert some == {"numpy": 5, "ours": 7}
+    assert {row["ms"] for row in rank_engine.full([], known)} == {7}
+
+
 def test_seeds_at_once_are_the_same_lstms() -> None:
     """Two seeds by batched products beside two `nn.LSTM`."""
     case = cases.shrunk(small_sizes.case_of("softmax"))
