@@ -1,4 +1,4 @@
-"""Resume states: two files written in turn, checked on reading, bound to one run.
+"""Resume states: two files written in turn while training goes on, checked on reading, bound to one run.
 
 A kill at any moment leaves at least one of them whole. What cannot be trusted is never used, and never replaced without
 a word.

@@ -14,6 +14,8 @@ RATES = {"cpu": 60e9, "gpu": 20e12}
 STEP_OVERHEAD_S = {"cpu": 4e-3, "gpu": 6e-3}  # calls, launches and dropout masks of one update
 BACKWARD = 3  # forward + backward is about three forward passes
 UPDATE_FLOPS = 10  # per weight, of one update in dynamic evaluation
+# Weights, gradients, averages and the best so far; all but the gradients once more while a resume state is written.
+HELD_WEIGHTS = 7
 KEPT_WEIGHTS = 8  # copies that a run leaves whose ranks along training are asked for
 LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum comes from factors, not from a Gram matrix
 
@@ -75,5 +77,5 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
     smaller = min(tokens["test"], vocabulary_size)
     factors = 2 * (tokens["test"] + vocabulary_size) * (run.body.embedding_size + 2)
     spectrum_gb = 8e-9 * (factors if run.head.name in LOG_LINEAR else smaller**2) + hidden_gb
-    training_gb = 4 * weights_gb + activations_gb + 0.3
+    training_gb = HELD_WEIGHTS * weights_gb + activations_gb + 0.3
     return Cost(flops, hours["cpu"], hours["gpu"], training_gb, spectrum_gb, disk_gb)
