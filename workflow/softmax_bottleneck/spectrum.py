@@ -399,8 +399,8 @@ def _triangle(factor: Float64) -> Float64:
     return np.asarray(triangle)
 
 
-def log_normalisers(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, *, block_bytes: int = 64 << 20) -> Float64:
-    """log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N]; never holds more than a block of logits."""
+def log_normalisers(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, *, block_bytes: int = 16 << 20) -> Float64:
+    """log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N], by blocks of logits that a cache holds."""
     weight, bias = weight_VD.astype(np.float64), bias_V.astype(np.float64)
     rows = max(1, block_bytes // (8 * len(weight)))
     log_z_N = np.empty(len(contexts_ND))
