@@ -1,8 +1,8 @@
 """Time and memory of `rank` on a synthetic output layer as large as GPT-2's: 20,000 contexts x 50,257 words.
 
-python benchmarks/rank_large.py --head gss:c=-1.5,k=2.5  # the whole: about 5 GiB, about half an hour on two cores
+python benchmarks/rank_large.py --head gss:c=-1.5,k=2.5  # the whole: about 5 GiB, 20 minutes on two busy cores
 python benchmarks/rank_large.py --head gss:c=-1.5,k=2.5 --max-memory 2GB  # random parts that fit into 2 GB
-python benchmarks/rank_large.py  # softmax: half a minute
+python benchmarks/rank_large.py  # softmax: seconds
 
 The layer is written to a temporary folder and analysed by the command line in a process of its own, so that the peak is
 that of `rank` alone. One JSON object is printed, and added as a line to benchmarks/results/rank_large.jsonl.
