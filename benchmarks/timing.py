@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -196,8 +197,9 @@ class Served:
 
     def __call__(self) -> float:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it ended before its turn: said below
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
         told = self._process.stdout.readline()
         if not told:
             raise RuntimeError(f"{self._process.args}: exit code {self._process.wait()}")
