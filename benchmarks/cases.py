@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from plain import HEADS, Dropouts, PlainHead, PlainModel, PlainStep
 from softmax_bottleneck import heads
-from softmax_bottleneck.config import Body, Head, Run, Schedule
-from softmax_bottleneck.corpus import Corpus
+from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.heads.base import Head as OurHead
-from softmax_bottleneck.trainer import Trainer
+from softmax_bottleneck.study import Body, Head, Run, Schedule
+from softmax_bottleneck.training.trainer import Trainer
 from torch import Tensor
 
 UPDATES = 40  # chunks of text that a case's corpus holds

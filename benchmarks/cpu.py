@@ -28,7 +28,7 @@ import rank_engine
 import small_sizes
 import torch
 from cases import Case, cases, head_contenders, our_step, plain_step, shrunk
-from softmax_bottleneck import memory
+from softmax_bottleneck.jobs import out_of_memory as memory
 from timing import (
     CLOCK,
     Served,

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
-from softmax_bottleneck.corpus import Corpus
-from softmax_bottleneck.trainer import Trainer
+from softmax_bottleneck.corpora.corpus import Corpus
+from softmax_bottleneck.training.trainer import Trainer
 from timing import MIB, finish, provenance, race, start
 
 RESULTS = Path(__file__).parent / "results"

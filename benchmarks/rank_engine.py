@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from softmax_bottleneck import heads, memory
+from softmax_bottleneck import heads
 from softmax_bottleneck.heads.base import Head
-from softmax_bottleneck.measure import chunks_of, eigenvalues
-from softmax_bottleneck.spectrum import (
+from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.measuring.measure import chunks_of, eigenvalues
+from softmax_bottleneck.ranks.spectra import (
     Spectrum,
     factored_singular_values,
     gram_singular_values,

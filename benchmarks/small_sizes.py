@@ -19,7 +19,7 @@ import batched_seeds
 import torch
 from cases import Case, our_step, plain_step
 from plain import Dropouts
-from softmax_bottleneck import memory
+from softmax_bottleneck.jobs import out_of_memory as memory
 from timing import finish, square_rate, start
 
 SECONDS, QUICK_SECONDS = 1.0, 0.2  # of a round

@@ -33,9 +33,17 @@ import small
 import test_c_config
 import test_train as base
 import torch
-from softmax_bottleneck import artefacts, chain, checkpoint, config, corpus, records, tables, train, trainer, verify
-from softmax_bottleneck.errors import BusyError, DataError, UserError
-from softmax_bottleneck.interrupt import StoppedError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.jobs import checkpoint
+from softmax_bottleneck.jobs.interrupt import StoppedError
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import integrity as chain
+from softmax_bottleneck.records import verify
+from softmax_bottleneck.report import tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, DataError, UserError
+from softmax_bottleneck.training import train, trainer
 
 torch.set_num_threads(1)
 logging.disable(logging.WARNING)  # leases taken over and damaged states, said a thousand times

@@ -15,9 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from softmax_bottleneck import artefacts, cells, claims, config, records, verdict  # noqa: E402
-from softmax_bottleneck.config import Study  # noqa: E402
-from softmax_bottleneck.records import Records  # noqa: E402
+from softmax_bottleneck import study as config  # noqa: E402
+from softmax_bottleneck.records import collect as records  # noqa: E402
+from softmax_bottleneck.records.collect import Records  # noqa: E402
+from softmax_bottleneck.report import cells, claims, verdict  # noqa: E402
+from softmax_bottleneck.store import artefacts  # noqa: E402
+from softmax_bottleneck.study import Study  # noqa: E402
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "report.png"

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from softmax_bottleneck import artefacts, config, records
-from softmax_bottleneck.config import Run, Study
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Run, Study
 
 WIDTH, VOCABULARY, CONTEXTS = 16, 400, 4000
 FLOAT32_EPS = 1.1920929e-7

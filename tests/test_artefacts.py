@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck import artefacts
-from softmax_bottleneck.errors import DataError
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -16,9 +16,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck import artefacts, claims, config, consistency, judging, records
-from softmax_bottleneck.judging import NOT_ENOUGH, NOT_REPRODUCED, REPRODUCED
-from softmax_bottleneck.records import Records
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records.collect import Records
+from softmax_bottleneck.report import claims, consistency, judging
+from softmax_bottleneck.report.judging import NOT_ENOUGH, NOT_REPRODUCED, REPRODUCED
+from softmax_bottleneck.store import artefacts
 
 PUBLISHED = artefacts.ROOT / "report" / "published"
 Numbers = Mapping[str, Mapping[str, object]]  # model -> metric -> values in the order of seeds, or of one run
@@ -476,7 +479,7 @@ def test_rounding_decides_what_follows() -> None:
 
 # --- files and page -------------------------------------------------------------------------------------------------
 def test_the_step_writes_the_ledger_and_the_page_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from softmax_bottleneck import report
+    from softmax_bottleneck.report import report
 
     monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
@@ -498,7 +501,7 @@ def test_the_step_writes_the_ledger_and_the_page_shows_it(tmp_path: Path, monkey
 
 
 def test_a_study_without_the_papers_experiments_has_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from softmax_bottleneck import report
+    from softmax_bottleneck.report import report
 
     monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
     lines = [line for line in fake.STUDY.splitlines() if "parthiban2021" not in line]

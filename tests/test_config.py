@@ -11,8 +11,8 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck import config
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.store.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 NANO = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))

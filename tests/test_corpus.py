@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck import artefacts, corpus
-from softmax_bottleneck.config import load_dataset
-from softmax_bottleneck.corpus import EOS, UNK, SourceFile, Transfer
-from softmax_bottleneck.errors import DataError, UserError
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.corpus import EOS, UNK, SourceFile, Transfer
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.study import load_dataset
 
 ROOT = Path(__file__).parents[1]
 DATASETS = ROOT / "config" / "datasets"
@@ -145,7 +146,7 @@ def test_corpora_that_cannot_be_studied_are_refused(texts, message):
 @pytest.mark.fault("B18")
 def test_ids_do_not_depend_on_hash_seed_or_locale():
     code = (
-        "from softmax_bottleneck import corpus as c; w='Iı iİ b a c <unk>'.split();"
+        "from softmax_bottleneck.corpora import corpus as c; w='Iı iİ b a c <unk>'.split();"
         "x=c.tokenise('x',dict(train=w+['<eos>'],valid=['a','<eos>'],test=['b','<eos>']));print(ascii(x.words),c.token_sha256(x))"
     )
     places = [{"PYTHONHASHSEED": seed, "LC_ALL": name} for seed, name in (("0", "C"), ("1", "C.UTF-8"), ("7", "tr_TR"))]

@@ -15,9 +15,11 @@ from zipfile import ZipFile
 
 import fake_results as fake
 import pytest
-from softmax_bottleneck import artefacts, config, crate
-from softmax_bottleneck.config import Study
-from softmax_bottleneck.errors import IncompleteError, UserError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.extras import crate
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import IncompleteError, UserError
+from softmax_bottleneck.study import Study
 
 TEXT = re.sub(r"experiments:\n.*", "experiments:\n  known-truth: {models: all}\n", fake.STUDY, flags=re.DOTALL).replace(
     "[1, 2, 3]", "[1]"

@@ -10,10 +10,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from softmax_bottleneck import artefacts, config, dynamic, evaluation, measure, model, trainer
-from softmax_bottleneck.corpus import batchify
-from softmax_bottleneck.errors import UserError
-from softmax_bottleneck.interrupt import Stop, StoppedError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora.corpus import batchify
+from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.measuring import measure
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.training import dynamic as evaluation
+from softmax_bottleneck.training import dynamic_evaluation as dynamic
+from softmax_bottleneck.training import model, trainer
 from test_train import VOCABULARY, make_corpus, make_run
 from test_transformer import transformer_run
 

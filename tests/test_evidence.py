@@ -8,9 +8,13 @@ from typing import Any
 
 import fake_results as fake
 import pytest
-from softmax_bottleneck import artefacts, cells, config, evidence, records, tables
+from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import evidence
+from softmax_bottleneck.report import cells, tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
 
 ORIGIN = "<b>A. Name</b>, 2026"
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import fake_results as fake
 import numpy as np
 import pytest
-from softmax_bottleneck import artefacts, figures, plots, records, tables
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import figures, plots, tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
 
 FIGURES = (
     *("known-truth-figure", "parthiban2021-figure4", "parthiban2021-figure7", "parthiban2021-rank-perplexity"),

@@ -5,11 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from softmax_bottleneck import artefacts, config, finetune, model, train, trainer
-from softmax_bottleneck.config import stages
-from softmax_bottleneck.corpus import batchify
-from softmax_bottleneck.interrupt import Stop, StoppedError
-from softmax_bottleneck.seeds import derive
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora.corpus import batchify
+from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.seeds import derive
+from softmax_bottleneck.study import stages
+from softmax_bottleneck.training import finetune, model, train, trainer
 from test_train import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, naive_evaluate, results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck import fingerprint as fp
+from softmax_bottleneck.store import fingerprint as fp
 
 
 @pytest.fixture
@@ -13,10 +13,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package of four modules: train -> optim; heads.a; heads.b -> heads.base."""
     folder = tmp_path / "toy"
     (folder / "heads").mkdir(parents=True)
+    (folder / "store").mkdir()
     sources = {
-        "train.py": '"""Doc."""\nfrom toy import optim\nfrom toy.artefacts import save\nx = 1\n',
+        "train.py": '"""Doc."""\nfrom toy import optim\nfrom toy.store.artefacts import save\nx = 1\n',
         "optim.py": "lr = 1\n",
-        "artefacts.py": "save = 1\n",
+        "store/artefacts.py": "save = 1\n",
         "heads/__init__.py": "",
         "heads/base.py": "y = 1\n",
         "heads/a.py": "z = 1\n",
@@ -50,7 +51,7 @@ def test_imported_modules_count(package: Path) -> None:
 
 
 def test_comments_and_docstrings_do_not_count(package: Path) -> None:
-    text = '"""Other words."""\n\n# why\nfrom toy import optim\nfrom toy.artefacts import save\n\nx = 1\n'
+    text = '"""Other words."""\n\n# why\nfrom toy import optim\nfrom toy.store.artefacts import save\n\nx = 1\n'
     old, new = after(package, "train.py", text, "train")
     assert old == new
 
@@ -58,7 +59,7 @@ def test_comments_and_docstrings_do_not_count(package: Path) -> None:
 def test_another_head_and_neutral_modules_do_not_count(package: Path) -> None:
     old, new = after(package, "heads/a.py", "z = 2\n", "train", "heads.b")
     assert old == new
-    old, new = after(package, "artefacts.py", "save = 2\n", "train")
+    old, new = after(package, "store/artefacts.py", "save = 2\n", "train")
     assert old == new
     old, new = after(package, "heads/base.py", "y = 2\n", "train", "heads.b")
     assert old != new

@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from softmax_bottleneck import artefacts, cells, config, figures, plan, records, tables
-from softmax_bottleneck.config import Study
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import cells, figures, tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Study, plan
 
 NANO = Path(__file__).parent / "nano.yaml"
 FITS = """

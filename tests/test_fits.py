@@ -11,12 +11,19 @@ import pandas as pd
 import pytest
 import torch
 from scipy import optimize
-from softmax_bottleneck import artefacts, fit_tables, fitting, free_contexts, laws, records, steps, verify
-from softmax_bottleneck.config import Unit, load_study
-from softmax_bottleneck.config.fits import fit_labels, units_of
-from softmax_bottleneck.errors import BusyError, UserError
-from softmax_bottleneck.free_contexts import FreeContexts, Recipe
-from softmax_bottleneck.language import LanguageSettings, make_language
+from softmax_bottleneck import steps
+from softmax_bottleneck.corpora import known_distributions as laws
+from softmax_bottleneck.corpora.language import LanguageSettings, make_language
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import verify
+from softmax_bottleneck.report import fit_tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.study import Unit, load_study
+from softmax_bottleneck.study.fits import fit_labels, units_of
+from softmax_bottleneck.training import fit as fitting
+from softmax_bottleneck.training import free_contexts
+from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 
 CPU = torch.device("cpu")
 LAW = {"vocabulary_size": 24, "topics": 2, "classes": 3, "markers_per_topic": 2, "affinity_bandwidth": 3.0}

@@ -17,10 +17,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import heads
-from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.heads import row_nll
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.heads.lms_plif import fixed_point_histogram
+from softmax_bottleneck.store.errors import UserError
 
 # Beside every head at its defaults: the corners of its options.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -486,8 +486,8 @@ def test_a_new_head_is_one_file(tmp_path: Path) -> None:
     package = tmp_path / "softmax_bottleneck"
     source = heads.module_path("gss").parents[1]
     shutil.copytree(source / "heads", package / "heads", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "errors.py"):
-        shutil.copy(source / name, package)
+    shutil.copytree(source / "store", package / "store", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(source / "__init__.py", package)
     (package / "heads" / "taylor.py").write_text(NEW_HEAD, encoding="utf-8")
     command = [sys.executable, "-c", USE_NEW_HEAD]
     run = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, check=False)

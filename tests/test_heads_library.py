@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from softmax_bottleneck import heads
-from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.store.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"vocabulary_size": 9, "context_size": 4, "embedding_size": 4}

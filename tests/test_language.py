@@ -9,16 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from softmax_bottleneck import artefacts, corpus
-from softmax_bottleneck.config import load_dataset
-from softmax_bottleneck.errors import DataError, UserError
-from softmax_bottleneck.language import (
-    LanguageSettings,
-    generator,
-    load_truth,
-    make_language,
-    write_language,
-)
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.language import LanguageSettings, generator, load_truth, make_language, write_language
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.study import load_dataset
 
 DATASETS = Path(__file__).parents[1] / "config" / "datasets"
 

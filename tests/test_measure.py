@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 import torch
 from naive_heads import lms_plif
-from softmax_bottleneck import artefacts, config, corpus, measure, model, plan, steps, topk, train
-from softmax_bottleneck.config import Run
-from softmax_bottleneck.errors import DataError
-from softmax_bottleneck.spectrum import press_rank
+from softmax_bottleneck import steps
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.measuring import measure
+from softmax_bottleneck.measuring import predictions as topk
+from softmax_bottleneck.ranks.spectra import press_rank
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.study import Run, plan
+from softmax_bottleneck.training import model, train
 from test_train import CORPUS, make_run
 from test_transformer import transformer_run
 

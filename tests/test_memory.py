@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck import memory
+from softmax_bottleneck.jobs import out_of_memory as memory
 
 HELD = """
 import sys, torch
 from pathlib import Path
-from softmax_bottleneck import memory
+from softmax_bottleneck.jobs import out_of_memory as memory
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 can = sys.argv[1] == "default" or memory.keep_freed()

@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 import torch
-from softmax_bottleneck import config, heads, model
+from softmax_bottleneck import heads
+from softmax_bottleneck import study as config
+from softmax_bottleneck.training import model
 
 PTB, WT2 = 10_000, 33_278
 BODY = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from softmax_bottleneck import config
+from softmax_bottleneck import study as config
 
 ROOT = Path(__file__).parents[1]
 NANO = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))

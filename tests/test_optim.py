@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from softmax_bottleneck.optim import ASGD, SGD, should_switch
+from softmax_bottleneck.training.optim import ASGD, SGD, should_switch
 
 FACTORS = [1.0, 0.5, 1.3, 68 / 70, 1.0, 35 / 70, 1.1, 0.9]
 

@@ -16,9 +16,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from softmax_bottleneck import artefacts, config, own_matrix, own_model, own_report, shards, spectrum
+from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.errors import DataError, UserError
+from softmax_bottleneck.own_model import matrix as own_matrix
+from softmax_bottleneck.own_model import page as own_report
+from softmax_bottleneck.own_model import rank as own_model
+from softmax_bottleneck.own_model import shards
+from softmax_bottleneck.ranks import spectra as spectrum
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
 
 ROOT = Path(__file__).parents[1]
 D = 6

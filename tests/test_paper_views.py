@@ -13,18 +13,12 @@ import fake_results as fake
 import numpy as np
 import pytest
 from scipy import stats
-from softmax_bottleneck import (
-    artefacts,
-    cells,
-    config,
-    figures,
-    paper_figures,
-    paper_tables,
-    plan,
-    records,
-    robustness,
-    tables,
-)
+from softmax_bottleneck import study as config
+from softmax_bottleneck.ranks import robustness
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import cells, figures, paper_figures, paper_tables, tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import plan
 
 PREFIX = "parthiban2021-"
 ALL = {f"table{i}" for i in range(1, 7)} | {f"figure{i}" for i in range(1, 8)}

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from softmax_bottleneck import config, train, trainer
-from softmax_bottleneck.corpus import Corpus
-from softmax_bottleneck.errors import BusyError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora.corpus import Corpus
+from softmax_bottleneck.store.errors import BusyError
+from softmax_bottleneck.training import train, trainer
 
 BODY = config.Body(
     kind="awd-lstm",

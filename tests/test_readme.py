@@ -8,7 +8,10 @@ from pathlib import Path
 
 import fake_results as fake
 import pytest
-from softmax_bottleneck import artefacts, config, plan, records
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import plan
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))

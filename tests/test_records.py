@@ -10,7 +10,9 @@ from pathlib import Path
 import fake_results as fake
 import pandas as pd
 import pytest
-from softmax_bottleneck import artefacts, cells, judging, records
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import cells, judging
+from softmax_bottleneck.store import artefacts
 
 
 @pytest.fixture

@@ -12,11 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck import artefacts, config, interrupt, lease, plan, replicas
+from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.errors import UserError
-from softmax_bottleneck.interrupt import StoppedError
-from softmax_bottleneck.train import result_hash
+from softmax_bottleneck.jobs import interrupt, replicas
+from softmax_bottleneck.jobs import run_lease as lease
+from softmax_bottleneck.jobs.interrupt import StoppedError
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import plan
+from softmax_bottleneck.training.train import result_hash
 
 ROOT = Path(__file__).parents[1]
 NANO = ROOT / "tests" / "nano.yaml"

@@ -20,7 +20,10 @@ from urllib.parse import unquote
 
 import fake_results as fake
 import pytest
-from softmax_bottleneck import artefacts, cells, config, records, report, tables
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import cells, report, tables
+from softmax_bottleneck.store import artefacts
 from test_figures import contrast
 
 VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
@@ -281,7 +284,9 @@ class NoTorch:
             raise ModuleNotFoundError("torch is not installed here")
 sys.meta_path.insert(0, NoTorch())
 from pathlib import Path
-from softmax_bottleneck import artefacts, config, report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck import study as config
+from softmax_bottleneck.report import report
 artefacts.RESULTS = Path("results")
 study = config.load_study(Path("study.yaml"))
 print(report.build(study)); print(report.result_table(study))

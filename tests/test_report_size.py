@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 
 import fake_results as fake
-from softmax_bottleneck import artefacts
+from softmax_bottleneck.store import artefacts
 from test_report import build_without_torch
 
 RUNS = 350

@@ -12,9 +12,9 @@ import pytest
 import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck import measure, spectrum
-from softmax_bottleneck.errors import DataError, UserError
-from softmax_bottleneck.spectrum import (
+from softmax_bottleneck.measuring import measure
+from softmax_bottleneck.ranks import spectra as spectrum
+from softmax_bottleneck.ranks.spectra import (
     FLOAT32_EPS,
     FLOAT64_EPS,
     Spectrum,
@@ -28,6 +28,7 @@ from softmax_bottleneck.spectrum import (
     press_rank,
     rank_report,
 )
+from softmax_bottleneck.store.errors import DataError, UserError
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (5, 40), (40, 5), (64, 64), (300, 700), (700, 300)]
 

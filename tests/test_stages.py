@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
-from softmax_bottleneck import artefacts, cells, config, plan, records, tables
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import cells, tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import plan
 
 ROOT = Path(__file__).parents[1]
 KANAI = {"softmax", "relu", "sigmoid", "sigsoftmax", "mos"}  # heads; MoSS is mos with sigsoftmax

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from softmax_bottleneck.errors import DataError
-from softmax_bottleneck.statistics import (
+from softmax_bottleneck.measuring.statistics import (
     Summary,
     format_p,
     pearson,
@@ -23,6 +22,7 @@ from softmax_bottleneck.statistics import (
     welch_t,
     welch_t_from_summary,
 )
+from softmax_bottleneck.store.errors import DataError
 
 PUBLISHED = Path(__file__).parents[1] / "report" / "published"
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12)
@@ -238,7 +238,7 @@ def test_the_interval_covers_as_often_as_it_says():
 def test_resamples_in_batches_are_the_same(monkeypatch):
     x, y = rng(1).normal(size=(2, 30))
     whole = spearman(x, y, rng(3), 500)
-    monkeypatch.setattr("softmax_bottleneck.statistics.BATCH_NUMBERS", 100)
+    monkeypatch.setattr("softmax_bottleneck.measuring.statistics.BATCH_NUMBERS", 100)
     assert spearman(x, y, rng(3), 500) == whole
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from softmax_bottleneck import synthetic
-from softmax_bottleneck.errors import UserError
-from softmax_bottleneck.seeds import derive
-from softmax_bottleneck.synthetic import DEFAULT, READINGS, RankDemo, rank_demo
+from softmax_bottleneck.measuring import synthetic
+from softmax_bottleneck.measuring.synthetic import DEFAULT, READINGS, RankDemo, rank_demo
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.seeds import derive
 
 PUBLISHED = Path(__file__).parents[1] / "report" / "published" / "smerity2017_rank_demo.csv"
 SMALL = RankDemo(hidden_size=6, vocabulary_size=50, contexts=120, components=(1, 3), draws=2)

@@ -14,9 +14,12 @@ import fake_results as fake
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck import artefacts, cells, config, records, tables
-from softmax_bottleneck.config import Column
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import cells, tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import Column
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +311,7 @@ def test_make_writes_csv_and_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_declared_experiment_has_a_view_and_published_files() -> None:
-    from softmax_bottleneck import figures
+    from softmax_bottleneck.report import figures
 
     for path in sorted((config.ROOT / "config" / "experiments").glob("*.yaml")):
         experiment = config.load_experiment(path.stem, path.parent)

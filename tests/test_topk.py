@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from softmax_bottleneck import corpus, topk
-from softmax_bottleneck.artefacts import ROOT
-from softmax_bottleneck.corpus import Corpus
-from softmax_bottleneck.errors import DataError
-from softmax_bottleneck.statistics import wilson
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.corpus import Corpus
+from softmax_bottleneck.measuring import predictions as topk
+from softmax_bottleneck.measuring.statistics import wilson
+from softmax_bottleneck.store.artefacts import ROOT
+from softmax_bottleneck.store.errors import DataError
 
 CONTEXTS = ROOT / "report" / "published" / "parthiban2021_sm_table2_contexts.csv"
 WORDS = ("<eos>", "<unk>", *(f"w{index}" for index in range(28)))

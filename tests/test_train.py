@@ -18,12 +18,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from softmax_bottleneck import artefacts, checkpoint, config, heads, lease, processes, progress, train, trainer
-from softmax_bottleneck.corpus import Corpus, batchify
-from softmax_bottleneck.errors import BusyError, DataError, UserError
+from softmax_bottleneck import heads
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora.corpus import Corpus, batchify
 from softmax_bottleneck.heads import base as heads_base
 from softmax_bottleneck.heads.products import Products
-from softmax_bottleneck.interrupt import Stop, StoppedError
+from softmax_bottleneck.jobs import checkpoint, processes
+from softmax_bottleneck.jobs import run_lease as lease
+from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.store import artefacts, progress
+from softmax_bottleneck.store.errors import BusyError, DataError, UserError
+from softmax_bottleneck.training import train, trainer
 from torch.nn import functional
 
 VOCABULARY = 30
@@ -552,7 +557,7 @@ import os, signal, sys
 sys.path[:0] = {paths!r}
 import torch; torch.set_num_threads(1)
 import test_train as t
-from softmax_bottleneck import train, trainer
+from softmax_bottleneck.training import train; from softmax_bottleneck.training import trainer
 original = trainer.Trainer.update
 def update(self):
     if self.place.updates == {update}: os.kill(os.getpid(), signal.SIGKILL)
@@ -565,7 +570,7 @@ train.train(t.make_run(), t.CORPUS, t.Path(sys.argv[1]), save_interval_s={interv
 @pytest.mark.fault("A1")
 @pytest.mark.parametrize(("update", "interval"), [(11, 0.0), (17, 300.0)])
 def test_real_sigkill(tmp_path, reference, update, interval):
-    paths = [str(Path(__file__).parent), str(Path(train.__file__).parents[1])]
+    paths = [str(Path(__file__).parent), str(Path(train.__file__).parents[2])]
     script = SCRIPT.format(paths=paths, update=update, interval=interval)
     killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -10,10 +10,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from softmax_bottleneck import artefacts, bodies, config, model, train, trainer
-from softmax_bottleneck.corpus import batchify
-from softmax_bottleneck.errors import UserError
-from softmax_bottleneck.interrupt import Stop, StoppedError
+from softmax_bottleneck import bodies
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora.corpus import batchify
+from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.training import model, train, trainer
 from test_train import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results
 
 SIZES = {"embedding_size": 12, "hidden_size": 20, "context_size": 12, "layers": 3, "attention_heads": 4}

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import fake_results as fake
 import pandas as pd
 import pytest
-from softmax_bottleneck import artefacts, claims, judging, records, verdict
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import claims, judging, verdict
+from softmax_bottleneck.store import artefacts
 
 FOUND = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}), unlearned={})
 STUDY = SimpleNamespace(

@@ -9,9 +9,12 @@ from typing import Any
 import fake_results as fake
 import numpy as np
 import pytest
-from softmax_bottleneck import artefacts, records, report, verify
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.config import Run, Study
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import verify
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Run, Study
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from softmax_bottleneck.errors import DataError, UserError
-from softmax_bottleneck.wordsim import Benchmark, Wins, _cosines, evaluate, read_benchmark, win_matrix
+from softmax_bottleneck.measuring.wordsim import Benchmark, Wins, _cosines, evaluate, read_benchmark, win_matrix
+from softmax_bottleneck.store.errors import DataError, UserError
 
 PUBLISHED = Path(__file__).parents[1] / "report" / "published"
 FILES = {  # benchmark as SM Table 13 calls it -> file

@@ -14,7 +14,8 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from softmax_bottleneck import artefacts, report
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -22,8 +22,15 @@ import test_c_config
 import test_train as base
 import torch
 import yaml
-from softmax_bottleneck import archives, artefacts, checkpoint, config, corpus, report, shards, train, wordsim
-from softmax_bottleneck.errors import DataError, UserError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora import archives, corpus
+from softmax_bottleneck.jobs import checkpoint
+from softmax_bottleneck.measuring import wordsim
+from softmax_bottleneck.own_model import shards
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.training import train
 
 Tried = tuple[str, bool]
 MARK = "canary"

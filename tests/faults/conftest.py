@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import small
-from softmax_bottleneck.config import Study
+from softmax_bottleneck.study import Study
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from softmax_bottleneck import artefacts, config, records, report, steps, verify
-from softmax_bottleneck.config import Study
+from softmax_bottleneck import steps
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import verify
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Study
 
 DATASET: dict[str, Any] = {
     "name": "tiny",

@@ -20,11 +20,18 @@ import pytest
 import small
 import test_train as base
 import torch
-from softmax_bottleneck import artefacts, interrupt, lease, processes, records, report, steps, train, trainer, verify
+from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.config import Study
-from softmax_bottleneck.errors import BusyError, MemoryExhaustedError, UserError
-from softmax_bottleneck.interrupt import Stop, StoppedError
+from softmax_bottleneck.jobs import interrupt, processes
+from softmax_bottleneck.jobs import run_lease as lease
+from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import verify
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, MemoryExhaustedError, UserError
+from softmax_bottleneck.study import Study
+from softmax_bottleneck.training import train, trainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -214,7 +221,7 @@ def test_the_command_exits_with_the_code_of_its_signal(begun, finished, monkeypa
 WAITING = """
 import sys, time
 sys.path[:0] = {paths!r}
-from softmax_bottleneck import trainer
+from softmax_bottleneck.training import trainer
 from softmax_bottleneck.__main__ import main
 original = trainer.Trainer.update
 def update(self):
@@ -509,7 +516,7 @@ def test_out_of_memory_is_said_with_its_peak_and_may_be_tried_again(begun, monke
         assert main(command(begun)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(trainer.Trainer, "update", fails)
-        patch.setattr("softmax_bottleneck.measure.hidden_states", fails)
+        patch.setattr("softmax_bottleneck.measuring.measure.hidden_states", fails)
         assert main([module, *command(begun)[1:]]) == 75
     line = said(capsys)
     assert re.search(r"out of memory at a peak of [0-9.]+ GB", line) and "mem_mb" in line

@@ -27,8 +27,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import __main__ as program
-from softmax_bottleneck import archives, artefacts, config, corpus, doubts, report
-from softmax_bottleneck.errors import DataError, UserError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora import archives, corpus
+from softmax_bottleneck.corpora import split_overlap as doubts
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
 
 NANO = Path(__file__).parents[1] / "nano.yaml"
 HOST = "https://mirror.test"  # stands for the loopback server, which has no certificate
@@ -254,8 +258,8 @@ def test_b10_without_a_network(project, monkeypatch, capsys):
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from softmax_bottleneck import corpus
-from softmax_bottleneck.corpus import SourceFile, Transfer
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.corpus import SourceFile, Transfer
 file = SourceFile("train.txt", sys.argv[3], int(sys.argv[4]), (sys.argv[1],))
 corpus.download([file], Path(sys.argv[2]), None, Transfer(schemes=("http",)))
 """
@@ -611,8 +615,8 @@ def test_b12_too_little_text_says_how_much_is_needed(project, capsys, texts, ste
 LONG_LINE = """
 import resource, sys
 from pathlib import Path
-from softmax_bottleneck import corpus
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.store.errors import UserError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     corpus.read_split(Path(sys.argv[1]))

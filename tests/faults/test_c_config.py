@@ -15,9 +15,13 @@ import pytest
 import small
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck import artefacts, config, costs, measure, plan, trainer
+from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.measuring import measure
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import costs, plan
+from softmax_bottleneck.training import trainer
 
 ROOT = Path(__file__).parents[2]
 

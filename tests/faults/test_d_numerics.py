@@ -12,10 +12,12 @@ import test_train as base
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck import artefacts, records, train, trainer
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.config import Study
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Study
+from softmax_bottleneck.training import train, trainer
 
 
 def poisoned_at(monkeypatch: pytest.MonkeyPatch, update: int, name: str, place: tuple[int, ...], bad: float) -> None:

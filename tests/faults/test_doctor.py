@@ -11,10 +11,11 @@ from typing import Any
 import fake_slurm
 import pytest
 import small
-from softmax_bottleneck import artefacts, doctor
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.config import Study
-from softmax_bottleneck.doctor import BAD, NOTE, OK, SHORT
+from softmax_bottleneck.extras import doctor
+from softmax_bottleneck.extras.doctor import BAD, NOTE, OK, SHORT
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Study
 
 ROOT = Path(__file__).parents[2]
 Disk = collections.namedtuple("Disk", "total used free")

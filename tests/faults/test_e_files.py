@@ -19,8 +19,14 @@ from pathlib import Path
 import pytest
 import small
 from softmax_bottleneck import __main__ as program
-from softmax_bottleneck import alone, artefacts, config, plan, records, report, verify
-from softmax_bottleneck.errors import BusyError, UserError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import verify
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.study import plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,7 +130,7 @@ def test_e1_after_freeing_the_bits_are_the_same(finished, begun, monkeypatch, ca
 
     with monkeypatch.context() as patch:
         patch.setattr(artefacts._Watched, "write", write)
-        patch.setattr("softmax_bottleneck.train.SAVE_SHARE", 1e9)
+        patch.setattr("softmax_bottleneck.training.train.SAVE_SHARE", 1e9)
         code = call("train", "--run", path)
     assert code == 74
     assert "disk full (No space left on device)" in told(capsys)
@@ -267,7 +273,11 @@ def test_e7_an_unusual_environment_changes_no_byte(study, monkeypatch, variables
 
 
 # --- two at once ----------------------------------------------------------------------------------------------------
-HOLD = "from softmax_bottleneck import alone; import time; alone.take(); print('held', flush=True); time.sleep(120)"
+HOLD = """
+from softmax_bottleneck.jobs import project_lock
+import time
+project_lock.take(); print('held', flush=True); time.sleep(120)
+"""
 
 
 @pytest.fixture

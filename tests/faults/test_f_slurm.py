@@ -16,11 +16,19 @@ import fake_slurm
 import pytest
 import small
 import yte
-from softmax_bottleneck import artefacts, budget, launcher, lease, processes, records, report, steps, train
+from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.config import Study
-from softmax_bottleneck.errors import BusyError, DataError
-from softmax_bottleneck.interrupt import StoppedError
+from softmax_bottleneck.extras import slurm_launcher as launcher
+from softmax_bottleneck.jobs import processes
+from softmax_bottleneck.jobs import run_lease as lease
+from softmax_bottleneck.jobs import time_limit as budget
+from softmax_bottleneck.jobs.interrupt import StoppedError
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, DataError
+from softmax_bottleneck.study import Study
+from softmax_bottleneck.training import train
 
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"

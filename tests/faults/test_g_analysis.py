@@ -22,8 +22,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import __main__ as program
-from softmax_bottleneck import artefacts, cells, records, report, statistics, tables, verify
-from softmax_bottleneck.config import Run, Study
+from softmax_bottleneck.measuring import statistics
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import verify
+from softmax_bottleneck.report import cells, report, tables
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Run, Study
 
 FEW = """
   known-truth: {models: all}

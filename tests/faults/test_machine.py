@@ -18,9 +18,11 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from softmax_bottleneck import artefacts, checkpoint, processes, train, trainer
-from softmax_bottleneck.errors import BusyError, UserError
-from softmax_bottleneck.interrupt import StoppedError
+from softmax_bottleneck.jobs import checkpoint, processes
+from softmax_bottleneck.jobs.interrupt import StoppedError
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.training import train, trainer
 
 RUN = base.make_run(epochs=4, switch_after_epoch=2)
 SAVES = [(torch, "save"), (artefacts, "_exchange"), (artefacts, "_seal"), (artefacts, "_sync_folder")]

@@ -17,8 +17,11 @@ import pytest
 import small
 import yaml
 from softmax_bottleneck import __main__ as program
-from softmax_bottleneck import artefacts, config, crate, records
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck import study as config
+from softmax_bottleneck.extras import crate
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "workflow" / "softmax_bottleneck"
@@ -39,8 +42,8 @@ NEEDED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", Fals
           "np.savez": ("allow_pickle", False), "read_array": ("allow_pickle", False)}  # fmt: skip
 WRITERS = {  # modules that may open files for writing: everything else goes through artefacts
     "artefacts": "the one that writes",
-    "alone": "the lock of the workflow",
-    "lease": "the lock of a run",
+    "project_lock": "the lock of the workflow",
+    "run_lease": "the lock of a run",
     "__main__": "the log of a step",
     "crate": "a copy in a folder that gets its name when it is whole",
 }

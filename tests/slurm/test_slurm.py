@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck import artefacts, config
-from softmax_bottleneck.train import result_hash
+from softmax_bottleneck import study as config
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.training.train import result_hash
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "tests" / "slurm" / "study.yaml"

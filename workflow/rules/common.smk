@@ -8,9 +8,13 @@ sys.path.insert(0, str(WORKFLOW))
 
 from snakemake.exceptions import WorkflowError
 
-from softmax_bottleneck import alone, artefacts, config as settings, evidence, plan
-from softmax_bottleneck.errors import BusyError, UserError
-from softmax_bottleneck.fingerprint import fingerprint
+from softmax_bottleneck import study as settings
+from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.records import evidence
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.store.fingerprint import fingerprint
+from softmax_bottleneck.study import plan
 
 STUDY_FILE = WORKFLOW.parent / "config" / "demo.yaml"
 if workflow.modifier.is_main_snakefile():
@@ -216,7 +220,7 @@ def own_config(wildcards):
 
 def own_files(wildcards):
     """The arrays that YAML names: changed ones are analysed again."""
-    from softmax_bottleneck import own_model
+    from softmax_bottleneck.own_model import rank as own_model
 
     try:
         return own_model.read_question(Path(own_config(wildcards))).files()

@@ -12,7 +12,7 @@ rule synthetic:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("synthetic"),
+        code=code_of("measuring.synthetic"),
     shell:
         "python -m softmax_bottleneck synthetic --log {log:q}"
 
@@ -37,7 +37,7 @@ rule collect:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("records"),
+        code=code_of("records.collect"),
     shell:
         "python -m softmax_bottleneck collect --log {log:q}"
 
@@ -64,7 +64,7 @@ rule table:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("tables"),
+        code=code_of("report.tables"),
         artefact=words_of("artefact"),
         title=words_of("title"),
         caption=words_of("caption"),
@@ -94,7 +94,7 @@ rule figure:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("figures"),
+        code=code_of("report.figures"),
         artefact=words_of("artefact"),
         title=words_of("title"),
         caption=words_of("caption"),
@@ -120,7 +120,7 @@ rule claims:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("claims"),
+        code=code_of("report.claims"),
     shell:
         "python -m softmax_bottleneck claims --log {log:q}"
 
@@ -143,7 +143,7 @@ rule verify:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("verify"),
+        code=code_of("records.verify"),
     shell:
         "python -m softmax_bottleneck verify --allow-missing --log {log:q}"
 
@@ -173,6 +173,6 @@ rule report:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("report"),
+        code=code_of("report.report"),
     shell:
         "python -m softmax_bottleneck report --log {log:q}"

@@ -87,7 +87,7 @@ rule measure:
     resources:
         gpu=1,
     params:
-        code=code_of("measure"),
+        code=code_of("measuring.measure"),
         contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].contexts,
     shell:
         "python -m softmax_bottleneck measure --run {wildcards.run:q} --log {log:q}"
@@ -106,7 +106,7 @@ rule spectrum:
     resources:
         gpu=1,
     params:
-        code=code_of("spectrum"),
+        code=code_of("ranks.spectra"),
         rank_contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].rank_contexts,
     shell:
         "python -m softmax_bottleneck spectrum --run {wildcards.run:q} --log {log:q}"
@@ -126,7 +126,7 @@ rule trajectory:
     resources:
         gpu=1,
     params:
-        code=code_of("measure"),
+        code=code_of("measuring.measure"),
         rank_contexts=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].rank_contexts,
     shell:
         "python -m softmax_bottleneck trajectory --run {wildcards.run:q} --log {log:q}"
@@ -143,6 +143,6 @@ rule wordsim:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code_of("wordsim"),
+        code=code_of("measuring.wordsim"),
     shell:
         "python -m softmax_bottleneck wordsim --run {wildcards.run:q} --log {log:q}"

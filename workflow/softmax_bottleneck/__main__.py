@@ -15,8 +15,18 @@ from typing import Any
 
 import yaml
 
-from softmax_bottleneck import artefacts, config, memory, plan, steps
-from softmax_bottleneck.errors import BusyError, DivergedResultError, IncompleteError, MemoryExhaustedError, UserError
+from softmax_bottleneck import steps
+from softmax_bottleneck import study as config
+from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import (
+    BusyError,
+    DivergedResultError,
+    IncompleteError,
+    MemoryExhaustedError,
+    UserError,
+)
+from softmax_bottleneck.study import plan
 
 EXIT_DISK, EXIT_INTERRUPTED = 74, 130
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -103,7 +113,7 @@ def _plan(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _doctor(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import doctor
+    from softmax_bottleneck.extras import doctor
 
     findings = doctor.examine(*_asked_for(given))
     print(doctor.as_json(findings) if given.json else doctor.text(findings))
@@ -111,7 +121,8 @@ def _doctor(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _slurm(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import doctor, launcher
+    from softmax_bottleneck.extras import doctor
+    from softmax_bottleneck.extras import slurm_launcher as launcher
 
     file, overrides = _asked_for(given)
     findings = doctor.examine(file, overrides)
@@ -124,7 +135,7 @@ def _slurm(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _collect(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import records
+    from softmax_bottleneck.records import collect as records
 
     study = _study(given)
     found = records.collect(study)
@@ -135,31 +146,32 @@ def _collect(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _evidence(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import records
+    from softmax_bottleneck.records import collect as records
 
     print(records.evidence_of(given.run, given.origin), end="")
 
 
 def _table(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import tables
+    from softmax_bottleneck.report import tables
 
     say(f"wrote {tables.make(_study(given), given.experiment)}")
 
 
 def _figure(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import figures
+    from softmax_bottleneck.report import figures
 
     say(f"wrote {figures.make(_study(given), given.experiment)}")
 
 
 def _claims(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import claims
+    from softmax_bottleneck.report import claims
 
     say(f"wrote {claims.make(_study(given))}")
 
 
 def _report(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import records, report
+    from softmax_bottleneck.records import collect as records
+    from softmax_bottleneck.report import report
 
     study = _study(given)
     say(f"wrote {report.build(study)}")
@@ -169,7 +181,7 @@ def _report(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _verify(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import verify
+    from softmax_bottleneck.records import verify
 
     study = _study(given)
     found = verify.make(study)
@@ -179,7 +191,7 @@ def _verify(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _summary(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import report
+    from softmax_bottleneck.report import report
 
     study = _study(given)
     print(report.result_table(study))
@@ -187,7 +199,8 @@ def _summary(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _rank(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import own_model, own_report
+    from softmax_bottleneck.own_model import page as own_report
+    from softmax_bottleneck.own_model import rank as own_model
 
     named = {key: value for key, value in vars(given).items() if key in own_model.KEYS and value is not None}
     if given.config and named:
@@ -203,7 +216,7 @@ def _rank(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _crate(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import crate
+    from softmax_bottleneck.extras import crate
 
     deposit = crate.Deposit(tuple(given.author), given.licence, frozenset(given.include))
     say(f"wrote {crate.build(_study(given), deposit, packed=given.zip)}")
@@ -219,7 +232,7 @@ def _train(given: argparse.Namespace, say: steps.Say) -> None:
     study = _limited_study(given)
     runs = plan.jobs(study).get(given.run, ())
     if len(runs) > 1:
-        from softmax_bottleneck import replicas
+        from softmax_bottleneck.jobs import replicas
 
         replicas.train_together(_same_call(given), [run.path for run in runs])
     else:

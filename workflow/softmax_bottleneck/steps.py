@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softmax_bottleneck import artefacts, budget, plan
-from softmax_bottleneck.config import Dataset, Run, Study, load_dataset
-from softmax_bottleneck.errors import DataError
+from softmax_bottleneck.jobs import time_limit as budget
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, plan
 
 if TYPE_CHECKING:
-    from softmax_bottleneck import topk
-    from softmax_bottleneck.corpus import Corpus
-    from softmax_bottleneck.language import Language
-    from softmax_bottleneck.model import LanguageModel
-    from softmax_bottleneck.spectrum import Spectrum
+    from softmax_bottleneck.corpora.corpus import Corpus
+    from softmax_bottleneck.corpora.language import Language
+    from softmax_bottleneck.measuring import predictions as topk
+    from softmax_bottleneck.ranks.spectra import Spectrum
+    from softmax_bottleneck.training.model import LanguageModel
 
 Say = Callable[[str], None]
 OWN_BENCHMARK = "self"
@@ -41,7 +42,7 @@ def dataset_of(study: Study, name: str) -> Dataset:
 # --- corpora --------------------------------------------------------------------------------------------------------
 def download(study: Study, name: str, say: Say) -> None:
     """Bring the files of a dataset: from the mirror, its addresses or local paths; a language is sampled instead."""
-    from softmax_bottleneck import language
+    from softmax_bottleneck.corpora import language
 
     dataset = dataset_of(study, name)
     folder = artefacts.corpus_folder(name)
@@ -60,7 +61,7 @@ def download(study: Study, name: str, say: Say) -> None:
 
 def _bring(dataset: Dataset, folder: Path, mirror: Path | None) -> None:
     """Every file of a dataset into its folder, checked by hash; members of archives after the archives."""
-    from softmax_bottleneck import archives, corpus
+    from softmax_bottleneck.corpora import archives, corpus
 
     plain = {name: entry for name, entry in dataset.files.items() if "member" not in entry}
     packed = archives.by_archive(dataset.files, str(dataset.folder / f"{dataset.name}.yaml"))
@@ -72,7 +73,8 @@ def _bring(dataset: Dataset, folder: Path, mirror: Path | None) -> None:
 
 def tokenise(study: Study, name: str, say: Say) -> None:
     """Token ids and vocabulary of a corpus, with its expected counts asserted."""
-    from softmax_bottleneck import corpus, doubts
+    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.corpora import split_overlap as doubts
 
     dataset = dataset_of(study, name)
     if dataset.base:
@@ -117,8 +119,9 @@ def check(study: Study, say: Say) -> None:
 
 def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
     """Train one run, going on where an earlier call stopped; the content of its done.json."""
-    from softmax_bottleneck import corpus, progress
-    from softmax_bottleneck import train as training
+    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.store import progress
+    from softmax_bottleneck.training import train as training
 
     run = study.run(path)
     tokens = corpus.load(artefacts.tokens_folder(run.dataset))
@@ -165,9 +168,10 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
         for name, content in (("run.json", run.to_json()), ("done.json", done)):
             artefacts.write_json(folder / name, content)
         return done
-    from softmax_bottleneck import corpus, progress
-    from softmax_bottleneck import finetune as finetuning
-    from softmax_bottleneck import train as training
+    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.store import progress
+    from softmax_bottleneck.training import finetune as finetuning
+    from softmax_bottleneck.training import train as training
 
     tokens = corpus.load(artefacts.tokens_folder(run.dataset))
     weights = training.load_weights(start)
@@ -187,7 +191,8 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
     if before["status"] != "ok":
         _write_unusable(folder / "dynamic.json", before, parents)
         return
-    from softmax_bottleneck import corpus, evaluation
+    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.training import dynamic as evaluation
 
     tokens = corpus.load(artefacts.tokens_folder(wanted.run.dataset))
     how: dict[str, Any] = {"parents": parents, "say": say, "restart": restart}
@@ -224,8 +229,8 @@ def _run_id(path: str) -> str:
 @contextmanager
 def _loaded(run: Run, path: str) -> Iterator[LanguageModel]:
     """The best weights of a run on its device, with its threads and determinism while inside."""
-    from softmax_bottleneck import train as training
-    from softmax_bottleneck.numerics import numerics
+    from softmax_bottleneck.jobs.numerics import numerics
+    from softmax_bottleneck.training import train as training
 
     device = training.choose_device(run.device)
     with numerics(run, device):
@@ -241,8 +246,9 @@ def measure(study: Study, path: str, say: Say) -> None:
         for name in ("topk.json", "measure.json"):
             _write_unusable(folder / name, done, parents)
         return
-    from softmax_bottleneck import corpus, topk
-    from softmax_bottleneck import measure as measuring
+    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.measuring import measure as measuring
+    from softmax_bottleneck.measuring import predictions as topk
 
     started = time.monotonic()
     tokens = corpus.load(artefacts.tokens_folder(run.dataset))
@@ -268,7 +274,7 @@ def measure(study: Study, path: str, say: Say) -> None:
 
 def _places(study: Study, name: str, tokens: Corpus) -> tuple[topk.Place, ...]:
     """The places whose most probable words are shown: the published ones of its text, or a sample."""
-    from softmax_bottleneck import topk
+    from softmax_bottleneck.measuring import predictions as topk
 
     dataset = dataset_of(study, name)
     named = dataset.contexts or (dataset.base and dataset_of(study, dataset.base).contexts)
@@ -281,8 +287,8 @@ def _places(study: Study, name: str, tokens: Corpus) -> tuple[topk.Place, ...]:
 
 def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
     """Slopes of a PLIF head after training and as its seed drew them, and both functions; empty for other heads."""
-    from softmax_bottleneck import measure as measuring
-    from softmax_bottleneck import model as models
+    from softmax_bottleneck.measuring import measure as measuring
+    from softmax_bottleneck.training import model as models
 
     trained = measuring.piecewise_linear(model)
     if trained is None:
@@ -319,7 +325,7 @@ class _Law:
 
 
 def _law_of(run: Run, tokens: Corpus) -> _Law | None:
-    from softmax_bottleneck import language
+    from softmax_bottleneck.corpora import language
 
     folder = artefacts.corpus_folder(run.dataset)
     if not (folder / language.TRUTH_FILE).exists():
@@ -339,7 +345,7 @@ def spectrum(study: Study, path: str, say: Say) -> None:
     if done["status"] != "ok":
         _write_unusable(folder / "rank.json", done, parents)
         return
-    from softmax_bottleneck import measure as measuring
+    from softmax_bottleneck.measuring import measure as measuring
 
     started = time.monotonic()
     hidden_TD = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
@@ -360,7 +366,7 @@ def spectrum(study: Study, path: str, say: Say) -> None:
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
     """Ranks as `metrics`, and what they depend on."""
-    from softmax_bottleneck.spectrum import rank_report
+    from softmax_bottleneck.ranks.spectra import rank_report
 
     report = rank_report(found)
     metrics = report.metrics()
@@ -375,10 +381,10 @@ def trajectory(study: Study, path: str, say: Say) -> None:
     if done["status"] != "ok":
         _write_unusable(folder / "epochs_rank.json", done, parents)
         return
-    from softmax_bottleneck import corpus
-    from softmax_bottleneck import measure as measuring
-    from softmax_bottleneck import train as training
-    from softmax_bottleneck.numerics import numerics
+    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.jobs.numerics import numerics
+    from softmax_bottleneck.measuring import measure as measuring
+    from softmax_bottleneck.training import train as training
 
     started, rows = time.monotonic(), []
     test_T = corpus.load(artefacts.tokens_folder(run.dataset)).test
@@ -401,8 +407,8 @@ def wordsim(study: Study, path: str, say: Say) -> None:
     """Rank correlation of word-vector similarities with people's (or the language's own) judgements."""
     from safetensors import safe_open
 
-    from softmax_bottleneck import corpus
-    from softmax_bottleneck import wordsim as similarity
+    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.measuring import wordsim as similarity
 
     folder = artefacts.run_folder(path)
     run, done = _trained(path)
@@ -425,7 +431,7 @@ def wordsim(study: Study, path: str, say: Say) -> None:
 
 def _benchmarks(study: Study, run: Run) -> Iterator[tuple[str, Path]]:
     """Label and file of the benchmarks of a run's dataset."""
-    from softmax_bottleneck.language import SIMILARITY_FILE
+    from softmax_bottleneck.corpora.language import SIMILARITY_FILE
 
     named = study.datasets[run.dataset].wordsim
     if named == OWN_BENCHMARK:
@@ -445,8 +451,8 @@ def _write_unusable(path: Path, done: dict[str, Any], parents: dict[str, str]) -
 
 def fit(study: Study, path: str, say: Say) -> None:
     """Output heads on free context vectors, fitted to the laws of one unit."""
-    from softmax_bottleneck import fitting
-    from softmax_bottleneck import train as training
+    from softmax_bottleneck.training import fit as fitting
+    from softmax_bottleneck.training import train as training
 
     unit, started = study.unit(path), time.monotonic()
     limit_s = _time_left(study, say).seconds
@@ -462,7 +468,7 @@ def fit(study: Study, path: str, say: Say) -> None:
 # --- studies --------------------------------------------------------------------------------------------------------
 def synthetic(study: Study, say: Say) -> None:
     """Numbers of the experiments that train no language model: untrained layers, noise and rounding, fits to laws."""
-    from softmax_bottleneck import synthetic as drawing
+    from softmax_bottleneck.measuring import synthetic as drawing
 
     chosen = [experiment for experiment in study.experiments if "synthetic" in experiment.options]
     rows = [row for experiment in chosen for row in drawing.rows(experiment.options, say)]

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from softmax_bottleneck.bodies.base import Body
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.store.errors import UserError
 
 
 def build(kind: str, *, vocabulary_size: int, **options: Any) -> Body:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from softmax_bottleneck.bodies.base import Body, BodyOutput, State, keep_mask
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.store.errors import UserError
 
 EMBEDDING_RANGE = 0.1  # U(-0.1, 0.1)
 WAVELENGTHS = 10_000.0  # longest over shortest wavelength of the positions

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softmax_bottleneck.errors import UserError
+from softmax_bottleneck.store.errors import UserError
 
 if TYPE_CHECKING:
     from softmax_bottleneck.heads.base import Head

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softmax_bottleneck.errors import UserError
 from softmax_bottleneck.heads.pointwise import Pointwise, trainable
 from softmax_bottleneck.heads.products import FLOAT32, Products, calibrate
 from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens, row_nll
+from softmax_bottleneck.store.errors import UserError
 
 DECODER_RANGE = 0.1
 

@@ -1,0 +1,1 @@
+"""Corpora: fetched, tokenised, checked; and languages whose law is known."""

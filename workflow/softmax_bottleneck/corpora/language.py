@@ -1,0 +1,457 @@
+"""A language whose next-word law is known exactly: the control that real text cannot give.
+
+A context is (topic, previous word). Some words are *markers*: each sets the topic, which then lasts until another
+marker falls. So the topic is written in the history, but seldom in the last word. In context c the next word is v with
+
+    log P*(v|c) = U_c . B_v + zipf_v - log Z_c,        U [C, r], B [V, r]
+
+The matrix of log P* over all contexts is [U | 1 | -log Z] [B | zipf | 1]^T and has rank r + 2 by construction: the
+quantity that Yang et al. 2018 argue to be high for natural language. What it yields: the entropy rate (no model can
+have a lower perplexity than its exponential), the exact rank, KL(P*||Q) of any model Q in any context, and word
+similarities.
+
+Each of the r columns of U and B has a meaning:
+    topic      a topic favours the words of its theme, more after some words than after others;
+    grammar    words belong to classes, and the class of the previous word favours some classes;
+    affinity   random Fourier features (Rahimi and Recht 2007) of places in a space of few dimensions: one place where a
+               word stands as next word, and one that it points to as previous word. A function of few dimensions
+               that needs many linear ones.
+Small independent noise on every column makes the rank exact.
+
+Shapes: C contexts (topic-major: context = topic * V + previous word), V words, R = r columns, T topics, N positions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softmax_bottleneck.corpora.corpus import EOS, SPLITS
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
+
+TRUTH_FILE = "truth.npz"
+SIMILARITY_FILE = "word-similarity.txt"
+
+MAX_LAW_BYTES = 1 << 29
+ZIPF_OFFSET = 2.7  # Mandelbrot's constant for English word frequencies
+TOPIC_SPREAD = 0.25  # how differently words pass the topic on
+NOISE = 0.1  # standard deviation of the noise on the columns
+TOPIC_SHIFT = 0.5  # how far a topic moves the place a word points to
+THEMED_SHARE = 0.6  # share of words that belong to a topic's theme
+FIRST_MARKER_RANK = 5  # frequency rank of the first marker words
+MARKER_BAND = 12  # markers per topic are drawn from this many frequency ranks
+CONSONANTS, VOWELS = "bdfghklmnprstvz", "aeiou"
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LanguageSettings:
+    """What a language is made from. Token counts are lower bounds: each split ends with the line it is in."""
+
+    vocabulary_size: int
+    rank: int  # r: columns of U and B; the rank of log P* is r + 2
+    topics: int
+    classes: int
+    markers_per_topic: int
+    seed: int
+    train_tokens: int
+    valid_tokens: int
+    test_tokens: int
+    zipf_exponent: float = 0.9
+    topic_strength: float = 2.5  # nats that a topic adds to its own words
+    class_strength: float = 1.0  # standard deviation, nats
+    affinity_strength: float = 1.0  # standard deviation, nats
+    affinity_dimensions: int = 4
+    affinity_bandwidth: float = (
+        0.7  # standard deviation of the Fourier frequencies: larger is more wiggly and of higher rank
+    )
+
+    def __post_init__(self) -> None:
+        lowest = dict.fromkeys((field.name for field in fields(self) if field.type == "float"), 0.01)
+        lowest |= {"vocabulary_size": 10, "topics": 2, "classes": 2, "markers_per_topic": 1, "affinity_dimensions": 1}
+        lowest |= {"train_tokens": 100, "valid_tokens": 100, "test_tokens": 100, "rank": self.topics + self.classes + 1}
+        for key, least in lowest.items():
+            if getattr(self, key) < least:
+                raise UserError(f"language: {key}: {getattr(self, key)} is not allowed (at least {least})")
+        size = self.vocabulary_size
+        highest = {"rank": size - 2, "markers_per_topic": (size - 1) // self.topics, "classes": size // 2}
+        highest |= {"topics": MAX_LAW_BYTES // (8 * size * size)}
+        for key, most in highest.items():
+            if getattr(self, key) > most:
+                raise UserError(
+                    f"language: {key}: {getattr(self, key)} is not allowed (at most {most} for {size} words)"
+                )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> LanguageSettings:
+        """Settings from the `language` key of a dataset's YAML.
+
+        Raises:
+            UserError: unknown or missing key, a value of the wrong type or out of range.
+        """
+        types = {field.name: float if field.type == "float" else int for field in fields(cls)}
+        for key, value in values.items():
+            if key not in types:
+                raise UserError(f"language: unknown key {key!r}; allowed are {', '.join(types)}")
+            if isinstance(value, bool) or not isinstance(value, int | types[key]):
+                raise UserError(f"language: {key}: {value!r} must be of type {types[key].__name__}")
+        missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in values]
+        if missing:
+            raise UserError(f"language: {missing[0]} is not set; write `{missing[0]}: ...` under `language`")
+        return cls(**values)
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """The random stream of one purpose: independent of all others and of the order in which they are used."""
+    digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+# --- the law --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Language:
+    """The law and everything that follows from it. Word 0 is `<eos>`; the order of words is the law's own.
+
+    sets_topic_V holds the topic that a word sets, -1 for words that leave it as it is.
+    """
+
+    words: tuple[str, ...]
+    topics: int
+    sets_topic_V: Ints
+    contexts_CR: Floats
+    columns_VR: Floats
+    zipf_V: Floats
+
+    @cached_property
+    def log_law_CV(self) -> Floats:
+        """Exact log P*(next word | context), nats, for all T*V contexts (of which `reachable_C` occur)."""
+        logits_CV = self.contexts_CR @ self.columns_VR.T + self.zipf_V
+        top_C1 = logits_CV.max(axis=1, keepdims=True)
+        logits_CV -= top_C1 + np.log(np.exp(logits_CV - top_C1).sum(axis=1, keepdims=True))
+        return logits_CV
+
+    @cached_property
+    def reachable_C(self) -> NDArray[np.bool_]:
+        """Contexts that can occur: after a marker the topic is the marker's own."""
+        topic_T1 = np.arange(self.topics)[:, None]
+        reachable_TV: NDArray[np.bool_] = (self.sets_topic_V < 0) | (self.sets_topic_V == topic_T1)
+        return reachable_TV.ravel()
+
+    @cached_property
+    def singular_values(self) -> Floats:
+        """Singular values of log P* over the reachable contexts that can be non-zero: r + 2 of them, largest first.
+
+        Computed from the triangular factors of [U | 1 | -log Z] and [B | zipf | 1].
+        """
+        left_CR, right_VR = self._factors()
+        core: Floats = np.linalg.qr(left_CR)[1] @ np.linalg.qr(right_VR)[1].T
+        values: Floats = np.linalg.svd(core, compute_uv=False).astype(np.float64)
+        return values
+
+    def _factors(self) -> tuple[Floats, Floats]:
+        contexts_CR = self.contexts_CR[self.reachable_C]
+        logits_C = contexts_CR @ self.columns_VR[0] + self.zipf_V[0]
+        minus_log_z_C = self.log_law_CV[self.reachable_C, 0] - logits_C
+        left_CR = np.column_stack([contexts_CR, np.ones(len(contexts_CR)), minus_log_z_C])
+        return left_CR, np.column_stack([self.columns_VR, self.zipf_V, np.ones(len(self.words))])
+
+    @cached_property
+    def rank(self) -> int:
+        """Exact rank of log P* over the reachable contexts (numpy's rule in float64): r + 2."""
+        values = self.singular_values
+        floor = values[0] * max(int(self.reachable_C.sum()), len(self.words)) * np.finfo(np.float64).eps
+        return int((values > floor).sum())
+
+    # --- long-run averages
+    @cached_property
+    def weight_C(self) -> Floats:
+        """Stationary probability of every context, by iterating the chain of contexts to rounding."""
+        shape = (self.topics, len(self.words))
+        law_TVV = np.exp(self.log_law_CV).reshape(*shape, -1)
+        weight_TV = np.full(shape, 1.0 / (shape[0] * shape[1]))
+        for _ in range(100_000):
+            following_TV = self._next_contexts(np.matmul(weight_TV[:, None, :], law_TVV)[:, 0])
+            change = np.abs(following_TV - weight_TV).sum()
+            weight_TV = following_TV / following_TV.sum()
+            if change < 1e-14:
+                return np.ravel(weight_TV)
+        raise UserError("language: the topics hardly ever change; raise markers_per_topic or lower topic_strength")
+
+    def _next_contexts(self, joint_TV: Floats) -> Floats:
+        """Probability of (old topic, new word) -> probability of (new topic, new word)."""
+        markers = np.flatnonzero(self.sets_topic_V >= 0)
+        after_TV = joint_TV.copy()
+        after_TV[:, markers] = 0.0
+        after_TV[self.sets_topic_V[markers], markers] = joint_TV[:, markers].sum(axis=0)
+        return after_TV
+
+    @cached_property
+    def entropy_nats(self) -> float:
+        """Exact entropy rate in nats per word: log of the best perplexity that any model can have in the long run."""
+        return float(self.weight_C @ self.context_entropy_nats(np.arange(len(self.weight_C))))
+
+    @cached_property
+    def unigram_V(self) -> Floats:
+        """Long-run frequency of every word."""
+        frequency_V: Floats = self.weight_C @ np.exp(self.log_law_CV)
+        return frequency_V
+
+    @cached_property
+    def unigram_entropy_nats(self) -> float:
+        """Log of the best perplexity without any history."""
+        return float(-(self.unigram_V * np.log(self.unigram_V)).sum())
+
+    @cached_property
+    def one_word_entropy_nats(self) -> float:
+        """Log of the best perplexity with one word of history; what it exceeds entropy_nats by is the worth of more."""
+        size = len(self.words)
+        joint_VV = (self.weight_C[:, None] * np.exp(self.log_law_CV)).reshape(self.topics, size, size).sum(axis=0)
+        return float(-(joint_VV * np.log(joint_VV / joint_VV.sum(axis=1, keepdims=True))).sum())
+
+    # --- single contexts
+    def context_entropy_nats(self, states_N: NDArray[np.integer[Any]]) -> Floats:
+        """Entropy of the next word in each context, nats. Its mean over a text's contexts is that text's own bound."""
+        log_law_NV = self.log_law_CV[states_N]
+        entropy_N: Floats = -(np.exp(log_law_NV) * log_law_NV).sum(axis=1)
+        return entropy_N
+
+    def kl_nats(
+        self,
+        log_q_NV: NDArray[np.floating[Any]],
+        states_N: NDArray[np.integer[Any]],
+        words: tuple[str, ...] | None = None,
+    ) -> Floats:
+        """KL(P*(.|context) || Q(.|context)) in nats for each of N contexts; infinite where Q rules out a word.
+
+        Args:
+            log_q_NV: log-probabilities of a model; rows must sum to one after exponentiation.
+            states_N: contexts, as `sample` returns them.
+            words: the order of log_q's columns (a corpus' dictionary); the law's own order when left out.
+
+        Raises:
+            DataError: `words` are not the words of the law.
+        """
+        log_law_NV = self.log_law_CV[states_N]
+        if words is not None:
+            log_law_NV = log_law_NV[:, self.order(words)]
+        kl_N: Floats = (np.exp(log_law_NV) * (log_law_NV - log_q_NV)).sum(axis=1)
+        return kl_N
+
+    def order(self, words: tuple[str, ...]) -> Ints:
+        """Index in the law of each of `words` (DataError unless they are the law's words)."""
+        if sorted(words) != sorted(self.words):
+            odd = sorted(set(words) ^ set(self.words))
+            raise DataError(f"truth: the dictionary is not the law's: {len(odd)} words differ, the first is {odd[:1]}")
+        index = {word: place for place, word in enumerate(self.words)}
+        return np.array([index[word] for word in words])
+
+    def sample(self, n_tokens: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+        """Text from the law, from the context (topic 0, `<eos>`) to the end of the line that holds the n-th token.
+
+        Ending with a line (a stopping time) keeps every token a draw from the law.
+
+        Returns:
+            word indices and, for each of them, the context that it was drawn in.
+        """
+        size = len(self.words)
+        ladder_CV = np.cumsum(np.exp(self.log_law_CV), axis=1)
+        sets_topic = self.sets_topic_V.tolist()
+        ids: list[int] = []
+        states: list[int] = []
+        state = word = 0
+        while len(ids) < n_tokens or word != 0:
+            states.append(state)
+            word = min(int(ladder_CV[state].searchsorted(rng.random(), side="right")), size - 1)
+            ids.append(word)
+            topic = sets_topic[word] if sets_topic[word] >= 0 else state // size
+            state = topic * size + word
+        return np.array(ids), np.array(states)
+
+    # --- word similarity
+    @cached_property
+    def similarity_VV(self) -> Floats:
+        """Similarity of words as next words: how far the same contexts favour both.
+
+        The Pearson correlation of log P*(v|c) less its mean over words (the subtraction removes log Z, which all words
+        share), over contexts; contexts and words are weighted by how often they occur.
+        """
+        score_CV = self.log_law_CV - (self.log_law_CV @ self.unigram_V)[:, None]
+        score_CV -= self.weight_C @ score_CV
+        covariance_VV = score_CV.T @ (score_CV * self.weight_C[:, None])
+        deviation_V = np.sqrt(np.diag(covariance_VV))
+        similarity_VV: Floats = covariance_VV / np.outer(deviation_V, deviation_V)
+        return similarity_VV
+
+    def word_similarity(self, n_pairs: int = 300, strata: int = 30, seed: int = 0) -> list[tuple[str, str, float]]:
+        """A benchmark in the form of the published ones: word pairs and their similarity (see similarity_VV).
+
+        Pairs are drawn evenly from `strata` equal intervals of similarity, so that like and unlike pairs both occur; an
+        interval with too few pairs gives all it has. `<eos>` is left out. The same pairs every time.
+        """
+        first, second = np.triu_indices(len(self.words), k=1)
+        first, second = first[first > 0], second[first > 0]
+        score = self.similarity_VV[first, second]
+        edges = np.linspace(score.min(), score.max(), strata + 1)[1:-1]
+        stratum = np.digitize(score, edges)
+        rng = generator(seed, "word pairs")
+        chosen = [
+            rng.permutation(np.flatnonzero(stratum == number))[: -(-n_pairs // strata)] for number in range(strata)
+        ]
+        pairs = np.concatenate(chosen)
+        return [(self.words[first[i]], self.words[second[i]], round(float(score[i]), 4)) for i in pairs]
+
+
+# --- making a language ----------------------------------------------------------------------------------------------
+def make_language(settings: LanguageSettings) -> Language:
+    """The language of these settings; the same bits every time."""
+    size, topics = settings.vocabulary_size, settings.topics
+    sets_topic_V = _markers(settings)
+    blocks = (_topic_block(settings, sets_topic_V), _grammar_block(settings), _affinity_block(settings))
+    contexts_TVR = np.concatenate([np.broadcast_to(left, (topics, size, left.shape[2])) for left, _ in blocks], axis=2)
+    return Language(
+        words=_names(settings),
+        topics=topics,
+        sets_topic_V=sets_topic_V,
+        contexts_CR=contexts_TVR.reshape(topics * size, -1),
+        columns_VR=np.concatenate([right for _, right in blocks], axis=1),
+        zipf_V=-settings.zipf_exponent * np.log(np.arange(size) + ZIPF_OFFSET),
+    )
+
+
+def _names(settings: LanguageSettings) -> tuple[str, ...]:
+    """`<eos>` and pronounceable words, short ones first (frequent words are short)."""
+    rng = generator(settings.seed, "names")
+    syllables = [consonant + vowel for consonant in CONSONANTS for vowel in VOWELS]
+    names, length = [EOS], 1
+    while len(names) < settings.vocabulary_size:
+        codes = rng.permutation(len(syllables) ** length)[: settings.vocabulary_size - len(names)]
+        digits = np.stack(np.unravel_index(codes, (len(syllables),) * length), axis=1)
+        names += ["".join(syllables[digit] for digit in row) for row in digits]
+        length += 1
+    return tuple(names)
+
+
+def _markers(settings: LanguageSettings) -> Ints:
+    """Topic set by each word: markers are fairly frequent words, never `<eos>`."""
+    rng = generator(settings.seed, "markers")
+    count = settings.topics * settings.markers_per_topic
+    last = min(max(FIRST_MARKER_RANK + MARKER_BAND * settings.topics, 1 + count), settings.vocabulary_size)
+    first = min(FIRST_MARKER_RANK, last - count)
+    sets_topic_V = np.full(settings.vocabulary_size, -1)
+    chosen = first + rng.permutation(last - first)[:count]
+    sets_topic_V[chosen] = np.arange(count) % settings.topics
+    return sets_topic_V
+
+
+def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
+    """U [T, V, T] and B [V, T]: words of a theme, among them its markers, are likelier while the topic lasts."""
+    rng = generator(settings.seed, "topics")
+    size, topics = settings.vocabulary_size, settings.topics
+    theme_V = np.where(rng.random(size) < THEMED_SHARE, rng.integers(0, topics, size), -1)
+    theme_V = np.where(sets_topic_V >= 0, sets_topic_V, theme_V)
+    theme_V[0] = -1
+    columns_VR = (theme_V[:, None] == np.arange(topics)) + NOISE * rng.standard_normal((size, topics))
+    passing_on_1VR = 1.0 + TOPIC_SPREAD * rng.standard_normal((1, size, topics))
+    return settings.topic_strength * np.eye(topics)[:, None, :] * passing_on_1VR, columns_VR
+
+
+def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
+    """U [1, V, K] and B [V, K] for K classes of words; `<eos>` is a class of its own."""
+    rng = generator(settings.seed, "grammar")
+    size, classes = settings.vocabulary_size, settings.classes
+    class_V = rng.integers(1, classes, size)
+    class_V[0] = 0
+    columns_VR = (class_V[:, None] == np.arange(classes)) + NOISE * rng.standard_normal((size, classes))
+    follows_KR = rng.standard_normal((classes, classes))
+    contexts_VR = follows_KR[class_V] + NOISE * rng.standard_normal((size, classes))
+    return settings.class_strength * contexts_VR[None], columns_VR
+
+
+def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
+    """U [T, V, Q] and B [V, Q]: a word is likelier the nearer it stands to where the previous word points.
+
+    The features approximate a Gaussian kernel of that distance, of width 1 / affinity_bandwidth; topics move the point.
+    """
+    rng = generator(settings.seed, "affinity")
+    size, topics, dimensions = settings.vocabulary_size, settings.topics, settings.affinity_dimensions
+    width = settings.rank - topics - settings.classes
+    frequency = settings.affinity_bandwidth * rng.standard_normal((dimensions, width))
+    phase = rng.uniform(0.0, 2.0 * np.pi, width)
+    stands_VD = rng.standard_normal((size, dimensions))
+    points_TVD = rng.standard_normal((size, dimensions)) + TOPIC_SHIFT * rng.standard_normal((topics, 1, dimensions))
+    columns_VR = np.sqrt(2.0) * np.cos(stands_VD @ frequency + phase) + NOISE * rng.standard_normal((size, width))
+    contexts_TVR = np.sqrt(2.0) * np.cos(points_TVD @ frequency + phase) + NOISE * rng.standard_normal(
+        (topics, size, width)
+    )
+    return settings.affinity_strength / np.sqrt(width) * contexts_TVR, columns_VR
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """A language together with the contexts of the text that was sampled from it.
+
+    states[split][i] is the context of token i of that split; a model that reads the split predicts tokens 1, 2, ....
+    """
+
+    language: Language
+    states: Mapping[str, Ints]
+
+
+def write_language(settings: LanguageSettings, folder: Path) -> None:
+    """Write {train,valid,test}.txt, the truth about them (truth.npz) and the language's own word-similarity benchmark.
+
+    Raises:
+        UserError: train is too short to hold every word of the law.
+    """
+    language = make_language(settings)
+    states = {}
+    for split in SPLITS:
+        ids, states[split] = language.sample(getattr(settings, f"{split}_tokens"), generator(settings.seed, split))
+        if split == "train" and (missing := len(language.words) - len(np.unique(ids))):
+            raise UserError(
+                f"language: train_tokens: {settings.train_tokens} draws miss {missing} words; ask for more tokens"
+            )
+        text = "".join("\n" if i == 0 else f"{language.words[i]} " for i in ids.tolist())
+        artefacts.write_text(folder / f"{split}.txt", text.replace(" \n", "\n"))
+    rows = [f"{one}\t{other}\t{score}\n" for one, other, score in language.word_similarity()]
+    artefacts.write_text(folder / SIMILARITY_FILE, "".join(rows))
+    _write_truth(folder / TRUTH_FILE, Truth(language, states))
+
+
+def _write_truth(path: Path, truth: Truth) -> None:
+    language = truth.language
+    artefacts.write_npz(
+        path,
+        words=np.array(language.words),
+        sets_topic=language.sets_topic_V,
+        contexts=language.contexts_CR,
+        columns=language.columns_VR,
+        zipf=language.zipf_V,
+        **{f"states_{split}": states.astype(np.int32) for split, states in truth.states.items()},
+    )
+
+
+def load_truth(folder: Path) -> Truth:
+    """The truth of a corpus that write_language made (DataError when it is missing or damaged)."""
+    data = artefacts.read_npz(folder / TRUTH_FILE)
+    words = tuple(data["words"].tolist())
+    language = Language(
+        words=words,
+        topics=len(data["contexts"]) // len(words),
+        sets_topic_V=data["sets_topic"],
+        contexts_CR=data["contexts"],
+        columns_VR=data["columns"],
+        zipf_V=data["zipf"],
+    )
+    return Truth(language, {split: data[f"states_{split}"] for split in SPLITS})

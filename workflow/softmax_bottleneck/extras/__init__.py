@@ -1,0 +1,1 @@
+"""Archives of a study, a look at the machine, a cluster's launcher."""

@@ -1,0 +1,324 @@
+"""Whether a study can be run here, before its first job: seconds now instead of a failure after a night in a queue.
+
+Nothing is changed, fetched or submitted. Each check says what it found and, where something is wrong, what to do.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import locale
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from softmax_bottleneck.jobs.time_limit import seconds
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import IncompleteError, UserError
+from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, load_study, load_yaml, plan
+from softmax_bottleneck.study.costs import Cost
+
+OK, NOTE, SHORT, BAD = "ok", "note", "short", "bad"  # fine; worth knowing; would end incomplete; to be mended first
+ASK_TIMEOUT_S = 3.0  # for programs of the batch system and the GPU's
+GIGABYTE = 1e9
+DISK_SPARE = 1.1
+PROFILE = artefacts.ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"
+LOCK = artefacts.ROOT / "envs" / "requirements.lock"
+NOT_NEEDED_TO_RUN = {"pytest", "hypothesis", "ruff", "mypy", "snakefmt", "import-linter", "pytest-xdist"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found: its name, how it stands (`ok`, `note`, `short`, `bad`), what is there, what to do."""
+
+    check: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+Findings = Iterator[Finding]
+
+
+def examine(file: Path, overrides: Mapping[str, Any]) -> list[Finding]:
+    """Every check, the slow ones side by side; a study that cannot be read leaves those that need none."""
+    study, first = _study(file, overrides)
+    checks: list[Callable[[], Findings]] = [_software, _locale, _writable, _batch_system]
+    if study is not None:
+        one = study
+        checks += [lambda: _data(one), lambda: _device(one), lambda: _size(one)]
+    with ThreadPoolExecutor(len(checks)) as pool:
+        return [first, *(finding for found in pool.map(lambda check: list(check()), checks) for finding in found)]
+
+
+def _study(file: Path, overrides: Mapping[str, Any]) -> tuple[Study | None, Finding]:
+    try:
+        study = load_study(file, overrides)
+    except UserError as error:
+        return None, Finding("configuration", BAD, str(error), "mend the file; config/README.md has every key")
+    done = sum(plan.is_done(run) for run in study.needed)
+    return study, Finding("configuration", OK, f"{study.name}: {len(study.needed)} runs, {done} of them trained")
+
+
+# --- this machine ---------------------------------------------------------------------------------------------------
+def _software() -> Findings:
+    """Packages against the lock: a missing one stops the study, another version may change numbers."""
+    lines = LOCK.read_text(encoding="utf-8").splitlines()
+    locked = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    present = {name: _version(name) for name in locked if name not in NOT_NEEDED_TO_RUN}
+    absent = [name for name, version in present.items() if version is None]
+    other = [f"{name} {version}" for name, version in present.items() if version and _plain(version) != locked[name]]
+    if absent:
+        yield Finding("packages", BAD, f"not installed: {_few(absent)}", "make env, or install envs/requirements.lock")
+    elif other:
+        yield Finding("packages", NOTE, f"not the tested versions: {_few(other)}", "numbers may differ in last digits")
+    else:
+        yield Finding(
+            "packages", OK, f"all {len(present)} as in envs/requirements.lock; Python {sys.version.split()[0]}"
+        )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _plain(version: str) -> str:
+    """`2.13.0+cu126` is the locked 2.13.0, built for a GPU."""
+    return version.partition("+")[0]
+
+
+def _few(names: list[str], shown: int = 4) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _locale() -> Findings:
+    used, console = locale.getpreferredencoding(False), sys.stdout.encoding or "none"
+    if "utf" in used.lower() and "utf" in console.lower():
+        yield Finding("locale", OK, f"text is {used}")
+    else:
+        found = f"files {used}, terminal {console}"
+        yield Finding("locale", NOTE, found, "files are UTF-8 all the same; LC_ALL=C.UTF-8 shows names as they are")
+
+
+def _writable() -> Findings:
+    place = artefacts.RESULTS if artefacts.RESULTS.is_dir() else Path()
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        yield Finding("writing", BAD, f"{place.resolve()}: {error.strerror}", "make it writable, or work elsewhere")
+    else:
+        yield Finding("writing", OK, f"{place.resolve()} takes files")
+
+
+def _ask(*command: str) -> str | None:
+    """What a program says; None when it is missing, fails or does not answer in time."""
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=ASK_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _device(study: Study) -> Findings:
+    """The GPU, PyTorch's build and the study's `device` must fit together."""
+    if importlib.util.find_spec("torch") is None:
+        yield Finding("device", BAD, "PyTorch is not installed", "make env")
+        return
+    import torch
+
+    wanted = study.needed[0].device if study.needed else "auto"
+    build = f"PyTorch {torch.__version__} for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs only'}"
+    seen = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    listed = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    if seen:
+        yield Finding("device", OK, f"{build}; {_few(seen)}; device: {wanted}")
+    elif listed and wanted != "cpu":
+        advice = "install the build for its CUDA version (pytorch.org), or mend the driver"
+        yield Finding("device", BAD, f"{build}, which does not see the GPU {listed.splitlines()[0]}", advice)
+    elif wanted == "cuda" and (shutil.which("sbatch") is None or not torch.version.cuda):
+        yield Finding("device", BAD, f"{build}; no GPU, but device: cuda", "set device: auto or cpu, or go to a GPU")
+    elif wanted == "cpu":
+        yield Finding("device", OK, f"{build}; device: cpu")
+    else:
+        advice = "" if torch.version.cuda else "trains on CPUs; a GPU, here or of a job's node, needs another build"
+        yield Finding("device", NOTE, f"{build}; no GPU here; device: {wanted}", advice)
+
+
+# --- the study ------------------------------------------------------------------------------------------------------
+def _data(study: Study) -> Findings:
+    """Corpora and benchmarks: there and right, in the mirror, or still to be fetched."""
+    near = study.file.resolve().parent
+    names = dict.fromkeys(name for dataset in study.datasets.values() for name in _sources(dataset, near))
+    for name in names:
+        dataset = load_dataset(name, near)
+        if dataset.kind == "language":
+            yield Finding(f"data: {name}", OK, "sampled from its law when needed")
+        elif dataset.files:
+            yield _files(dataset, study.mirror)
+
+
+def _sources(dataset: Dataset, near: Path) -> Iterator[str]:
+    """The datasets whose files a dataset needs."""
+    yield dataset.base or dataset.name
+    if dataset.wordsim and dataset.wordsim != "self":
+        yield str(dataset.wordsim)
+    if dataset.base:
+        yield from _sources(load_dataset(dataset.base, near), near)
+
+
+def _files(dataset: Dataset, mirror: Path | None) -> Finding:
+    folder, label = artefacts.corpus_folder(dataset.name), f"data: {dataset.name}"
+    places = {"in results": folder}
+    if mirror and dataset.mirror:
+        places["in the mirror"] = mirror / dataset.mirror
+    states = {name: _place_of(entry, name, dataset, places) for name, entry in dataset.files.items()}
+    wrong = [where for where in states.values() if where.startswith("wrong")]
+    if wrong:
+        return Finding(label, BAD, _few(wrong), "delete the file: it is fetched again and checked")
+    missing = [name for name, where in states.items() if where == "to be fetched"]
+    if missing:
+        network = "needs the network, here and not on the compute nodes; or set mirror: to a folder with copies"
+        return Finding(label, NOTE, f"{len(missing)} of {len(states)} files are still to be fetched", network)
+    return Finding(label, OK, f"{len(states)} files, right by sha256, {_few(sorted(set(states.values())))}")
+
+
+def _place_of(entry: Mapping[str, Any], name: str, dataset: Dataset, places: Mapping[str, Path]) -> str:
+    """Where a file is, whether it is wrong there, or `to be fetched`."""
+    if "path" in entry:
+        local = dataset.folder / entry["path"]
+        return "beside the study" if local.is_file() else f"wrong: {local} is missing"
+    for where, folder in places.items():
+        file = folder / name
+        if file.is_file():
+            return where if artefacts.sha256_file(file) == entry["sha256"] else f"wrong: {file} has another sha256"
+    return "to be fetched"
+
+
+def _size(study: Study) -> Findings:
+    """Disk and hours of what is left to do, as `plan` estimates them."""
+    try:
+        costs = {path: cost for path, (_, cost) in plan.costs(study).items()}
+    except UserError as error:
+        yield Finding("models", BAD, str(error), "mend the study")
+        return
+    left = [run for run in study.needed if not plan.is_done(run)]
+    need_gb, free_gb = sum(costs[run.path].disk_gb for run in left), shutil.disk_usage(Path()).free / GIGABYTE
+    enough = free_gb > need_gb * DISK_SPARE
+    found = f"{free_gb:.1f} GB free, about {need_gb:.1f} GB needed for {len(left)} runs"
+    yield Finding("disk", OK if enough else SHORT, found, "" if enough else "free space, or work on a larger disk")
+    if left:
+        yield _hours(study, left, costs)
+
+
+def _hours(study: Study, left: list[Run], costs: Mapping[str, Cost]) -> Finding:
+    """The longest run against what all attempts of a job add up to."""
+    kind = "cpu" if left[0].device == "cpu" or not _has_cuda() else "gpu"
+    longest = max(left, key=lambda run: _of(costs[run.path], kind))
+    need_h = _of(costs[longest.path], kind)
+    given_h, attempts = _hours_of_profile(study)
+    found = (
+        f"longest run about {need_h:.1f} {kind.upper()} hours ({longest.path}); {attempts} attempts under SLURM have "
+    )
+    found += f"{given_h:.1f} h together"
+    if need_h < given_h:
+        return Finding("time limits", OK, found)
+    return Finding(
+        "time limits", SHORT, found, f"raise gpu_minutes or attempts in {PROFILE.relative_to(artefacts.ROOT)}"
+    )
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.version.cuda is not None
+
+
+def _of(cost: Cost, kind: str) -> float:
+    return cost.cpu_h if kind == "cpu" else cost.gpu_h
+
+
+def _hours_of_profile(study: Study) -> tuple[float, int]:
+    """Hours that the attempts of one training job add up to, each cut to `max_wall`; and how many they are."""
+    profile = load_yaml(PROFILE)["__variables__"]
+    longest_h = seconds(study.max_wall) / 3600 if study.max_wall else float("inf")
+    steps = [min(profile["gpu_minutes"] * (1 + n), profile["most_gpu_minutes"]) for n in range(profile["attempts"])]
+    return sum(min(minutes / 60, longest_h) for minutes in steps), len(steps)
+
+
+# --- the batch system -----------------------------------------------------------------------------------------------
+def _batch_system() -> Findings:
+    """SLURM's programs, whether they answer, and whether the profile's partitions are there."""
+    present = [name for name in ("sbatch", "squeue", "scancel", "sacct") if shutil.which(name)]
+    if "sbatch" not in present:
+        yield Finding("SLURM", OK, "none here; jobs run on this machine")
+        return
+    absent = {"squeue", "scancel"} - set(present)
+    if absent:
+        advice = "without them jobs are neither watched nor cancelled"
+        yield Finding("SLURM", BAD, f"sbatch is here, {' and '.join(sorted(absent))} is not", advice)
+        return
+    listed = _ask("sinfo", "--noheader", "--format=%R")
+    if listed is None:
+        yield Finding("SLURM", BAD, f"sinfo does not answer in {ASK_TIMEOUT_S:.0f} s", "ask the cluster's people")
+        return
+    accounting = _ask("sacct", "--noheader", "--allocations", "--starttime=now") is not None
+    states = "sacct" if accounting else "squeue: there is no accounting, or it does not answer"
+    yield Finding("SLURM", OK if accounting else NOTE, f"{', '.join(present)}; states of jobs from {states}")
+    yield _partitions(set(listed.split()))
+
+
+def _partitions(there: set[str]) -> Finding:
+    profile = load_yaml(PROFILE)["__variables__"]
+    wanted = [profile["gpu_partition"], profile["cpu_partition"]]
+    unknown = [name for name in dict.fromkeys(wanted) if name not in there]
+    if not unknown:
+        return Finding("partitions", OK, f"{' and '.join(dict.fromkeys(wanted))} are there")
+    found = f"no {' and no '.join(unknown)} among {_few(sorted(there))}"
+    advice = f"set gpu_partition and cpu_partition in {PROFILE.relative_to(artefacts.ROOT)}"
+    return Finding("partitions", BAD, found, advice)
+
+
+# --- the answer -----------------------------------------------------------------------------------------------------
+def text(findings: list[Finding]) -> str:
+    """The table as a person reads it: state, check, what was found, and below it what to do."""
+    width = max(len(finding.check) for finding in findings)
+    lines = []
+    for one in findings:
+        lines.append(f"{one.state:5}  {one.check:{width}}  {one.found}")
+        if one.advice:
+            lines.append(f"{'':5}  {'':{width}}  -> {one.advice}")
+    return "\n".join(lines)
+
+
+def as_json(findings: list[Finding]) -> str:
+    """The same for programs: a list of {check, state, found, advice}."""
+    return json.dumps([asdict(finding) for finding in findings], indent=1, ensure_ascii=False)
+
+
+def verdict(findings: list[Finding]) -> None:
+    """Silence when all is well.
+
+    Raises:
+        UserError: something is to be mended first (exit 2).
+        IncompleteError: it would start, but not come to its end here (exit 3).
+    """
+    for state, kind, words in (
+        (BAD, UserError, "to be mended before the study is started"),
+        (SHORT, IncompleteError, "the study would start, but not come to its end"),
+    ):
+        named = [finding.check for finding in findings if finding.state == state]
+        if named:
+            raise kind(f"doctor: {words}: {', '.join(named)}")

@@ -1,0 +1,55 @@
+"""What decides the last bits of a result besides its settings: threads, determinism, and that float32 means float32."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from softmax_bottleneck.jobs import out_of_memory as memory
+
+
+class Settings(Protocol):
+    """What a run or a fit says of it."""
+
+    @property
+    def threads(self) -> int:
+        """Of the processor, for one product."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether operations whose order of sums varies are refused."""
+
+
+@contextmanager
+def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
+    """Threads and determinism while inside; float32 means float32 (no TF32). Freed memory is kept from here on."""
+    memory.keep_freed()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), filled
+    if device.type == "cuda":
+        if settings.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
+        # Dropped weights are new tensors at every update; copying them into cuDNN's layout is the price of DropConnect.
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+    torch.set_num_threads(settings.threads)
+    _set_deterministic(settings.deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # slow; all is overwritten
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        _set_deterministic(before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = before[2]  # type: ignore[attr-defined]
+
+
+def _set_deterministic(on: bool) -> None:
+    """As ``torch.use_deterministic_algorithms``, which imports torch's compiler besides: a second of every step."""
+    torch.set_deterministic_debug_mode("error" if on else "default")

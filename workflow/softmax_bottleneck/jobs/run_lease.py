@@ -1,0 +1,168 @@
+"""One writer per run folder: a small file that names the owner and is touched while the owner lives.
+
+The workflow engine's lock does not survive the engine's own kill: an orphaned trainer and its successor would write the
+same folder. Here the second one is refused, a dead owner's lease is taken over, and an owner that lost its lease stops.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import platform
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from softmax_bottleneck.jobs.processes import Process, batch_job, batch_job_lives, myself, realm
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError
+
+NAME = "lease.json"
+LOOK_EVERY_S = 5.0  # for the end of the owner that is waited for
+STALE_AFTER_S = 900.0  # without a sign of life, of an owner whose process and whose batch job cannot be looked up
+
+log = logging.getLogger(__name__)
+
+
+class Lease:
+    """Ownership of a folder for the length of a `with` block.
+
+    `wait_s` is how long to wait for another owner to end.
+
+    Raises:
+        BusyError: on entering when another living process owns the folder; in `check` when the lease was lost.
+    """
+
+    def __init__(self, folder: Path, wait_s: float = 0.0) -> None:
+        self.folder = folder
+        self.path = folder / NAME
+        self.token = uuid.uuid4().hex
+        self.wait_s = wait_s
+
+    def __enter__(self) -> Lease:
+        deadline, told = time.monotonic() + self.wait_s, False
+        while True:
+            try:
+                return self._take()
+            except BusyError as busy:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    log.warning("%s; waiting for its end", busy)
+                told = True
+            time.sleep(LOOK_EVERY_S)
+
+    def _take(self) -> Lease:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _folder_lock(self.folder):
+            if self.path.exists():
+                self._refuse_living_owner()
+                self.path.unlink(missing_ok=True)
+            self._create()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_mine():
+            self.path.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Stop a process that is no longer the owner."""
+        if not self._is_mine():
+            raise BusyError(f"{self.folder}: another process took this run over; this one stops without writing")
+
+    def beat(self) -> None:
+        """Show that the owner lives, after checking that it still is the owner."""
+        self.check()
+        os.utime(self.path)
+
+    def _is_mine(self) -> bool:
+        return _read(self.path).get("token") == self.token
+
+    def _create(self) -> None:
+        where = {"realm": realm(), "host": platform.node(), **batch_job()}
+        facts = {"token": self.token, **vars(myself()), **where}
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            raise BusyError(f"{self.folder}: another process has just started this run; try again later") from None
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(json.dumps(facts) + "\n")
+        except OSError as error:
+            self.path.unlink()  # else the next call would take it for somebody's
+            raise artefacts.explained(error, self.path) from None
+
+    def _refuse_living_owner(self) -> None:
+        owner, age = _read(self.path), _age(self.path)
+        if _lives(owner, age):
+            job = f" (SLURM job {owner['job']})" if owner.get("job") else ""
+            raise BusyError(f"{self.folder}: this run is owned by process {owner.get('pid', 'unknown')} on "
+                            f"{owner.get('host', 'an unknown machine')}{job}, seen {age:.0f} s ago; wait for it, or "
+                            "stop it and try again")  # fmt: skip
+        log.warning("%s: process %s left its lease behind; taken over", self.folder, owner.get("pid", "unknown"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The lease's facts; empty when it is missing or half written."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _lives(owner: dict[str, Any], age_s: float) -> bool:
+    """Whether the owner runs: looked up here or in the batch system, else told from its last sign of life.
+
+    A batch job that was queued again keeps its number: of an earlier start of this very job nothing is left.
+    """
+    pid, begun = owner.get("pid"), owner.get("started")
+    if owner.get("realm") == realm() and isinstance(pid, int) and isinstance(begun, int):
+        return Process(pid, begun).lives
+    found = _job_lives(owner)
+    return age_s < STALE_AFTER_S if found is None else found
+
+
+def _job_lives(owner: dict[str, Any]) -> bool | None:
+    """Whether the owner's batch job runs; None where there is none, or where nobody can tell."""
+    job = owner.get("job")
+    if not isinstance(job, str) or not job:
+        return None
+    return job != batch_job().get("job") and batch_job_lives(job)
+
+
+def _age(path: Path) -> float:
+    """Seconds since the lease was touched, by the file system's own clock (machines' clocks may differ)."""
+    probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        probe.touch()
+        return max(0.0, probe.stat().st_mtime - path.stat().st_mtime)
+    except FileNotFoundError:
+        return 0.0
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+@contextmanager
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """One process at a time in the few lines that look at a lease and replace it; the kernel frees it at death.
+
+    Network file systems without flock go on without: creating the file exclusively still lets only one win.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            log.debug("%s: no flock on this file system", folder)
+        yield
+    finally:
+        os.close(descriptor)

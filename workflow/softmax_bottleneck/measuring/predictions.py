@@ -1,0 +1,138 @@
+"""The most probable next words at chosen places of the test text, and how often the true one is among the first few.
+
+Parthiban et al. 2021 (Figure 3, SM Table 2) compare heads by the top five words after 18 contexts: six from Yang et al.
+2018, six of their own choice, six random ones. Eighteen places are an illustration; hit rates over all of the test text
+stand beside them. The places are token indices; their words are read from the corpus, which may not be redistributed.
+
+Suffixes: T predicted tokens in order.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softmax_bottleneck.corpora.corpus import EOS, UNK, Corpus
+from softmax_bottleneck.measuring.statistics import wilson
+from softmax_bottleneck.store.errors import DataError
+
+SHOWN_WORDS = 5
+HIT_RANKS = (1, SHOWN_WORDS, 10)
+SAMPLE_SIZE = 18
+SAMPLE_SEED = 0
+SAMPLE_QUOTE = 40  # words; the published contexts have 25 to 75
+
+
+@dataclass(frozen=True)
+class Place:
+    """A word of the test text that is to be predicted.
+
+    Attributes:
+        group: who chose it: yang2018_cherry_picked, authors_cherry_picked, random.
+        number: from 1 within its group.
+        index: of the word in the test text, from 0; the context is all before it.
+        quoted: how many words before it are quoted.
+        published_word: the word that was published as the next one; empty where nothing was published.
+    """
+
+    group: str
+    number: int
+    index: int
+    quoted: int
+    published_word: str = ""
+
+
+def published_places(path: Path) -> tuple[Place, ...]:
+    """The places of report/published/<...>_contexts.csv, in its order."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Place(
+                group=row["group"],
+                number=int(row["context"]),
+                index=int(row["test_target_index_0based"]),
+                quoted=int(row["n_contexts_tokens_quoted"]),
+                published_word=row["true_next_token"],
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+def sampled_places(corpus: Corpus) -> tuple[Place, ...]:
+    """Places in a text without published ones: drawn once and for all, none of them the end of a line or `<unk>`."""
+    uninformative = [index for index, word in enumerate(corpus.words) if word in (EOS, UNK)]
+    index_T = np.arange(1, len(corpus.test))
+    # Late enough for a whole quotation, where the text is long enough for that.
+    known_T = index_T[~np.isin(corpus.test[1:], uninformative) & (index_T >= min(SAMPLE_QUOTE, len(index_T) // 2))]
+    rng = np.random.default_rng(SAMPLE_SEED)
+    drawn = np.sort(rng.choice(known_T, size=min(SAMPLE_SIZE, len(known_T)), replace=False))
+    return tuple(Place("random", number, int(index), SAMPLE_QUOTE) for number, index in enumerate(drawn, start=1))
+
+
+def check_places(places: Sequence[Place], corpus: Corpus) -> None:
+    """Compare the words at published places with the published ones.
+
+    Raises:
+        DataError: the test text has another word there, though the vocabulary holds the published one.
+    """
+    for place in places:
+        if not 0 < place.index < len(corpus.test):
+            raise DataError(
+                f"{corpus.name}: the test text has {len(corpus.test)} tokens, a published context ends before token"
+                f" {place.index}; leave `contexts` out of this dataset's YAML, its text is another one"
+            )
+        found = corpus.words[corpus.test[place.index]]
+        expected = place.published_word if place.published_word in corpus.words else UNK
+        if place.published_word and found != expected:
+            raise DataError(
+                f"{corpus.name}: test token {place.index} is {found!r}, but {place.published_word!r} was published;"
+                " leave `contexts` out of this dataset's YAML, its text is another one"
+            )
+
+
+@dataclass(frozen=True)
+class TopWords:
+    """The first few words at one place, most probable first, and the place of the true word among all (from 1)."""
+
+    ids: NDArray[np.int64]
+    log_p: NDArray[np.float64]
+    true_rank: int
+
+
+def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
+    """What topk.json says of one place."""
+    target = corpus.words[corpus.test[place.index]]
+    cut = bool(place.published_word) and target != place.published_word
+    before = corpus.test[max(0, place.index - place.quoted) : place.index]
+    pairs = zip(top.ids.tolist(), top.log_p.tolist(), strict=True)
+    return {
+        "group": place.group,
+        "context": place.number,
+        "index": place.index,
+        "text": " ".join(corpus.words[word] for word in before),
+        "target": target,
+        "published_target": place.published_word or None,
+        "note": f"{place.published_word!r} is not in this vocabulary: the word to predict is {UNK}" if cut else "",
+        "top": [{"word": corpus.words[word], "log_prob": log_p} for word, log_p in pairs],
+        "rank": top.true_rank,
+        "hit": top.true_rank <= SHOWN_WORDS,
+    }
+
+
+def hit_rates(true_rank_T: NDArray[np.integer[Any]]) -> dict[str, dict[str, float | int]]:
+    """Share of contexts whose true word is among the first 1, 5, 10, with a 95 % Wilson interval.
+
+    The interval takes contexts for independent, which neighbours in a text are not quite: it is the narrowest that
+    could be given.
+    """
+    rates: dict[str, dict[str, float | int]] = {}
+    for k in HIT_RANKS:
+        hits = int((true_rank_T <= k).sum())
+        low, high = wilson(hits, len(true_rank_T))
+        rates[str(k)] = {"rate": hits / len(true_rank_T), "low": low, "high": high, "n": len(true_rank_T)}
+    return rates

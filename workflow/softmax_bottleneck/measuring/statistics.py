@@ -1,0 +1,255 @@
+"""Summaries, t-tests and correlations of a handful of runs; what cannot be computed says why in words.
+
+The published tests are unpaired two-sided Student t-tests with pooled variance over ten seeds (Parthiban et al. 2021,
+SM Table 1 and Table 4: all ten p-values follow from the printed means and standard deviations); Welch's test, which
+does not assume equal variances, stands beside them. A number that is nan or infinite is never averaged over or left
+out in silence: a diverged run belongs to the caller, who states it.
+
+Suffixes: B resamples, N pairs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics as exact  # the standard library's: sums as fractions, so that no order of the runs changes a bit
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from softmax_bottleneck.store.errors import DataError
+
+Float64 = NDArray[np.float64]
+
+RESAMPLES = 2000
+LEVEL = 0.95
+BATCH_NUMBERS = 1 << 20  # of the resamples held at once: 8 MiB
+SMALLEST_P = 1e-300  # below this float64 has no digits left
+
+
+# --- summaries ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Summary:
+    """Number of values, their mean, and their sample standard deviation (ddof = 1).
+
+    `mean` is None without values, `sd` is None with fewer than two.
+    """
+
+    n: int
+    mean: float | None
+    sd: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Summary:
+        """Summarise values in any order; DataError when one is nan or infinite."""
+        numbers = [float(value) for value in values]
+        for number in numbers:
+            if not math.isfinite(number):
+                raise DataError(
+                    f"{number} among {len(numbers)} values: a mean needs finite numbers, leave out none in silence"
+                )
+        return cls(
+            n=len(numbers),
+            mean=exact.mean(numbers) if numbers else None,
+            sd=exact.stdev(numbers) if len(numbers) > 1 else None,
+        )
+
+
+# --- t-tests --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TestResult:
+    """An unpaired two-sided t-test of two means.
+
+    Attributes:
+        test: student (pooled variance) or welch.
+        difference: first mean minus second; None when either is missing.
+        t, df, p: statistic, degrees of freedom and p-value; all None when there is no test.
+        reason: why there is none, in words; empty otherwise.
+    """
+
+    __test__ = False  # not a test case, whatever pytest thinks of the name
+
+    test: str
+    difference: float | None
+    t: float | None
+    df: float | None
+    p: float | None
+    reason: str
+
+
+def student_t_from_summary(first: Summary, second: Summary) -> TestResult:
+    """Student's t with pooled variance, df = n1 + n2 - 2; the published test."""
+
+    def spread(v1: float, v2: float, n1: int, n2: int) -> tuple[float, float]:
+        df = n1 + n2 - 2
+        pooled = ((n1 - 1) * v1 + (n2 - 1) * v2) / df
+        return pooled * (1 / n1 + 1 / n2), float(df)
+
+    return _t_test("student", first, second, spread)
+
+
+def welch_t_from_summary(first: Summary, second: Summary) -> TestResult:
+    """Welch's t: each side has its own variance, df by Satterthwaite."""
+
+    def spread(v1: float, v2: float, n1: int, n2: int) -> tuple[float, float]:
+        e1, e2 = v1 / n1, v2 / n2
+        return e1 + e2, (e1 + e2) ** 2 / (e1**2 / (n1 - 1) + e2**2 / (n2 - 1))
+
+    return _t_test("welch", first, second, spread)
+
+
+def student_t(first: Iterable[float], second: Iterable[float]) -> TestResult:
+    """Student's t with pooled variance, from samples."""
+    return student_t_from_summary(Summary.of(first), Summary.of(second))
+
+
+def welch_t(first: Iterable[float], second: Iterable[float]) -> TestResult:
+    """Welch's t, from samples."""
+    return welch_t_from_summary(Summary.of(first), Summary.of(second))
+
+
+def _t_test(
+    test: str, first: Summary, second: Summary, spread: Callable[[float, float, int, int], tuple[float, float]]
+) -> TestResult:
+    """Shared part; `spread` maps variances and counts to the squared standard error of the difference, and df."""
+    if first.mean is None or second.mean is None:
+        return TestResult(test, None, None, None, None, "not computable: no values on one side")
+    difference = first.mean - second.mean
+    if first.sd is None or second.sd is None:
+        reason = f"not computable: n = {first.n} and {second.n}, at least 2 on each side are needed"
+        return TestResult(test, difference, None, None, None, reason)
+    if first.sd == 0 and second.sd == 0:
+        return TestResult(test, difference, None, None, None, "not computable: zero variance on both sides")
+    scale = max(first.sd, second.sd)  # squares of deviations in this unit can neither overflow nor vanish
+    squared_error, df = spread((first.sd / scale) ** 2, (second.sd / scale) ** 2, first.n, second.n)
+    t = difference / scale / math.sqrt(squared_error)
+    return TestResult(test, difference, t, df, 2 * float(special.stdtr(df, -abs(t))), "")
+
+
+def format_p(p: float) -> str:
+    """A p-value as the paper prints them: three significant digits, scientific (3.92e-1, 2.02e-15)."""
+    if p < SMALLEST_P:
+        return f"< {format_p(SMALLEST_P)}"
+    mantissa, exponent = f"{p:.2e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+# --- shares ---------------------------------------------------------------------------------------------------------
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """Interval of a binomial share at LEVEL by Wilson's score (J. Am. Stat. Assoc. 22, 1927); within [0, 1].
+
+    Raises:
+        DataError: there are no trials, or not 0 <= successes <= n.
+    """
+    if not (n > 0 and 0 <= successes <= n):
+        raise DataError(f"{successes} of {n} is no share: expected at least one trial and at most as many successes")
+    z2 = float(special.ndtri((1 - LEVEL) / 2)) ** 2
+    centre = (successes + z2 / 2) / (n + z2)
+    half = math.sqrt(z2 * (successes * (n - successes) / n + z2 / 4)) / (n + z2)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+# --- correlations ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Correlation:
+    """A correlation over n pairs with a bootstrap interval.
+
+    Attributes:
+        kind: pearson or spearman.
+        n: pairs.
+        r: the coefficient; None when there is none.
+        low, high: percentile interval at `level` over resampled pairs; None when most resamples have no coefficient.
+        level: coverage the interval aims at.
+        n_resamples: resamples drawn.
+        n_undefined: of these, resamples in which one side was constant; they do not enter the interval.
+        reason: why there is no coefficient, in words; empty otherwise.
+    """
+
+    kind: str
+    n: int
+    r: float | None
+    low: float | None
+    high: float | None
+    level: float
+    n_resamples: int
+    n_undefined: int
+    reason: str
+
+
+def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
+    """Pearson's r with a bootstrap interval (Parthiban et al. 2021, Figure 2). DataError on nan or an infinity."""
+    return _correlation("pearson", x, y, rng, n_resamples)
+
+
+def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
+    """Spearman's rho (Pearson's r of ranks, ties averaged) with a bootstrap interval. DataError as `pearson`."""
+    return _correlation("spearman", x, y, rng, n_resamples)
+
+
+def _correlation(kind: str, x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int) -> Correlation:
+    x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if x_N.ndim != 1 or x_N.shape != y_N.shape:
+        raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
+    if not (np.isfinite(x_N).all() and np.isfinite(y_N).all()):
+        raise DataError(f"a number among {len(x_N)} pairs is nan or infinite: a correlation needs finite ones")
+    coefficient = _spearman_rows if kind == "spearman" else _pearson_rows
+    reason = _why_none(x_N, y_N)
+    if reason:
+        return Correlation(kind, len(x_N), None, None, None, LEVEL, 0, 0, reason)
+    r = float(coefficient(x_N[None], y_N[None])[0])
+    resampled = _resample(coefficient, x_N, y_N, rng, n_resamples)
+    low, high = _percentile_interval(resampled)
+    return Correlation(kind, len(x_N), r, low, high, LEVEL, n_resamples, int(np.isnan(resampled).sum()), "")
+
+
+def _why_none(x_N: Float64, y_N: Float64) -> str:
+    if len(x_N) < 3:
+        return f"not computable: {len(x_N)} pairs, at least 3 are needed"
+    if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
+        return "not computable: all values of one side are equal"
+    return ""
+
+
+def _resample(
+    coefficient: Callable[[Float64, Float64], Float64],
+    x_N: Float64,
+    y_N: Float64,
+    rng: np.random.Generator,
+    n_resamples: int,
+) -> Float64:
+    """The coefficient of every resample of pairs, nan where one side is constant; in batches, to bound memory."""
+    batch = max(1, BATCH_NUMBERS // len(x_N))
+    parts = []
+    for start in range(0, n_resamples, batch):
+        pick_BN = rng.integers(len(x_N), size=(min(batch, n_resamples - start), len(x_N)))
+        parts.append(coefficient(x_N[pick_BN], y_N[pick_BN]))
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _percentile_interval(resampled_B: Float64) -> tuple[float | None, float | None]:
+    defined = resampled_B[~np.isnan(resampled_B)]
+    if len(defined) <= len(resampled_B) / 2:
+        return None, None
+    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _pearson_rows(x_BN: Float64, y_BN: Float64) -> Float64:
+    """Pearson's r of each row; nan where a row is constant."""
+    constant_B = (np.ptp(x_BN, axis=1) == 0) | (np.ptp(y_BN, axis=1) == 0)
+    dx_BN = x_BN - x_BN.mean(1, keepdims=True)
+    dy_BN = y_BN - y_BN.mean(1, keepdims=True)
+    # Scaled before squaring, so that neither tiny nor huge numbers leave the range of float64.
+    dx_BN /= np.where(constant_B, 1.0, np.abs(dx_BN).max(1))[:, None]
+    dy_BN /= np.where(constant_B, 1.0, np.abs(dy_BN).max(1))[:, None]
+    norm_B = np.sqrt((dx_BN**2).sum(1) * (dy_BN**2).sum(1))
+    r_B = (dx_BN * dy_BN).sum(1) / np.where(constant_B, 1.0, norm_B)
+    return np.where(constant_B, np.nan, np.clip(r_B, -1.0, 1.0))
+
+
+def _spearman_rows(x_BN: Float64, y_BN: Float64) -> Float64:
+    from scipy import stats  # half a second to import, which most steps do not need
+
+    return _pearson_rows(stats.rankdata(x_BN, axis=1), stats.rankdata(y_BN, axis=1))

@@ -1,0 +1,199 @@
+"""The rank demonstration of Merity 2017: how many dimensions untrained output layers span on random contexts.
+
+Three untrained layers on the same contexts x_SH, with equal mixing weights 1/K (Merity, "Understanding the Mixture of
+Softmaxes", 2017, rank table):
+
+    softmax   ln P = log_softmax(W x + b)
+    MoC       ln P = log_softmax(W (1/K sum_k g_k) + b)           g_k = tanh(U_k x + a_k), or without the tanh
+    MoS       ln P = ln (1/K sum_k softmax(W g_k + b))
+
+Published: 34 for softmax and MoC at every K (32 + bias + log-partition), and 34, 629, 979, 995, 997 for MoS at K = 1
+to 5. The text gives sizes alone: not the law of the contexts, nor the activation, nor the tolerance. Each is a setting
+here, and `READINGS` measures several. With the Press tolerance at float32's epsilon, standard normal contexts give MoS
+fewer dimensions than published with the tanh and more without it; without it, and contexts scaled by 0.9, K = 2 and 3
+agree within the spread of draws and K = 4 and 5 within four dimensions. Two readings are ruled out: numpy's default
+tolerance, 74 times coarser at these sizes (MoS stays below 200), and probabilities instead of their logarithms (a
+softmax alone has rank 1,000).
+
+Suffixes: S contexts, H hidden size, V vocabulary, K components.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softmax_bottleneck.ranks import robustness
+from softmax_bottleneck.ranks.spectra import (
+    Spectrum,
+    dense_singular_values,
+    factored_singular_values,
+    gram_singular_values,
+    log_normalisers,
+    press_rank,
+)
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.seeds import derive
+
+Array = NDArray[np.floating[Any]]
+Say = Callable[[str], None]
+Row = dict[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class RankDemo:
+    """One reading of the demonstration.
+
+    Attributes:
+        hidden_size, vocabulary_size, contexts, components: H, V, S and every K, as published.
+        input_law: of the contexts: "normal" is N(0, 1), "uniform" is U[0, 1).
+        input_scale: what the contexts are multiplied by.
+        tanh: whether a tanh follows the projections to components, as in Yang et al. 2018, equation of MoS.
+        dtype: number type in which ln P is computed, "float32" or "float64".
+        probabilities: whether P itself is taken apart too.
+        draws: independent draws of contexts and weights.
+        seed: of all draws.
+    """
+
+    hidden_size: int = 32
+    vocabulary_size: int = 1000
+    contexts: int = 2048
+    components: tuple[int, ...] = (1, 2, 3, 4, 5)
+    input_law: str = "normal"
+    input_scale: float = 1.0
+    tanh: bool = True
+    dtype: str = "float32"
+    probabilities: bool = True
+    draws: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        allowed = {"input_law": ("normal", "uniform"), "dtype": ("float32", "float64")}
+        for key, values in allowed.items():
+            if getattr(self, key) not in values:
+                raise UserError(f"rank demo: {key} is {getattr(self, key)!r}, expected one of: {', '.join(values)}")
+
+    @property
+    def reading(self) -> str:
+        """What differs from the default reading, as `key=value;...`; empty for the default."""
+        keys = ("input_law", "input_scale", "tanh", "dtype")
+        usual = {field.name: field.default for field in fields(self)}
+        return ";".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key) != usual[key])
+
+    def condition(self, components: int) -> str:
+        """The condition of a row as in the published table, followed by the reading."""
+        sizes = f"K={components};H={self.hidden_size};V={self.vocabulary_size};S={self.contexts}"
+        return ";".join(filter(None, [sizes, "untrained;equal mixing", self.reading]))
+
+
+DEFAULT = RankDemo()
+READINGS = (
+    DEFAULT,
+    replace(DEFAULT, tanh=False, probabilities=False),
+    replace(DEFAULT, tanh=False, input_scale=0.9, probabilities=False),
+)
+
+
+def rows(options: Mapping[str, Any], say: Say) -> list[Row]:
+    """Tidy rows of an experiment that trains nothing, by its option `synthetic`; UserError when there is none."""
+    name = options["synthetic"]
+    if name in robustness.EXPERIMENTS:
+        return list(robustness.rows(options, say))
+    if name != "rank-demo":
+        known = ", ".join(["rank-demo", *robustness.EXPERIMENTS])
+        raise UserError(f"synthetic: {name!r} is unknown, expected one of: {known}")
+    return [row for settings in READINGS for row in rank_demo(settings, say)]
+
+
+def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
+    """Ranks of the three layers for every K and draw, one row per number.
+
+    Metrics: `rank` is the published one, the Press rank of ln P; `rank_numpy` has the default tolerance of
+    numpy.linalg.matrix_rank, sigma_max max(m, n) eps, instead; `rank_p` and `rank_p_numpy` are those of P. Within a
+    draw all layers share contexts and decoder, and K + 1 components are the K before and one more; a softmax has
+    none, and stands under every K as in the published table.
+    """
+    for draw in range(settings.draws):
+        for model, components, spectra in _layers(settings, draw):
+            for metric, value in _ranks(spectra, settings.dtype).items():
+                yield {
+                    **{"source": "measured", "table": "rank table", "dataset": "synthetic", "model": model},
+                    **{"condition": settings.condition(components), "metric": metric, "value": value},
+                    **{"draw": draw, "seed": draw},
+                }
+        say(f"rank demo, {settings.reading or 'default reading'}: draw {draw + 1} of {settings.draws}")
+
+
+def _ranks(spectra: dict[str, Spectrum], dtype: str) -> dict[str, int]:
+    found = {}
+    for metric, spectrum in spectra.items():
+        found[metric] = press_rank(spectrum.sigma, spectrum.m, spectrum.n).rank
+        numpy_tolerance = spectrum.sigma_max * max(spectrum.m, spectrum.n) * float(np.finfo(dtype).eps)
+        found[f"{metric}_numpy"] = int((spectrum.sigma > numpy_tolerance).sum())
+    return found
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str, Spectrum]]]:
+    """(model, K, spectra of ln P and perhaps P) of the three layers of one draw, for each K in ascending order."""
+    rng = np.random.default_rng(derive(settings.seed, "rank demo", draw))
+    x_SH = _contexts(settings, rng)
+    weight_VH, bias_V = _linear(settings, rng, settings.vocabulary_size)
+    softmax = _linear_in_the_end(settings, x_SH, weight_VH, bias_V)
+    latent_sum_SH = np.zeros_like(x_SH)
+    p_sum_SV = np.zeros((len(x_SH), len(weight_VH)), settings.dtype)
+    for components in range(1, max(settings.components) + 1):
+        projection_HH, shift_H = _linear(settings, rng, settings.hidden_size)
+        latent_SH = x_SH @ projection_HH.T + shift_H
+        if settings.tanh:
+            latent_SH = np.tanh(latent_SH)
+        latent_sum_SH += latent_SH
+        p_sum_SV += np.exp(_log_softmax(latent_SH @ weight_VH.T + bias_V))
+        if components in settings.components:
+            yield "softmax", components, softmax
+            yield "moc", components, _linear_in_the_end(settings, latent_sum_SH / components, weight_VH, bias_V)
+            yield "mos", components, _mixture(settings, p_sum_SV / components)
+
+
+def _contexts(settings: RankDemo, rng: np.random.Generator) -> Array:
+    shape = (settings.contexts, settings.hidden_size)
+    x_SH = rng.standard_normal(shape) if settings.input_law == "normal" else rng.random(shape)
+    return (x_SH * settings.input_scale).astype(settings.dtype)
+
+
+def _linear(settings: RankDemo, rng: np.random.Generator, outputs: int) -> tuple[Array, Array]:
+    """Weight [outputs, H] and bias of a linear layer as PyTorch initialises it: U(-1/sqrt(H), 1/sqrt(H))."""
+    bound = 1 / math.sqrt(settings.hidden_size)
+    weight = rng.uniform(-bound, bound, (outputs, settings.hidden_size))
+    return weight.astype(settings.dtype), rng.uniform(-bound, bound, outputs).astype(settings.dtype)
+
+
+def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, bias_V: Array) -> dict[str, Spectrum]:
+    """Of a softmax over words, whose ln P has the exact factors [H | 1 | -logZ] and [W | b | 1]."""
+    log_z_S = log_normalisers(context_SH, weight_VH, bias_V)
+    found = {"rank": factored_singular_values(context_SH, weight_VH, bias_V, log_z_S)}
+    if settings.probabilities:
+        found["rank_p"] = _spectrum(np.exp(_log_softmax(context_SH @ weight_VH.T + bias_V)))
+    return found
+
+
+def _mixture(settings: RankDemo, p_SV: Array) -> dict[str, Spectrum]:
+    found = {"rank": _spectrum(np.log(p_SV))}
+    return found | ({"rank_p": _spectrum(p_SV)} if settings.probabilities else {})
+
+
+def _spectrum(matrix_SV: Array) -> Spectrum:
+    """In float64 numpy's tolerance lies below what a Gram matrix can see, so that the SVD itself is needed."""
+    if matrix_SV.dtype == np.float64:
+        return dense_singular_values(matrix_SV)
+    return gram_singular_values([matrix_SV], matrix_SV.shape[1])
+
+
+def _log_softmax(logits_SV: Array) -> Array:
+    shifted_SV = logits_SV - logits_SV.max(1, keepdims=True)
+    return np.asarray(shifted_SV - np.log(np.exp(shifted_SV).sum(1, keepdims=True)))

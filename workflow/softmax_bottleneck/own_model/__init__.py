@@ -1,0 +1,1 @@
+"""The rank of anybody's model."""

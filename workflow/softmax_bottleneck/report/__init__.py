@@ -1,0 +1,1 @@
+"""Tables, figures, claims and the page of a study, made from its records."""

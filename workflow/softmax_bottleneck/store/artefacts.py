@@ -1,0 +1,381 @@
+"""Where artefacts lie and how they are written: the only module that knows file names, formats and hashes.
+
+Every write is atomic (temporary file in the same folder, fsync, rename) and leaves a `<name>.sha256` beside the file;
+every read checks it, so that a truncated or flipped file is an error and never a number.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softmax_bottleneck.store.errors import DataError
+
+RESULTS = Path("results")
+SHARED = frozenset(["corpora", "tokens", "runs", "fits", "own", "logs", "benchmarks"])  # in results/, beside studies
+ROOT = Path(__file__).resolve().parents[3]  # the workflow's home: config/, report/ and workflow/ lie there
+SCHEMA = 1  # version of the provenance block
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+LEFT_S = 3600.0  # after which an unfinished file is taken to be left over
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
+
+
+# --- places ---------------------------------------------------------------------------------------------------------
+def corpus_folder(dataset: str) -> Path:
+    """The files of a dataset as they were published."""
+    return RESULTS / "corpora" / dataset
+
+
+def tokens_folder(dataset: str) -> Path:
+    """Token ids and vocabulary of a corpus."""
+    return RESULTS / "tokens" / dataset
+
+
+def run_folder(run_path: str) -> Path:
+    """One training run; `run_path` is `<dataset>/<model>/<seed>-<run_id>`."""
+    return RESULTS / "runs" / run_path
+
+
+def job_file(job: str) -> Path:
+    """What says that a job of several runs is through; the runs' own done.json say what came out."""
+    return RESULTS / "jobs" / f"{job}.json"
+
+
+def study_folder(study: str) -> Path:
+    """Everything made for one study from its runs: records, tables, figures, the report."""
+    return RESULTS / study
+
+
+def fits_folder(path: str) -> Path:
+    """Fits to known laws: `<plan>/<laws>/<seed>-<unit_id>` for a unit, `laws/<laws>/<seed>-<law_id>` for its parts."""
+    return RESULTS / "fits" / path
+
+
+def own_folder(name: str) -> Path:
+    """The findings about somebody's own model."""
+    return RESULTS / "own" / name
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+def sha256_bytes(data: bytes) -> str:
+    """Hex sha256 of bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sidecar(path: Path) -> Path:
+    """The file that holds the sha256 of `path`."""
+    return path.with_name(path.name + ".sha256")
+
+
+def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
+    """Let `write` fill a temporary file, then give it its name; return its sha256.
+
+    A crash at any moment leaves the old file, or the new one, whole; a crash between the two renames leaves a file
+    without its hash, which counts as unsound and is made again.
+
+    Raises:
+        OSError: the disk refused (full, quota, broken); the old file and its hash are as they were.
+    """
+    temporary, mark = _temporary(path), _temporary(sidecar(path))
+    watched: _Watched | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            watched = _Watched(file)
+            watched.filled_by(write)
+            file.flush()
+            os.fsync(file.fileno())
+        digest = sha256_file(temporary)
+        _write_small(mark, f"{digest}\n")  # before anything is renamed: it may not fit any more
+        _exchange(temporary, path)
+        _seal(mark, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise explained(error, path, watched.asked if watched else 0) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+        mark.unlink(missing_ok=True)
+    return digest
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+class _Watched:
+    """A file that remembers the first error of the disk, which writers in C report as something else.
+
+    Attributes:
+        asked: bytes that were to be written until now.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._trouble: OSError | None = None
+        self.asked = 0
+
+    def filled_by(self, write: Callable[[BinaryIO], object]) -> None:
+        """Call `write` with this file; an error of the disk comes out as what it is."""
+        try:
+            write(cast(BinaryIO, self))
+        except Exception:
+            if self._trouble is not None:
+                raise self._trouble from None
+            raise
+
+    def write(self, data: Any) -> int:
+        """As the file's own."""
+        self.asked += memoryview(data).nbytes
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self._trouble = self._trouble or error
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _exchange(temporary: Path, path: Path) -> None:
+    """Give a file its name; the old file's hash goes before, and comes back when the renaming fails."""
+    old = sidecar(path)
+    aside = _temporary(old).with_suffix(".old.tmp")
+    had_hash = old.exists()
+    if had_hash:
+        old.replace(aside)  # never a new file beside an old hash
+    try:
+        temporary.replace(path)
+    except OSError:
+        if had_hash:
+            aside.replace(old)
+        raise
+    aside.unlink(missing_ok=True)
+
+
+def _seal(mark: Path, path: Path) -> None:
+    mark.replace(sidecar(path))
+
+
+def explained(error: OSError, path: Path, asked: int = 0) -> OSError:
+    """An error of the disk that names the file that was to be written, and how much there is to free."""
+    error.filename, error.filename2 = str(path), None
+    if error.errno in FULL:
+        there = next(folder for folder in path.absolute().parents if folder.is_dir())
+        free = shutil.disk_usage(there).free
+        words = os.strerror(error.errno)
+        error.strerror = f"disk full ({words}): {asked / 1e6:.1f} MB or more to write, {free / 1e6:.1f} MB free"
+    return error
+
+
+def _write_small(path: Path, text: str) -> None:
+    temporary = _temporary(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left half-written below a folder.
+
+    What a living process of this machine writes stays; so does, for an hour, what another machine may be writing.
+    """
+    if not folder.is_dir():
+        return
+    with tempfile.TemporaryFile(dir=folder) as probe:  # the file system's own clock
+        now = os.fstat(probe.fileno()).st_mtime
+    for path in folder.rglob(".*.tmp"):
+        owner = path.suffixes[-2].lstrip(".") if len(path.suffixes) > 1 else ""
+        with suppress(FileNotFoundError):
+            if not (owner.isdecimal() and Path(f"/proc/{owner}").exists()) and now - path.stat().st_mtime > LEFT_S:
+                path.unlink()
+
+
+def write_bytes(path: Path, data: bytes) -> str:
+    """Write bytes atomically; return the sha256."""
+    return write_with(path, lambda file: file.write(data))
+
+
+def write_text(path: Path, text: str) -> str:
+    """Write UTF-8 text atomically; return the sha256."""
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: object) -> str:
+    """Write JSON atomically (sorted keys, no NaN: a number that is not one must be said in words)."""
+    return write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def write_npy(path: Path, array: NDArray[Any]) -> str:
+    """Write one array, memory-mappable."""
+    return write_with(path, lambda file: np.save(file, array, allow_pickle=False))
+
+
+def write_npz(path: Path, **arrays: NDArray[Any]) -> str:
+    """Write named arrays."""
+    return write_with(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def append_line(path: Path, text: str) -> None:
+    """Append one line and force it to the disk: a log that survives a kill."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise explained(error, path, len(text)) from None
+
+
+def seal(path: Path) -> str:
+    """Leave the sha256 of a log beside it, and return it: nothing more will be appended, and readers may check it."""
+    digest = sha256_file(path)
+    _write_small(sidecar(path), f"{digest}\n")
+    _sync_folder(path.parent)
+    return digest
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+def is_sound(path: Path) -> bool:
+    """Whether the file exists and equals the hash beside it."""
+    hash_file = sidecar(path)
+    return path.is_file() and hash_file.is_file() and hash_file.read_text(encoding="utf-8").strip() == sha256_file(path)
+
+
+def checked(path: Path) -> Path:
+    """The path, if its content equals the hash beside it.
+
+    Raises:
+        DataError: the file or its hash is missing, or they differ.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: file not found; run the step that makes it")
+    if not is_sound(path):
+        raise DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
+    return path
+
+
+def read_bytes(path: Path) -> bytes:
+    """Content of a file whose hash holds (DataError otherwise)."""
+    return checked(path).read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """UTF-8 text of a file whose hash holds (DataError otherwise)."""
+    return read_bytes(path).decode("utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """JSON of a file whose hash holds (DataError otherwise)."""
+    return json.loads(read_text(path))
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Named arrays of a file whose hash holds (DataError otherwise)."""
+    with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """One array, memory-mapped read-only, of a file whose hash holds (DataError otherwise)."""
+    array: NDArray[Any] = np.load(checked(path), mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def read_lines(path: Path) -> list[Any]:
+    """JSON lines of a log; a half-written last line (a kill in the middle of it) is left out.
+
+    Raises:
+        DataError: the log was sealed, and is not what it was then.
+    """
+    if not path.exists():
+        return []
+    if sidecar(path).exists():
+        checked(path)
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+# --- provenance -----------------------------------------------------------------------------------------------------
+def provenance(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str, object]:
+    """The block every artefact carries: versions, hardware, commit, and the hashes of what it was made from.
+
+    Args:
+        parents: artefact name -> sha256 of what this one was made from.
+        facts: further entries (run_id, flags, interruptions).
+    """
+    return {
+        "schema": SCHEMA,
+        "parents": dict(parents or {}),
+        "git": _git_state(),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "hardware": {"cpu": _cpu_model(), "cores": os.cpu_count(), "machine": platform.machine()},
+        **facts,
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _git_state() -> dict[str, object]:
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, encoding="utf-8", check=True)
+        return done.stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": "unknown", "dirty": False}
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if sys.platform == "linux" and cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"

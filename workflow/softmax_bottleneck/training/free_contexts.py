@@ -1,0 +1,201 @@
+"""Output heads on free context vectors: the softmax bottleneck without a network below it.
+
+Every context c has a vector h_c of its own, D numbers that are fitted like the word vectors, so that whatever distance
+to the law is left is the head's doing: no network has to compute h_c, no other context limits it, and nothing can be
+overfitted, because the loss is the cross-entropy against the law itself or against a sample never seen before
+(Ganea et al. 2019, section 5.1, eqs. 1, 11, 12 and 14):
+
+    min over h, W, ...  - sum_c w_c sum_v P*(v|c) log Q(v | h_c, W, ...)
+
+Adam steps over all contexts; the step size falls from its first value to zero along half a cosine. None of this is
+published. The heads are those of the language models, with a bias per word or without.
+
+Shapes: N contexts, M words, D width, R rows (contexts) handled at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from softmax_bottleneck import heads
+from softmax_bottleneck.corpora.known_distributions import Laws, fresh_sample, spectrum_of, squared_error_bound
+from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.ranks.spectra import gram_singular_values, rank_report
+from softmax_bottleneck.store.seeds import derive
+
+START_SCALE = 0.1  # of context vectors: larger ones saturate the tanh of mixtures, which then converge slowly
+BETAS = (0.9, 0.99)
+EPSILON = 1e-12  # of Adam; gradients of rare contexts are small
+CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: in a processor's cache, or a GPU's memory
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How heads are fitted; the keys are documented in workflow/schemas/fits.schema.yaml."""
+
+    sample: int
+    bias: bool
+    updates: int
+    learning_rate: float
+
+    def rate(self, update: int) -> float:
+        """Step size of an update, counted from 0."""
+        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * update / self.updates))
+
+
+class FreeContexts:
+    """A head and the vectors of all contexts, in the middle of being fitted."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        width: int,
+        shape: tuple[int, int],
+        bias: bool,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        contexts, words = shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "free contexts", width))  # the same beginning for every head
+            start_ND = torch.randn(contexts, width) * START_SCALE
+            self.head = _head(name, options, width, words, bias)
+        self.contexts_ND = nn.Parameter(start_ND.to(device))
+        self.head.to(device).eval()  # dropout has no place here
+        trained = [self.contexts_ND, *(p for p in self.head.parameters() if p.requires_grad)]
+        self.parameters = sum(parameter.numel() for parameter in trained)
+        self.optimiser = torch.optim.Adam(trained, lr=0.0, betas=BETAS, eps=EPSILON)
+
+    def add_gradients(self, mass_RM: Tensor, start: int) -> None:
+        """Gradients of -sum mass log Q for the contexts from `start` on."""
+        rows = slice(start, start + len(mass_RM))
+        h_RD = self.contexts_ND.detach()[rows].requires_grad_()
+        torch.autograd.backward(-(mass_RM * self.head.log_probs(h_RD)).sum())
+        if self.contexts_ND.grad is None:
+            self.contexts_ND.grad = torch.zeros_like(self.contexts_ND)
+        assert h_RD.grad is not None
+        self.contexts_ND.grad[rows] = h_RD.grad
+
+    def step(self, rate: float) -> None:
+        """One step of Adam with the gradients added since the last one."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+
+    @torch.no_grad()
+    def log_probs(self, chunk: int) -> Iterator[NDArray[np.float64]]:
+        """Log-probabilities of all contexts, nats, in chunks of rows."""
+        for start in range(0, len(self.contexts_ND), chunk):
+            yield self.head.log_probs(self.contexts_ND[start : start + chunk]).cpu().double().numpy()
+
+    def state(self) -> dict[str, Any]:
+        """For the resume state."""
+        moments = self.optimiser.state_dict()["state"]
+        return {"contexts": self.contexts_ND.detach(), "head": self.head.state_dict(), "moments": moments}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned."""
+        with torch.no_grad():
+            self.contexts_ND.copy_(state["contexts"])
+        self.head.load_state_dict(state["head"])
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": state["moments"], "param_groups": groups})
+
+
+def _head(name: str, options: Mapping[str, Any], width: int, words: int, bias: bool) -> Head:
+    head = heads.build(name, vocabulary_size=words, context_size=width, embedding_size=width, **options)
+    head.decoder.bias.requires_grad_(bias)  # it starts at zero, and stays there without one
+    return head
+
+
+def count_parameters(name: str, options: Mapping[str, Any], width: int, shape: tuple[int, int], bias: bool) -> int:
+    """Fitted numbers of a head at a width: the context vectors, the word vectors, and what the head has besides."""
+    with torch.device("meta"):
+        head = _head(name, options, width, shape[1], bias)
+    return shape[0] * width + sum(p.numel() for p in head.parameters() if p.requires_grad)
+
+
+def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bias: bool, most: int) -> int:
+    """The largest width, at least 1, at which a head has no more than `most` parameters."""
+    width = 1
+    while count_parameters(name, options, width + 1, shape, bias) <= most:
+        width += 1
+    return width
+
+
+# --- updates --------------------------------------------------------------------------------------------------------
+def update(fits: list[FreeContexts], laws: Laws, recipe: Recipe, seed: int, number: int, device: torch.device) -> None:
+    """One update, counted from 0, of several fits on the same laws, or on the same fresh sample of them.
+
+    The loss is summed over contexts whose mean weight is one, so that gradients do not shrink with their number.
+    """
+    sample_NM = fresh_sample(laws, recipe.sample, seed, number) if recipe.sample else None
+    rows = chunk_rows(laws, device)
+    for start in range(0, len(laws.law_NM), rows):
+        part = slice(start, start + rows)
+        mass_RM = laws.law_NM[part] * laws.weight_N[part, None] if sample_NM is None else sample_NM[part]
+        mass = torch.from_numpy((mass_RM * len(laws.law_NM)).astype(np.float32)).to(device)
+        for fit in fits:
+            fit.add_gradients(mass, start)
+    for fit in fits:
+        fit.step(recipe.rate(number))
+
+
+def chunk_rows(laws: Laws, device: torch.device) -> int:
+    """Contexts handled at once."""
+    return max(1, CHUNK_CELLS.get(device.type, CHUNK_CELLS["cuda"]) // laws.law_NM.shape[1])
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+def distances(fit: FreeContexts, laws: Laws, rows: int) -> dict[str, float]:
+    """How far a fit is from the laws.
+
+    `kl_nats` is the mean of KL(P*||Q) over contexts by their weight; `mode_match` the share, by weight, of contexts
+    whose most probable word is the law's (Ganea et al. 2019, eq. 10); `excess_ppl` what the distance adds to the best
+    possible perplexity.
+    """
+    kl = match = 0.0
+    starts = range(0, len(laws.law_NM), rows)
+    for start, log_q_RM in zip(starts, fit.log_probs(rows), strict=True):
+        part = slice(start, start + len(log_q_RM))
+        law_RM = laws.law_NM[part].astype(np.float64)
+        weight_R = laws.weight_N[part]
+        cross_R = -(law_RM * log_q_RM).sum(1) / law_RM.sum(1)
+        kl += float(weight_R @ (cross_R - laws.entropy_N[part]))
+        match += float(weight_R @ (log_q_RM.argmax(1) == law_RM.argmax(1)))
+    best = math.exp(laws.entropy_nats)
+    return {"kl_nats": kl, "mode_match": match, "excess_ppl": best * math.exp(kl) - best}
+
+
+def ranks(fit: FreeContexts, laws: Laws, rows: int) -> dict[str, float]:
+    """Press rank and effective ranks of log Q over all contexts, and the mean squared difference to log P*."""
+    spectrum = gram_singular_values(fit.log_probs(rows), laws.law_NM.shape[1])
+    starts = range(0, len(laws.law_NM), rows)
+    chunks = zip(starts, fit.log_probs(rows), strict=True)
+    squares = [((np.log(laws.law_NM[start : start + rows]) - log_q_RM) ** 2).sum() for start, log_q_RM in chunks]
+    return {**rank_report(spectrum).metrics(), "squared_error": float(np.sum(squares)) / laws.law_NM.size}
+
+
+def law_metrics(laws: Laws) -> dict[str, float]:
+    """What is known of the laws: their own facts, their entropy, and the best that a model without context can do."""
+    return {**laws.facts, "kl_no_context_nats": laws.no_context_nats, "entropy_nats": laws.entropy_nats}
+
+
+def law_ranks(laws: Laws, widths: Iterable[int], bias: bool) -> dict[str, float]:
+    """Ranks of log P*, and the least mean squared difference to it of a softmax of each width (theorem 1)."""
+    spectrum = spectrum_of(laws)
+    found: dict[str, float] = dict(rank_report(spectrum).metrics())
+    for width in widths:
+        least = squared_error_bound(spectrum.sigma, width + 1 + bias)
+        found[f"squared_error_bound_d{width}"] = least / laws.law_NM.size
+    return found

@@ -1,0 +1,102 @@
+"""A body, a head and, as a rule, one matrix between them: the word vectors are also the output weights.
+
+Tying: Inan et al. 2017; Press and Wolf 2017; Benka 2021 does not tie.
+Shapes: T time steps, B sequences, D units, V words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softmax_bottleneck import bodies, heads
+from softmax_bottleneck.bodies.base import Body, BodyOutput, State
+from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.store.seeds import derive
+from softmax_bottleneck.study import Run
+
+EMBEDDING = "body.embedding.weight"
+DECODER = "head.decoder.weight"
+
+
+class LanguageModel(nn.Module):
+    """A body and a head; where they share the word vectors (`tied`) the head's matrix replaces the body's."""
+
+    def __init__(self, body: Body, head: Head, *, tied: bool = True) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+        self.tied = tied
+        self.tie()
+
+    def tie(self) -> None:
+        """Make the decoder's matrix the embedding, one parameter (again after anything that replaces parameters)."""
+        if self.tied:
+            self.body.embedding.weight = self.head.decoder.weight
+
+    def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
+        """Hidden states of a chunk; `head.nll` and `head.log_probs` turn them into losses and log-probabilities."""
+        return self.body.forward(tokens_TB, state, generator=generator)
+
+    def initial_state(self, batch_size: int) -> State:
+        """The state before the first token."""
+        return self.body.initial_state(batch_size)
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """Trained parameters as [{"params": [...], "lr": float}]; first all that the head gives no rate of its own."""
+        own = [group for group in self.head.parameter_groups() if "lr" in group]
+        claimed = {id(parameter) for group in own for parameter in group["params"]}
+        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in claimed]
+        own = [{"params": [p for p in group["params"] if p.requires_grad], "lr": group["lr"]} for group in own]
+        return [{"params": rest, "lr": learning_rate}, *(group for group in own if group["params"])]
+
+
+def build(run: Run, vocabulary_size: int, device: torch.device | str = "cpu") -> LanguageModel:
+    """The untrained model of a run; its initial weights depend on the run's seed only.
+
+    Weights are drawn on the CPU whatever the device, so that a GPU starts from the same ones. On the device "meta"
+    nothing is allocated, for counting parameters.
+    """
+    options = dataclasses.asdict(run.body)
+    kind, tied, initialisation = (options.pop(key) for key in ("kind", "tied", "initialisation"))
+    sizes = {key: options[key] for key in ("context_size", "embedding_size")}
+    meta = torch.device(device).type == "meta"
+    with torch.random.fork_rng(devices=[]), torch.device("meta" if meta else "cpu"):
+        torch.manual_seed(derive(run.seed, "init"))
+        body = bodies.build(kind, vocabulary_size=vocabulary_size, **options)
+        head = heads.build(run.head.name, vocabulary_size=vocabulary_size, **sizes, **run.head.options)
+        model = LanguageModel(body, head, tied=tied)
+        if initialisation == "xavier":
+            _draw_matrices(model)
+    return model if meta else _to(model, torch.device(device))
+
+
+def _draw_matrices(model: LanguageModel) -> None:
+    """Every matrix from Xavier's uniform law (Glorot and Bengio 2010), as Benka's code does after building."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+
+
+def _to(model: LanguageModel, device: torch.device) -> LanguageModel:
+    model = model.to(device)
+    model.tie()  # moving may give the two names a tensor each
+    return model
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Numbers that training changes; the tied matrix counts once, frozen parameters not at all."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def weights(model: LanguageModel) -> dict[str, Tensor]:
+    """The state dict, without the second name of a tied matrix."""
+    return {name: tensor for name, tensor in model.state_dict().items() if not (model.tied and name == EMBEDDING)}
+
+
+def load_weights(model: LanguageModel, tensors: dict[str, Tensor]) -> None:
+    """Put weights back that `weights` gave (KeyError or RuntimeError when they belong to another architecture)."""
+    model.load_state_dict({**tensors, EMBEDDING: tensors[DECODER]} if model.tied else tensors)

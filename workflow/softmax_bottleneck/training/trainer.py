@@ -1,0 +1,361 @@
+"""Training a model: SGD, then averaged SGD, on chunks of random length; or SGD whose rate falls when validation stalls.
+
+The published procedures: Merity, Keskar and Socher 2018 (sections 2 to 5), Parthiban et al. 2021 (section 4); for
+`plateau-sgd`, Benka 2021 (the rate is divided by 1.75 after an epoch that is not the best so far). Everything random
+follows from (seed, purpose, epoch, update) alone, so that a resumed run replays nothing. Nothing waits for the device
+within a block of updates.
+
+Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D units.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softmax_bottleneck.bodies.base import BodyOutput, State
+from softmax_bottleneck.corpora.corpus import Corpus, batchify
+from softmax_bottleneck.heads.products import Products
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.seeds import derive
+from softmax_bottleneck.study import Run, Schedule
+from softmax_bottleneck.training import model as models
+from softmax_bottleneck.training import optim
+
+SHORT_CHUNK_SHARE = 0.05  # of the chunks have half the nominal length
+LENGTH_SPREAD = 5  # standard deviation of chunk lengths, tokens
+SHORTEST_CHUNK = 5
+BLOCK = 200  # updates per block of the published train perplexity
+DIVERGED_PPL = 10  # times the vocabulary size
+LARGEST_EXPONENT = 700.0
+
+
+class DivergedError(Exception):
+    """The loss or a gradient is not finite, or perplexity is absurd: a result to record, not a failure of the step."""
+
+
+# --- chunks ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Chunk:
+    """One update's piece of the stream: inputs are rows start .. start + length - 1, targets one row on."""
+
+    start: int
+    length: int  # after the cut at the end of the data
+    drawn: int  # before it: scales the learning rate and moves the position on
+
+
+def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
+    """The chunks of an epoch, a function of its arguments only.
+
+    Lengths (Merity et al. 2018, section 5): bptt with probability 0.95, else bptt / 2, plus normal noise of 5, at least
+    5, at most bptt + max_length_delta. As published, the epoch ends two rows before the end of the data.
+
+    Raises:
+        UserError: the stream is too short for a single update.
+    """
+    if rows < 3:
+        raise UserError(f"train split: {rows} rows per sequence are too few to train on; need >= "
+                        f"{3 * schedule.batch_size} tokens at batch_size {schedule.batch_size}: use a smaller one "
+                        "or more text")  # fmt: skip
+    generator = np.random.default_rng(derive(seed, "chunk lengths", epoch))
+    chunks, position = [], 0
+    while position < rows - 2:
+        drawn = _draw_length(schedule, generator) if schedule.variable_length else schedule.bptt
+        chunks.append(Chunk(position, min(drawn, rows - 1 - position), drawn))
+        position += drawn
+    return chunks
+
+
+def _draw_length(schedule: Schedule, generator: np.random.Generator) -> int:
+    short = generator.random() < SHORT_CHUNK_SHARE
+    nominal = schedule.bptt / 2 if short else schedule.bptt
+    length = max(SHORTEST_CHUNK, int(generator.normal(nominal, LENGTH_SPREAD)))
+    return min(length, schedule.bptt + schedule.max_length_delta)
+
+
+# --- losses ---------------------------------------------------------------------------------------------------------
+def perplexity(nats: float) -> float:
+    """exp of a loss, kept finite."""
+    return math.exp(min(nats, LARGEST_EXPONENT))
+
+
+def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
+    """AR on the dropped output and TAR on the raw one (Merity et al. 2018, section 4.6)."""
+    penalty: Tensor | float = 0.0
+    if schedule.activation_penalty:
+        penalty = schedule.activation_penalty * output.dropped_TBD.square().mean()
+    if schedule.temporal_penalty and len(output.raw_TBD) > 1:  # one time step has no successor
+        change = torch.nn.functional.mse_loss(output.raw_TBD[1:], output.raw_TBD[:-1])
+        penalty = penalty + schedule.temporal_penalty * change
+    return penalty
+
+
+class Tally:
+    """Train loss of an epoch as published: the mean over blocks of 200 updates of each block's mean, dropout on.
+
+    A last, shorter block counts as much as a full one, provided the position reached the end of the data. Sums stay on
+    the device; `close` and `mean` wait for it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.block_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.norm_sum = torch.zeros_like(self.block_sum)  # only for telling whether every gradient was finite
+        self.updates = 0  # in the open block
+        self.means: list[float] = []
+
+    def add(self, loss: Tensor, gradient_norm: Tensor) -> None:
+        """Take one update's loss (nats) and gradient norm; every 200 updates close the block (DivergedError)."""
+        self.block_sum += loss
+        self.norm_sum += gradient_norm
+        self.updates += 1
+        if self.updates == BLOCK:
+            self.close()
+
+    def close(self, keep: bool = True) -> None:
+        """End the open block, if it holds any update.
+
+        Raises:
+            DivergedError: a loss or a gradient in it was not finite.
+        """
+        if not self.updates:
+            return
+        total, norms = torch.stack((self.block_sum, self.norm_sum)).tolist()
+        if not math.isfinite(total) or not math.isfinite(norms):
+            raise DivergedError(f"{'gradient' if math.isfinite(total) else 'loss'} not finite")
+        if keep or not self.means:
+            self.means.append(total / self.updates)
+        self.updates = 0
+        self.block_sum.zero_()
+        self.norm_sum.zero_()
+
+    def mean(self) -> float:
+        """Mean over closed blocks, or what there is of the first one; nats."""
+        return statistics.fmean(self.means) if self.means else self.block_sum.item() / max(1, self.updates)
+
+    def state(self) -> dict[str, Any]:
+        """For the resume state."""
+        sums = {"block_sum": self.block_sum, "norm_sum": self.norm_sum}
+        return sums | {"updates": self.updates, "means": list(self.means)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self.block_sum.copy_(state["block_sum"])
+        self.norm_sum.copy_(state["norm_sum"])
+        self.updates, self.means = state["updates"], list(state["means"])
+
+
+@torch.no_grad()
+def evaluate(
+    model: models.LanguageModel,
+    ids_LB: Tensor,
+    chunk: int,
+    on_chunk: Callable[[], object] = lambda: None,
+    divisor: str = "length",
+) -> float:
+    """Loss of a batched stream in evaluation mode, state carried through, in nats.
+
+    The sum over the L - 1 targets of a sequence is divided by L (`length`, as in the AWD-LSTM's code) or by L - 1
+    (`targets`, the exact mean).
+    """
+    model.eval()
+    rows, columns = ids_LB.shape
+    state = model.initial_state(columns)
+    total = torch.zeros((), dtype=torch.float64, device=ids_LB.device)
+    for start in range(0, rows - 1, chunk):
+        stop = min(start + chunk, rows - 1)
+        output = model(ids_LB[start:stop], state)
+        state = output.state
+        total += model.head.nll(output.dropped_TBD, ids_LB[start + 1 : stop + 1].reshape(-1)).sum(dtype=torch.float64)
+        on_chunk()
+    return total.item() / ((rows - (divisor == "targets")) * columns)
+
+
+# --- the loop -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Place:
+    """Where in its text a run is."""
+
+    epoch: int = 1  # the one in progress, from 1
+    chunk: int = 0  # chunks of it that are done
+    updates: int = 0  # in all epochs
+
+
+@dataclass(frozen=True)
+class Best:
+    """The epoch to be tested: the best so far, or the last; and its weights (the averaged ones in the ASGD phase)."""
+
+    epoch: int
+    valid_loss: float
+    weights: dict[str, Tensor]
+
+
+class Trainer:
+    """A run in progress: everything that changes, and how it changes."""
+
+    def __init__(self, run: Run, corpus: Corpus, device: torch.device) -> None:
+        self.run, self.schedule, self.device = run, run.schedule, device
+        pieces = np.array_split(corpus.train, run.schedule.pieces)
+        self.pieces = [_stream(piece, run.schedule.batch_size, device) for piece in pieces]
+        self.valid_LB = _stream(corpus.valid, run.schedule.eval_batch_size, device)
+        self.vocabulary_size = corpus.vocabulary_size
+        self.model = models.build(run, corpus.vocabulary_size, device)
+        self.model.head.choose_libraries(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
+        self.optimiser: optim.SGD = self._optimiser(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
+        self.draws = run.seed  # what chunk lengths and dropout masks follow from
+        self.dropout = torch.Generator(device)
+        self.place = Place()
+        self.hidden: State = self.model.initial_state(run.schedule.batch_size)
+        self.tally = Tally(device)
+        self.rows: list[dict[str, Any]] = []
+        self.best: Best | None = None
+        self.switch_epoch: int | None = None
+        self._begin_epoch()
+
+    @property
+    def train_LB(self) -> Tensor:
+        """The training text of the epoch in progress: all of it, or one of its pieces after the other."""
+        return self.pieces[(self.place.epoch - 1) % len(self.pieces)]
+
+    def _optimiser(self, kind: type[optim.SGD]) -> optim.SGD:
+        return kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)
+
+    def _begin_epoch(self) -> None:
+        """Chunks and share of the learning rate of the epoch in progress, from what came before it."""
+        self.chunks = plan_epoch(self.schedule, self.draws, self.place.epoch, len(self.train_LB))
+        stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
+        self.rate: float = self.schedule.plateau_factor**-stalled
+
+    @property
+    def finished(self) -> bool:
+        """Whether every epoch is done."""
+        return self.place.epoch > self.schedule.epochs
+
+    def update(self) -> None:
+        """One step of gradient descent on the next chunk.
+
+        Raises:
+            DivergedError: at the end of a block in which a loss or gradient was not finite.
+        """
+        chunk = self.chunks[self.place.chunk]
+        if not self.model.training:
+            self.model.train()
+        self.dropout.manual_seed(derive(self.draws, "dropout", self.place.epoch, self.place.chunk))
+        rows = self.train_LB[chunk.start : chunk.start + chunk.length + 1]
+        output = self.model(rows[:-1], self.hidden, generator=self.dropout)
+        nll = self.model.head.mean_nll(output.dropped_TBD, rows[1:].reshape(-1), generator=self.dropout)
+        self.optimiser.zero_grad()
+        torch.autograd.backward(nll + penalties(output, self.schedule))
+        norm = self.optimiser.clip(self.schedule.clip)
+        self.optimiser.step(self.rate * chunk.drawn / self.schedule.bptt)
+        self.hidden = tuple((h_1BH.detach(), c_1BH.detach()) for h_1BH, c_1BH in output.state)
+        self.place = Place(self.place.epoch, self.place.chunk + 1, self.place.updates + 1)
+        self.tally.add(nll.detach(), norm)
+
+    def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
+        """Validate, keep the weights to be tested, perhaps switch to averaging, and go to the next epoch; its record.
+
+        Raises:
+            DivergedError: a loss is not finite, or valid perplexity exceeds ten times the vocabulary size.
+        """
+        reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB) - 1
+        self.tally.close(keep=reached_end)
+        averaged = self.optimiser.swapped() if isinstance(self.optimiser, optim.ASGD) else nullcontext()
+        with averaged:
+            valid_loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, on_chunk, self.schedule.loss_divisor)
+            self._refuse_absurd(valid_loss)
+            best = self._improves(valid_loss)
+            if best or self.schedule.tested_weights == "last":
+                self.best = Best(self.place.epoch, valid_loss, _copy(models.weights(self.model)))
+        row = self._record(valid_loss, best, wall_s)
+        self._maybe_switch(valid_loss)
+        self.rows.append(row)
+        self._next_epoch()
+        return row
+
+    def _improves(self, valid_loss: float) -> bool:
+        earlier = [row["valid_loss_nats"] for row in self.rows] + ([self.best.valid_loss] if self.best else [])
+        return not earlier or valid_loss < min(earlier)
+
+    def _refuse_absurd(self, valid_loss: float) -> None:
+        if not math.isfinite(valid_loss):
+            raise DivergedError("valid loss not finite")
+        if perplexity(valid_loss) > DIVERGED_PPL * self.vocabulary_size:
+            raise DivergedError(
+                f"valid perplexity {perplexity(valid_loss):.6g} is over {DIVERGED_PPL} times the vocabulary size"
+            )
+
+    def _record(self, valid_loss: float, best: bool, wall_s: float) -> dict[str, Any]:
+        return {
+            "epoch": self.place.epoch,
+            "phase": "asgd" if self.optimiser.averaged else "sgd",
+            "train_ppl": perplexity(self.tally.mean()),
+            "valid_loss_nats": valid_loss,
+            "valid_ppl": perplexity(valid_loss),
+            "lr": self.schedule.learning_rate * self.rate,
+            "wall_s": round(wall_s, 3),
+            "steps": len(self.chunks),
+            "best": best,
+        }
+
+    def _maybe_switch(self, valid_loss: float) -> None:
+        """ET-ASGD switches after a fixed epoch, NT-ASGD when validation stalls; once."""
+        if self.optimiser.averaged:
+            return
+        earlier = [row["valid_loss_nats"] for row in self.rows]
+        stalled = optim.should_switch(earlier, valid_loss, self.schedule.nonmonotone_window)
+        fixed = self.place.epoch == self.schedule.switch_after_epoch
+        if (self.schedule.optimizer == "nt-asgd" and stalled) or (self.schedule.optimizer == "et-asgd" and fixed):
+            self.switch_epoch = self.place.epoch
+            self.optimiser = self._optimiser(optim.ASGD)
+
+    def _next_epoch(self) -> None:
+        self.place = Place(self.place.epoch + 1, 0, self.place.updates)
+        self.hidden = self.model.initial_state(self.schedule.batch_size)
+        self.tally = Tally(self.device)
+        self._begin_epoch()
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as tensors, numbers and text."""
+        return {
+            "place": dataclasses.asdict(self.place),
+            "weights": models.weights(self.model),
+            "libraries": dataclasses.asdict(self.model.head.libraries),  # of its products: they decide the last bits
+            "optimiser": self.optimiser.state(),
+            "hidden": [list(pair) for pair in self.hidden],
+            "tally": self.tally.state(),
+            "rows": self.rows,
+            "best": vars(self.best) if self.best else None,
+            "switch_epoch": self.switch_epoch,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned (tensors may come from another device)."""
+        self.place = Place(**state["place"])
+        models.load_weights(self.model, state["weights"])
+        self.model.head.libraries = Products(**state["libraries"])
+        self.optimiser = self._optimiser(optim.ASGD if state["optimiser"]["averaged"] else optim.SGD)
+        self.optimiser.load(state["optimiser"])
+        self.hidden = tuple((h_1BH.to(self.device), c_1BH.to(self.device)) for h_1BH, c_1BH in state["hidden"])
+        self.tally = Tally(self.device)
+        self.tally.load(state["tally"])
+        self.rows = [dict(row) for row in state["rows"]]
+        self.best = Best(**state["best"]) if state["best"] else None
+        self.switch_epoch = state["switch_epoch"]
+        self._begin_epoch()
+
+
+def _stream(ids_T: np.ndarray[Any, Any], batch_size: int, device: torch.device) -> Tensor:
+    return torch.from_numpy(batchify(ids_T, batch_size).astype(np.int64)).to(device)
+
+
+def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
