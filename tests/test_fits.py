@@ -13,7 +13,7 @@ import torch
 from scipy import optimize
 from softmax_bottleneck import steps
 from softmax_bottleneck.corpora import known_distributions as laws
-from softmax_bottleneck.corpora.language import LanguageSettings, make_language
+from softmax_bottleneck.corpora.language import make_language
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import fit_tables
@@ -21,6 +21,7 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.study import Unit, load_study
 from softmax_bottleneck.study.fits import fit_labels, units_of
+from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.training import fit as fitting
 from softmax_bottleneck.training import free_contexts
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import scipy.stats
 from softmax_bottleneck.corpora import corpus
-from softmax_bottleneck.corpora.language import LanguageSettings, generator, load_truth, make_language, write_language
+from softmax_bottleneck.corpora.language import generator, load_truth, make_language, write_language
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.study import load_dataset
+from softmax_bottleneck.study.languages import LanguageSettings
 
 DATASETS = Path(__file__).parents[1] / "config" / "datasets"
 

@@ -10,6 +10,7 @@ from snakemake.exceptions import WorkflowError
 
 from softmax_bottleneck import study as settings
 from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.jobs.processes import export_workflow
 from softmax_bottleneck.records import evidence
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
@@ -42,6 +43,7 @@ if workflow.is_main_process and not alone.looks_on(sys.argv):
 # Which study a step belongs to reaches it through the environment: as a parameter of the rule it would make a run that
 # two studies share look changed. What matters of it is in run_ids and in STUDY.digest.
 settings.export(STUDY_FILE, OVERRIDES, WORKFLOW)
+export_workflow()
 RESULTS = artefacts.study_folder(STUDY.name).as_posix()
 RUNS = {run.path: run for run in STUDY.needed}
 JOBS = plan.jobs(STUDY)  # of training, by name: a run each, or several seeds of one model

@@ -21,6 +21,7 @@ from softmax_bottleneck.jobs import time_limit as budget
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, plan
+from softmax_bottleneck.study.languages import LanguageSettings
 
 if TYPE_CHECKING:
     from softmax_bottleneck.corpora.corpus import Corpus
@@ -49,7 +50,7 @@ def download(study: Study, name: str, say: Say) -> None:
     artefacts.sweep(folder)
     if dataset.kind == "language":
         say(f"{name}: sampling the known-truth language")
-        language.write_language(language.LanguageSettings.from_mapping(dataset.language), folder)
+        language.write_language(LanguageSettings.from_mapping(dataset.language), folder)
     else:
         mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
         say(f"{name}: {len(dataset.files)} files, from {'the mirror folder first' if mirror else 'their addresses'}")

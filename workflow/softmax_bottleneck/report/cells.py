@@ -15,7 +15,7 @@ from functools import cache, cached_property
 
 import pandas as pd
 
-from softmax_bottleneck import heads
+from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records.collect import Records
@@ -510,5 +510,5 @@ def coverage_cell(source: Source, dataset: str, metric: str, condition: str) -> 
 
 def label(study: Study, model: str) -> str:
     """A model's name in tables and figures; of one that is not in the study, its head's."""
-    declared = heads.declarations().get(model)
+    declared = declarations().get(model)
     return study.labels.get(model) or (declared.label if declared else model)

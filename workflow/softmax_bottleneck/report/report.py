@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from softmax_bottleneck import heads
+from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records import verify
 from softmax_bottleneck.records.collect import Records
@@ -129,7 +129,7 @@ def script_hash() -> str:
 
 def heads_of(study: Study) -> dict[str, str]:
     """Model -> name of its head, in the study's order."""
-    known = heads.declarations()
+    known = declarations()
     return {run.model: known[run.head.name].label for run in study.runs}
 
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from softmax_bottleneck import heads
-from softmax_bottleneck.corpora.language import LanguageSettings
+from softmax_bottleneck.heads import registry as heads
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import fingerprint
+from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.study.models import head_entry
 from softmax_bottleneck.study.runs import Head, digest
 from softmax_bottleneck.study.schemas import did_you_mean, schema, validate, with_defaults

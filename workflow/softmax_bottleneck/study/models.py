@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from softmax_bottleneck import heads
+from softmax_bottleneck.heads import registry as heads
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study.runs import digest
 from softmax_bottleneck.study.schemas import did_you_mean, schema, validate

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from softmax_bottleneck import heads
+from softmax_bottleneck.heads import registry as heads
 from softmax_bottleneck.store.fingerprint import fingerprint
 
 

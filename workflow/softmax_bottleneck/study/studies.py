@@ -13,8 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from softmax_bottleneck import heads
-from softmax_bottleneck.jobs.processes import export_workflow
+from softmax_bottleneck.heads import registry as heads
 from softmax_bottleneck.store.artefacts import ROOT, SHARED
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
@@ -431,7 +430,6 @@ def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> No
     """Set the environment by which steps, started anywhere, use this interpreter's packages and load this study."""
     os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
     os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
-    export_workflow()
     for variable, folder in (("PYTHONPATH", package_folder), ("PATH", Path(sys.executable).parent)):
         os.environ[variable] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(variable)])])
 
