@@ -187,7 +187,6 @@ def test_jobs_left_behind_by_a_killed_snakemake_are_waited_for(alone: Path, begu
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     os.kill(int(lease["pid"]), signal.SIGSTOP)  # so that it is still there when the next job comes
-    run([*snakemake(begun), "--unlock"], begun)
     path = Path(lease["folder"]).relative_to(begun / "results" / "runs").as_posix()
     try:
         with started(snakemake(begun, "--until", "spectrum"), begun) as process:

@@ -33,12 +33,23 @@ try:
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
-if workflow.is_main_process and not alone.looks_on(sys.argv):
+
+def take_the_project():
+    """One workflow at a time; a second one leaves with the exit code that says so."""
     try:
         alone.take()
     except (BusyError, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+onstart:
+    take_the_project()
+
+
+# Snakemake calls `onstart` of the main Snakefile alone: a module takes the project when it is read.
+if not workflow.modifier.is_main_snakefile() and workflow.is_main_process and not alone.looks_on(sys.argv):
+    take_the_project()
 
 # Which study a step belongs to reaches it through the environment: as a parameter of the rule it would make a run that
 # two studies share look changed. What matters of it is in run_ids and in STUDY.digest.
@@ -73,6 +84,13 @@ def run_file(name):
 def files_of_runs(name):
     """One file of every run the study needs."""
     return [artefacts.run_folder(path).joinpath(name).as_posix() for path in RUNS]
+
+
+def every_run():
+    """All that the runs of the study leave, declared."""
+    results = [files_of_runs(name) for name in ("measure.json", "topk.json", "rank.json", "wordsim.json")]
+    done = dict.fromkeys(trained(run) for run in RUNS)
+    return [*done, *(file for files in results for file in files), *files_after_training(), *ranks_along_training()]
 
 
 def fits_file(unit):
