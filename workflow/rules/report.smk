@@ -19,13 +19,7 @@ rule synthetic:
 
 rule collect:
     input:
-        list(dict.fromkeys(trained(run) for run in RUNS)),
-        files_of_runs("measure.json"),
-        files_of_runs("topk.json"),
-        files_of_runs("rank.json"),
-        files_of_runs("wordsim.json"),
-        files_after_training(),
-        ranks_along_training(),
+        every_run(),
         [f"{RESULTS}/synthetic.json"] if any(e.is_synthetic for e in STUDY.experiments) else [],
         [path.as_posix() for path in evidence.files()],
     output:

@@ -29,9 +29,10 @@ from softmax_bottleneck.store.errors import (
 from softmax_bottleneck.study import plan
 
 EXIT_DISK, EXIT_INTERRUPTED = 74, 130
+SUBJECTS = ("run", "dataset", "unit", "experiment")
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 EPILOG = (
-    "Exit codes: 0 done, 2 something to mend (configuration, data), 3 results incomplete, 10 diverged, 74 disk, "
+    "Exit codes: 0 done, 1 a fault of the program, 2 something to mend (configuration, data), 3 results incomplete, 10 diverged, 74 disk, "
     "75 try again, 130 and 143 stopped by a signal with the state saved."
 )
 
@@ -39,32 +40,40 @@ EPILOG = (
 def main(arguments: list[str] | None = None) -> int:
     """Run one sub-command; errors that people can mend are one line on stderr."""
     given = parser().parse_args(arguments)
-    say = _speaker(given.log)
+    say, what = _speaker(given.log), _subject(given)
+    outcomes.note(given.step, what)
+    try:
+        words, code = _called(given, say)
+    except Exception as error:
+        outcomes.note(given.step, what, 1, f"{type(error).__name__}: {error}; the traceback is above")
+        raise
+    if code:
+        say(f"error: {words}")
+    outcomes.note(given.step, what, code, words)
+    return code
+
+
+def _subject(given: argparse.Namespace) -> str:
+    """Which run, corpus or experiment a step works on; empty for one of the whole study."""
+    return next((str(vars(given)[key]) for key in SUBJECTS if key in vars(given)), "")
+
+
+def _called(given: argparse.Namespace, say: steps.Say) -> tuple[str, int]:
+    """What went wrong in one line, and the exit code; others than 0 are for people or time to mend."""
     try:
         given.call(given, say)
     except (UserError, IncompleteError, BusyError, DivergedResultError, MemoryExhaustedError) as error:
-        return _refused(error, say)
+        return str(error), error.exit_code
     except KeyboardInterrupt:
-        say("error: interrupted; call again to go on")
-        return EXIT_INTERRUPTED
+        return "interrupted; call again to go on", EXIT_INTERRUPTED
     except OSError as error:
-        words, code = _disk_trouble(error)
-        say(f"error: {words}")
-        return code
+        return _disk_trouble(error)
     except (MemoryError, RuntimeError) as error:
         told = memory.told(error, given.step)
         if told is None:
             raise
-        return _refused(told, say)
-    return 0
-
-
-Refusal = UserError | IncompleteError | BusyError | DivergedResultError | MemoryExhaustedError
-
-
-def _refused(error: Refusal, say: steps.Say) -> int:
-    say(f"error: {error}")
-    return error.exit_code
+        return str(told), told.exit_code
+    return "", 0
 
 
 def _disk_trouble(error: OSError) -> tuple[str, int]:
@@ -132,6 +141,12 @@ def _slurm(given: argparse.Namespace, say: steps.Say) -> None:
     code = launcher.repeat(launcher.command(file, given.set, given.words), given.tries, launcher.PAUSE_S, say)
     if code:
         raise IncompleteError(f"Snakemake ended with exit code {code}; its log is above; call again to go on")
+
+
+def _reproduce(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck import reproduce
+
+    reproduce.reproduce(_study(given), given.set, given.cores, given.words, say)
 
 
 def _collect(given: argparse.Namespace, say: steps.Say) -> None:
@@ -320,6 +335,12 @@ def _add_slurm(command: argparse.ArgumentParser) -> None:
     command.add_argument("words", nargs="*", help="after --: further options of Snakemake, such as --jobs 20")
 
 
+def _add_reproduce(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--cores", type=int, default=2, help="how much works at the same time (default 2)")
+    command.add_argument("words", nargs="*", help="after --: further options of Snakemake, such as --until measure")
+
+
 def _add_experiment(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
@@ -359,6 +380,7 @@ Call = Callable[[argparse.Namespace, steps.Say], None]
 COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "plan": ("print each experiment with the runs it needs, how many are done, hours and disk", _add_plan, _plan),
     "doctor": ("whether a study can be run here: data, disk, GPU, packages, time limits, SLURM", _add_doctor, _doctor),
+    "reproduce": ("run a study to its page, going on where an earlier call stopped", _add_reproduce, _reproduce),
     "slurm": ("run a study on a SLURM cluster: doctor, then Snakemake with the profile", _add_slurm, _slurm),
     "check": ("build every model without memory: refuse bad options, count parameters", _add_study,
               lambda given, say: steps.check(_study(given), say)),

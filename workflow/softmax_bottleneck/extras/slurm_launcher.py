@@ -22,10 +22,10 @@ PAUSE_S = 60.0  # before the second try; twice as long before each further one
 PROFILE = artefacts.ROOT / "workflow" / "profiles" / "slurm"
 
 
-def command(study: Path, overrides: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Snakemake's command line for a study through the SLURM profile, with further words of its own."""
+def command(study: Path, overrides: Sequence[str], words: Sequence[str], profile: Path = PROFILE) -> list[str]:
+    """Snakemake's command line for a study through a profile (None is named: SLURM's), with further words."""
     call = [sys.executable, "-m", "snakemake", "--snakefile", str(artefacts.ROOT / "Snakefile")]
-    call += ["--workflow-profile", str(PROFILE), "--configfile", str(study)]
+    call += ["--workflow-profile", str(profile), "--configfile", str(study)]
     return [*call, *(["--config", *overrides] if overrides else []), *words]
 
 

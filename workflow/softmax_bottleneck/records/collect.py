@@ -348,9 +348,9 @@ def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], p
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
-def write(study: Study, records: Records) -> tuple[Path, Path]:
-    """Write records.parquet, records.csv and states.csv into the study's folder; return the first two."""
-    folder = artefacts.study_folder(study.name)
+def write(study: Study, records: Records, folder: Path | None = None) -> tuple[Path, Path]:
+    """Write records.parquet, records.csv and states.csv into a folder (None: the study's); return the first two."""
+    folder = folder or artefacts.study_folder(study.name)
     artefacts.sweep(folder)
     parquet = folder / "records.parquet"
     rows = pd.concat([records.rows, _evidence_rows(records.evidence)], ignore_index=True)

@@ -90,8 +90,8 @@ def build(study: Study) -> Path:
     return path
 
 
-def page(study: Study, found: Records) -> str:
-    """The whole page as HTML."""
+def page(study: Study, found: Records, folder: Path | None = None) -> str:
+    """The whole page as HTML; in `folder` (None: the study's) lies what a verification before it found."""
     template = tables.environment().get_template("template.html.j2")
     entries = claims.ledger(found) if any(e.source == PAPER for e in study.experiments) else []
     return template.render(
@@ -110,7 +110,7 @@ def page(study: Study, found: Records) -> str:
         heads=heads_of(study),
         run_tables=run_tables(study, found),
         runs_csv=data_address("text/csv", records.to_csv(found.wide(), digits=10)),
-        facts=[*_corpora(study), *_facts(found), *_verified(study)],
+        facts=[*_corpora(study), *_facts(found), *_verified(folder or artefacts.study_folder(study.name))],
         provenance=provenance_of(study, found),
         script_hash=script_hash(),
     )
@@ -293,9 +293,9 @@ def _facts(found: Records) -> list[tuple[str, str]]:
     return [*facts, ("Training time", _hours(found))]
 
 
-def _verified(study: Study) -> list[tuple[str, str]]:
+def _verified(folder: Path) -> list[tuple[str, str]]:
     """What the verification before this page found."""
-    path = artefacts.study_folder(study.name) / verify.FILE
+    path = folder / verify.FILE
     if not artefacts.is_sound(path):
         return [("Verified", "not before this page was made: run the step `verify`")]
     found = artefacts.read_json(path)

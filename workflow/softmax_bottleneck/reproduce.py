@@ -1,0 +1,181 @@
+"""A study from one command, to be given again after anything: a kill, Ctrl-C, a full disk, a time limit, a failed step.
+
+It takes the project's lock, runs Snakemake as a child, and tells how it ended: the result table, the page, and, when
+runs are missing, why. A page of an unfinished study lies in a folder of its own: Snakemake would take its own for made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from softmax_bottleneck import alone, artefacts, launcher, outcomes, records, report
+from softmax_bottleneck.config import Study
+from softmax_bottleneck.errors import DataError, IncompleteError, UserError
+from softmax_bottleneck.interrupt import EXIT_CODES
+
+PROFILE = artefacts.ROOT / "workflow" / "profiles" / "default"
+PARTIAL = "partial"  # the folder of an unfinished study's page and records
+SETTLE_S = 60.0  # for steps that outlive Snakemake to save and stop
+LOOK_EVERY_S = 0.05
+# A terminal that is closed stops like SIGTERM; what each is passed on as.
+STOPPING = {signal.SIGINT: signal.SIGINT, signal.SIGTERM: signal.SIGTERM, signal.SIGHUP: signal.SIGTERM}
+DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone
+
+
+class UnfinishedError(IncompleteError):
+    """The study did not end; the exit code tells what a person needs to know first."""
+
+    def __init__(self, message: str, exit_code: int = IncompleteError.exit_code) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def reproduce(study: Study, overrides: Sequence[str], cores: int, words: Sequence[str], say: launcher.Say) -> None:
+    """Bring a study to its end, as far as it goes; print its results and where the page is.
+
+    Raises:
+        BusyError: another workflow is at work in this project; nothing was written.
+        UserError: the results folder cannot be written.
+        UnfinishedError: runs are missing; says why, with the exit code of the true cause.
+    """
+    lock = alone.take()
+    log = artefacts.RESULTS / "logs" / "reproduce" / f"{study.name}.jsonl"
+    log.unlink(missing_ok=True)
+    call = launcher.command(study.file, overrides, ["--cores", str(cores), *words], PROFILE)
+    code, stopped_by = _snakemake(call, lock, log, say)
+    why = _why(code, stopped_by, log) or _missing(study)
+    page = _partial_page(study, say) if why else _finished(study)
+    print(report.result_table(study), end="\n\n")
+    if page:
+        print(f"{'Partial page' if why else 'Report'}: {page.resolve()}", flush=True)
+    if why:
+        raise why
+
+
+# --- Snakemake ------------------------------------------------------------------------------------------------------
+def _snakemake(call: Sequence[str], lock: int, log: Path, say: launcher.Say) -> tuple[int, list[signal.Signals]]:
+    """Exit code of Snakemake in a process group of its own, and the signals that were passed on to that group."""
+    received: list[signal.Signals] = []
+    environment = os.environ | {alone.HANDED_VARIABLE: str(lock), outcomes.VARIABLE: str(log.resolve())}
+    with _on_signal(received.append):
+        # In a session of its own a Ctrl-C reaches it once, from here, and not a second time from the terminal.
+        child = subprocess.Popen(
+            call, env=environment, pass_fds=[lock], start_new_session=True, preexec_fn=_die_with_parent
+        )
+        passed = 0
+        while _running(child):
+            for number in received[passed:]:
+                _to_group(child.pid, number)
+                passed += 1
+        _settle(child.pid, say)
+    return child.returncode, received
+
+
+def _die_with_parent() -> None:
+    """A killed parent takes Snakemake along, as a kill of both would; the steps notice it, save and stop."""
+    if _prctl is not None:
+        _prctl(DEATH_SIGNAL, signal.SIGKILL)
+
+
+@contextmanager
+def _on_signal(receive: Callable[[signal.Signals], object]) -> Iterator[None]:
+    """Collect the signals to stop while inside; one that is ignored, as by nohup, stays ignored."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        receive(STOPPING[signal.Signals(number)])
+
+    wanted = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _running(child: subprocess.Popen[bytes]) -> bool:
+    """Wait a moment for its end."""
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(LOOK_EVERY_S)
+    return child.returncode is None
+
+
+def _to_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; whether there was anybody to receive it."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):  # the latter on macOS, where all of them have ended
+        return False
+    return True
+
+
+def _settle(group: int, say: launcher.Say) -> None:
+    """Let steps that outlived Snakemake save and stop: the next call would meet them."""
+    if not _to_group(group, signal.SIGTERM):
+        return
+    say("waiting for steps of this workflow to save and stop")
+    deadline = time.monotonic() + SETTLE_S
+    while _to_group(group, 0) and time.monotonic() < deadline:
+        time.sleep(LOOK_EVERY_S)
+
+
+# --- how it ended ---------------------------------------------------------------------------------------------------
+def _why(code: int, stopped_by: Sequence[signal.Signals], log: Path) -> UnfinishedError | None:
+    """What kept Snakemake from its end, by what a person needs first; None when nothing did."""
+    if stopped_by:
+        return _unfinished(EXIT_CODES[stopped_by[0]], f"stopped by {stopped_by[0].name}; what was begun is saved")
+    if code == 0:
+        return None
+    failed = outcomes.failures(log)
+    if code < 0 and (not failed or failed[0][0] == outcomes.TRY_AGAIN):
+        return _unfinished(outcomes.TRY_AGAIN, f"Snakemake was killed by {signal.Signals(-code).name}")
+    if failed:
+        return _unfinished(*failed[0])
+    return _unfinished(IncompleteError.exit_code, f"Snakemake ended with exit code {code}; its words above say why")
+
+
+def _missing(study: Study) -> UnfinishedError | None:
+    """Snakemake was content; whether every planned run is there."""
+    counts = records.collect(study).counts()
+    missing = counts["planned"] - counts["ok"] - counts["diverged"]
+    if not missing:
+        return None
+    told = f"{missing} of {counts['planned']} planned runs are not there or not sound; `make verify` lists them"
+    return _unfinished(IncompleteError.exit_code, told)
+
+
+def _unfinished(code: int, words: str) -> UnfinishedError:
+    goes_on = "" if code in (1, UserError.exit_code, IncompleteError.exit_code) else ": the same command goes on"
+    return UnfinishedError(f"{words} (exit code {code}{goes_on})", code)
+
+
+def _partial_page(study: Study, say: launcher.Say) -> Path | None:
+    """Records and page of what is there; None where there is nothing to show."""
+    folder = artefacts.study_folder(study.name) / PARTIAL
+    if not (folder.parent / "check.json").exists():
+        return None
+    try:
+        found = records.collect(study)
+        records.write(study, found, folder)
+        artefacts.write_text(folder / "index.html", report.page(study, found, folder))
+    except (DataError, OSError) as error:
+        say(f"no partial page: {error}")
+        return None
+    return folder / "index.html"
+
+
+def _finished(study: Study) -> Path:
+    """The study's page; that of an earlier, unfinished call goes."""
+    folder = artefacts.study_folder(study.name)
+    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+    return folder / "report" / "index.html"
