@@ -5,9 +5,18 @@ CORES ?= 2
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STUDY = results/$(shell sed -n 's/^study: *\([A-Za-z0-9._-]*\).*/\1/p' $(CONFIG))
+STUDY = results/$(shell sed -n 's/^study: *\([A-Za-z0-9._-]*\).*/\1/p' "$(CONFIG)")
+export CONFIG MIRROR
 export PYTHONPATH := workflow
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PATH := $(if $(filter /%,$(VENV)),$(BIN),$(CURDIR)/$(BIN)):$(PATH)
+# Recipes read both from the environment, "$$CONFIG", so that names may have blanks.
+WITH_MIRROR = $(if $(MIRROR),--set "mirror=$$MIRROR")
+
+ifneq ($(origin CONFIG),file)
+ifneq ($(shell test -f "$(CONFIG)" && echo there),there)
+$(error CONFIG=$(CONFIG): no such file; the studies are in config/)
+endif
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help env reproduce report report-zip crate check-crate readme plan verify doctor slurm test test-all slurm-test soak bench lint format clean
@@ -29,23 +38,21 @@ $(BIN)/.ready: envs/requirements.lock
 	@touch $@
 
 reproduce: env  ## run a study (CONFIG) to its report
-	snakemake --cores $(CORES) --configfile $(CONFIG) $(if $(MIRROR),--config mirror=$(MIRROR)) || \
-	  { [ ! -e $(STUDY)/check.json ] || make --no-print-directory report CONFIG=$(CONFIG) VENV=$(VENV); exit 1; }
-	@python -m softmax_bottleneck summary --study $(CONFIG)
+	@python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(WITH_MIRROR)
 
 report: env  ## rebuild a study's page from what is in results/ now
-	python -m softmax_bottleneck collect --study $(CONFIG)
-	python -m softmax_bottleneck verify --allow-missing --study $(CONFIG)
-	python -m softmax_bottleneck report --study $(CONFIG)
+	python -m softmax_bottleneck collect --study "$$CONFIG"
+	python -m softmax_bottleneck verify --allow-missing --study "$$CONFIG"
+	python -m softmax_bottleneck report --study "$$CONFIG"
 
 verify: env  ## hash everything a study shows; list what is missing, damaged, stale or impossible
-	@python -m softmax_bottleneck verify --study $(CONFIG)
+	@python -m softmax_bottleneck verify --study "$$CONFIG"
 
 report-zip: env  ## Snakemake's own report of a finished study: rules, jobs and results, as a zip
-	snakemake --configfile $(CONFIG) --report $(STUDY)/report.zip
+	snakemake --configfile "$$CONFIG" --report "$(STUDY)/report.zip"
 
 crate: env  ## pack a finished study as a Workflow Run RO-Crate, to deposit and cite
-	python -m softmax_bottleneck crate --zip --study $(CONFIG)
+	python -m softmax_bottleneck crate --zip --study "$$CONFIG"
 
 check-crate: $(VENV)/roc/.ready  ## validate that crate with roc-validator (fetches the RO-Crate context, once)
 	$(VENV)/roc/bin/rocrate-validator -y validate --no-paging --verbose -p workflow-run-crate-0.5 $(STUDY)/crate.zip
@@ -56,23 +63,23 @@ $(VENV)/roc/.ready: envs/roc-validator.lock
 	@touch $@
 
 plan: env  ## print a study's experiments, runs, hours and disk
-	@python -m softmax_bottleneck plan --study $(CONFIG)
+	@python -m softmax_bottleneck plan --study "$$CONFIG"
 
 test: env lint  ## lint and all tests (MIRROR=folder for those on real corpora)
-	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile
+	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile
 
 slurm: env  ## run a study (CONFIG) on a SLURM cluster (docs/slurm.md)
-	python -m softmax_bottleneck slurm --study $(CONFIG) $(if $(MIRROR),--set mirror=$(MIRROR))
+	python -m softmax_bottleneck slurm --study "$$CONFIG" $(WITH_MIRROR)
 
 doctor: env  ## whether a study (CONFIG) can be run here: data, disk, GPU, packages, time limits, SLURM
-	@python -m softmax_bottleneck doctor --study $(CONFIG) $(if $(MIRROR),--set mirror=$(MIRROR))
+	@python -m softmax_bottleneck doctor --study "$$CONFIG" $(WITH_MIRROR)
 
 slurm-test: env  ## studies through a real SLURM of one node, started for it and ended again (root, Debian)
 	tests/slurm/start.sh
 	python -m pytest -m slurm tests/slurm; code=$$?; tests/slurm/stop.sh; exit $$code
 
 test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults.md)
-	SOFTMAX_BOTTLENECK_MIRROR=$(MIRROR) python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
+	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
 
 bench: env  ## speed and memory beside plain implementations: benchmarks/results/cpu.json (BENCH=--quick: in small)
 	python benchmarks/cpu.py $(BENCH)
@@ -96,7 +103,7 @@ format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
 	python docs/list_faults.py
 
 readme: env  ## README's results and picture, from the finished study CONFIG
-	python docs/draw_results.py $(CONFIG)
+	python docs/draw_results.py "$$CONFIG"
 
 clean:  ## remove caches; results/ and .venv stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
