@@ -1,0 +1,379 @@
+"""A: after anything the same command goes on, without a hand, to the bits of an undisturbed study."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+from softmax_bottleneck import alone, artefacts, outcomes, records, report, steps
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.config import Study
+from softmax_bottleneck.errors import BusyError, UserError
+from softmax_bottleneck.train import result_hash
+
+ROOT = Path(__file__).parents[2]
+TIMES = ("wall_s", "ms_per_batch", "sec_per_epoch", "train_minutes")
+STEP = [sys.executable, "-m", "softmax_bottleneck"]
+
+
+def one_run() -> dict[str, Any]:
+    """The small study with one run, which takes some seconds."""
+    study = small.values(seeds=[1], models={"softmax": {"head": "softmax"}}, experiments={"known-truth": {}})
+    study["settings"][0]["schedule"]["epochs"] = 60
+    return study
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Hashes of the study's run, its records and its table, made by the steps alone."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with small.inside(folder):
+        study = small.begun(finished, folder, one_run())
+        small.finish(study)
+        return outcome(folder, study)
+
+
+def outcome(folder: Path, study: Study) -> dict[str, str]:
+    run = folder / artefacts.run_folder(study.needed[0].path)
+    ranks = json.loads((run / "rank.json").read_text(encoding="utf-8"))["metrics"]
+    return {"run": result_hash(run), "ranks": json.dumps(ranks), "records": untimed_records(folder)}
+
+
+def untimed_records(folder: Path) -> str:
+    """The study's records without those of how long it took."""
+    lines = (folder / "results" / "small" / "records.csv").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not any(f",{metric}," in line for metric in TIMES))
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    """The study in the working directory, its corpus ready."""
+    monkeypatch.chdir(tmp_path)
+    return small.begun(finished, tmp_path, one_run())
+
+
+class Call:
+    """One call of the command, always the same."""
+
+    def __init__(self, study: Study, **environment: str) -> None:
+        self.folder = artefacts.run_folder(study.needed[0].path)
+        words = [*STEP, "reproduce", "--study", str(study.file), "--cores", "1"]
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+        )
+
+    def trainer(self) -> int:
+        """Number of the training process, once some of its work is saved."""
+        saved = {path.name: path.stat().st_mtime_ns for path in self.folder.glob("resume-?.pt")}
+        until(lambda: (self.folder / "lease.json").exists(), self.process)
+        until(lambda: newer(self.folder, saved), self.process)
+        return int(json.loads((self.folder / "lease.json").read_text(encoding="utf-8"))["pid"])
+
+    def snakemake(self) -> int:
+        """Number of Snakemake's process, and of its group."""
+        return int(json.loads((artefacts.RESULTS / alone.FILE).read_text(encoding="utf-8"))["pid"])
+
+    def ends(self) -> tuple[int, str, str]:
+        """Exit code, what was printed, and the last line of the errors."""
+        out, err = self.process.communicate(timeout=300)
+        print(err)
+        return self.process.returncode, out, err.splitlines()[-1] if err else ""
+
+
+def newer(folder: Path, than: dict[str, int]) -> bool:
+    return any(path.stat().st_mtime_ns != than.get(path.name) for path in folder.glob("resume-?.pt"))
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, "ended, or waited too long"
+        time.sleep(0.005)
+
+
+# --- what happens to a call: each ends it early ----------------------------------------------------------------------
+def trainer_killed(study: Study) -> None:
+    call = Call(study)
+    os.kill(call.trainer(), signal.SIGKILL)
+    code, _, last = call.ends()
+    assert code == 75
+    assert f"train {study.needed[0].path}: was killed" in last and "the same command goes on" in last
+
+
+def interrupted(study: Study) -> None:
+    call = Call(study)
+    call.trainer()
+    call.process.send_signal(signal.SIGINT)
+    code, _, last = call.ends()
+    assert code == 130 and "stopped by SIGINT" in last
+    assert not (call.folder / "lease.json").exists()  # the trainer has saved and is gone
+
+
+def terminated(study: Study) -> None:
+    call = Call(study)
+    call.trainer()
+    call.process.send_signal(signal.SIGTERM)
+    code, _, last = call.ends()
+    assert code == 143 and "stopped by SIGTERM" in last
+    assert not (call.folder / "lease.json").exists()
+
+
+def budget_used_up(study: Study) -> None:
+    call = Call(study, SOFTMAX_BOTTLENECK_MAX_WALL="0.2s")
+    code, out, last = call.ends()
+    assert code == 75 and "time budget used up; saved at" in last
+    assert "Partial page: " in out and "0/1" in out
+    page = artefacts.study_folder("small") / "partial" / "index.html"
+    assert str(page.resolve()) in out and "it resumes there" in page.read_text(encoding="utf-8")
+
+
+def step_failed(study: Study) -> None:
+    """Something for a person to mend, who then mends it."""
+    file = artefacts.tokens_folder("tiny") / "vocabulary.json"
+    file.rename(file.with_suffix(".aside"))
+    code, _, last = Call(study).ends()
+    file.with_suffix(".aside").rename(file)
+    assert code == 2 and f"{file}: file not found" in last and last.endswith("(exit code 2)")
+
+
+def snakemake_killed(study: Study) -> None:
+    call = Call(study)
+    call.trainer()
+    os.kill(call.snakemake(), signal.SIGKILL)
+    code, _, last = call.ends()
+    assert code == 75 and "Snakemake was killed by SIGKILL" in last
+    assert not (call.folder / "lease.json").exists()
+
+
+def everything_killed(study: Study) -> None:
+    """As when the machine goes down."""
+    call = Call(study)
+    call.trainer()
+    group = call.snakemake()
+    call.process.kill()
+    os.killpg(group, signal.SIGKILL)
+    assert call.ends()[0] == -signal.SIGKILL
+
+
+def command_killed(study: Study) -> None:
+    """Its Snakemake goes along, and the trainer notices."""
+    call = Call(study)
+    call.trainer()
+    call.process.kill()
+    call.process.communicate(timeout=60)
+    deadline = time.monotonic() + 60
+    while (call.folder / "lease.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def a_second_call(study: Study) -> None:
+    """Refused without a byte written, while the first one works; which is then interrupted."""
+    call = Call(study)
+    os.kill(trainer := call.trainer(), signal.SIGSTOP)
+    before = small.tree(Path())
+    second = Call(study)
+    code, out, last = second.ends()
+    assert code == 75 and out == "" and f"already running here (process {call.snakemake()} " in last
+    assert small.tree(Path()) == before
+    os.kill(trainer, signal.SIGCONT)
+    call.process.send_signal(signal.SIGINT)
+    assert call.ends()[0] == 130
+
+
+FAULTS = (
+    *(trainer_killed, interrupted, terminated, budget_used_up, step_failed, snakemake_killed, everything_killed),
+    *(command_killed, a_second_call),
+)
+IN_A_ROW = (everything_killed, step_failed, trainer_killed, snakemake_killed, budget_used_up, a_second_call)
+
+
+def goes_on(study: Study, undisturbed: dict[str, str]) -> None:
+    code, out, _ = Call(study).ends()
+    assert code == 0 and "1/1" in out and "Report: " in out
+    assert outcome(Path(), study) == undisturbed
+    assert not (artefacts.study_folder("small") / "partial").exists()
+
+
+@pytest.mark.pipeline
+@pytest.mark.fault("A18", "A19", "A20")
+def test_the_same_command_goes_on_after_all_of_it_in_a_row(project: Study, undisturbed: dict[str, str]) -> None:
+    for happens in IN_A_ROW:
+        happens(project)
+        assert not (artefacts.study_folder("small") / "records.parquet").exists()
+        assert not (artefacts.study_folder("small") / "report").exists()
+    goes_on(project, undisturbed)
+
+
+@pytest.mark.pipeline
+@pytest.mark.tier2
+@pytest.mark.fault("A18", "A19", "A20")
+@pytest.mark.parametrize("happens", FAULTS, ids=lambda happens: happens.__name__)
+def test_the_same_command_goes_on_after_each(project: Study, undisturbed: dict[str, str], happens: Any) -> None:
+    happens(project)
+    goes_on(project, undisturbed)
+
+
+# --- nothing to be done ----------------------------------------------------------------------------------------------
+def plain_snakemake(*words: str) -> list[str]:
+    where = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "study.yaml", "--cores", "1"]
+    return [sys.executable, "-m", "snakemake", *where, *words]
+
+
+@pytest.mark.fault("A18")
+def test_a_page_that_is_there_hides_no_missing_run(study: Study) -> None:
+    """Whatever made the page (`make report`, an older version): a dry run lists the run's steps."""
+    for path in sorted(artefacts.run_folder(study.needed[0].path).iterdir()):
+        path.unlink()
+    done = subprocess.run(plain_snakemake("--dry-run"), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"results/runs/{study.needed[0].path}/done.json" in done.stdout and "Nothing to be done" not in done.stdout
+
+
+@pytest.mark.fault("A19")
+def test_plain_snakemake_needs_no_unlock(project: Study) -> None:
+    """A lock as a killed Snakemake of an earlier version left it is not looked at."""
+    target = "results/small/check.json"
+    locks = Path(".snakemake/locks")
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text(f"{target}\n", encoding="utf-8")
+    done = subprocess.run(plain_snakemake(target), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- the lock --------------------------------------------------------------------------------------------------------
+HOLDER = """
+import os, subprocess, sys
+from softmax_bottleneck import alone
+lock = alone.take()
+child = "from softmax_bottleneck import alone; import time; alone.take(); print('held', flush=True); time.sleep(120)"
+environment = os.environ | {alone.HANDED_VARIABLE: str(lock)}
+print(subprocess.Popen([sys.executable, "-c", child], pass_fds=[lock], env=environment).pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@contextmanager
+def orphan_with_the_lock() -> Iterator[int]:
+    """A child that was handed the lock by a process that was killed since."""
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        pid = int(holder.stdout.readline())
+        try:
+            assert holder.stdout.readline() == "held\n"
+            yield pid
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.fault("A20")
+def test_the_lock_that_was_handed_over_outlives_its_taker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with orphan_with_the_lock() as pid, pytest.raises(BusyError, match=f"process {pid} "):
+        alone.take()
+
+
+@pytest.mark.fault("A20")
+def test_a_descriptor_of_something_else_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in ("1", "99999", "x"):
+        monkeypatch.setenv(alone.HANDED_VARIABLE, number)
+        alone.take()
+        alone._taken.pop().close()
+
+
+@pytest.mark.fault("A20")
+def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_text("mine", encoding="utf-8")
+    Path("results").mkdir()
+    Path("results/.workflow.lock").symlink_to("../mine.txt")
+    with pytest.raises(UserError, match=r"results/\.workflow\.lock: is a link; remove it"):
+        alone.take()
+    assert Path("mine.txt").read_text(encoding="utf-8") == "mine"
+
+
+# --- exit codes ------------------------------------------------------------------------------------------------------
+def test_what_a_person_needs_first_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "outcomes.jsonl"
+    outcomes.note("train", "unset", 2, "nothing is written")
+    assert not log.exists() and outcomes.failures(log) == []
+    monkeypatch.setenv(outcomes.VARIABLE, str(log))
+    ended = {"three": 3, "again": 75, "signal": 143, "diverged": 10, "disk": 74, "bug": 1, "mend": 2, "well": 0}
+    for what, code in ended.items():
+        outcomes.note("train", what)
+        outcomes.note("train", what, code, "words")
+    outcomes.note("train", "killed")
+    for code in (2, 0):  # failed, and ended well when it was tried again
+        outcomes.note("measure", "repeated", code)
+    with log.open("a", encoding="utf-8") as file:
+        file.write('{"step": "cut')
+    found = outcomes.failures(log)
+    assert [code for code, _ in found] == [2, 1, 74, 10, 75, 75, 75, 3]
+    assert found[0] == (2, "train mend: words") and found[6] == (75, f"train killed: {outcomes.KILLED}")
+
+
+@pytest.mark.fault("A18")
+def test_a_fault_of_the_program_is_told_apart(begun: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("a bug")
+
+    log = tmp_path / "outcomes.jsonl"
+    monkeypatch.setenv(outcomes.VARIABLE, str(log))
+    monkeypatch.setattr(steps, "train", fails)
+    path = begun.needed[0].path
+    with pytest.raises(ValueError, match="a bug"):
+        main(["train", "--study", str(begun.file), "--run", path])
+    assert outcomes.failures(log) == [(1, f"train {path}: ValueError: a bug; the traceback is above")]
+
+
+def test_a_partial_page_writes_beside_the_studys_own_files(study: Study) -> None:
+    home = artefacts.study_folder("small")
+    before = small.tree(home)
+    found = records.collect(study)
+    records.write(study, found, home / "partial")
+    page = report.page(study, found, home / "partial")
+    assert "not before this page was made" in page
+    assert {name: digest for name, digest in small.tree(home).items() if not name.startswith("partial/")} == before
+
+
+# --- make ------------------------------------------------------------------------------------------------------------
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=60, check=False)
+
+
+TARGETS = ("reproduce", "report", "verify", "report-zip", "crate", "check-crate", "readme", "plan", "slurm", "doctor")
+
+
+@pytest.mark.fault("C11")
+def test_a_misspelt_study_is_one_line_of_make() -> None:
+    for target in TARGETS:
+        done = make(target, "CONFIG=config/dmeo.yaml")
+        assert done.returncode == 2 and "CONFIG=config/dmeo.yaml: no such file; the studies are in" in done.stderr
+        assert len([line for line in done.stderr.splitlines() if "CONFIG" in line]) == 1, done.stderr
+
+
+@pytest.mark.fault("C11")
+def test_names_with_blanks_reach_the_command(tmp_path: Path) -> None:
+    """By a Python that prints what it was called with; an absolute VENV is where it is found."""
+    folder = tmp_path / "venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "python").write_text('#!/bin/sh\nprintf "[%s]" "$@"\n', encoding="utf-8")
+    (folder / "python").chmod(0o755)
+    ready = folder / ".ready"
+    ready.touch()
+    study = tmp_path / "a study.yaml"
+    study.touch()
+    words = (f"CONFIG={study}", f"MIRROR={tmp_path}/a b", f"VENV={tmp_path}/venv")
+    done = make("-o", str(ready), "reproduce", *words)
+    assert done.returncode == 0, done.stderr
+    assert f"[--study][{study}][--cores][2][--set][mirror={tmp_path}/a b]" in done.stdout
