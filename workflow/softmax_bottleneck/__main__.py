@@ -32,8 +32,8 @@ EXIT_DISK, EXIT_INTERRUPTED = 74, 130
 SUBJECTS = ("run", "dataset", "unit", "experiment")
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 EPILOG = (
-    "Exit codes: 0 done, 1 a fault of the program, 2 something to mend (configuration, data), 3 results incomplete, 10 diverged, 74 disk, "
-    "75 try again, 130 and 143 stopped by a signal with the state saved."
+    "Exit codes: 0 done, 1 a fault of the program, 2 something to mend (configuration, data), 3 results incomplete, "
+    "10 diverged, 74 disk, 75 try again, 130 and 143 stopped by a signal with the state saved."
 )
 
 

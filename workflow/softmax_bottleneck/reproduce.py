@@ -140,7 +140,9 @@ def _why(code: int, stopped_by: Sequence[signal.Signals], log: Path) -> Unfinish
     if code < 0 and (not failed or failed[0][0] == outcomes.TRY_AGAIN):
         return _unfinished(outcomes.TRY_AGAIN, f"Snakemake was killed by {signal.Signals(-code).name}")
     if failed:
-        return _unfinished(*failed[0])
+        first, words = failed[0]
+        more = f"; {len(failed) - 1} more steps failed, see above" if len(failed) > 1 else ""
+        return _unfinished(first, words + more)
     return _unfinished(IncompleteError.exit_code, f"Snakemake ended with exit code {code}; its words above say why")
 
 
