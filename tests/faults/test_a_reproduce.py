@@ -15,11 +15,16 @@ from typing import Any
 
 import pytest
 import small
-from softmax_bottleneck import alone, artefacts, outcomes, records, report, steps
+from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.config import Study
-from softmax_bottleneck.errors import BusyError, UserError
-from softmax_bottleneck.train import result_hash
+from softmax_bottleneck.jobs import outcomes
+from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.study import Study
+from softmax_bottleneck.training.train import result_hash
 
 ROOT = Path(__file__).parents[2]
 TIMES = ("wall_s", "ms_per_batch", "sec_per_epoch", "train_minutes")
@@ -253,9 +258,10 @@ def test_plain_snakemake_needs_no_unlock(project: Study) -> None:
 # --- the lock --------------------------------------------------------------------------------------------------------
 HOLDER = """
 import os, subprocess, sys
-from softmax_bottleneck import alone
+from softmax_bottleneck.jobs import project_lock as alone
 lock = alone.take()
-child = "from softmax_bottleneck import alone; import time; alone.take(); print('held', flush=True); time.sleep(120)"
+child = "from softmax_bottleneck.jobs import project_lock as alone; import time; "
+child += "alone.take(); print('held', flush=True); time.sleep(120)"
 environment = os.environ | {alone.HANDED_VARIABLE: str(lock)}
 print(subprocess.Popen([sys.executable, "-c", child], pass_fds=[lock], env=environment).pid, flush=True)
 os.kill(os.getpid(), 9)

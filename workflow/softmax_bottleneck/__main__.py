@@ -18,6 +18,7 @@ import yaml
 from softmax_bottleneck import steps
 from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import (
     BusyError,
@@ -144,7 +145,7 @@ def _slurm(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _reproduce(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck import reproduce
+    from softmax_bottleneck.extras import reproduce
 
     reproduce.reproduce(_study(given), given.set, given.cores, given.words, say)
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from softmax_bottleneck import artefacts
-from softmax_bottleneck.errors import BusyError
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError
 
 VARIABLE = "SOFTMAX_BOTTLENECK_OUTCOMES"
 TRY_AGAIN = BusyError.exit_code

@@ -17,10 +17,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from softmax_bottleneck import alone, artefacts, launcher, outcomes, records, report
-from softmax_bottleneck.config import Study
-from softmax_bottleneck.errors import DataError, IncompleteError, UserError
-from softmax_bottleneck.interrupt import EXIT_CODES
+from softmax_bottleneck.extras import slurm_launcher as launcher
+from softmax_bottleneck.jobs import outcomes
+from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.jobs.interrupt import EXIT_CODES
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.report import report
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
+from softmax_bottleneck.study import Study
 
 PROFILE = artefacts.ROOT / "workflow" / "profiles" / "default"
 PARTIAL = "partial"  # the folder of an unfinished study's page and records
