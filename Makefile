@@ -101,6 +101,7 @@ format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
 	snakefmt --quiet Snakefile workflow
 	python docs/draw_architecture.py
 	python docs/list_faults.py
+	python docs/list_metrics.py
 
 readme: env  ## README's results and picture, from the finished study CONFIG
 	python docs/draw_results.py "$$CONFIG"

@@ -1,0 +1,55 @@
+"""The catalogue of metrics: complete, and the only place that says what a number is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import metrics
+from softmax_bottleneck.store.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = "parthiban2021_sm_table[6-9].csv"  # their numbers are settings, not measured
+
+
+def test_the_page_is_what_the_catalogue_says() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "list_metrics.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_published_metric_and_every_column_is_in_the_catalogue() -> None:
+    published = ROOT / "report" / "published"
+    for path in set(published.glob("*.csv")) - set(published.glob(SETTINGS)):
+        for name in set(records.read_csv(path).get("metric", ())):
+            assert metrics.find(name).definition, (path.name, name)
+    for path in (ROOT / "config" / "experiments").glob("*.yaml"):
+        for column in config.load_experiment(path.stem, path.parent).columns:
+            assert metrics.find(column.metric, column.stage).definition
+
+
+def test_names_that_code_refers_to_are_in_the_catalogue() -> None:
+    public = {key: value for key, value in vars(metrics).items() if key.isupper() and not key.startswith("_")}
+    names = {value for value in public.values() if isinstance(value, str)} - {metrics.GAIN, metrics.REDUCTION}
+    assert len(names) > 30
+    assert all(name in metrics.CATALOGUE or f"{name}*" in metrics.CATALOGUE for name in names)
+
+
+def test_a_parameter_at_the_end_of_a_name_is_read() -> None:
+    assert metrics.find("rank_eff_1e-3").label == "Effective rank"
+    gain = metrics.find("test_ppl_gain_vs_softmax")
+    assert gain.step == "render" and "than that of softmax" in gain.definition and gain.smaller_is_better is False
+    assert metrics.find("test_ppl").file == "measure.json"
+    assert metrics.find("test_ppl", "dynamic").file == "dynamic.json"
+    assert metrics.find("p_value", "dynamic").step == "render"
+
+
+def test_an_unknown_metric_is_refused_with_the_nearest_one() -> None:
+    for name in ("tst_ppl", "tst_ppl_gain_vs_softmax"):
+        with pytest.raises(UserError, match=r"unknown metric 'tst_ppl'; did you mean 'test_ppl'"):
+            metrics.find(name)

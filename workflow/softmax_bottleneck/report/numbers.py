@@ -1,0 +1,62 @@
+"""How numbers are printed in tables, figures, claims and sentences: decimals, signs, p-values, intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+DASH = "—"
+MINUS = "−"  # the true minus sign
+SMALLEST_DECIMAL_P = 0.001  # below it decimals would show nothing
+SMALLEST_P = 1e-300  # below it float64 has no digits left
+SEEDS_NAMED = 4  # in a cell; more are counted
+
+
+def true_minus(text: str) -> str:
+    """The text of a number with a true minus sign."""
+    return text.replace("-", MINUS)
+
+
+def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
+    """`57.08`, `−0.20`, with `signed` also `+0.20`; zero has no sign; a dash for None and nan."""
+    if value is None or math.isnan(value):
+        return DASH
+    text = f"{value:{'+' if signed else ''}.{digits}f}"
+    return true_minus(text.lstrip("+-") if float(text) == 0 else text)
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """`+0.20` or `−0.20`."""
+    return number(value, digits, signed=True)
+
+
+def spread(mean: float | None, sd: float | None, digits: int = 2) -> str:
+    """`57.08 ± 0.10`, or the mean alone where there is no standard deviation."""
+    return number(mean, digits) if sd is None else f"{number(mean, digits)} ± {number(sd, digits)}"
+
+
+def interval(low: float | None, high: float | None, digits: int = 2) -> str:
+    """`−0.12 to +0.30`; empty without ends."""
+    return "" if low is None or high is None else f"{signed(low, digits)} to {signed(high, digits)}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share as `−3 %`."""
+    return f"{number(100 * share, digits)} %"
+
+
+def p_value(p: float | None) -> str:
+    """Two significant digits as decimals, `0.60`, `0.0012`; below a thousandth `2.02e−15`, as the papers print them."""
+    if p is None or math.isnan(p):
+        return DASH
+    if p >= SMALLEST_DECIMAL_P:
+        return f"{p:#.2g}".rstrip(".")
+    mantissa, exponent = f"{max(p, SMALLEST_P):.2e}".split("e")
+    return f"{'< ' if p < SMALLEST_P else ''}{mantissa}e{true_minus(str(int(exponent)))}"
+
+
+def seeds(numbers: Sequence[int]) -> str:
+    """`seed 3`, `seeds 4, 5`, `12 seeds`."""
+    if len(numbers) > SEEDS_NAMED:
+        return f"{len(numbers)} seeds"
+    return f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
