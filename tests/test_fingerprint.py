@@ -2,64 +2,178 @@
 
 from __future__ import annotations
 
+import ast
+import shutil
 from pathlib import Path
 
+import grimp
 import pytest
+from softmax_bottleneck import bodies
+from softmax_bottleneck.heads import registry
 from softmax_bottleneck.store import fingerprint as fp
+
+PACKAGE = "softmax_bottleneck"
+# The promise, said again: whose edit re-runs nothing.
+NEUTRAL_ROOMS, NEUTRAL_MODULES = {"store", "study", "jobs"}, {"corpora.split_overlap"}
+COUNTED_ALL_THE_SAME = {"store.seeds", "study.costs", "jobs.numerics"}
+# What no step of the workflow imports.
+BESIDE_THE_STEPS = {"__main__", "steps", "study.costs"}
+ROOMS_BESIDE_THE_STEPS = {"extras"}
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package of four modules: train -> optim; heads.a; heads.b -> heads.base."""
-    folder = tmp_path / "toy"
-    (folder / "heads").mkdir(parents=True)
-    (folder / "store").mkdir()
+def toy(tmp_path: Path) -> Path:
+    """A package of a few modules: train -> optim, lazily noise; heads.a; heads.b -> heads.base."""
+    folder = tmp_path / PACKAGE
     sources = {
-        "train.py": '"""Doc."""\nfrom toy import optim\nfrom toy.store.artefacts import save\nx = 1\n',
+        "train.py": '"""Doc."""\nfrom softmax_bottleneck import optim\nimport softmax_bottleneck.store.files\n'
+        "x = 1\ndef later():\n    import softmax_bottleneck.noise\n",
         "optim.py": "lr = 1\n",
-        "store/artefacts.py": "save = 1\n",
-        "heads/__init__.py": "",
+        "noise.py": "scale = 1\n",
+        "store/files.py": "from softmax_bottleneck import hidden\nsave = 1\n",
+        "hidden.py": "x = 1\n",
+        "heads/__init__.py": "Head = 1\n",
         "heads/base.py": "y = 1\n",
-        "heads/a.py": "z = 1\n",
-        "heads/b.py": "import toy.heads.base\n",
+        "heads/a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import softmax_bottleneck.optim\n",
+        "heads/b.py": "from softmax_bottleneck.heads.base import y\nfrom softmax_bottleneck.heads import Head\n",
     }
     for name, text in sources.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    monkeypatch.setattr(fp, "PACKAGE", folder)
     return folder
 
 
-def after(package: Path, name: str, text: str, *modules: str) -> tuple[str, str]:
-    before = fp.fingerprint(*modules)
+def code(package: Path, *modules: str) -> str:
+    fp.fingerprint.cache_clear()
+    return fp.fingerprint(*modules, package=package)
+
+
+def changes(package: Path, name: str, text: str, *modules: str) -> bool:
+    """Whether other text in one file gives the modules another fingerprint."""
+    before = code(package, *modules)
     (package / name).write_text(text, encoding="utf-8")
-    for cached in (fp._tree, fp._source_hash, fp._imports):
-        cached.cache_clear()
-    return before, fp.fingerprint(*modules)
+    return code(package, *modules) != before
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    for cached in (fp._tree, fp._source_hash, fp._imports):
-        cached.cache_clear()
+def test_imported_modules_count_also_where_the_import_is_inside_a_function(toy: Path) -> None:
+    assert fp.closure(["train"], toy) == {"train", "optim", "noise"}
+    assert fp.closure(["heads.b"], toy) == {"heads.b", "heads.base", "heads"}
+    assert changes(toy, "optim.py", "lr = 2\n", "train")
+    assert changes(toy, "noise.py", "scale = 2\n", "train")
+    assert changes(toy, "heads/base.py", "y = 2\n", "train", "heads.b")
 
 
-def test_imported_modules_count(package: Path) -> None:
-    assert fp.closure(["train"]) == {"train", "optim"}
-    assert fp.closure(["heads.b"]) == {"heads.b", "heads.base"}
-    old, new = after(package, "optim.py", "lr = 2\n", "train")
-    assert old != new
+def test_comments_docstrings_and_imports_of_the_type_checker_do_not_count(toy: Path) -> None:
+    text = (toy / "train.py").read_text(encoding="utf-8")
+    assert not changes(toy, "train.py", text.replace('"""Doc."""', '"""Other words."""\n\n# why\n'), "train")
+    assert fp.closure(["heads.a"], toy) == {"heads.a"}
+    assert not changes(toy, "heads/a.py", "from typing import TYPE_CHECKING\n", "heads.a")
 
 
-def test_comments_and_docstrings_do_not_count(package: Path) -> None:
-    text = '"""Other words."""\n\n# why\nfrom toy import optim\nfrom toy.store.artefacts import save\n\nx = 1\n'
-    old, new = after(package, "train.py", text, "train")
-    assert old == new
+def test_another_head_and_neutral_modules_do_not_count_unless_named(toy: Path) -> None:
+    assert not changes(toy, "heads/a.py", "z = 2\n", "train", "heads.b")
+    assert not changes(toy, "store/files.py", "save = 2\n", "train")
+    assert changes(toy, "store/files.py", "save = 3\n", "train", "store.files")
 
 
-def test_another_head_and_neutral_modules_do_not_count(package: Path) -> None:
-    old, new = after(package, "heads/a.py", "z = 2\n", "train", "heads.b")
-    assert old == new
-    old, new = after(package, "store/artefacts.py", "save = 2\n", "train")
-    assert old == new
-    old, new = after(package, "heads/base.py", "y = 2\n", "train", "heads.b")
-    assert old != new
+# --- the package itself ---------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """Who imports whom, as import-linter sees it."""
+    return grimp.build_graph(PACKAGE, exclude_type_checking_imports=True, cache_dir=None)
+
+
+def counts(module: str) -> bool:
+    room = module.partition(".")[0]
+    return module in COUNTED_ALL_THE_SAME or not (room in NEUTRAL_ROOMS or module in NEUTRAL_MODULES)
+
+
+def reached(graph: grimp.ImportGraph, roots: tuple[str, ...]) -> set[str]:
+    """All that counts and can be reached from the roots by imports."""
+    seen: set[str] = set()
+
+    def visit(module: str) -> None:
+        if module not in seen:
+            seen.add(module)
+            imported = graph.find_modules_directly_imported_by(f"{PACKAGE}.{module}")
+            for other in (name.removeprefix(f"{PACKAGE}.") for name in imported):
+                if counts(other):
+                    visit(other)
+
+    for root in roots:
+        visit(root)
+    return seen
+
+
+def with_one_constant_changed(source: str) -> str:
+    """The source with another number or text in its last constant; with a constant more where it has none."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None
+    }
+    parts_of_f_strings = {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)
+    }
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float, str) and id(node) not in docstrings
+        and id(node) not in parts_of_f_strings and node.lineno == node.end_lineno
+    ]  # fmt: skip
+    if not found:
+        return source + "\nCHANGED = 1\n"
+    last = max(found, key=lambda node: (node.lineno, node.col_offset))
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    line = lines[last.lineno - 1]
+    other = repr(last.value + ("x" if isinstance(last.value, str) else 1)).encode()
+    lines[last.lineno - 1] = line[: last.col_offset] + other + line[last.end_col_offset :]
+    return b"".join(lines).decode()
+
+
+def test_a_changed_constant_anywhere_changes_exactly_the_steps_that_use_it(
+    graph: grimp.ImportGraph, tmp_path: Path
+) -> None:
+    """In a copy of the package, module by module; a run's step also starts from its head and body."""
+    copy = shutil.copytree(fp.PACKAGE, tmp_path / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+    named = [f"heads.{registry.module_path(name).stem}" for name in registry.names()]
+    named += [f"bodies.{path.stem}" for path in Path(bodies.__file__).parent.glob("[a-z]*.py")]
+    roots = fp.STEPS | {f"train with {name}": (*fp.STEPS["train"], name) for name in named}
+    needs = {step: reached(graph, modules) for step, modules in roots.items()}
+    before = {step: code(copy, *modules) for step, modules in roots.items()}
+    for module, path in fp.module_files(copy).items():
+        source = path.read_text(encoding="utf-8")
+        path.write_text(with_one_constant_changed(source), encoding="utf-8")
+        changed = {step for step, modules in roots.items() if code(copy, *modules) != before[step]}
+        assert changed == {step for step, used in needs.items() if module in used}, module
+        path.write_text(source, encoding="utf-8")
+
+
+def test_every_module_counts_for_some_step_or_is_neutral_or_beside_the_steps(graph: grimp.ImportGraph) -> None:
+    used = set().union(*(reached(graph, modules) for modules in fp.STEPS.values()))
+    used |= {module for module in fp.module_files() if module.startswith(("heads.", "bodies."))}
+    beside = {module for module in fp.module_files() if counts(module) and module not in used}
+    rooms = {module for module in beside if (fp.PACKAGE / module.replace(".", "/")).is_dir()}
+    assert {m for m in beside - rooms if m.partition(".")[0] not in ROOMS_BESIDE_THE_STEPS} <= BESIDE_THE_STEPS
+    for room in rooms - {"heads", "bodies"}:  # importing a module of theirs runs nothing else
+        assert ast.unparse(ast.parse((fp.PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))).count("\n") == 0
+
+
+def test_neutral_rooms_and_modules_exist_and_have_a_reason() -> None:
+    for name, reason in (fp.NEUTRAL | fp.COUNTED).items():
+        assert name in fp.module_files() and reason
+    assert set(fp.NEUTRAL) == NEUTRAL_ROOMS | NEUTRAL_MODULES and set(fp.COUNTED) == COUNTED_ALL_THE_SAME
+
+
+def test_modules_are_imported_by_name_but_heads_and_bodies() -> None:
+    """What is imported by a name that is only known when it runs escapes a fingerprint."""
+    dynamic = {"import_module", "__import__", "spec_from_file_location", "run_module"}
+    for module, path in fp.module_files().items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        called = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        called |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        assert not called & dynamic or module in {"heads", "bodies"}, module
+        assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level], (
+            f"{module}: relative import"
+        )

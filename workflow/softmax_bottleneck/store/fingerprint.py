@@ -1,87 +1,130 @@
-"""Hash of the source a result depends on, so that an edit re-runs exactly what it concerns.
+"""Hash of the source a step's numbers depend on, so that an edit re-runs exactly what it concerns.
 
-Comments, docstrings and layout do not count (the hash is of the syntax tree). Standard library only: it runs while the
-workflow is parsed.
+The root is the step's own module; what it imports inside the package counts too, also lazily. Comments, docstrings,
+layout and imports for the type checker do not (the hash is of the syntax tree). Standard library only: it runs while
+the workflow is parsed.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# Modules that move, name or show results but cannot change a number; an edit there must not retrain anything.
-NEUTRAL = frozenset(
-    [
-        *("__init__", "store.artefacts", "store.errors", "store.fingerprint", "store.progress", "study"),
-        *("jobs.checkpoint", "jobs.interrupt", "jobs.run_lease"),
-    ]
-)
+
+# Step -> the modules its fingerprint starts from. A head's and a body's module are added by the runs that use them.
+STEPS = {
+    "download": ("corpora.corpus", "corpora.archives"),
+    "tokenise": ("corpora.corpus",),
+    "train": ("training.train",),
+    "finetune": ("training.finetune",),
+    "dynamic": ("training.dynamic",),
+    "fit": ("training.fit",),
+    "measure": ("measuring.measure",),
+    "spectrum": ("measuring.measure",),
+    "wordsim": ("measuring.wordsim",),
+    "synthetic": ("measuring.synthetic",),
+    "collect": ("records.collect",),
+    "verify": ("records.verify",),
+    "table": ("report.tables",),
+    "figure": ("report.figures",),
+    "claims": ("report.claims",),
+    "report": ("report.report",),
+    "rank": ("own_model.rank", "own_model.page"),
+}
+
+# What cannot change a number, though steps import it: whole rooms, or modules, each with the reason. An edit there
+# re-runs nothing, and what they import counts only where a step imports it as well.
+NEUTRAL = {
+    "store": "finds, names, writes and checks files: what is read is what was written",
+    "study": "decides what is computed, and says all of it in the settings, which identities contain",
+    "jobs": "stops a computation and goes on with it to the same bits (the tests of resuming)",
+    "corpora.split_overlap": "warns about a text; no token depends on it",
+}
+COUNTED = {
+    "store.seeds": "every random number comes from it",
+    "study.costs": "its estimates are in check.json",
+    "jobs.numerics": "determinism, TF32 and threads decide bits",
+}
 
 
-def fingerprint(*modules: str) -> str:
-    """12 hex digits for the named modules (`train`, `heads.gss`) and every module of the package they import."""
+def step_code(step: str, *modules: str) -> str:
+    """Fingerprint of a step, with the modules (a head, a body) that it picks by name."""
+    return fingerprint(*STEPS[step], *modules)
+
+
+@cache
+def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
+    """12 hex digits for the named modules (`training.train`, `heads.gss`) and all of the package that they import."""
+    files = module_files(package)
     digest = hashlib.sha256()
-    for module in sorted(closure(modules)):
-        digest.update(f"{module}\n{_source_hash(module)}\n".encode())
+    for module in sorted(closure(modules, package)):
+        digest.update(f"{module}\n{_read(files[module])[0]}\n".encode())
     return digest.hexdigest()[:12]
 
 
-def closure(modules: Iterable[str]) -> set[str]:
-    """The modules and all they import inside the package, without the neutral ones."""
-    found: set[str] = set()
+def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
+    """The modules and all they import inside the package, without the neutral ones (but with those named here).
+
+    Raises:
+        KeyError: there is no such module.
+    """
+    files = module_files(package)
+    reached: set[str] = set()
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module not in found and module not in NEUTRAL:
-            found.add(module)
-            waiting.extend(_imports(module))
-    return found
+        if module not in reached:
+            reached.add(module)
+            imported = {_module_of(name, files) for name in _read(files[module])[1]}
+            waiting.extend(other for other in imported if other and not is_neutral(other))
+    return reached
 
 
-def _path(module: str) -> Path:
-    path = PACKAGE.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def _exists(module: str) -> bool:
-    return _path(module).exists()
+def is_neutral(module: str) -> bool:
+    """Whether an edit of this module re-runs nothing."""
+    return module not in COUNTED and (module in NEUTRAL or module.partition(".")[0] in NEUTRAL)
 
 
 @cache
-def _tree(module: str) -> ast.Module:
-    tree = ast.parse(_path(module).read_text(encoding="utf-8"))
+def module_files(package: Path = PACKAGE) -> dict[str, Path]:
+    """The modules of the package by their dotted names below it; a room's `__init__` has the room's name."""
+    paths = {path.relative_to(package).with_suffix(""): path for path in package.rglob("*.py")}
+    parts = {name.parts[:-1] if name.name == "__init__" else name.parts: path for name, path in paths.items()}
+    return {".".join(words): path for words, path in parts.items() if words}
+
+
+def _module_of(imported: str, files: Mapping[str, Path]) -> str:
+    """The module that an imported name is or lies in: `heads` for `heads.Head`; empty for the package itself."""
+    while imported and imported not in files:
+        imported = imported.rpartition(".")[0]
+    return imported
+
+
+def _read(path: Path) -> tuple[str, frozenset[str]]:
+    return _summary(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _summary(source: str) -> tuple[str, frozenset[str]]:
+    """Hash of a source's syntax tree, and every name below the package that it imports."""
+    tree = ast.parse(source)
+    tree.body = [node for node in tree.body if not _is_for_type_checker(node)]
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            _drop_docstring(node)
-    return tree
-
-
-def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    first = node.body[0] if node.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        node.body = node.body[1:]
-
-
-@cache
-def _source_hash(module: str) -> str:
-    return hashlib.sha256(ast.dump(_tree(module)).encode()).hexdigest()
-
-
-@cache
-def _imports(module: str) -> frozenset[str]:
-    """Modules of the package that `module` imports, as dotted names below the package."""
-    prefix = PACKAGE.name
-    names: set[str] = set()
-    for node in ast.walk(_tree(module)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == prefix:
-            base = node.module[len(prefix) :].lstrip(".")
-            for alias in node.names:
-                inner = f"{base}.{alias.name}".lstrip(".")
-                names.add(inner if _exists(inner) else base)
+            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
         elif isinstance(node, ast.Import):
-            names.update(a.name[len(prefix) + 1 :] for a in node.names if a.name.startswith(f"{prefix}."))
-    return frozenset(name for name in names if name and _exists(name))
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    prefix = f"{PACKAGE.name}."
+    inside = frozenset(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), inside
+
+
+def _is_for_type_checker(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

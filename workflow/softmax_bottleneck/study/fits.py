@@ -10,7 +10,7 @@ from typing import Any
 
 from softmax_bottleneck.heads import registry as heads
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.fingerprint import fingerprint
+from softmax_bottleneck.store.fingerprint import fingerprint, step_code
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.study.models import head_entry
 from softmax_bottleneck.study.runs import Head, digest
@@ -40,7 +40,7 @@ class Fit:
         """12 hex digits of the sha256 of what is fitted and of the code that fits it."""
         modules = {*self.head.modules, *(self.equal_to.modules if self.equal_to else ())}
         facts = {"head": asdict(self.head), "width": self.width, "equal_to": self.equal_to and asdict(self.equal_to)}
-        return digest({**facts, "code": fingerprint("training.free_contexts", *sorted(modules))})[:12]
+        return digest({**facts, "code": step_code("fit", *sorted(modules))})[:12]
 
     @property
     def file_name(self) -> str:

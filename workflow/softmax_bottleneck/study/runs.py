@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from softmax_bottleneck.heads import registry as heads
-from softmax_bottleneck.store.fingerprint import fingerprint
+from softmax_bottleneck.store.fingerprint import STEPS, step_code
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Body:
     attention_heads: int = 0
     tied: bool = True
     initialisation: str = "own"
+
+    @property
+    def module(self) -> str:
+        """The module below the package that computes this body."""
+        return f"bodies.{self.kind.replace('-', '_')}"
 
 
 @dataclass(frozen=True)
@@ -105,9 +110,10 @@ class Run:
 
     @cached_property
     def code(self) -> str:
-        """Fingerprint of the modules that compute this run."""
-        step = "training.finetune" if self.start else "training.trainer"
-        return fingerprint(step, f"bodies.{self.body.kind.replace('-', '_')}", *self.head.modules)
+        """Fingerprint of the modules that make its tokens and compute this run."""
+        return step_code(
+            "finetune" if self.start else "train", *STEPS["tokenise"], self.body.module, *self.head.modules
+        )
 
     @cached_property
     def run_id(self) -> str:

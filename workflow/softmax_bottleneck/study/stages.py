@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from softmax_bottleneck.store.fingerprint import fingerprint
+from softmax_bottleneck.store.fingerprint import step_code
 from softmax_bottleneck.study.runs import Run, Schedule, digest
 
 STAGES = ("finetune", "dynamic")
@@ -57,8 +57,7 @@ class Evaluation:
     @cached_property
     def code(self) -> str:
         """Fingerprint of the modules that compute it."""
-        body = f"bodies.{self.run.body.kind.replace('-', '_')}"
-        return fingerprint("training.dynamic_evaluation", body, *self.run.head.modules)
+        return step_code("dynamic", self.run.body.module, *self.run.head.modules)
 
     @cached_property
     def path(self) -> str:
