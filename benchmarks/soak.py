@@ -43,6 +43,7 @@ from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError, UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import train, trainer
 
 torch.set_num_threads(1)
@@ -326,9 +327,9 @@ def _corrupt_result(study: config.Study, clean: Clean, draw: random.Random) -> t
     if draw.random() < 0.1:
         return _corrupt_shared(draw)
     run, name = draw.choice(study.needed), draw.choice(RESULT_FILES)
-    path = artefacts.run_folder(run.path) / name
+    path = Store().run_folder(run.path) / name
     with restored(path):
-        how = mutate(path, draw, [artefacts.run_folder(other.path) / name for other in study.needed if other != run])
+        how = mutate(path, draw, [Store().run_folder(other.path) / name for other in study.needed if other != run])
         found = chain.inspect(chain.read(run, path.parent), verify._size(study, run.dataset))
         honest = numbers(study, run) in ([], clean[run.path])
     return bool(found) and honest, f"{path}: {how}: found {found}, {'' if honest else 'a number changed'}"
@@ -372,7 +373,7 @@ def _corrupt_state(stopped: tuple[Path, config.Run], draw: random.Random) -> tup
 
 def _corrupt_tokens(draw: random.Random) -> tuple[bool, str]:
     """A file of the tokenised corpus: it is not loaded."""
-    folder = artefacts.tokens_folder("tiny")
+    folder = Store().tokens_folder("tiny")
     names = ["train.npy", "valid.npy", "test.npy", "vocabulary.json"]
     path = folder / draw.choice(names)
     others = [folder / name for name in names[:3] if name != path.name] if path.suffix == ".npy" else []

@@ -19,7 +19,7 @@ from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records import collect as records  # noqa: E402
 from softmax_bottleneck.records.collect import Records  # noqa: E402
 from softmax_bottleneck.report import cells, claims, verdict  # noqa: E402
-from softmax_bottleneck.store import artefacts  # noqa: E402
+from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402
 
 README = ROOT / "README.md"
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> None:
     study = config.load_study(Path(arguments[0] if arguments else "config/demo.yaml"))
     text = write(study, records.collect(study), README.read_text(encoding="utf-8"))
     README.write_text(text, encoding="utf-8")
-    photograph(artefacts.study_folder(study.name) / "report" / "index.html", PICTURE)
+    photograph(Store().study_folder(study.name) / "report" / "index.html", PICTURE)
 
 
 if __name__ == "__main__":

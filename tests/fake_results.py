@@ -11,6 +11,7 @@ import numpy as np
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
 
 WIDTH, VOCABULARY, CONTEXTS = 16, 400, 4000
@@ -94,7 +95,7 @@ def provenance() -> dict[str, Any]:
 
 def write_done(run: Run, status: str = "ok", reason: str | None = None, epochs: int | None = None) -> None:
     epochs = epochs or run.schedule.epochs
-    folder = artefacts.run_folder(run.path)
+    folder = Store().run_folder(run.path)
     done = {
         "status": status,
         "reason": reason,
@@ -117,7 +118,7 @@ def write_epochs(run: Run, epochs: int) -> None:
         valid = final * (1 + 2.0 * np.exp(-epoch / 1.6) + 0.004 * noise(run.path, epoch))
         row = {"epoch": epoch, "phase": "asgd" if epoch > 6 else "sgd", "train_ppl": valid * 0.9, "valid_ppl": valid}
         lines.append(json.dumps(row))
-    path = artefacts.run_folder(run.path) / "epochs.jsonl"
+    path = Store().run_folder(run.path) / "epochs.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -133,7 +134,7 @@ def write_measure(run: Run, **more: float) -> None:
         metrics |= {"kl_truth_nats": kl, "entropy_ppl": 29.0, "excess_ppl": metrics["test_ppl"] - 29.0}
         metrics["rank_truth"] = 102
     facts = {"status": "ok", "metrics": metrics | more, "provenance": provenance()}
-    artefacts.write_json(artefacts.run_folder(run.path) / "measure.json", facts)
+    artefacts.write_json(Store().run_folder(run.path) / "measure.json", facts)
 
 
 def write_rank(run: Run) -> None:
@@ -141,7 +142,7 @@ def write_rank(run: Run) -> None:
     index = np.arange(VOCABULARY)
     sigma = np.where(index < rank, np.exp(-index * np.log(1 / (3 * tolerance)) / rank), tolerance / 40) * 900.0
     sigma = np.sort(sigma * (1 + 0.05 * np.abs([noise(run.path, i) for i in index])))[::-1]
-    folder = artefacts.run_folder(run.path)
+    folder = Store().run_folder(run.path)
     artefacts.write_npz(folder / "spectrum.npz", singular_values=np.ascontiguousarray(sigma))
     metrics = {"rank_press": rank, "rank_press_low": rank - 1, "rank_press_high": rank + 1}
     metrics |= {"rank_eff_1e-3": 5, "rank_eff_1e-4": 8, "rank_eff_1e-5": 12}
@@ -155,7 +156,7 @@ def write_wordsim(run: Run, names: dict[str, tuple[int, int]] | None = None) -> 
     for label, (pairs, known) in (names or BENCHMARKS).items():
         rho = 0.4 + 0.05 * noise(run.model, label) + 0.01 * noise(run.path, label)
         found[label] = {"rho": rho, "low": rho - 0.1, "high": rho + 0.1, "n_pairs": pairs, "n_found": known}
-    artefacts.write_json(artefacts.run_folder(run.path) / "wordsim.json", {"status": "ok", "benchmarks": found})
+    artefacts.write_json(Store().run_folder(run.path) / "wordsim.json", {"status": "ok", "benchmarks": found})
 
 
 def write_topk(run: Run) -> None:
@@ -180,7 +181,7 @@ def write_topk(run: Run) -> None:
     ]
     hits = {k: {"rate": rate, "low": rate - 0.01, "high": rate + 0.01, "n": 82429} for k, rate in HITS.items()}
     facts = {"status": "ok", "contexts": contexts, "hits": hits}
-    artefacts.write_json(artefacts.run_folder(run.path) / "topk.json", facts)
+    artefacts.write_json(Store().run_folder(run.path) / "topk.json", facts)
 
 
 HITS = {"1": 0.28, "5": 0.5, "10": 0.58}
@@ -188,7 +189,7 @@ HITS = {"1": 0.28, "5": 0.5, "10": 0.58}
 
 def write_epoch_ranks(run: Run) -> None:
     rows = [{"epoch": e, "rank_press": 10 * e, "rank_eff_1e-3": e, "valid_ppl": 100.0 / e} for e in range(1, 6)]
-    artefacts.write_json(artefacts.run_folder(run.path) / "epochs_rank.json", {"status": "ok", "rows": rows})
+    artefacts.write_json(Store().run_folder(run.path) / "epochs_rank.json", {"status": "ok", "rows": rows})
 
 
 def write_run(run: Run) -> None:
@@ -206,7 +207,7 @@ def write_synthetic(study: Study) -> None:
         for (model, k), rank in published.items()
         for draw in range(3)
     ]
-    artefacts.write_json(artefacts.study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
+    artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
 
 
 def write_all(study: Study) -> None:

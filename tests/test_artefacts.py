@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths, provenance
 from softmax_bottleneck.store.errors import DataError
 
 JSON = st.recursive(
@@ -95,6 +95,6 @@ def test_a_half_written_last_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_provenance_names_no_person_or_place() -> None:
-    text = str(artefacts.provenance({"a": "b"}, run_id="0" * 12))
+    text = str(provenance.block({"a": "b"}, run_id="0" * 12))
     assert str(Path.home()) not in text
-    assert str(artefacts.ROOT) not in text
+    assert str(paths.ROOT) not in text

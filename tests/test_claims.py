@@ -21,9 +21,9 @@ from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records.collect import Records
 from softmax_bottleneck.report import claims, consistency, judging
 from softmax_bottleneck.report.judging import NOT_ENOUGH, NOT_REPRODUCED, REPRODUCED
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
 
-PUBLISHED = artefacts.ROOT / "report" / "published"
+PUBLISHED = paths.ROOT / "report" / "published"
 Numbers = Mapping[str, Mapping[str, object]]  # model -> metric -> values in the order of seeds, or of one run
 
 
@@ -241,7 +241,7 @@ def test_every_claim_has_a_case_of_every_verdict() -> None:
 
 
 def test_every_claim_asks_for_models_that_the_paper_study_has() -> None:
-    labels = list(config.load_study(artefacts.ROOT / "config" / "paper.yaml").labels)
+    labels = list(config.load_study(paths.ROOT / "config" / "paper.yaml").labels)
     found = make({label: {"test_ppl": 1.0} for label in labels})
     view = judging.View(found, "ptb")
     lacking = {claim.id: p for claim in claims.CLAIMS for p in claim.needs if not view.matching(p)}
@@ -481,12 +481,12 @@ def test_rounding_decides_what_follows() -> None:
 def test_the_step_writes_the_ledger_and_the_page_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from softmax_bottleneck.report import report
 
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     study = fake.load(tmp_path)
     fake.write_all(study)
     path = claims.make(study)
-    assert path == tmp_path / "results/fake/claims.json" and artefacts.is_sound(path)
+    assert path.resolve() == tmp_path / "results/fake/claims.json" and artefacts.is_sound(path)
     facts = json.loads(path.read_text(encoding="utf-8"))
     assert len(facts["claims"]) == len(claims.CLAIMS) == sum(facts["counts"].values())
     assert len(facts["published"]) == len(CHECKS) and facts["criteria"]["margin"] == judging.MARGIN
@@ -503,7 +503,7 @@ def test_the_step_writes_the_ledger_and_the_page_shows_it(tmp_path: Path, monkey
 def test_a_study_without_the_papers_experiments_has_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from softmax_bottleneck.report import report
 
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     lines = [line for line in fake.STUDY.splitlines() if "parthiban2021" not in line]
     study = fake.load(tmp_path, "\n".join(lines))
     assert 'id="claims"' not in report.page(study, records.collect(study))

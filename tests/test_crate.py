@@ -17,8 +17,9 @@ import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras import crate
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import IncompleteError, UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 
 TEXT = re.sub(r"experiments:\n.*", "experiments:\n  known-truth: {models: all}\n", fake.STUDY, flags=re.DOTALL).replace(
@@ -33,10 +34,10 @@ def finished(folder: Path) -> Study:
     fake.write_all(study)
     fake.write_done(study.needed[-1], status="diverged", reason="loss is not finite")
     for run in study.needed:
-        artefacts.write_bytes(artefacts.run_folder(run.path) / "model.safetensors", run.path.encode())
-        artefacts.write_npz(artefacts.run_folder(run.path) / "hidden.npz")
-    artefacts.write_text(artefacts.study_folder(study.name) / "report" / "index.html", "<!doctype html><p>A page")
-    artefacts.write_text(artefacts.study_folder(study.name) / "records.csv", "source\n")
+        artefacts.write_bytes(Store().run_folder(run.path) / "model.safetensors", run.path.encode())
+        artefacts.write_npz(Store().run_folder(run.path) / "hidden.npz")
+    artefacts.write_text(Store().study_folder(study.name) / "report" / "index.html", "<!doctype html><p>A page")
+    artefacts.write_text(Store().study_folder(study.name) / "records.csv", "source\n")
     return study
 
 
@@ -107,7 +108,7 @@ def test_weights_and_hidden_states_stay_out_but_their_hashes_are_in(built: tuple
     entities = graph(built[1])
     for run in built[0].needed:
         for name in ("model.safetensors", "hidden.npz"):
-            path = artefacts.run_folder(run.path) / name
+            path = Store().run_folder(run.path) / name
             assert path.as_posix() not in entities
             assert (
                 entities[f"#left-out/{path.as_posix()}"]["sha256"]
@@ -117,7 +118,7 @@ def test_weights_and_hidden_states_stay_out_but_their_hashes_are_in(built: tuple
 
 def test_weights_go_in_when_asked_for(study: Study) -> None:
     folder = crate.build(study, crate.Deposit(include=frozenset({"weights"})))
-    path = artefacts.run_folder(study.needed[0].path)
+    path = Store().run_folder(study.needed[0].path)
     assert (folder / path / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
     assert not (folder / path / "hidden.npz").exists()
     assert f"#left-out/{path.as_posix()}/model.safetensors" not in graph(folder)
@@ -139,18 +140,18 @@ def test_no_place_of_this_machine_gets_out(built: tuple[Study, Path]) -> None:
         if path.is_file():
             data = path.read_bytes()
             assert SECRET.encode() not in data and str(folder.parents[2]).encode() not in data, path
-            assert str(artefacts.ROOT).encode() not in data, path
+            assert str(paths.ROOT).encode() not in data, path
 
 
 def test_a_file_that_tells_a_place_is_refused_and_no_crate_is_left(study: Study, tmp_path: Path) -> None:
-    artefacts.write_json(artefacts.study_folder(study.name) / "check.json", {"file": f"{tmp_path}/study.yaml"})
+    artefacts.write_json(Store().study_folder(study.name) / "check.json", {"file": f"{tmp_path}/study.yaml"})
     with pytest.raises(UserError, match=r"check\.json: names .* use a relative path"):
         crate.build(study)
-    assert not list(artefacts.study_folder(study.name).glob("*crate*"))
+    assert not list(Store().study_folder(study.name).glob("*crate*"))
 
 
 def test_an_unfinished_study_is_refused(study: Study) -> None:
-    (artefacts.run_folder(study.needed[0].path) / "rank.json").unlink()
+    (Store().run_folder(study.needed[0].path) / "rank.json").unlink()
     with pytest.raises(IncompleteError, match=f"1 of {len(study.needed)} runs"):
         crate.build(study)
 

@@ -15,6 +15,7 @@ from softmax_bottleneck.records import evidence
 from softmax_bottleneck.report import cells, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 
 ORIGIN = "<b>A. Name</b>, 2026"
 
@@ -22,7 +23,7 @@ ORIGIN = "<b>A. Name</b>, 2026"
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
     """The made-up study, two of its seeds done, with an empty evidence folder."""
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(evidence, "FOLDER", tmp_path / "evidence")
     evidence.FOLDER.mkdir()
@@ -35,8 +36,8 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
 def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str, Any]:
     """A run as evidence, taken away from the study's own results."""
     run = next(run for run in study.needed if (run.model, run.seed) == (model, seed))
-    text = records.evidence_of(run.path, ORIGIN)
-    for path in artefacts.run_folder(run.path).iterdir():
+    text = records.evidence_of(Store(), run.path, ORIGIN)
+    for path in Store().run_folder(run.path).iterdir():
         path.unlink()
     (evidence.FOLDER / f"{model}-{seed}.json").write_text(text, encoding="utf-8")
     content: dict[str, Any] = json.loads(text)
@@ -108,14 +109,14 @@ def test_other_corpora_and_models_are_left_alone(study: config.Study) -> None:
 
 
 def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(evidence, "FOLDER", tmp_path / "evidence")
     evidence.FOLDER.mkdir()
     paper = fake.load(tmp_path, fake.paper_text())
     run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
     fake.write_run(run)
-    text = records.evidence_of(run.path, "elsewhere")
-    (artefacts.run_folder(run.path) / "done.json").unlink()
+    text = records.evidence_of(Store(), run.path, "elsewhere")
+    (Store().run_folder(run.path) / "done.json").unlink()
     for name, words in (("same", text), ("shorter", text.replace('"epochs": 1000,', '"epochs": 900,'))):
         (evidence.FOLDER / f"{name}.json").write_text(words.replace("elsewhere", name), encoding="utf-8")
     found = rows(paper)

@@ -15,6 +15,7 @@ from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import figures, plots, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 
 FIGURES = (
     *("known-truth-figure", "parthiban2021-figure4", "parthiban2021-figure7", "parthiban2021-rank-perplexity"),
@@ -26,7 +27,7 @@ FIGURES = (
 def finished(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.chdir(folder)
         patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         study = fake.load(folder)
         fake.write_all(study)
@@ -106,18 +107,18 @@ def test_spectrum_data_start_at_one_fall_and_keep_the_cliff(finished) -> None:
     for run in finished.needed[:4]:
         own = [r for r in rows if (r["model"], r["seed"]) == (run.model, str(run.seed))]
         indices, values = ([float(r[key]) for r in own] for key in ("index", "relative_singular_value"))
-        sigma = artefacts.read_npz(artefacts.run_folder(run.path) / "spectrum.npz")["singular_values"]
+        sigma = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")["singular_values"]
         np.testing.assert_allclose(values, sigma[np.array(indices, dtype=int) - 1] / sigma[0], rtol=1e-7)
         rank = fake.rank_of(run)
         assert {rank, rank + 1} <= set(indices) and indices[-1] == len(sigma)
 
 
 def test_learning_curves_count_an_epoch_repeated_after_a_resume_once(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     run = study.needed[0]
     fake.write_epochs(run, 5)
-    log = artefacts.run_folder(run.path) / "epochs.jsonl"
+    log = Store().run_folder(run.path) / "epochs.jsonl"
     lines = log.read_text(encoding="utf-8").splitlines()
     log.write_text("\n".join([*lines, lines[-1], lines[0][:9]]), encoding="utf-8")
     rows = data(build(study, "parthiban2021-learning-curves"))
@@ -125,7 +126,7 @@ def test_learning_curves_count_an_epoch_repeated_after_a_resume_once(tmp_path: P
 
 
 def test_long_learning_curves_are_thinned_but_keep_their_switch_and_end(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     fake.write_epochs(study.needed[0], 1000)
     epochs = [int(row["epoch"]) for row in data(build(study, "parthiban2021-learning-curves"))]
@@ -143,17 +144,17 @@ def test_rank_perplexity_joins_published_means_and_states_r(finished) -> None:
 @pytest.mark.fault("G2", "G13")
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_run_gives_a_figure_that_says_so(tmp_path: Path, monkeypatch, name: str) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     figure = build(fake.load(tmp_path), name)
     assert ElementTree.fromstring(figure.svg) is not None
     assert "nan" not in figure.alt
 
 
 def test_make_writes_the_figure_and_its_data(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     path = figures.make(study, "known-truth-figure")
-    assert path == tmp_path / "results/fake/figures/known-truth-figure.svg"
+    assert path.resolve() == tmp_path / "results/fake/figures/known-truth-figure.svg"
     assert artefacts.is_sound(path) and artefacts.is_sound(path.with_suffix(".csv"))
     with pytest.raises(UserError, match="no figure 'known-truth' in this study"):
         figures.make(study, "known-truth")

@@ -13,6 +13,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import cells, figures, tables
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study, plan
 
 NANO = Path(__file__).parent / "nano.yaml"
@@ -91,16 +92,16 @@ def study(tmp_path_factory) -> Study:
 def filled(study: Study, tmp_path_factory) -> records.Records:
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts, "RESULTS", folder)
+        patch.chdir(folder)
         rows = [row for unit in study.units for row in made_up(unit)]
-        artefacts.write_json(artefacts.study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
+        artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
         return records.collect(study)
 
 
 @pytest.fixture(scope="module")
 def bare(study: Study, tmp_path_factory) -> records.Records:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts, "RESULTS", tmp_path_factory.mktemp("nothing"))
+        patch.chdir(tmp_path_factory.mktemp("nothing"))
         return records.collect(study)
 
 
@@ -188,12 +189,12 @@ def test_the_illustration_is_the_formula(study, bare):
 
 
 def test_the_learned_function_is_drawn_from_its_value_at_zero(study, tmp_path, monkeypatch):
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path)
+    monkeypatch.chdir(tmp_path)
     run = next(run for run in study.runs if run.model == "plif")
     grid = np.linspace(-2, 2, 9)
     curves = {"logit": grid, "initial": 3 + grid, "trained": 5 + 2 * grid}
     facts = {"status": "ok", "metrics": {}, "function": {key: value.tolist() for key, value in curves.items()}}
-    artefacts.write_json(artefacts.run_folder(run.path) / "measure.json", facts)
+    artefacts.write_json(Store().run_folder(run.path) / "measure.json", facts)
     found = records.collect(study)
     figure, shown = data(study, found, "ganea2019-figure4")
     assert len(shown) == 9
@@ -265,7 +266,7 @@ def test_demo_and_truth_are_cuts_of_the_same_study():
 
 # --- Merity 2017 ----------------------------------------------------------------------------------------------------
 def test_the_rank_demo_shows_both_matrices_and_the_closest_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path)
+    monkeypatch.chdir(tmp_path)
     text = NANO.read_text(encoding="utf-8")
     file = tmp_path / "study.yaml"
     file.write_text(text[: text.index("experiments:")] + "experiments:\n  merity2017-ranks:\n", encoding="utf-8")
@@ -277,7 +278,7 @@ def test_the_rank_demo_shows_both_matrices_and_the_closest_reading(tmp_path, mon
         for k, rank in published.items() for more, off in ((";tanh=False", 20), ("", -100)) for draw in (0, 1)
     ]  # fmt: skip
     rows += [row | {"metric": "rank_p", "value": 1000} for row in rows if "tanh" not in row["condition"]]
-    artefacts.write_json(artefacts.study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
+    artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
     parts = table(study, records.collect(study), "merity2017-ranks").parts
     assert [part.title.split(",")[0] for part in parts] == [
         "Logarithms of probabilities", "Probabilities themselves", "Measured less published rank",

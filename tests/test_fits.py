@@ -19,6 +19,7 @@ from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import fit_tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Unit, load_study
 from softmax_bottleneck.study.fits import fit_labels, units_of
 from softmax_bottleneck.study.languages import LanguageSettings
@@ -267,7 +268,7 @@ def test_mistakes_are_named(entry, changes, words):
 def rows_of(unit: Unit, folder: Path, monkeypatch, **options) -> list[dict]:
     folder.mkdir(exist_ok=True)
     monkeypatch.chdir(folder)
-    return fitting.fit(unit, CPU, silent, **options)
+    return fitting.fit(unit, Store(), CPU, silent, **options)
 
 
 def test_stopped_at_any_update_it_ends_in_the_same_numbers(tmp_path, monkeypatch):
@@ -309,7 +310,7 @@ def test_done_fits_are_not_made_again(tmp_path, monkeypatch):
 def test_a_damaged_fit_is_made_again(tmp_path, monkeypatch):
     unit = units(DIRICHLET)[0]
     before = rows_of(unit, tmp_path, monkeypatch)
-    path = next((tmp_path / artefacts.fits_folder("laws")).rglob("softmax-*.json"))
+    path = next((tmp_path / Store().fits_folder("laws")).rglob("softmax-*.json"))
     path.write_text(path.read_text(encoding="utf-8").replace("kl_nats", "kl_nuts"), encoding="utf-8")
     assert rows_of(unit, tmp_path, monkeypatch) == before
 
@@ -328,9 +329,9 @@ def test_rows_hold_what_was_fitted(tmp_path, monkeypatch):
 def test_two_writers_are_refused(tmp_path, monkeypatch):
     unit = units(DIRICHLET)[0]
     monkeypatch.chdir(tmp_path)
-    folder = artefacts.fits_folder(f"laws/{unit.law_path}")
+    folder = Store().fits_folder(f"laws/{unit.law_path}")
     with fitting.Lease(folder), pytest.raises(BusyError):
-        fitting.fit(unit, CPU, silent)
+        fitting.fit(unit, Store(), CPU, silent)
 
 
 # --- what follows ---------------------------------------------------------------------------------------------------
@@ -447,7 +448,7 @@ def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     (part,) = (tmp_path / "results" / "fits" / "laws").rglob("softmax-*.json")
     artefacts.write_json(part, artefacts.read_json(part) | {"metrics": {}})
     assert [(one.kind, part.name in one.file) for one in verify.verify(study).findings] == [("stale", True)]
-    done = artefacts.fits_folder(unit.path) / "done.json"
+    done = Store().fits_folder(unit.path) / "done.json"
     done.write_bytes(done.read_bytes() + b" ")
     assert [one.kind for one in verify.verify(study).findings] == ["damaged"]
     with pytest.raises(UserError, match="no fits"):

@@ -111,7 +111,7 @@ def test_rules_keep_away_from_what_loses_work() -> None:
     """No `run:` rules, no checkpoints, and nothing of a training run that Snakemake would delete."""
     for path in WORKFLOW:
         text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
-        text = text.replace("temp(artefacts.job_file(", "")  # says only that a job of several runs has ended
+        text = text.replace("temp(STORE.job_file(", "")  # says only that a job of several runs has ended
         found = re.search(r"^\s+run:\s*$|^checkpoint\s|\b(directory|temp|pipe)\(|\bshadow:", text, re.MULTILINE)
         assert not found, f"{path.name}: {found}"
 

@@ -18,6 +18,7 @@ from softmax_bottleneck.measuring import predictions as topk
 from softmax_bottleneck.ranks.spectra import press_rank
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, plan
 from softmax_bottleneck.training import model, train
 from test_train import CORPUS, make_run
@@ -239,7 +240,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
 
 
 def read(run: Run, name: str) -> dict:
-    return artefacts.read_json(artefacts.run_folder(run.path) / name)
+    return artefacts.read_json(Store().run_folder(run.path) / name)
 
 
 def ranks_of(matrix: np.ndarray) -> int:
@@ -255,10 +256,10 @@ def test_the_steps_of_a_run(study: config.Study):
     disk = {path: (count, cost.disk_gb) for path, (count, cost) in plan.costs(study).items()}
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
-    tokens = corpus.load(artefacts.tokens_folder("toy"))
+    tokens = corpus.load(Store().tokens_folder("toy"))
     for step in (steps.train, steps.measure, steps.spectrum, steps.trajectory):
         step(study, run.path, print)
-    language_model, _ = train.load_model(artefacts.run_folder(run.path))
+    language_model, _ = train.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)
 
     measured = read(run, "measure.json")
@@ -281,7 +282,7 @@ def test_the_steps_of_a_run(study: config.Study):
     rank = read(run, "rank.json")
     assert rank["metrics"]["rank_press"] == ranks_of(matrix[:100]) and rank["m"] == 100
     assert rank["metrics"]["rank_press_all"] == ranks_of(matrix) and rank["all"]["m"] == len(matrix)
-    arrays = artefacts.read_npz(artefacts.run_folder(run.path) / "spectrum.npz")
+    arrays = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")
     assert press_rank(arrays["singular_values_all"], *matrix.shape).rank == ranks_of(matrix)
 
     along = read(run, "epochs_rank.json")
@@ -318,7 +319,7 @@ def test_a_diverged_run_is_said_in_every_file(study: config.Study, monkeypatch: 
 def test_published_places_reach_a_cut_of_their_corpus(study: config.Study, tmp_path: Path, monkeypatch):
     """A dataset with `base` shows its base's places, and refuses them on another text."""
     places = "group,context,true_next_token,test_target_index_0based,n_contexts_tokens_quoted\nrandom,1,{word},20,9\n"
-    tokens = corpus.load(artefacts.tokens_folder("toy"))
+    tokens = corpus.load(Store().tokens_folder("toy"))
     monkeypatch.setattr(steps, "PUBLISHED", tmp_path)
     folder = tmp_path / "datasets"
     text = DATASET.format(rank_contexts=100) + "contexts: places.csv\n"

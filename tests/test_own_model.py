@@ -25,6 +25,7 @@ from softmax_bottleneck.own_model import shards
 from softmax_bottleneck.ranks import spectra as spectrum
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.paths import Store
 
 ROOT = Path(__file__).parents[1]
 D = 6
@@ -272,7 +273,7 @@ def test_rank_equals_that_of_the_pipeline_for_an_own_run(tmp_path, monkeypatch, 
     monkeypatch.chdir(trained)
     study = config.load_study(ROOT / "tests" / "nano.yaml")
     run = next(run for run in study.needed if run.model == model)
-    folder = artefacts.run_folder(run.path)
+    folder = Store().run_folder(run.path)
     head = run.head.name + ":" + ",".join(f"{key}={value}" for key, value in run.head.options.items())
     weights = f"{folder}/model.safetensors::head.decoder."
     found = analyse(

@@ -18,6 +18,7 @@ from softmax_bottleneck.ranks import robustness
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import cells, figures, paper_figures, paper_tables, tables
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
 
 PREFIX = "parthiban2021-"
@@ -42,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory):
     """The whole paper with three random seeds, every run done."""
     folder = tmp_path_factory.mktemp("paper")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.chdir(folder)
         patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         study = fake.load(
             folder, fake.paper_text(experiments=()).replace("size: 10000", "size: 60").replace("4000", "60")
@@ -54,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory):
             fake.write_epoch_ranks(run)
         chosen = [experiment.options for experiment in study.experiments if "size" in experiment.options]
         rows = [row for options in chosen for row in robustness.rows(options, lambda line: None)]
-        artefacts.write_json(artefacts.study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
+        artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
         yield study, records.collect(study)
 
 
@@ -165,7 +166,7 @@ def published_counts() -> list[tuple[str, str, str]]:
 
 def test_parameter_counts_of_the_plan_are_the_published_ones() -> None:
     study = paper()
-    vocabulary = {name: plan.size_of(dataset).vocabulary_size for name, dataset in study.datasets.items()}
+    vocabulary = {name: plan.size_of(study.store, dataset).vocabulary_size for name, dataset in study.datasets.items()}
     runs = {(run.dataset, run.model): run for run in study.runs}
     rows = published_counts()
     assert len(rows) == 5 * 2 + 3 + 6 + 3 + 12 + 12
@@ -317,7 +318,7 @@ def test_smooth_functions_hug_the_piecewise_linear_ones() -> None:
 
 # --- small studies --------------------------------------------------------------------------------------------------
 def test_what_is_not_in_a_study_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     text = fake.STUDY + "".join(
         f"  parthiban2021-{name}:\n" for name in ("sm-table18", "sm-figure4", "table5", "sm-table9")
     )
@@ -334,7 +335,7 @@ def test_what_is_not_in_a_study_says_so(tmp_path: Path, monkeypatch: pytest.Monk
 def test_one_seed_less_is_said_wherever_it_was_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: str
 ) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     extra = "".join(
         f"  parthiban2021-{name}: {{models: [softmax, gss]}}\n" for name in ("sm-table1", "table4", "hit-rates")
@@ -343,7 +344,7 @@ def test_one_seed_less_is_said_wherever_it_was_used(
     fake.write_all(study)
     gone = next(run for run in study.needed if (run.model, run.seed) == ("gss", 1))
     if absent == "removed":
-        for path in artefacts.run_folder(gone.path).iterdir():
+        for path in Store().run_folder(gone.path).iterdir():
             path.unlink()
     else:
         fake.write_done(gone, "diverged", "nan in epoch 2")
@@ -370,7 +371,7 @@ def test_one_seed_less_is_said_wherever_it_was_used(
 
 
 def test_views_need_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path, fake.paper_text(experiments=()))
     found = records.collect(study)
     for experiment in study.experiments:
@@ -389,14 +390,14 @@ def test_every_experiment_of_a_study_has_its_file() -> None:
 
 
 def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     run = fake.load(tmp_path).needed[0]
     top = [{"word": "<unk>", "log_prob": math.log(0.5)}, {"word": "the", "log_prob": math.log(0.1)}]
     place = {"group": "random", "context": 2, "target": "<unk>", "published_target": "centrust", "hit": True}
     place |= {"top": top}
     kept = place | {"context": 3, "target": "the", "published_target": "the", "note": ""}
     facts = {"status": "ok", "contexts": [place | {"note": "'centrust' is not in this vocabulary"}, kept], "hits": {}}
-    artefacts.write_json(artefacts.run_folder(run.path) / "topk.json", facts)
-    cut, plain = paper_tables.predictions(run)
+    artefacts.write_json(Store().run_folder(run.path) / "topk.json", facts)
+    cut, plain = paper_tables.predictions(Store(), run)
     assert (cut.target, cut.hit, cut.words) == ("centrust", None, "<unk> 0.50\nthe 0.10")
     assert (plain.target, plain.hit, plain.words) == ("the", True, "<unk> 0.50\n*the 0.10")

@@ -46,7 +46,7 @@ def test_what_the_readme_says_of_its_table_holds() -> None:
 
 
 def test_the_table_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     study = fake.load(tmp_path, fake.STUDY.replace("study: fake", "study: demo"))
     fake.write_all(study)
@@ -63,7 +63,7 @@ def test_the_table_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_readme_without_its_markers_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     with pytest.raises(ValueError, match=r"README.md has no line <!-- results of fake"):
         draw_results.write(study, records.collect(study), "nothing here")

@@ -13,11 +13,12 @@ import pytest
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import cells, judging
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
 
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     return fake.load(tmp_path, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2]"))
 
 
@@ -35,11 +36,11 @@ def test_every_number_of_a_run_becomes_one_row(study) -> None:
     rows = records.collect(study).rows
     assert tuple(rows.columns) == records.COLUMNS
     assert set(rows["run_id"]) == {run.run_id}
-    measure = json.loads((artefacts.run_folder(run.path) / "measure.json").read_text(encoding="utf-8"))["metrics"]
+    measure = json.loads((Store().run_folder(run.path) / "measure.json").read_text(encoding="utf-8"))["metrics"]
     for metric, value in measure.items():
         chosen = rows[rows["metric"] == metric]
         assert list(chosen["value"]) == [value] and list(chosen["seed"]) == [run.seed]
-    rank = json.loads((artefacts.run_folder(run.path) / "rank.json").read_text(encoding="utf-8"))
+    rank = json.loads((Store().run_folder(run.path) / "rank.json").read_text(encoding="utf-8"))
     assert list(rows[rows["metric"] == "rank_tolerance"]["value"]) == [rank["tolerance"]]
     mc30 = rows[rows["condition"] == "benchmark=MC-30"].set_index("metric")["value"]
     assert mc30["n_pairs"] == 30 and mc30["n_pairs_not_in_vocab"] == 30 - 9
@@ -67,8 +68,8 @@ def test_a_result_of_another_setting_or_seed_is_never_read(study) -> None:
 def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
     run, other = study.needed[:2]
     fake.write_run(run)
-    stranger = json.loads((artefacts.run_folder(run.path) / "done.json").read_text(encoding="utf-8"))
-    artefacts.write_json(artefacts.run_folder(run.path) / "done.json", stranger | {"run": other.to_json()})
+    stranger = json.loads((Store().run_folder(run.path) / "done.json").read_text(encoding="utf-8"))
+    artefacts.write_json(Store().run_folder(run.path) / "done.json", stranger | {"run": other.to_json()})
     assert states(study)[run.path] == (
         "unsound",
         f"done.json belongs to run {other.run_id}: delete it and run its step again",
@@ -81,7 +82,7 @@ def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
 def test_a_damaged_file_takes_its_run_out_and_is_named(study, name: str) -> None:
     run = study.needed[0]
     fake.write_run(run)
-    path = artefacts.run_folder(run.path) / f"{name}.json"
+    path = Store().run_folder(run.path) / f"{name}.json"
     path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
     assert states(study)[run.path] == ("unsound", f"{name}.json is damaged: delete it and run its step again")
     assert records.collect(study).rows.empty
@@ -92,7 +93,7 @@ def test_diverged_and_failed_runs_give_a_reason_and_no_number(study) -> None:
     first, second = study.needed[:2]
     fake.write_run(first)
     fake.write_done(first, "diverged", "nan in epoch 3")
-    artefacts.write_json(artefacts.run_folder(second.path) / "done.json", {"status": "killed"})
+    artefacts.write_json(Store().run_folder(second.path) / "done.json", {"status": "killed"})
     found = states(study)
     assert found[first.path] == ("diverged", "nan in epoch 3")
     assert found[second.path] == ("failed", "done.json says killed")
@@ -103,7 +104,7 @@ def test_diverged_and_failed_runs_give_a_reason_and_no_number(study) -> None:
 def test_a_trained_run_that_is_not_measured_yet_is_missing_but_keeps_its_numbers(study, absent: str) -> None:
     run = study.needed[0]
     fake.write_run(run)
-    (artefacts.run_folder(run.path) / f"{absent}.json").unlink()
+    (Store().run_folder(run.path) / f"{absent}.json").unlink()
     assert states(study)[run.path] == ("missing", f"trained; {absent} not done yet")
     tables = set(records.collect(study).rows["table"])
     assert tables == {"done", "measure", "rank", "wordsim"} - {absent}
@@ -118,7 +119,7 @@ def test_hit_rates_are_records_with_their_number_of_contexts(study) -> None:
     run = study.needed[0]
     fake.write_done(run)
     hits = {"1": {"rate": 0.25, "low": 0.2, "high": 0.3, "n": 400}, "10": {"rate": 0.5, "low": None, "n": 400}}
-    artefacts.write_json(artefacts.run_folder(run.path) / "topk.json", {"status": "ok", "contexts": [], "hits": hits})
+    artefacts.write_json(Store().run_folder(run.path) / "topk.json", {"status": "ok", "contexts": [], "hits": hits})
     rows = records.collect(study).rows
     rows = rows[rows["table"] == "topk"]
     found = {metric: (value, n) for metric, value, n in zip(rows["metric"], rows["value"], rows["n"], strict=True)}
@@ -134,7 +135,7 @@ def test_words_and_booleans_are_no_numbers(study) -> None:
     run = study.needed[0]
     fake.write_done(run)
     metrics = {"test_ppl": None, "valid_ppl": "nan", "train_ppl": True, "params_m": 3}
-    artefacts.write_json(artefacts.run_folder(run.path) / "measure.json", {"status": "ok", "metrics": metrics})
+    artefacts.write_json(Store().run_folder(run.path) / "measure.json", {"status": "ok", "metrics": metrics})
     rows = records.collect(study).rows
     assert list(rows[rows["table"] == "measure"]["metric"]) == ["params_m"]
 

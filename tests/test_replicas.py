@@ -19,6 +19,7 @@ from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
 from softmax_bottleneck.training.train import result_hash
 
@@ -48,8 +49,8 @@ def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     try:
         for run in config.load_study(NANO).needed[:2]:
             assert main(["train", "--study", str(NANO), "--run", run.path]) == 0
-            found[run.path] = result_hash(artefacts.run_folder(run.path))
-            artefacts.run_folder(run.path).rename(folder / run.path.replace("/", "-"))
+            found[run.path] = result_hash(Store().run_folder(run.path))
+            Store().run_folder(run.path).rename(folder / run.path.replace("/", "-"))
     finally:
         os.chdir(before)
     return found
@@ -65,7 +66,7 @@ def job(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def hashes(paths: dict[str, str]) -> dict[str, str]:
-    return {path: result_hash(artefacts.run_folder(path)) for path in paths}
+    return {path: result_hash(Store().run_folder(path)) for path in paths}
 
 
 # --- which runs make a job ------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ def test_other_seeds_make_another_job() -> None:
 def test_the_longest_name_of_a_job_is_a_file_name() -> None:
     seeds = [2**63 - 1 - n for n in range(10)]
     name = next(iter(plan.jobs(config.load_study(NANO, {"seeds": seeds, "replicas_per_job": 10}))))
-    assert len(artefacts.job_file(name).name.encode()) + len("..sha256.1234567.tmp") <= 255
+    assert len(Store().job_file(name).name.encode()) + len("..sha256.1234567.tmp") <= 255
 
 
 # --- training together ----------------------------------------------------------------------------------------------
@@ -102,21 +103,21 @@ def test_each_seed_has_the_bits_it_has_alone(job: str, alone: dict[str, str]) ->
     assert main(["train", *WORDS, "--run", job]) == 0
     assert hashes(alone) == alone
     for path in alone:
-        assert not (artefacts.run_folder(path) / lease.NAME).exists()
-        assert artefacts.read_json(artefacts.run_folder(path) / "done.json")["provenance"]["interruptions"] == 0
-    through = artefacts.read_json(artefacts.job_file(job))["done"]
-    assert through == {path: artefacts.sha256_file(artefacts.run_folder(path) / "done.json") for path in alone}
+        assert not (Store().run_folder(path) / lease.NAME).exists()
+        assert artefacts.read_json(Store().run_folder(path) / "done.json")["provenance"]["interruptions"] == 0
+    through = artefacts.read_json(Store().job_file(job))["done"]
+    assert through == {path: artefacts.sha256_file(Store().run_folder(path) / "done.json") for path in alone}
 
 
 def test_what_is_finished_stays_when_another_seed_is_not(job: str, alone: dict[str, str], capfd) -> None:
     """The second seed is another process' for now; the next call trains it and leaves the first as it is."""
     first, second = alone
-    with lease.Lease(artefacts.run_folder(second)):
+    with lease.Lease(Store().run_folder(second)):
         assert main(["train", *WORDS, "--run", job]) == 75
     told = capfd.readouterr().err
     assert f"1 of 2 seeds did not end: {second} (exit 75); run the same step again" in told
-    done = artefacts.run_folder(first) / "done.json"
-    assert artefacts.is_sound(done) and not artefacts.job_file(job).exists()
+    done = Store().run_folder(first) / "done.json"
+    assert artefacts.is_sound(done) and not Store().job_file(job).exists()
     written = done.stat().st_mtime_ns
     assert main(["train", *WORDS, "--run", job]) == 0
     assert done.stat().st_mtime_ns == written
@@ -133,8 +134,8 @@ def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str
         while len(held) < len(alone):  # after its first epoch each is held, or it might end before it looks around
             assert process.poll() is None and time.monotonic() < deadline
             for path in set(alone) - set(held):
-                if (artefacts.run_folder(path) / "epochs.jsonl").exists():
-                    held[path] = json.loads((artefacts.run_folder(path) / lease.NAME).read_bytes())["pid"]
+                if (Store().run_folder(path) / "epochs.jsonl").exists():
+                    held[path] = json.loads((Store().run_folder(path) / lease.NAME).read_bytes())["pid"]
                     os.kill(held[path], signal.SIGSTOP)
             time.sleep(0.005)
         process.send_signal(number)
@@ -142,12 +143,12 @@ def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str
         for pid in held.values():
             os.kill(pid, signal.SIGCONT)
         assert process.wait(300) == (143 if number == signal.SIGTERM else -number)
-    while any((artefacts.run_folder(path) / lease.NAME).exists() for path in alone):
+    while any((Store().run_folder(path) / lease.NAME).exists() for path in alone):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert main(["train", *WORDS, "--run", job]) == 0
     assert hashes(alone) == alone
-    ends = [artefacts.read_json(artefacts.run_folder(path) / "done.json")["provenance"] for path in alone]
+    ends = [artefacts.read_json(Store().run_folder(path) / "done.json")["provenance"] for path in alone]
     assert [end["interruptions"] for end in ends] == [1, 1]
 
 

@@ -23,7 +23,8 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import cells, report, tables
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
+from softmax_bottleneck.store.paths import Store
 from test_figures import contrast
 
 VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
@@ -69,7 +70,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     return tmp_path
 
@@ -79,12 +80,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
     """Study and parsed page, all runs done."""
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.chdir(folder)
         patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         study = fake.load(folder)
         fake.write_all(study)
         path = report.build(study)
-        assert path == folder / "results/fake/report/index.html" and artefacts.is_sound(path)
+        assert path.resolve() == folder / "results/fake/report/index.html" and artefacts.is_sound(path)
         yield study, Page(path.read_text(encoding="utf-8"))
 
 
@@ -149,7 +150,7 @@ def test_provenance_is_readable_by_machines_and_names_no_place(finished) -> None
     for name, digest in list(facts["runs_read"].items())[:5]:
         assert re.fullmatch(r"[0-9a-f]{64}", digest) and not name.startswith("/")
     everything = page.island + page.text
-    for private in {str(Path.home()), str(artefacts.ROOT), os.uname().nodename}:
+    for private in {str(Path.home()), str(paths.ROOT), os.uname().nodename}:
         assert private not in everything
 
 
@@ -229,7 +230,7 @@ def test_gaps_are_stated_at_the_top_and_in_every_cell(results: Path) -> None:
     fake.write_all(study)
     gss = [run for run in study.needed if run.model == "gss"]
     fake.write_done(gss[0], "diverged", "nan in epoch 3")
-    (artefacts.run_folder(gss[2].path) / "done.json").write_text("{}", encoding="utf-8")
+    (Store().run_folder(gss[2].path) / "done.json").write_text("{}", encoding="utf-8")
     page = Page(report.page(study, records.collect(study)))
     for words in (
         "GSS on The known-truth language: 1 of 3 diverged, seed 1 (nan in epoch 3)",
@@ -284,10 +285,8 @@ class NoTorch:
             raise ModuleNotFoundError("torch is not installed here")
 sys.meta_path.insert(0, NoTorch())
 from pathlib import Path
-from softmax_bottleneck.store import artefacts
 from softmax_bottleneck import study as config
 from softmax_bottleneck.report import report
-artefacts.RESULTS = Path("results")
 study = config.load_study(Path("study.yaml"))
 print(report.build(study)); print(report.result_table(study))
 """

@@ -11,6 +11,7 @@ from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import cells, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
 
 ROOT = Path(__file__).parents[1]
@@ -171,7 +172,7 @@ def test_bad_settings_of_a_stage_are_refused_in_words(tmp_path: Path, layer: dic
 
 def write(path: str, run: config.Run, ppl: float, dynamic: bool = False) -> None:
     """Files of a run, or of its dynamic evaluation, with one number."""
-    folder = artefacts.run_folder(path)
+    folder = Store().run_folder(path)
     usual = {"status": "ok", "provenance": {"run_id": run.run_id}}
     if dynamic:
         artefacts.write_json(folder / "dynamic.json", usual | {"metrics": {"test_ppl": ppl, "test_gain": 0.0}})
@@ -183,7 +184,7 @@ def write(path: str, run: config.Run, ppl: float, dynamic: bool = False) -> None
 
 
 def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     one = load(tmp_path)
     ppl = {"softmax": 40.0, "mos": 30.0}
     for run in one.needed:
@@ -210,20 +211,20 @@ def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeyp
 
 
 def test_a_result_of_another_start_gives_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     one = load(tmp_path)
     run, after = one.needed[0], one.finetuned[0]
     write(run.path, run, 40.0)
     write(after.path, after, 35.0)
-    folder = artefacts.run_folder(after.path)
+    folder = Store().run_folder(after.path)
     done = artefacts.read_json(folder / "done.json")
     done["provenance"]["parents"] = {
-        "start/done.json": artefacts.sha256_file(artefacts.run_folder(run.path) / "done.json")
+        "start/done.json": artefacts.sha256_file(Store().run_folder(run.path) / "done.json")
     }
     artefacts.write_json(folder / "done.json", done)
     assert records.collect(one).values(run.dataset, run.model, "test_ppl", "finetuned") == {1: 35.0}
-    trained = artefacts.read_json(artefacts.run_folder(run.path) / "done.json")
-    artefacts.write_json(artefacts.run_folder(run.path) / "done.json", trained | {"epochs": 4})
+    trained = artefacts.read_json(Store().run_folder(run.path) / "done.json")
+    artefacts.write_json(Store().run_folder(run.path) / "done.json", trained | {"epochs": 4})
     found = records.collect(one)
     assert found.values(run.dataset, run.model, "test_ppl", "finetuned") == {}
     assert found.stages["state"].tolist()[0] == "stale"

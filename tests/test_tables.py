@@ -27,7 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
     """The small study and the one with published settings, all runs done."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.chdir(folder)
         patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         made = {}
         for name, text in (("fake", fake.STUDY), ("paper", fake.paper_text())):
@@ -190,7 +190,7 @@ def test_a_difference_on_the_edge_of_the_published_spread() -> None:
 # --- gaps -----------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("G1")
 def test_every_subset_of_seeds_says_how_many_there_are_and_why(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     study = fake.load(tmp_path, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2, 3, 4, 5]"))
     runs = [run for run in study.needed if run.model == "gss"]
@@ -225,7 +225,7 @@ def test_every_subset_of_seeds_says_how_many_there_are_and_why(tmp_path: Path, m
 
 @pytest.mark.fault("G2", "G13")
 def test_no_run_at_all_leaves_words_and_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     found = records.collect(study)
     for experiment in study.experiments:
@@ -274,7 +274,7 @@ def test_rank_demo_keeps_readings_apart(finished) -> None:
 
 
 def test_a_new_model_needs_no_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     text = fake.STUDY.replace("  moc: {head: moc}", "  moc: {head: moc}\n  brand-new: {head: gss, label: Brand new}")
     study = fake.load(tmp_path, text)
     fake.write_all(study)
@@ -301,10 +301,10 @@ def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished, tmp_pat
 
 
 def test_make_writes_csv_and_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     path = tables.make(study, "parthiban2021-table2")
-    assert path == tmp_path / "results/fake/tables/parthiban2021-table2.csv"
+    assert path.resolve() == tmp_path / "results/fake/tables/parthiban2021-table2.csv"
     assert artefacts.is_sound(path) and artefacts.is_sound(path.with_suffix(".html"))
     with pytest.raises(UserError, match="no table 'parthiban2021-table22' in this study; did you mean"):
         tables.make(study, "parthiban2021-table22")

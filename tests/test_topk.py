@@ -11,8 +11,8 @@ from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.measuring import predictions as topk
 from softmax_bottleneck.measuring.statistics import wilson
-from softmax_bottleneck.store.artefacts import ROOT
 from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.paths import ROOT
 
 CONTEXTS = ROOT / "report" / "published" / "parthiban2021_sm_table2_contexts.csv"
 WORDS = ("<eos>", "<unk>", *(f"w{index}" for index in range(28)))

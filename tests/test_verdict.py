@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import claims, judging, verdict
-from softmax_bottleneck.store import artefacts
 
 FOUND = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}), unlearned={})
 STUDY = SimpleNamespace(
@@ -69,7 +68,7 @@ def test_p_values_in_sentences(p: float, words: str) -> None:
 
 
 def test_a_run_counts_once_under_the_label_it_is_trained_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefacts, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     again = "  mos: {head: mos}\n  mos-again: {head: mos, like: mos, seeds: [1]}\n"
     text = fake.STUDY.replace("  mos: {head: mos}\n", again)
     study = fake.load(tmp_path, text.replace("known-truth: {models: all}", "known-truth: {models: [mos, mos-again]}"))

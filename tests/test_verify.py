@@ -14,6 +14,7 @@ from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
 
 
@@ -29,7 +30,7 @@ def found(study: Study) -> dict[str, str]:
 
 
 def folder(run: Run) -> Path:
-    return artefacts.run_folder(run.path)
+    return Store().run_folder(run.path)
 
 
 def rewrite(path: Path, **changes: Any) -> None:
@@ -124,7 +125,7 @@ def test_spectra_are_looked_into(study: Study) -> None:
 
 def test_a_table_that_was_edited_is_found(study: Study) -> None:
     fake.write_all(study)
-    table = artefacts.study_folder(study.name) / "tables" / "x.csv"
+    table = Store().study_folder(study.name) / "tables" / "x.csv"
     artefacts.write_text(table, "a,1\n")
     assert found(study) == {}
     table.write_text("a,2\n", encoding="utf-8")
@@ -135,7 +136,7 @@ def test_the_same_run_twice_with_other_weights_is_a_duplicate(study: Study) -> N
     fake.write_all(study)
     run = study.needed[0]
     rewrite(folder(run) / "done.json", model_sha256="a")
-    twin = artefacts.run_folder(f"{run.dataset}/again/{run.seed}-{run.run_id}")
+    twin = Store().run_folder(f"{run.dataset}/again/{run.seed}-{run.run_id}")
     artefacts.write_json(twin / "done.json", artefacts.read_json(folder(run) / "done.json"))
     assert found(study) == {}
     rewrite(twin / "done.json", model_sha256="b")
@@ -146,7 +147,7 @@ def test_the_same_run_twice_with_other_weights_is_a_duplicate(study: Study) -> N
 def test_results_of_other_settings_lie_beside_and_are_listed(study: Study) -> None:
     fake.write_all(study)
     run = study.needed[0]
-    other = artefacts.run_folder(f"{run.dataset}/{run.model}/{run.seed}-{'0' * 12}")
+    other = Store().run_folder(f"{run.dataset}/{run.model}/{run.seed}-{'0' * 12}")
     artefacts.write_json(other / "measure.json", {"status": "ok", "metrics": {"test_ppl": 2.0}})
     result = verify.verify(study)
     assert result.complete and result.beside == (f"{run.dataset}/{run.model}/{run.seed}-{'0' * 12}",)

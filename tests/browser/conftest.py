@@ -49,7 +49,7 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a study with two corpora, published numbers beside most of its own, and gaps."""
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts, "RESULTS", folder / "results")
+        patch.chdir(folder)
         patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         study = fake.load(folder, fake.paper_text("[1001, 1002, 1003]", EXPERIMENTS))
         for run in study.needed:

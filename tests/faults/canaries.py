@@ -30,6 +30,7 @@ from softmax_bottleneck.own_model import shards
 from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import train
 
 Tried = tuple[str, bool]
@@ -187,7 +188,7 @@ def page_with(text: str) -> str:
     study = config.load_study(Path("study.yaml"))
     for run in study.needed[:6]:
         fake.write_run(run)
-        path = artefacts.run_folder(run.path) / "done.json"
+        path = Store().run_folder(run.path) / "done.json"
         facts = artefacts.read_json(path)
         facts["provenance"]["hardware"]["cpu"] = text
         facts["provenance"]["git"]["commit"] = text

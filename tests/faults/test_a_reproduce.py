@@ -21,8 +21,8 @@ from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.jobs import project_lock as alone
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import report
-from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training.train import result_hash
 
@@ -49,7 +49,7 @@ def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 def outcome(folder: Path, study: Study) -> dict[str, str]:
-    run = folder / artefacts.run_folder(study.needed[0].path)
+    run = folder / Store().run_folder(study.needed[0].path)
     ranks = json.loads((run / "rank.json").read_text(encoding="utf-8"))["metrics"]
     return {"run": result_hash(run), "ranks": json.dumps(ranks), "records": untimed_records(folder)}
 
@@ -71,7 +71,7 @@ class Call:
     """One call of the command, always the same."""
 
     def __init__(self, study: Study, **environment: str) -> None:
-        self.folder = artefacts.run_folder(study.needed[0].path)
+        self.folder = Store().run_folder(study.needed[0].path)
         words = [*STEP, "reproduce", "--study", str(study.file), "--cores", "1"]
         self.process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
@@ -86,7 +86,7 @@ class Call:
 
     def snakemake(self) -> int:
         """Number of Snakemake's process, and of its group."""
-        return int(json.loads((artefacts.RESULTS / alone.FILE).read_text(encoding="utf-8"))["pid"])
+        return int(json.loads((Store().root / alone.FILE).read_text(encoding="utf-8"))["pid"])
 
     def ends(self) -> tuple[int, str, str]:
         """Exit code, what was printed, and the last line of the errors."""
@@ -138,13 +138,13 @@ def budget_used_up(study: Study) -> None:
     code, out, last = call.ends()
     assert code == 75 and "time budget used up; saved at" in last
     assert "Partial page: " in out and "0/1" in out
-    page = artefacts.study_folder("small") / "partial" / "index.html"
+    page = Store().study_folder("small") / "partial" / "index.html"
     assert str(page.resolve()) in out and "it resumes there" in page.read_text(encoding="utf-8")
 
 
 def step_failed(study: Study) -> None:
     """Something for a person to mend, who then mends it."""
-    file = artefacts.tokens_folder("tiny") / "vocabulary.json"
+    file = Store().tokens_folder("tiny") / "vocabulary.json"
     file.rename(file.with_suffix(".aside"))
     code, _, last = Call(study).ends()
     file.with_suffix(".aside").rename(file)
@@ -206,7 +206,7 @@ def goes_on(study: Study, undisturbed: dict[str, str]) -> None:
     code, out, _ = Call(study).ends()
     assert code == 0 and "1/1" in out and "Report: " in out
     assert outcome(Path(), study) == undisturbed
-    assert not (artefacts.study_folder("small") / "partial").exists()
+    assert not (Store().study_folder("small") / "partial").exists()
 
 
 @pytest.mark.pipeline
@@ -214,8 +214,8 @@ def goes_on(study: Study, undisturbed: dict[str, str]) -> None:
 def test_the_same_command_goes_on_after_all_of_it_in_a_row(project: Study, undisturbed: dict[str, str]) -> None:
     for happens in IN_A_ROW:
         happens(project)
-        assert not (artefacts.study_folder("small") / "records.parquet").exists()
-        assert not (artefacts.study_folder("small") / "report").exists()
+        assert not (Store().study_folder("small") / "records.parquet").exists()
+        assert not (Store().study_folder("small") / "report").exists()
     goes_on(project, undisturbed)
 
 
@@ -237,7 +237,7 @@ def plain_snakemake(*words: str) -> list[str]:
 @pytest.mark.fault("A18")
 def test_a_page_that_is_there_hides_no_missing_run(study: Study) -> None:
     """Whatever made the page (`make report`, an older version): a dry run lists the run's steps."""
-    for path in sorted(artefacts.run_folder(study.needed[0].path).iterdir()):
+    for path in sorted(Store().run_folder(study.needed[0].path).iterdir()):
         path.unlink()
     done = subprocess.run(plain_snakemake("--dry-run"), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -343,7 +343,7 @@ def test_a_fault_of_the_program_is_told_apart(begun: Study, monkeypatch: pytest.
 
 
 def test_a_partial_page_writes_beside_the_studys_own_files(study: Study) -> None:
-    home = artefacts.study_folder("small")
+    home = Store().study_folder("small")
     before = small.tree(home)
     found = records.collect(study)
     records.write(study, found, home / "partial")

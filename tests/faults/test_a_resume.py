@@ -30,6 +30,7 @@ from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, MemoryExhaustedError, UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training import train, trainer
 
@@ -65,7 +66,7 @@ def command(study: Study, *words: str) -> list[str]:
 
 
 def folder_of(study: Study) -> Path:
-    return artefacts.run_folder(study.needed[0].path)
+    return Store().run_folder(study.needed[0].path)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -461,7 +462,7 @@ def test_inputs_from_the_future_cost_no_finished_training(finished, tmp_path):
     """Snakemake takes away the output of a job whose input is newer; the run's own record brings it back."""
     with small.inside(tmp_path):
         study = small.begun(finished, tmp_path)
-        tokens = artefacts.tokens_folder("tiny").resolve() / "corpus.json"
+        tokens = Store().tokens_folder("tiny").resolve() / "corpus.json"
         folder = folder_of(study).resolve()
     later = time.time() + 7200
     os.utime(tokens, (later, later))

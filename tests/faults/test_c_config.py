@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.measuring import measure
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import costs, plan
 from softmax_bottleneck.training import trainer
 
@@ -195,7 +196,7 @@ def test_a_run_id_is_of_the_number_and_not_of_how_it_is_written(place, rate):
 
 # --- places and sizes -----------------------------------------------------------------------------------------------
 @pytest.mark.fault("C6")
-@pytest.mark.parametrize("name", [*sorted(artefacts.SHARED), "Runs"])
+@pytest.mark.parametrize("name", [*sorted(paths.SHARED), "Runs"])
 def test_a_study_may_not_be_named_as_what_studies_share(place, name):
     assert f"study: {name!r} is the name of a folder of results/" in refused(place, small.values(study=name))
 
@@ -266,19 +267,19 @@ def test_a_running_job_keeps_its_settings_and_an_edited_study_is_another_run(beg
     with monkeypatch.context() as patch:
         patch.setattr(trainer.Trainer, "update", update)
         assert main(["train", "--study", "study.yaml", "--run", before.path]) == 0
-    kept = artefacts.read_json(artefacts.run_folder(before.path) / "run.json")
+    kept = artefacts.read_json(Store().run_folder(before.path) / "run.json")
     assert kept["schedule"]["learning_rate"] == 5
     after = config.load_study(Path("study.yaml")).needed[0]
     assert after.path != before.path and (after.model, after.seed) == (before.model, before.seed)
     assert main(["train", "--study", "study.yaml", "--run", before.path]) == 2  # planned before the edit
     assert "the configuration or the code has changed" in capsys.readouterr().err
     assert main(["train", "--study", "study.yaml", "--run", after.path]) == 0
-    assert artefacts.read_json(artefacts.run_folder(before.path) / "run.json") == kept
+    assert artefacts.read_json(Store().run_folder(before.path) / "run.json") == kept
 
 
 @pytest.mark.fault("C9")
 def test_more_contexts_than_there_are_are_refused_with_their_number(begun, tmp_path, capsys):
-    size = plan.size_of(begun.datasets["tiny"])
+    size = plan.size_of(begun.store, begun.datasets["tiny"])
     there = size.tokens["test"] - 1
     for asked, code in ((there + 1, 2), (there, 0)):
         file = small.write(tmp_path, dataset=small.DATASET | {"rank_contexts": asked})

@@ -16,6 +16,7 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training import train, trainer
 
@@ -65,11 +66,11 @@ def test_the_command_exits_10_and_the_workflow_is_told_0(begun, monkeypatch, cap
         assert main(words) == 10
     line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
     assert "diverged: " in line and "not to be tried again" in line
-    before = small.tree(artefacts.run_folder(path))
+    before = small.tree(Store().run_folder(path))
     assert main([*words, "--diverged-ok"]) == 0
     for step in ("measure", "spectrum", "wordsim"):
         assert main([step, *words[1:]]) == 0
-    assert before.items() <= small.tree(artefacts.run_folder(path)).items()  # nothing is tried again
+    assert before.items() <= small.tree(Store().run_folder(path)).items()  # nothing is tried again
     counts = records.collect(begun).counts()
     assert (counts["diverged"], counts["missing"]) == (1, len(begun.needed) - 1)  # counted, not dropped
 
@@ -131,7 +132,7 @@ def test_an_infinite_log_probability_is_refused_and_never_a_rank(study, monkeypa
 @pytest.mark.fault("D6")
 def test_ranks_come_with_their_neighbours_and_the_whole_spectrum(study):
     for run in study.needed:
-        folder = artefacts.run_folder(run.path)
+        folder = Store().run_folder(run.path)
         facts, sigma = artefacts.read_json(folder / "rank.json"), artefacts.read_npz(folder / "spectrum.npz")
         low, rank, high = (facts["metrics"][f"rank_press{end}"] for end in ("_low", "", "_high"))
         assert low <= rank <= high and facts["tolerance_sensitive"] is (low != high)
@@ -142,11 +143,9 @@ def test_ranks_come_with_their_neighbours_and_the_whole_spectrum(study):
 @pytest.mark.fault("D7")
 def test_the_precision_and_the_method_are_recorded(study):
     for run in study.needed:
-        facts = artefacts.read_json(artefacts.run_folder(run.path) / "rank.json")
+        facts = artefacts.read_json(Store().run_folder(run.path) / "rank.json")
         assert facts["dtype"] == "float32" and facts["method"] in ("svd", "factors", "gram-of-columns", "gram-of-rows")
-        assert (
-            artefacts.read_npz(artefacts.run_folder(run.path) / "spectrum.npz")["singular_values"].dtype == np.float64
-        )
+        assert artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")["singular_values"].dtype == np.float64
 
 
 # --- piecewise linear functions -------------------------------------------------------------------------------------
@@ -202,8 +201,8 @@ def test_a_gpu_that_is_not_there_is_never_the_processor(finished, tmp_path, monk
     study = small.begun(finished, tmp_path, small.values(device="cuda"))
     run = study.needed[0]
     if step == "measure":
-        artefacts.write_json(artefacts.run_folder(run.path) / "run.json", run.to_json())
+        artefacts.write_json(Store().run_folder(run.path) / "run.json", run.to_json())
         done = {"status": "ok", "timing": {"seconds_per_epoch": 1.0}, "parameters": 1, "train_ppl": 2.0}
-        artefacts.write_json(artefacts.run_folder(run.path) / "done.json", done)
+        artefacts.write_json(Store().run_folder(run.path) / "done.json", done)
     assert main([step, "--study", str(study.file), "--run", run.path]) == 2
     assert "device: cuda was asked for" in capsys.readouterr().err

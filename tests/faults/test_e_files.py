@@ -26,6 +26,7 @@ from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def test_e1_a_full_disk_leaves_what_is_there_and_says_what_to_free(finished, tmp
         monkeypatch.chdir(tmp_path)
         words = ["--run", study.needed[0].path] if step in {"train", "measure", "spectrum"} else []
         if step == "train":
-            shutil.rmtree(artefacts.run_folder(study.needed[0].path))
+            shutil.rmtree(Store().run_folder(study.needed[0].path))
         before = results()
         with full(is_disk, left):
             assert call(step, *words) == 74
@@ -226,7 +227,7 @@ def test_e6_a_moved_project_trains_nothing_and_tells_no_place(finished, tmp_path
     monkeypatch.chdir(place)
     config.load_dataset.cache_clear()
     study = config.load_study(Path("study.yaml"))
-    assert verify.verify(study).complete and all(plan.is_done(run) for run in study.needed)
+    assert verify.verify(study).complete and all(plan.is_done(study, run) for run in study.needed)
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "-n", "--quiet", "host"]
     done = subprocess.run([*command, "--configfile", "study.yaml"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -262,13 +263,13 @@ def test_e7_an_unusual_environment_changes_no_byte(study, monkeypatch, variables
     file.write_text(text, encoding="utf-8")
     assert call("collect") == 0 and call("report") == 0
     before = results()
-    shutil.rmtree(artefacts.study_folder("small") / "report")
+    shutil.rmtree(Store().study_folder("small") / "report")
     kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "OPENBLAS_NUM_THREADS") if key in os.environ}
     command = [sys.executable, "-X", "warn_default_encoding", "-c", WITH_ENCODING_ERRORS]
     done = subprocess.run(command, env=kept | variables, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     assert results() == before
-    page = artefacts.study_folder("small") / "report" / "index.html"
+    page = Store().study_folder("small") / "report" / "index.html"
     assert page.stat().st_mode & 0o777 == 0o600
 
 
@@ -361,7 +362,7 @@ FILES = ("done.json", "measure.json", "topk.json", "rank.json", "wordsim.json")
 @pytest.mark.parametrize("damage", [edit, cut, empty, of_another_run], ids=lambda damage: damage.__name__)
 def test_e9_what_was_changed_is_listed_and_gives_no_number(study, capsys, damage):
     run = study.needed[0]
-    folder = artefacts.run_folder(run.path)
+    folder = Store().run_folder(run.path)
     for name in FILES:
         kept = {file: (folder / file).read_bytes() for file in (name, f"{name}.sha256")}
         damage(folder / name)
@@ -403,12 +404,12 @@ NEEDED = {
 @pytest.mark.fault("E10")
 @pytest.mark.parametrize(("step", "name"), NEEDED.items())
 def test_e10_a_file_that_vanished_is_named(study, capsys, step, name):
-    path = artefacts.run_folder(study.needed[0].path) / name
+    path = Store().run_folder(study.needed[0].path) / name
     path.unlink()
     assert call(step, "--run", study.needed[0].path) == 2
     message = told(capsys)
     assert f"{path}: file not found; run the step that makes it" in message
-    (artefacts.tokens_folder("tiny") / "vocabulary.json").unlink()
+    (Store().tokens_folder("tiny") / "vocabulary.json").unlink()
     assert call("train", "--run", study.needed[0].path, "--restart") == 2
     assert "vocabulary.json: file not found" in told(capsys)
 
@@ -416,8 +417,8 @@ def test_e10_a_file_that_vanished_is_named(study, capsys, step, name):
 @pytest.mark.fault("E11")
 def test_e11_what_killed_processes_left_is_ignored_and_removed(study):
     before = results()
-    folder = artefacts.study_folder("small")
-    corpora = artefacts.corpus_folder("tiny")
+    folder = Store().study_folder("small")
+    corpora = Store().corpus_folder("tiny")
     left = [folder / ".records.csv.99999999.tmp", folder / "report" / ".index.html.sha256.99999999.old.tmp"]
     left += [corpora / ".train.txt.99999999.tmp"]
     young = folder / ".states.csv.99999998.tmp"
@@ -441,7 +442,7 @@ def test_e12_figures_need_no_display(study):
     words = [*command, "--experiment", "known-truth-figure"]
     done = subprocess.run(words, env=variables | {"MPLBACKEND": "TkAgg"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert (artefacts.study_folder("small") / "figures" / "known-truth-figure.svg").stat().st_size > 1000
+    assert (Store().study_folder("small") / "figures" / "known-truth-figure.svg").stat().st_size > 1000
 
 
 @pytest.mark.tier2

@@ -27,6 +27,7 @@ from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training import train
 
@@ -61,7 +62,7 @@ def call(study: Study, *words: str) -> int:
 
 
 def folder_of(study: Study) -> Path:
-    return artefacts.run_folder(study.needed[0].path)
+    return Store().run_folder(study.needed[0].path)
 
 
 def reference(finished: Path, study: Study) -> str:
@@ -406,7 +407,7 @@ def test_one_command_looks_first_then_starts_snakemake_with_the_profile(
 def test_runs_on_gpus_of_several_types_are_told_apart(study: Study) -> None:
     for planned, gpu in zip(study.needed, ["A100", "A100", "V100", "V100"], strict=True):
         for name in ("done.json", "outcome.json"):
-            path = artefacts.run_folder(planned.path) / name
+            path = Store().run_folder(planned.path) / name
             done = artefacts.read_json(path)
             done["provenance"]["sessions"] = [{"from_update": 0, "device": gpu, "threads": 1}]
             artefacts.write_json(path, done)

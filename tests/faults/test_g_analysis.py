@@ -27,6 +27,7 @@ from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import cells, report, tables
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
 
 FEW = """
@@ -85,7 +86,7 @@ class Page(HTMLParser):
 
 # --- gaps -----------------------------------------------------------------------------------------------------------
 def missing(run: Run) -> tuple[str, str]:
-    shutil.rmtree(artefacts.run_folder(run.path))
+    shutil.rmtree(Store().run_folder(run.path))
     return "missing", "not trained yet"
 
 
@@ -100,13 +101,13 @@ def failed(run: Run) -> tuple[str, str]:
 
 
 def damaged(run: Run) -> tuple[str, str]:
-    path = artefacts.run_folder(run.path) / "measure.json"
+    path = Store().run_folder(run.path) / "measure.json"
     path.write_bytes(path.read_bytes().replace(b"test_ppl", b"test_pql", 1))
     return "unsound", "measure.json is damaged"
 
 
 def unmeasured(run: Run) -> tuple[str, str]:
-    (artefacts.run_folder(run.path) / "measure.json").unlink()
+    (Store().run_folder(run.path) / "measure.json").unlink()
     return "missing", "trained; measure not done yet"
 
 
@@ -266,8 +267,8 @@ def test_g4_results_of_other_settings_are_listed_and_never_averaged_in(place, ca
 @pytest.mark.fault("G4")
 def test_g4_the_same_run_twice_with_different_weights_is_found(study):
     run = study.needed[0]
-    twin = artefacts.run_folder(run.path.replace("softmax", "other"))
-    shutil.copytree(artefacts.run_folder(run.path), twin)
+    twin = Store().run_folder(run.path.replace("softmax", "other"))
+    shutil.copytree(Store().run_folder(run.path), twin)
     assert verify.verify(study).complete
     done = artefacts.read_json(twin / "done.json")
     artefacts.write_json(twin / "done.json", done | {"model_sha256": "0" * 64})
@@ -281,7 +282,7 @@ def test_g5_the_order_in_which_files_are_found_changes_no_byte(study, monkeypatc
         assert (
             program.main(["collect", "--study", "study.yaml"]) == program.main(["report", "--study", "study.yaml"]) == 0
         )
-        folder = artefacts.study_folder("small")
+        folder = Store().study_folder("small")
         names = ("records.parquet", "records.csv", "states.csv", "report/index.html")
         return tuple((folder / name).read_bytes() for name in names)
 
@@ -302,7 +303,7 @@ def test_g6_no_rho_is_words_with_the_coverage(place):
     for run in study.needed:
         fake.write_run(run)
         none = {"rho": None, "low": None, "high": None, "n_pairs": 999, "n_found": 0, "reason": "not computable"}
-        path = artefacts.run_folder(run.path) / "wordsim.json"
+        path = Store().run_folder(run.path) / "wordsim.json"
         artefacts.write_json(path, {"status": "ok", "benchmarks": {"None-999": none}})
     found = records.collect(study)
     table = tables.build(study, tables.experiment_of(study, "parthiban2021-sm-table3", "table"), found)
@@ -409,10 +410,10 @@ def with_text(place: Path, text: str) -> Page:
     for run in study.needed:
         fake.write_run(run)
         fake.write_wordsim(run, {f"B{text}": (10, 5), f"C{text}": (9, 4)})
-        for path in sorted(artefacts.run_folder(run.path).glob("*.json")):
+        for path in sorted(Store().run_folder(run.path).glob("*.json")):
             artefacts.write_json(path, poison(artefacts.read_json(path), text))
     fake.write_done(study.needed[-1], "diverged", text)
-    artefacts.write_json(artefacts.tokens_folder("truth-demo") / "corpus.json", {
+    artefacts.write_json(Store().tokens_folder("truth-demo") / "corpus.json", {
         "tokens": {"train": 1, "valid": 1, "test": 1}, "vocabulary_size": 3, "token_sha256": "0" * 64, "doubts": [text]
     })  # fmt: skip
     fake.write_synthetic(study)
@@ -498,7 +499,7 @@ def test_g13_a_page_without_results_says_so_and_exits_3(place, capsys):
     study = fake.load(place, few("[1, 2]"))
     assert program.main(["report", "--study", "study.yaml"]) == 3
     assert "none of 4 planned runs is there; the page says so" in capsys.readouterr().err
-    page = artefacts.study_folder(study.name) / "report" / "index.html"
+    page = Store().study_folder(study.name) / "report" / "index.html"
     assert artefacts.is_sound(page)
     assert "No run has finished yet; 4 are planned" in Page(page.read_text(encoding="utf-8")).words
     fake.write_done(study.needed[0], "diverged", "nan in epoch 1")

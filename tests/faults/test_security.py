@@ -22,6 +22,7 @@ from softmax_bottleneck.extras import crate
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "workflow" / "softmax_bottleneck"
@@ -168,7 +169,7 @@ def test_a_pickle_in_any_file_never_runs(finished: Path, tmp_path: Path, monkeyp
     torch.save({"state": Canary()}, tmp_path / "state.pt")
     payloads = [pickled, array.read_bytes(), (tmp_path / "state.pt").read_bytes()]
     files = [path for path in sorted(Path("results").rglob("*")) if path.is_file() and path.suffix != ".sha256"]
-    files += [artefacts.run_folder(run) / name for name in ("resume-a.pt", "resume-b.pt")]
+    files += [Store().run_folder(run) / name for name in ("resume-a.pt", "resume-b.pt")]
     steps = ("train", "measure", "spectrum", "wordsim", "trajectory")
     calls_ = [[step, "--run", run] for step in steps]
     calls_ += [["tokenise", "--dataset", "tiny"], ["collect"], ["verify"], ["report"]]
@@ -178,7 +179,7 @@ def test_a_pickle_in_any_file_never_runs(finished: Path, tmp_path: Path, monkeyp
         for path in files:
             path.parent.mkdir(parents=True, exist_ok=True)
             forged(path, payload)
-        (artefacts.run_folder(run) / "done.json").unlink()
+        (Store().run_folder(run) / "done.json").unlink()
         for words in calls_:
             try:
                 program.main([*words, "--study", "study.yaml"])
@@ -230,7 +231,7 @@ def test_no_file_tells_who_made_it_where(
     program.main(["claims", "--study", "study.yaml"])
     crate.build(study, packed=True)
     run = study.needed[0].path
-    Path("results/evidence.json").write_text(records.evidence_of(run, "somebody"), encoding="utf-8")
+    Path("results/evidence.json").write_text(records.evidence_of(Store(), run, "somebody"), encoding="utf-8")
     looked_at = 0
     for path in sorted(Path("results").rglob("*")):
         if path.is_file():

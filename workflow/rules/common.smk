@@ -12,11 +12,12 @@ from softmax_bottleneck import study as settings
 from softmax_bottleneck.jobs import project_lock as alone
 from softmax_bottleneck.jobs.processes import export_workflow
 from softmax_bottleneck.records import evidence
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.fingerprint import fingerprint
 from softmax_bottleneck.study import plan
 
+STORE = Store()
 STUDY_FILE = WORKFLOW.parent / "config" / "demo.yaml"
 if workflow.modifier.is_main_snakefile():
     STUDY_FILE = Path(next(iter(workflow.overwrite_configfiles), STUDY_FILE))
@@ -55,7 +56,7 @@ if not workflow.modifier.is_main_snakefile() and workflow.is_main_process and no
 # two studies share look changed. What matters of it is in run_ids and in STUDY.digest.
 settings.export(STUDY_FILE, OVERRIDES, WORKFLOW)
 export_workflow()
-RESULTS = artefacts.study_folder(STUDY.name).as_posix()
+RESULTS = STORE.study_folder(STUDY.name).as_posix()
 RUNS = {run.path: run for run in STUDY.needed}
 JOBS = plan.jobs(STUDY)  # of training, by name: a run each, or several seeds of one model
 JOB_OF = {run.path: job for job, runs in JOBS.items() for run in runs}
@@ -78,12 +79,12 @@ wildcard_constraints:
 
 def run_file(name):
     """Pattern of a file in a run's folder."""
-    return artefacts.run_folder("{run}").joinpath(name).as_posix()
+    return STORE.run_folder("{run}").joinpath(name).as_posix()
 
 
 def files_of_runs(name):
     """One file of every run the study needs."""
-    return [artefacts.run_folder(path).joinpath(name).as_posix() for path in RUNS]
+    return [STORE.run_folder(path).joinpath(name).as_posix() for path in RUNS]
 
 
 def every_run():
@@ -95,14 +96,14 @@ def every_run():
 
 def fits_file(unit):
     """What says that the fits of a unit are done, and holds their numbers."""
-    return artefacts.fits_folder(unit).joinpath("done.json").as_posix()
+    return STORE.fits_folder(unit).joinpath("done.json").as_posix()
 
 
 def files_after_training():
     """Results of the runs that are finetuned or evaluated dynamically, because some experiment shows it."""
     names = ("done.json", "measure.json", "rank.json")
-    finetuned = [artefacts.run_folder(run.path).joinpath(name) for run in STUDY.finetuned for name in names]
-    evaluated = [artefacts.run_folder(path).joinpath("dynamic.json") for path in EVALUATIONS]
+    finetuned = [STORE.run_folder(run.path).joinpath(name) for run in STUDY.finetuned for name in names]
+    evaluated = [STORE.run_folder(path).joinpath("dynamic.json") for path in EVALUATIONS]
     return [path.as_posix() for path in (*finetuned, *evaluated)]
 
 
@@ -120,15 +121,15 @@ def trained_by_job():
     soon as it was used; what counts afterwards are the done.json.
     """
     if STUDY.replicas_per_job == 1:
-        return artefacts.run_folder("{job}").joinpath("done.json").as_posix()
-    return temp(artefacts.job_file("{job}").as_posix())
+        return STORE.run_folder("{job}").joinpath("done.json").as_posix()
+    return temp(STORE.job_file("{job}").as_posix())
 
 
 def trained(run):
     """What says that a run is trained (or finetuned)."""
-    done = artefacts.run_folder(run).joinpath("done.json")
+    done = STORE.run_folder(run).joinpath("done.json")
     alone = STUDY.replicas_per_job == 1 or run not in JOB_OF
-    return done.as_posix() if alone or done.exists() else artefacts.job_file(JOB_OF[run]).as_posix()
+    return done.as_posix() if alone or done.exists() else STORE.job_file(JOB_OF[run]).as_posix()
 
 
 def trained_run(wildcards):
@@ -137,12 +138,12 @@ def trained_run(wildcards):
 
 def ranks_along_training():
     """Of the runs that keep their weights on the way, because some experiment shows them."""
-    return [artefacts.run_folder(run.path).joinpath("epochs_rank.json").as_posix() for run in plan.tracked(STUDY)]
+    return [STORE.run_folder(run.path).joinpath("epochs_rank.json").as_posix() for run in plan.tracked(STUDY)]
 
 
 def tokens_of(dataset):
     """What says that a corpus is tokenised and checked."""
-    return artefacts.tokens_folder(dataset).joinpath("corpus.json").as_posix()
+    return STORE.tokens_folder(dataset).joinpath("corpus.json").as_posix()
 
 
 def code_of(*modules):
@@ -155,7 +156,7 @@ def corpus_files(wildcards):
     dataset = settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent)
     if dataset.base:
         return [tokens_of(dataset.base)]
-    return [artefacts.corpus_folder(dataset.name).joinpath("files.json").as_posix()]
+    return [STORE.corpus_folder(dataset.name).joinpath("files.json").as_posix()]
 
 
 def tokens_until(name):
@@ -164,7 +165,7 @@ def tokens_until(name):
     """
 
     def inputs(wildcards):
-        finished = artefacts.run_folder(wildcards.run).joinpath(name).exists()
+        finished = STORE.run_folder(wildcards.run).joinpath(name).exists()
         return [] if finished else [tokens_of(MODELS[wildcards.run].dataset)]
 
     return inputs
@@ -173,7 +174,7 @@ def tokens_until(name):
 def needed_by_job(wildcards):
     """Tokens, and that every configured run was built once, without memory; nothing when all runs are finished."""
     runs = JOBS[wildcards.job]
-    if all(artefacts.run_folder(run.path).joinpath("done.json").exists() for run in runs):
+    if all(STORE.run_folder(run.path).joinpath("done.json").exists() for run in runs):
         return []
     return [tokens_of(runs[0].dataset), f"{RESULTS}/check.json"]
 
@@ -181,7 +182,7 @@ def needed_by_job(wildcards):
 def benchmarks_of(wildcards):
     """What says that the benchmarks of this run's dataset are there; a language derives its own."""
     named = STUDY.datasets[RUNS[wildcards.run].dataset].wordsim
-    return [] if named in {None, "self"} else [artefacts.corpus_folder(named).joinpath("files.json").as_posix()]
+    return [] if named in {None, "self"} else [STORE.corpus_folder(named).joinpath("files.json").as_posix()]
 
 
 def report_page():

@@ -4,7 +4,7 @@
 
 rule download:
     output:
-        artefacts.corpus_folder("{dataset}").joinpath("files.json").as_posix(),
+        STORE.corpus_folder("{dataset}").joinpath("files.json").as_posix(),
     log:
         "results/logs/download/{dataset}.log",
     localrule: True
@@ -20,7 +20,7 @@ rule tokenise:
     input:
         corpus_files,
     output:
-        artefacts.tokens_folder("{dataset}").joinpath("corpus.json").as_posix(),
+        STORE.tokens_folder("{dataset}").joinpath("corpus.json").as_posix(),
     log:
         "results/logs/tokenise/{dataset}.log",
     conda:

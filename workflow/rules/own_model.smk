@@ -6,8 +6,8 @@ rule own_model:
         config=own_config,
         files=own_files,
     output:
-        rank=artefacts.own_folder("{own_model}").joinpath("rank.json").as_posix(),
-        page=artefacts.own_folder("{own_model}").joinpath("index.html").as_posix(),
+        rank=STORE.own_folder("{own_model}").joinpath("rank.json").as_posix(),
+        page=STORE.own_folder("{own_model}").joinpath("index.html").as_posix(),
     log:
         "results/logs/own_model/{own_model}.log",
     conda:

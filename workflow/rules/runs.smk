@@ -60,7 +60,7 @@ rule dynamic:
     input:
         done_before,
     output:
-        artefacts.run_folder("{evaluation}").joinpath("dynamic.json").as_posix(),
+        STORE.run_folder("{evaluation}").joinpath("dynamic.json").as_posix(),
     log:
         "results/logs/dynamic/{evaluation}.log",
     conda:

@@ -27,6 +27,7 @@ from softmax_bottleneck.store.errors import (
     MemoryExhaustedError,
     UserError,
 )
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
 
 EXIT_DISK, EXIT_INTERRUPTED = 74, 130
@@ -164,7 +165,7 @@ def _collect(given: argparse.Namespace, say: steps.Say) -> None:
 def _evidence(given: argparse.Namespace, say: steps.Say) -> None:
     from softmax_bottleneck.records import collect as records
 
-    print(records.evidence_of(given.run, given.origin), end="")
+    print(records.evidence_of(Store(), given.run, given.origin), end="")
 
 
 def _table(given: argparse.Namespace, say: steps.Say) -> None:
@@ -211,7 +212,7 @@ def _summary(given: argparse.Namespace, say: steps.Say) -> None:
 
     study = _study(given)
     print(report.result_table(study))
-    print(f"\nReport: {(artefacts.study_folder(study.name) / 'report' / 'index.html').resolve()}")
+    print(f"\nReport: {(study.store.study_folder(study.name) / 'report' / 'index.html').resolve()}")
 
 
 def _rank(given: argparse.Namespace, say: steps.Say) -> None:
@@ -223,7 +224,7 @@ def _rank(given: argparse.Namespace, say: steps.Say) -> None:
         raise UserError(f"--config {given.config} asks the whole question: leave out {', '.join(sorted(named))}")
     asked = own_model.read_question(given.config) if given.config else own_model.question(named, "rank")
     result = own_model.analyse(asked, say)
-    page = own_report.write(result, given.out or artefacts.own_folder(given.config.stem if given.config else "model"))
+    page = own_report.write(result, given.out or Store().own_folder(given.config.stem if given.config else "model"))
     for name, text in own_report.lines(result):
         print(f"{name:32}  {text}")
     for note in result.notes():
@@ -254,7 +255,7 @@ def _train(given: argparse.Namespace, say: steps.Say) -> None:
     else:
         _accept(given, steps.train(study, given.run, say, given.restart))
     if study.replicas_per_job > 1 and runs:
-        steps.record_job(given.run, runs)
+        steps.record_job(study, given.run, runs)
 
 
 def _same_call(given: argparse.Namespace) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck.jobs import time_limit as budget
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, plan
 from softmax_bottleneck.study.languages import LanguageSettings
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 OWN_BENCHMARK = "self"
-PUBLISHED = artefacts.ROOT / "report" / "published"
+PUBLISHED = paths.ROOT / "report" / "published"
 
 
 def dataset_of(study: Study, name: str) -> Dataset:
@@ -46,7 +46,7 @@ def download(study: Study, name: str, say: Say) -> None:
     from softmax_bottleneck.corpora import language
 
     dataset = dataset_of(study, name)
-    folder = artefacts.corpus_folder(name)
+    folder = study.store.corpus_folder(name)
     artefacts.sweep(folder)
     if dataset.kind == "language":
         say(f"{name}: sampling the known-truth language")
@@ -57,7 +57,7 @@ def download(study: Study, name: str, say: Say) -> None:
         _bring(dataset, folder, mirror)
     files = sorted(path for path in folder.iterdir() if path.suffix == ".txt")
     hashes = {path.name: artefacts.sha256_file(path) for path in files}
-    artefacts.write_json(folder / "files.json", {"files": hashes, "provenance": artefacts.provenance()})
+    artefacts.write_json(folder / "files.json", {"files": hashes, "provenance": provenance.block()})
 
 
 def _bring(dataset: Dataset, folder: Path, mirror: Path | None) -> None:
@@ -79,21 +79,21 @@ def tokenise(study: Study, name: str, say: Say) -> None:
 
     dataset = dataset_of(study, name)
     if dataset.base:
-        parent = artefacts.tokens_folder(dataset.base)
+        parent = study.store.tokens_folder(dataset.base)
         whole = corpus.load(parent)
         found = corpus.restrict(whole, dataset.vocabulary_size, dataset.train_tokens, name)
         parents = {"vocabulary.json": artefacts.sha256_file(parent / "vocabulary.json")}
     else:
-        folder = artefacts.corpus_folder(name)
+        folder = study.store.corpus_folder(name)
         parents = artefacts.read_json(folder / "files.json")["files"]
         _refuse_edited(folder, parents)
         found = corpus.read_corpus(name, folder)
     corpus.check_expected(found, dataset.expected)
     plan.check_contexts(dataset, len(found.test))
-    corpus.save(found, artefacts.tokens_folder(name), parents)
+    corpus.save(found, study.store.tokens_folder(name), parents)
     facts = corpus.counts(found)
     doubtful = [] if dataset.base or dataset.kind == "language" else doubts.of(found)
-    artefacts.write_json(artefacts.tokens_folder(name) / "corpus.json", facts | {"name": name, "doubts": doubtful})
+    artefacts.write_json(study.store.tokens_folder(name) / "corpus.json", facts | {"name": name, "doubts": doubtful})
     for words in doubtful:
         say(f"warning: {name}: {words}")
     say(f"{name}: {facts['tokens']} tokens, {facts['vocabulary_size']} words")
@@ -112,8 +112,8 @@ def check(study: Study, say: Say) -> None:
     """Build every configured model without memory: bad options are refused before the first job, costs are known."""
     plan.check_limits(study, plan.costs(study))
     plan.check_stages(study)
-    facts = plan.facts(study) | {"provenance": artefacts.provenance()}
-    artefacts.write_json(artefacts.study_folder(study.name) / "check.json", facts)
+    facts = plan.facts(study) | {"provenance": provenance.block()}
+    artefacts.write_json(study.store.study_folder(study.name) / "check.json", facts)
     hours = sum(one["cpu_h"] for path, one in facts["runs"].items())
     say(f"{study.name}: {len(facts['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")
 
@@ -125,14 +125,14 @@ def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str,
     from softmax_bottleneck.training import train as training
 
     run = study.run(path)
-    tokens = corpus.load(artefacts.tokens_folder(run.dataset))
+    tokens = corpus.load(study.store.tokens_folder(run.dataset))
     show = progress.printer(_Lines(say))
     snapshots = path in {tracked.path for tracked in plan.tracked(study)}
     left = _time_left(study, say)
     return training.train(
         run,
         tokens,
-        artefacts.run_folder(path),
+        study.store.run_folder(path),
         progress=show,
         max_wall_s=left.seconds,
         wait_s=left.patience_s,
@@ -149,21 +149,21 @@ def _time_left(study: Study, say: Say) -> budget.Budget:
     return left
 
 
-def record_job(job: str, runs: Sequence[Run]) -> None:
+def record_job(study: Study, job: str, runs: Sequence[Run]) -> None:
     """Write down that the runs of a job are through; their done.json must be there and sound (DataError)."""
-    files = {run.path: artefacts.checked(artefacts.run_folder(run.path) / "done.json") for run in runs}
+    files = {run.path: artefacts.checked(study.store.run_folder(run.path) / "done.json") for run in runs}
     hashes = {path: artefacts.sha256_file(file) for path, file in files.items()}
-    artefacts.write_json(artefacts.job_file(job), {"done": hashes})
+    artefacts.write_json(study.store.job_file(job), {"done": hashes})
 
 
 def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
     """Finetune one run from its best weights, going on where an earlier call stopped; the content of its done.json."""
     run = study.run(path)
-    start, folder = artefacts.run_folder(run.start), artefacts.run_folder(path)
+    start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
     before: dict[str, Any] = artefacts.read_json(start / "done.json")
     parents = {"start/done.json": artefacts.sha256_file(start / "done.json")}
     if before["status"] != "ok":
-        block = artefacts.provenance(parents, run_id=run.run_id)
+        block = provenance.block(parents, run_id=run.run_id)
         reason = f"the run it goes on from: {before['reason']}"
         done = before | {"run": run.to_json(), "model_sha256": None, "reason": reason, "provenance": block}
         for name, content in (("run.json", run.to_json()), ("done.json", done)):
@@ -174,7 +174,7 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
     from softmax_bottleneck.training import finetune as finetuning
     from softmax_bottleneck.training import train as training
 
-    tokens = corpus.load(artefacts.tokens_folder(run.dataset))
+    tokens = corpus.load(study.store.tokens_folder(run.dataset))
     weights = training.load_weights(start)
     show = progress.printer(_Lines(say))
     make = partial(finetuning.Finetuner, weights=weights)
@@ -186,7 +186,7 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """Dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped."""
     wanted = study.dynamic_evaluation(path)
-    start, folder = artefacts.run_folder(wanted.run.path), artefacts.run_folder(path)
+    start, folder = study.store.run_folder(wanted.run.path), study.store.run_folder(path)
     before = artefacts.read_json(start / "done.json")
     parents = {"start/done.json": artefacts.sha256_file(start / "done.json")}
     if before["status"] != "ok":
@@ -195,9 +195,9 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
     from softmax_bottleneck.corpora import corpus
     from softmax_bottleneck.training import dynamic as evaluation
 
-    tokens = corpus.load(artefacts.tokens_folder(wanted.run.dataset))
+    tokens = corpus.load(study.store.tokens_folder(wanted.run.dataset))
     how: dict[str, Any] = {"parents": parents, "say": say, "restart": restart}
-    with _loaded(wanted.run, wanted.run.path) as model:
+    with _loaded(study, wanted.run, wanted.run.path) as model:
         how["max_wall_s"] = _time_left(study, say).seconds
         found = evaluation.evaluate(wanted, model, tokens, folder, **how)
     static, after = (found["metrics"][f"test_ppl{ending}"] for ending in ("_static", ""))
@@ -216,9 +216,9 @@ class _Lines(io.StringIO):
         return len(text)
 
 
-def _trained(path: str) -> tuple[Run, dict[str, Any]]:
+def _trained(study: Study, path: str) -> tuple[Run, dict[str, Any]]:
     """The run as it was trained and its done.json."""
-    folder = artefacts.run_folder(path)
+    folder = study.store.run_folder(path)
     return Run.from_json(artefacts.read_json(folder / "run.json")), artefacts.read_json(folder / "done.json")
 
 
@@ -228,20 +228,20 @@ def _run_id(path: str) -> str:
 
 
 @contextmanager
-def _loaded(run: Run, path: str) -> Iterator[LanguageModel]:
+def _loaded(study: Study, run: Run, path: str) -> Iterator[LanguageModel]:
     """The best weights of a run on its device, with its threads and determinism while inside."""
     from softmax_bottleneck.jobs.numerics import numerics
     from softmax_bottleneck.training import train as training
 
     device = training.choose_device(run.device)
     with numerics(run, device):
-        yield training.load_model(artefacts.run_folder(path), device)[0]
+        yield training.load_model(study.store.run_folder(path), device)[0]
 
 
 def measure(study: Study, path: str, say: Say) -> None:
     """Perplexities and predicted words of a trained run, and the hidden states of the test text."""
-    folder = artefacts.run_folder(path)
-    run, done = _trained(path)
+    folder = study.store.run_folder(path)
+    run, done = _trained(study, path)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
     if done["status"] != "ok":
         for name in ("topk.json", "measure.json"):
@@ -252,9 +252,9 @@ def measure(study: Study, path: str, say: Say) -> None:
     from softmax_bottleneck.measuring import predictions as topk
 
     started = time.monotonic()
-    tokens = corpus.load(artefacts.tokens_folder(run.dataset))
-    places, law = _places(study, run.dataset, tokens), _law_of(run, tokens)
-    with _loaded(run, path) as model:
+    tokens = corpus.load(study.store.tokens_folder(run.dataset))
+    places, law = _places(study, run.dataset, tokens), _law_of(study, run, tokens)
+    with _loaded(study, run, path) as model:
         contexts = measuring.hidden_states(model, tokens.test, run.schedule.bptt)
         found = measuring.predict(model, contexts, [place.index - 1 for place in places], law.kl_nats if law else None)
         metrics = measuring.perplexity_metrics(model, tokens, found.log_p_T, run.schedule)
@@ -266,7 +266,7 @@ def measure(study: Study, path: str, say: Say) -> None:
     metrics |= law.metrics(found.kl_T) if law and found.kl_T is not None else {}
     hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
     parents["hidden.npz"] = artefacts.write_npz(folder / "hidden.npz", **hidden)
-    usual = {"status": "ok", "provenance": artefacts.provenance(parents, run_id=_run_id(path))}
+    usual = {"status": "ok", "provenance": provenance.block(parents, run_id=_run_id(path))}
     shown = [topk.describe(place, found.top[place.index - 1], tokens) for place in places]
     artefacts.write_json(folder / "topk.json", usual | {"contexts": shown, "hits": topk.hit_rates(found.true_rank_T)})
     artefacts.write_json(folder / "measure.json", usual | {"metrics": metrics} | curves)
@@ -325,10 +325,10 @@ class _Law:
         }
 
 
-def _law_of(run: Run, tokens: Corpus) -> _Law | None:
+def _law_of(study: Study, run: Run, tokens: Corpus) -> _Law | None:
     from softmax_bottleneck.corpora import language
 
-    folder = artefacts.corpus_folder(run.dataset)
+    folder = study.store.corpus_folder(run.dataset)
     if not (folder / language.TRUTH_FILE).exists():
         return None
     truth = language.load_truth(folder)
@@ -340,8 +340,8 @@ def spectrum(study: Study, path: str, say: Say) -> None:
 
     Where a dataset declares `rank_contexts`, the ranks are those of that many contexts, and `<rank>_all` of all.
     """
-    folder = artefacts.run_folder(path)
-    run, done = _trained(path)
+    folder = study.store.run_folder(path)
+    run, done = _trained(study, path)
     parents = {"measure.json": artefacts.sha256_file(folder / "measure.json")}
     if done["status"] != "ok":
         _write_unusable(folder / "rank.json", done, parents)
@@ -350,7 +350,7 @@ def spectrum(study: Study, path: str, say: Say) -> None:
 
     started = time.monotonic()
     hidden_TD = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
-    with _loaded(run, path) as model:
+    with _loaded(study, run, path) as model:
         first, whole = measuring.spectra(model, hidden_TD, dataset_of(study, run.dataset).rank_contexts)
     sigma = {"singular_values": (first or whole).with_zeros()}
     facts = _rank_facts(first or whole)
@@ -359,7 +359,7 @@ def spectrum(study: Study, path: str, say: Say) -> None:
         facts["all"] = _rank_facts(whole)
         facts["metrics"] |= {f"{name}_all": rank for name, rank in facts["all"].pop("metrics").items()}
     parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", **sigma)
-    block = artefacts.provenance(parents, run_id=_run_id(path))
+    block = provenance.block(parents, run_id=_run_id(path))
     artefacts.write_json(folder / "rank.json", facts | {"status": "ok", "provenance": block})
     took = f"{time.monotonic() - started:.0f} s"
     say(f"{path}: Press rank {facts['metrics']['rank_press']} of {whole.n} columns ({took})")
@@ -376,8 +376,8 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
 
 def trajectory(study: Study, path: str, say: Say) -> None:
     """Ranks along training: untrained, at the epochs whose weights were kept, and at the best one."""
-    folder = artefacts.run_folder(path)
-    run, done = _trained(path)
+    folder = study.store.run_folder(path)
+    run, done = _trained(study, path)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
     if done["status"] != "ok":
         _write_unusable(folder / "epochs_rank.json", done, parents)
@@ -388,7 +388,7 @@ def trajectory(study: Study, path: str, say: Say) -> None:
     from softmax_bottleneck.training import train as training
 
     started, rows = time.monotonic(), []
-    test_T = corpus.load(artefacts.tokens_folder(run.dataset)).test
+    test_T = corpus.load(study.store.tokens_folder(run.dataset)).test
     limit = dataset_of(study, run.dataset).rank_contexts
     device = training.choose_device(run.device)
     with numerics(run, device):
@@ -399,7 +399,7 @@ def trajectory(study: Study, path: str, say: Say) -> None:
             rows.append(kept | {"best": row["epoch"] == done["best_epoch"]} | _rank_facts(found)["metrics"])
     reason = "" if training.has_snapshots(folder) else "trained without keeping weights on the way"
     facts = {"status": "ok", "rows": rows, "reason": reason}
-    block = artefacts.provenance(parents, run_id=_run_id(path))
+    block = provenance.block(parents, run_id=_run_id(path))
     artefacts.write_json(folder / "epochs_rank.json", facts | {"provenance": block})
     say(f"{path}: ranks at {len(rows)} moments of training ({time.monotonic() - started:.0f} s)")
 
@@ -411,13 +411,13 @@ def wordsim(study: Study, path: str, say: Say) -> None:
     from softmax_bottleneck.corpora import corpus
     from softmax_bottleneck.measuring import wordsim as similarity
 
-    folder = artefacts.run_folder(path)
-    run, done = _trained(path)
+    folder = study.store.run_folder(path)
+    run, done = _trained(study, path)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
     if done["status"] != "ok":
         _write_unusable(folder / "wordsim.json", done, parents)
         return
-    words = corpus.load(artefacts.tokens_folder(run.dataset)).words
+    words = corpus.load(study.store.tokens_folder(run.dataset)).words
     with safe_open(artefacts.checked(folder / "model.safetensors"), framework="numpy") as file:
         untied = "body.embedding.weight" in file.keys()  # noqa: SIM118  # a file, not a mapping
         vectors = file.get_tensor("body.embedding.weight" if untied else "head.decoder.weight")
@@ -425,7 +425,7 @@ def wordsim(study: Study, path: str, say: Say) -> None:
     for label, file_path in _benchmarks(study, run):
         parents[file_path.name] = artefacts.sha256_file(file_path)
         found[label] = similarity.evaluate(vectors, words, similarity.read_benchmark(file_path)).to_json()
-    facts = {"status": "ok", "benchmarks": found, "provenance": artefacts.provenance(parents, run_id=_run_id(path))}
+    facts = {"status": "ok", "benchmarks": found, "provenance": provenance.block(parents, run_id=_run_id(path))}
     artefacts.write_json(folder / "wordsim.json", facts)
     say(f"{path}: {len(found)} word-similarity benchmarks")
 
@@ -436,16 +436,16 @@ def _benchmarks(study: Study, run: Run) -> Iterator[tuple[str, Path]]:
 
     named = study.datasets[run.dataset].wordsim
     if named == OWN_BENCHMARK:
-        yield "known truth", artefacts.corpus_folder(run.dataset) / SIMILARITY_FILE
+        yield "known truth", study.store.corpus_folder(run.dataset) / SIMILARITY_FILE
     elif named:
         benchmarks = dataset_of(study, named)
         for name, entry in benchmarks.files.items():
-            yield entry.get("label", name), artefacts.corpus_folder(named) / name
+            yield entry.get("label", name), study.store.corpus_folder(named) / name
 
 
 def _write_unusable(path: Path, done: dict[str, Any], parents: dict[str, str]) -> None:
     """A run that diverged is a result: later steps say so instead of failing."""
-    facts = {"status": done["status"], "reason": done["reason"], "provenance": artefacts.provenance(parents)}
+    facts = {"status": done["status"], "reason": done["reason"], "provenance": provenance.block(parents)}
     empty: dict[str, Any] = {"metrics": {}, "benchmarks": {}, "contexts": [], "hits": {}, "rows": []}
     artefacts.write_json(path, facts | empty)
 
@@ -457,12 +457,12 @@ def fit(study: Study, path: str, say: Say) -> None:
 
     unit, started = study.unit(path), time.monotonic()
     limit_s = _time_left(study, say).seconds
-    rows = fitting.fit(unit, training.choose_device(unit.device), say, max_wall_s=limit_s)
-    folder = artefacts.fits_folder(f"laws/{unit.law_path}")
+    rows = fitting.fit(unit, study.store, training.choose_device(unit.device), say, max_wall_s=limit_s)
+    folder = study.store.fits_folder(f"laws/{unit.law_path}")
     parents = {name: artefacts.sha256_file(folder / name) for name in dict.fromkeys(f.file_name for f in unit.fits)}
-    block = artefacts.provenance(parents, law_id=unit.law_id, unit_id=unit.unit_id)
+    block = provenance.block(parents, law_id=unit.law_id, unit_id=unit.unit_id)
     facts = {"status": "ok", "rows": rows, "provenance": block}
-    artefacts.write_json(artefacts.fits_folder(path) / "done.json", facts)
+    artefacts.write_json(study.store.fits_folder(path) / "done.json", facts)
     say(f"{path}: {len(unit.fits)} fits ({time.monotonic() - started:.0f} s)")
 
 
@@ -475,8 +475,8 @@ def synthetic(study: Study, say: Say) -> None:
     rows = [row for experiment in chosen for row in drawing.rows(experiment.options, say)]
     parents = {}
     for unit in study.units:
-        path = artefacts.fits_folder(unit.path) / "done.json"
+        path = study.store.fits_folder(unit.path) / "done.json"
         rows += artefacts.read_json(path)["rows"]
         parents[f"{unit.path}/{path.name}"] = artefacts.sha256_file(path)
-    facts = {"status": "ok", "rows": rows, "provenance": artefacts.provenance(parents)}
-    artefacts.write_json(artefacts.study_folder(study.name) / "synthetic.json", facts)
+    facts = {"status": "ok", "rows": rows, "provenance": provenance.block(parents)}
+    artefacts.write_json(study.store.study_folder(study.name) / "synthetic.json", facts)

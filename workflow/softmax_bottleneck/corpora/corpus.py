@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 
 EOS = "<eos>"
@@ -287,7 +287,7 @@ def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None)
     for split, ids in corpus.splits.items():
         artefacts.write_npy(folder / f"{split}.npy", ids)
     facts = {"name": corpus.name, "words": list(corpus.words), **counts(corpus)}
-    artefacts.write_json(folder / VOCABULARY_FILE, facts | {"provenance": artefacts.provenance(parents)})
+    artefacts.write_json(folder / VOCABULARY_FILE, facts | {"provenance": provenance.block(parents)})
 
 
 def load(folder: Path) -> Corpus:

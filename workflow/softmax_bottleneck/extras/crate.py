@@ -27,7 +27,7 @@ from rocrate.model.file import File
 from rocrate.rocrate import ROCrate
 
 from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths, provenance
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.study import Dataset, Run, Study, find_config, load_yaml
 
@@ -86,7 +86,7 @@ def build(study: Study, deposit: Deposit | None = None, *, packed: bool = False)
         UserError: a file would tell where, or on which machine, the study was made.
     """
     _require_finished(study)
-    folder = artefacts.study_folder(study.name) / "crate"
+    folder = study.store.study_folder(study.name) / "crate"
     work = folder.with_name(".crate.tmp")
     shutil.rmtree(work, ignore_errors=True)
     try:
@@ -100,7 +100,7 @@ def build(study: Study, deposit: Deposit | None = None, *, packed: bool = False)
 
 
 def _page(study: Study) -> Path:
-    return artefacts.study_folder(study.name) / "report" / "index.html"
+    return study.store.study_folder(study.name) / "report" / "index.html"
 
 
 def _require_finished(study: Study) -> None:
@@ -115,17 +115,17 @@ def _require_finished(study: Study) -> None:
 # --- which files ----------------------------------------------------------------------------------------------------
 def contents(study: Study, include: Iterable[str] = ()) -> dict[str, Path]:
     """Place in the crate -> file, for every file of a study's crate."""
-    found = {path.relative_to(artefacts.ROOT).as_posix(): path for path in _workflow_files()}
+    found = {path.relative_to(paths.ROOT).as_posix(): path for path in _workflow_files()}
     found |= _own_configuration(study)
-    runs = [path for run in study.needed for path in _run_files(run, include)[0]]
+    runs = [path for run in study.needed for path in _run_files(study, run, include)[0]]
     results = [*_study_files(study), *_corpus_files(study), *runs]
     return found | {path.as_posix(): path for path in results}
 
 
 def _workflow_files() -> Iterator[Path]:
-    yield from (artefacts.ROOT / name for name in WORKFLOW_FILES if (artefacts.ROOT / name).is_file())
+    yield from (paths.ROOT / name for name in WORKFLOW_FILES if (paths.ROOT / name).is_file())
     for folder in WORKFLOW_FOLDERS:
-        yield from _visible(artefacts.ROOT / folder)
+        yield from _visible(paths.ROOT / folder)
 
 
 def _visible(folder: Path) -> Iterator[Path]:
@@ -171,7 +171,7 @@ def _datasets(study: Study) -> list[Dataset]:
 
 
 def _study_files(study: Study) -> Iterator[Path]:
-    folder = artefacts.study_folder(study.name)
+    folder = study.store.study_folder(study.name)
     for path in _visible(folder):
         if path.suffix != ".sha256" and path.relative_to(folder).parts[0] not in PACKED:
             yield path
@@ -180,16 +180,16 @@ def _study_files(study: Study) -> Iterator[Path]:
 def _corpus_files(study: Study) -> Iterator[Path]:
     """What says which corpus it was, never its text."""
     for name in study.datasets:
-        places = (artefacts.corpus_folder(name) / "files.json", artefacts.tokens_folder(name) / "corpus.json")
+        places = (study.store.corpus_folder(name) / "files.json", study.store.tokens_folder(name) / "corpus.json")
         yield from (path for path in places if path.is_file())
 
 
-def _run_files(run: Run, include: Iterable[str]) -> tuple[list[Path], list[Path]]:
+def _run_files(study: Study, run: Run, include: Iterable[str]) -> tuple[list[Path], list[Path]]:
     """Files of a run that go into the crate, and those that are named by their hash; private ones are neither."""
     patterns, wanted = set(HEAVY.values()), {HEAVY[name] for name in include}
     inside: list[Path] = []
     outside: list[Path] = []
-    for path in _visible(artefacts.run_folder(run.path)):
+    for path in _visible(study.store.run_folder(run.path)):
         heavy = [pattern for pattern in patterns if path.match(pattern)]
         if heavy:
             (inside if heavy[0] in wanted else outside).append(path)
@@ -211,7 +211,7 @@ def _write(study: Study, deposit: Deposit, folder: Path) -> None:
         people = _add_people(crate, deposit)
         _add_workflow_run(crate, study, entities, people, made)
         for run in study.needed:
-            _add_training(crate, run, entities, people, deposit)
+            _add_training(crate, study, run, entities, people, deposit)
         crate.write(folder)
     for place, path in files.items():
         if artefacts.sidecar(path).is_file():
@@ -242,12 +242,12 @@ def _add_file(crate: ROCrate, place: str, path: Path) -> File:
 
 
 def _version() -> str:
-    cited = yaml.safe_load((artefacts.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     return str(cited["version"])
 
 
 def _add_main_workflow(crate: ROCrate, path: Path, facts: Mapping[str, Any]) -> File:
-    snakemake = artefacts.provenance()["versions"]["snakemake"]  # type: ignore[index]
+    snakemake = provenance.block()["versions"]["snakemake"]  # type: ignore[index]
     more = {"name": "softmax-bottleneck", "version": _version(), "conformsTo": {"@id": WORKFLOW_PROFILE}}
     crate.add(
         ContextEntity(crate, WORKFLOW_PROFILE, {"@type": "CreativeWork", "name": "ComputationalWorkflow profile"})
@@ -307,7 +307,7 @@ def _add_workflow_run(
     crate: ROCrate, study: Study, entities: Mapping[str, File], people: list[Entity], made: datetime
 ) -> None:
     """The whole study as one execution of the workflow, with its parameters: the study in, records and page out."""
-    home = artefacts.study_folder(study.name).as_posix()
+    home = study.store.study_folder(study.name).as_posix()
     results = [entity for place, entity in entities.items() if place.startswith(f"{home}/")]
     action = _action(crate, "#study-run", f"Run of study {study.name}", study.title, people)
     action["instrument"] = crate.mainEntity
@@ -348,17 +348,17 @@ def _add_corpus(crate: ROCrate, dataset: Dataset) -> Entity:
 
 
 def _add_training(
-    crate: ROCrate, run: Run, entities: Mapping[str, File], people: list[Entity], deposit: Deposit
+    crate: ROCrate, study: Study, run: Run, entities: Mapping[str, File], people: list[Entity], deposit: Deposit
 ) -> None:
     """One training run with what was measured of it."""
-    folder = artefacts.run_folder(run.path)
+    folder = study.store.run_folder(run.path)
     done = artefacts.read_json(folder / "done.json")
     text = f"{run.model} on {run.dataset} with seed {run.seed}"
     action = _action(crate, f"#run-{run.run_id}", f"Training of {text}", "Training, perplexities, ranks.", people)
     action["instrument"] = entities["workflow/softmax_bottleneck/training/trainer.py"]
     action["object"] = crate.get(f"#corpus-{run.dataset}")
     places = [entity for place, entity in entities.items() if place.startswith(f"{folder.as_posix()}/")]
-    action["result"] = places + [_left_out(crate, path) for path in _run_files(run, deposit.include)[1]]
+    action["result"] = places + [_left_out(crate, path) for path in _run_files(study, run, deposit.include)[1]]
     action["endTime"] = _time_of(folder / "done.json")
     if done["status"] != "ok":
         action["actionStatus"] = "http://schema.org/FailedActionStatus"
@@ -382,7 +382,7 @@ def _left_out(crate: ROCrate, path: Path) -> Entity:
 # --- what must not get out ------------------------------------------------------------------------------------------
 def _refuse_private(folder: Path) -> None:
     """No file of the crate may name the folders or the machine it was made on."""
-    places = {str(Path.home()), str(Path.cwd()), str(artefacts.ROOT)} - {"/"}
+    places = {str(Path.home()), str(Path.cwd()), str(paths.ROOT)} - {"/"}
     words = [re.escape(place) + r"(?![\w.-])" for place in places]
     host = socket.gethostname()
     if re.search(r"[\d.-]", host):  # `node17` tells something; a plain word would be found in innocent text

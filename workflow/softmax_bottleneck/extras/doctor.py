@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from softmax_bottleneck.jobs.time_limit import seconds
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import IncompleteError, UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, load_study, load_yaml, plan
 from softmax_bottleneck.study.costs import Cost
 
@@ -29,8 +30,8 @@ OK, NOTE, SHORT, BAD = "ok", "note", "short", "bad"  # fine; worth knowing; woul
 ASK_TIMEOUT_S = 3.0  # for programs of the batch system and the GPU's
 GIGABYTE = 1e9
 DISK_SPARE = 1.1
-PROFILE = artefacts.ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"
-LOCK = artefacts.ROOT / "envs" / "requirements.lock"
+PROFILE = paths.ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"
+LOCK = paths.ROOT / "envs" / "requirements.lock"
 NOT_NEEDED_TO_RUN = {"pytest", "hypothesis", "ruff", "mypy", "snakefmt", "import-linter", "pytest-xdist"}
 
 
@@ -63,7 +64,7 @@ def _study(file: Path, overrides: Mapping[str, Any]) -> tuple[Study | None, Find
         study = load_study(file, overrides)
     except UserError as error:
         return None, Finding("configuration", BAD, str(error), "mend the file; config/README.md has every key")
-    done = sum(plan.is_done(run) for run in study.needed)
+    done = sum(plan.is_done(study, run) for run in study.needed)
     return study, Finding("configuration", OK, f"{study.name}: {len(study.needed)} runs, {done} of them trained")
 
 
@@ -112,7 +113,7 @@ def _locale() -> Findings:
 
 
 def _writable() -> Findings:
-    place = artefacts.RESULTS if artefacts.RESULTS.is_dir() else Path()
+    place = Store().root if Store().root.is_dir() else Path()
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
@@ -167,7 +168,7 @@ def _data(study: Study) -> Findings:
         if dataset.kind == "language":
             yield Finding(f"data: {name}", OK, "sampled from its law when needed")
         elif dataset.files:
-            yield _files(dataset, study.mirror)
+            yield _files(study.store, dataset, study.mirror)
 
 
 def _sources(dataset: Dataset, near: Path) -> Iterator[str]:
@@ -179,8 +180,8 @@ def _sources(dataset: Dataset, near: Path) -> Iterator[str]:
         yield from _sources(load_dataset(dataset.base, near), near)
 
 
-def _files(dataset: Dataset, mirror: Path | None) -> Finding:
-    folder, label = artefacts.corpus_folder(dataset.name), f"data: {dataset.name}"
+def _files(store: Store, dataset: Dataset, mirror: Path | None) -> Finding:
+    folder, label = store.corpus_folder(dataset.name), f"data: {dataset.name}"
     places = {"in results": folder}
     if mirror and dataset.mirror:
         places["in the mirror"] = mirror / dataset.mirror
@@ -214,7 +215,7 @@ def _size(study: Study) -> Findings:
     except UserError as error:
         yield Finding("models", BAD, str(error), "mend the study")
         return
-    left = [run for run in study.needed if not plan.is_done(run)]
+    left = [run for run in study.needed if not plan.is_done(study, run)]
     need_gb, free_gb = sum(costs[run.path].disk_gb for run in left), shutil.disk_usage(Path()).free / GIGABYTE
     enough = free_gb > need_gb * DISK_SPARE
     found = f"{free_gb:.1f} GB free, about {need_gb:.1f} GB needed for {len(left)} runs"
@@ -235,9 +236,7 @@ def _hours(study: Study, left: list[Run], costs: Mapping[str, Cost]) -> Finding:
     found += f"{given_h:.1f} h together"
     if need_h < given_h:
         return Finding("time limits", OK, found)
-    return Finding(
-        "time limits", SHORT, found, f"raise gpu_minutes or attempts in {PROFILE.relative_to(artefacts.ROOT)}"
-    )
+    return Finding("time limits", SHORT, found, f"raise gpu_minutes or attempts in {PROFILE.relative_to(paths.ROOT)}")
 
 
 def _has_cuda() -> bool:
@@ -287,7 +286,7 @@ def _partitions(there: set[str]) -> Finding:
     if not unknown:
         return Finding("partitions", OK, f"{' and '.join(dict.fromkeys(wanted))} are there")
     found = f"no {' and no '.join(unknown)} among {_few(sorted(there))}"
-    advice = f"set gpu_partition and cpu_partition in {PROFILE.relative_to(artefacts.ROOT)}"
+    advice = f"set gpu_partition and cpu_partition in {PROFILE.relative_to(paths.ROOT)}"
     return Finding("partitions", BAD, found, advice)
 
 

@@ -23,11 +23,11 @@ from softmax_bottleneck.jobs import project_lock as alone
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import report
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
 from softmax_bottleneck.study import Study
 
-PROFILE = artefacts.ROOT / "workflow" / "profiles" / "default"
+PROFILE = paths.ROOT / "workflow" / "profiles" / "default"
 PARTIAL = "partial"  # the folder of an unfinished study's page and records
 SETTLE_S = 60.0  # for steps that outlive Snakemake to save and stop
 LOOK_EVERY_S = 0.05
@@ -54,7 +54,7 @@ def reproduce(study: Study, overrides: Sequence[str], cores: int, words: Sequenc
         UnfinishedError: runs are missing; says why, with the exit code of the true cause.
     """
     lock = alone.take()
-    log = artefacts.RESULTS / "logs" / "reproduce" / f"{study.name}.jsonl"
+    log = study.store.root / "logs" / "reproduce" / f"{study.name}.jsonl"
     log.unlink(missing_ok=True)
     call = launcher.command(study.file, overrides, ["--cores", str(cores), *words], PROFILE)
     code, stopped_by = _snakemake(call, lock, log, say)
@@ -168,7 +168,7 @@ def _unfinished(code: int, words: str) -> UnfinishedError:
 
 def _partial_page(study: Study, say: launcher.Say) -> Path | None:
     """Records and page of what is there; None where there is nothing to show."""
-    folder = artefacts.study_folder(study.name) / PARTIAL
+    folder = study.store.study_folder(study.name) / PARTIAL
     if not (folder.parent / "check.json").exists():
         return None
     try:
@@ -183,6 +183,6 @@ def _partial_page(study: Study, say: launcher.Say) -> Path | None:
 
 def _finished(study: Study) -> Path:
     """The study's page; that of an earlier, unfinished call goes."""
-    folder = artefacts.study_folder(study.name)
+    folder = study.store.study_folder(study.name)
     shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return folder / "report" / "index.html"

@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import BusyError
 
 Say = Callable[[str], None]
 TRIES = 5
 PAUSE_S = 60.0  # before the second try; twice as long before each further one
-PROFILE = artefacts.ROOT / "workflow" / "profiles" / "slurm"
+PROFILE = paths.ROOT / "workflow" / "profiles" / "slurm"
 
 
 def command(study: Path, overrides: Sequence[str], words: Sequence[str], profile: Path = PROFILE) -> list[str]:
     """Snakemake's command line for a study through a profile (None is named: SLURM's), with further words."""
-    call = [sys.executable, "-m", "snakemake", "--snakefile", str(artefacts.ROOT / "Snakefile")]
+    call = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.ROOT / "Snakefile")]
     call += ["--workflow-profile", str(profile), "--configfile", str(study)]
     return [*call, *(["--config", *overrides] if overrides else []), *words]
 

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.store.paths import Store
 
 FILE = ".workflow.lock"
 HANDED_VARIABLE = "SOFTMAX_BOTTLENECK_LOCK"  # number of the descriptor by which a child inherits the lock
@@ -48,7 +48,7 @@ def take() -> int:
         BusyError: another process has it; names it.
         UserError: the folder cannot be written, or the lock's name is a link's.
     """
-    path = artefacts.RESULTS / FILE
+    path = Store().root / FILE
     file = _handed_over(path) or _opened(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of what was handed over: held already

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 
 from softmax_bottleneck.own_model.rank import Result, Sample, gib
 from softmax_bottleneck.report import tables
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 
 INK, MUTED, GRID, LINE, ACCENT = "#1c2024", "#5d656e", "#e3e6ea", "#1a5fb4", "#d55e00"
 POINTS = 2000  # of the curve, thinned beyond
@@ -49,7 +49,7 @@ def _provenance(result: Result, parents: dict[str, str]) -> dict[str, object]:
     """Names and hashes of the files that were read; never their folders."""
     files = result.given.asked.files()
     counted = {f"{index} {path.name}": artefacts.sha256_file(path) for index, path in enumerate(files)}
-    return artefacts.provenance(parents | counted)
+    return provenance.block(parents | counted)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from softmax_bottleneck.records import evidence
 from softmax_bottleneck.records import integrity as chain
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
 
 # The nine columns of report/published/*.csv, and where a measured number comes from.
@@ -130,6 +131,7 @@ class Records:
 class _Reading:
     """What the files of one run said."""
 
+    store: Store
     run: Run
     at: str = ""  # where it lies when that is not the run's own path: a stage of it
     any_code: bool = False  # it may have been made by other code than today's
@@ -137,7 +139,7 @@ class _Reading:
 
     def __post_init__(self) -> None:
         self.path = self.at or self.run.path
-        found = chain.read(self.run, artefacts.run_folder(self.path), self.any_code)
+        found = chain.read(self.run, self.store.run_folder(self.path), self.any_code)
         self.files: dict[str, Any] = found.contents
         self.hashes = {f"{self.path}/{name}": digest for name, digest in found.hashes.items()}
         self.finding = next(iter(sorted(found.findings, key=lambda one: chain.KINDS.index(one.kind))), None)
@@ -149,7 +151,7 @@ class _Reading:
         if self.stage == DYNAMIC and "dynamic" not in self.files:
             return "missing", "not evaluated yet"
         if self.stage != DYNAMIC and "done" not in self.files:
-            return "missing", _unfinished(self.run)
+            return "missing", _unfinished(self.store, self.run)
         for name, content in self.files.items():
             status = content.get("status", "failed")
             if status != "ok":
@@ -208,8 +210,8 @@ def _hit_numbers(k: str, share: Mapping[str, Any]) -> Iterator[tuple[str, float,
             yield metric, float(value), int(n) if _is_number(n) else None
 
 
-def _unfinished(run: Run) -> str:
-    epochs = artefacts.read_lines(artefacts.run_folder(run.path) / "epochs.jsonl")
+def _unfinished(store: Store, run: Run) -> str:
+    epochs = artefacts.read_lines(store.run_folder(run.path) / "epochs.jsonl")
     if not epochs:
         return "not finetuned yet" if run.start else "not trained yet"
     return f"stopped after epoch {epochs[-1].get('epoch', len(epochs))} of {run.schedule.epochs}; it resumes there"
@@ -230,9 +232,9 @@ def collect(study: Study) -> Records:
 
     The answer depends on the files alone, not on the order in which they are found.
     """
-    trained = [_Reading(run) for run in study.shown]
-    later = [_Reading(run, stage=FINETUNED) for run in study.shown_finetuned]
-    later += [_Reading(one.run, at=one.path, stage=DYNAMIC) for one in study.shown_evaluations]
+    trained = [_Reading(study.store, run) for run in study.shown]
+    later = [_Reading(study.store, run, stage=FINETUNED) for run in study.shown_finetuned]
+    later += [_Reading(study.store, one.run, at=one.path, stage=DYNAMIC) for one in study.shown_evaluations]
     readings = [*trained, *later]
     rows = [row for reading in readings for row in _run_rows(study, reading)] + _synthetic_rows(study)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -250,17 +252,17 @@ def collect(study: Study) -> Records:
     )
 
 
-def evidence_of(path: str, origin: str) -> str:
+def evidence_of(store: Store, path: str, origin: str) -> str:
     """The evidence file of a finished run, to be taken to another checkout.
 
     Raises:
         UserError: the run is not finished, or its files are damaged.
     """
-    folder = artefacts.run_folder(path)
+    folder = store.run_folder(path)
     if not (folder / "done.json").exists():
         raise UserError(f"{path}: no finished run there; train and measure it first")
     done = artefacts.read_json(folder / "done.json")
-    reading = _Reading(Run.from_json(done["run"]), at=path, any_code=True)
+    reading = _Reading(store, Run.from_json(done["run"]), at=path, any_code=True)
     state, reason = reading.state(wordsim=False)
     if state != "ok":
         raise UserError(f"{path}: {state}: {reason}")
@@ -286,7 +288,7 @@ def _run_rows(study: Study, reading: _Reading) -> Iterator[tuple[object, ...]]:
 
 def _synthetic_rows(study: Study) -> list[tuple[object, ...]]:
     """Rows of results/<study>/synthetic.json: experiments that need no training run, one row per draw."""
-    path = artefacts.study_folder(study.name) / "synthetic.json"
+    path = study.store.study_folder(study.name) / "synthetic.json"
     if not path.exists():
         return []
     usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}
@@ -350,7 +352,7 @@ def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], p
 # --- files ----------------------------------------------------------------------------------------------------------
 def write(study: Study, records: Records, folder: Path | None = None) -> tuple[Path, Path]:
     """Write records.parquet, records.csv and states.csv into a folder (None: the study's); return the first two."""
-    folder = folder or artefacts.study_folder(study.name)
+    folder = folder or study.store.study_folder(study.name)
     artefacts.sweep(folder)
     parquet = folder / "records.parquet"
     rows = pd.concat([records.rows, _evidence_rows(records.evidence)], ignore_index=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from softmax_bottleneck.store.artefacts import ROOT, sha256_file
+from softmax_bottleneck.store.artefacts import sha256_file
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Experiment, Run, Study, schema, validate
 
 FOLDER = ROOT / "report" / "evidence"

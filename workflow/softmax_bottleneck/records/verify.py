@@ -14,8 +14,9 @@ from typing import Any
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records import integrity as chain
 from softmax_bottleneck.records.integrity import Finding
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study, Unit, plan
 
 FILE = "verify.json"
@@ -49,7 +50,7 @@ class Verification:
     def to_json(self) -> dict[str, Any]:
         """As stored in results/<study>/verify.json."""
         facts = asdict(self) | {"complete": self.complete}
-        return facts | {"status": "ok" if self.complete else "incomplete", "provenance": artefacts.provenance()}
+        return facts | {"status": "ok" if self.complete else "incomplete", "provenance": provenance.block()}
 
     def text(self) -> str:
         """For a terminal."""
@@ -73,16 +74,16 @@ def verify(study: Study) -> Verification:
     sizes = {name: _size(study, name) for name in study.datasets}
     places = [(run, run.path) for run in (*study.needed, *study.finetuned)]
     for run, place in [*places, *((one.run, one.path) for one in study.evaluations)]:
-        found = chain.read(run, artefacts.run_folder(place))
+        found = chain.read(run, study.store.run_folder(place))
         findings += chain.inspect(found, sizes[run.dataset])
         files += len(found.hashes)
     collected = records.collect(study)
     findings += _gaps(collected, {one.file.removeprefix("runs/").rpartition("/")[0] for one in findings})
     for path in _shared_files(study):
         files += 1
-        findings += _damage(path)
+        findings += _damage(study.store, path)
     for unit in study.units:
-        hashed, wrong = _fits(unit)
+        hashed, wrong = _fits(study.store, unit)
         files += hashed
         findings += wrong
     findings += _duplicates(study)
@@ -91,7 +92,7 @@ def verify(study: Study) -> Verification:
 
 def _size(study: Study, name: str) -> chain.Size | None:
     try:
-        size = plan.size_of(study.datasets[name])
+        size = plan.size_of(study.store, study.datasets[name])
     except UserError:
         return None
     return chain.Size(size.tokens["test"], size.vocabulary_size)
@@ -107,35 +108,35 @@ def _gaps(collected: records.Records, known: set[str]) -> Iterator[Finding]:
 
 def _shared_files(study: Study) -> Iterator[Path]:
     """Files of the study and of its corpora that have a hash beside them."""
-    home = artefacts.study_folder(study.name)
+    home = study.store.study_folder(study.name)
     folders = [home / name for name in STUDY_FOLDERS]
-    folders += [one(name) for name in study.datasets for one in (artefacts.tokens_folder, artefacts.corpus_folder)]
+    folders += [one(name) for name in study.datasets for one in (study.store.tokens_folder, study.store.corpus_folder)]
     named = [home / name for name in STUDY_FILES if (home / name).exists()]
     inside = [path for folder in folders for path in sorted(folder.glob("*")) if path.suffix != ".sha256"]
     yield from (path for path in [*named, *inside] if path.is_file() and artefacts.sidecar(path).exists())
 
 
-def _damage(path: Path) -> list[Finding]:
+def _damage(store: Store, path: Path) -> list[Finding]:
     if artefacts.is_sound(path):
         return []
-    name = path.relative_to(artefacts.RESULTS).as_posix()
+    name = path.relative_to(store.root).as_posix()
     return [Finding("damaged", name, f"{path.name} is damaged: delete it and run its step again")]
 
 
-def _fits(unit: Unit) -> tuple[int, list[Finding]]:
+def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
     """Files hashed and findings of a unit of fits: its numbers, and the files of single fits they were taken from."""
-    done = artefacts.fits_folder(unit.path) / "done.json"
-    name = done.relative_to(artefacts.RESULTS).as_posix()
+    done = store.fits_folder(unit.path) / "done.json"
+    name = done.relative_to(store.root).as_posix()
     if not done.exists():
         return 0, [Finding("missing", name, "not fitted yet")]
     if not artefacts.is_sound(done):
-        return 1, _damage(done)
+        return 1, _damage(store, done)
     parents = artefacts.read_json(done)["provenance"]["parents"]
-    folder = artefacts.fits_folder(f"laws/{unit.law_path}")
+    folder = store.fits_folder(f"laws/{unit.law_path}")
     findings = []
     for part, digest in parents.items():
         if not (folder / part).exists() or artefacts.sha256_file(folder / part) != digest:
-            where = (folder / part).relative_to(artefacts.RESULTS).as_posix()
+            where = (folder / part).relative_to(store.root).as_posix()
             findings.append(
                 Finding("stale", where, f"not the fit that {name} was made from: delete both and fit again")
             )
@@ -145,10 +146,10 @@ def _fits(unit: Unit) -> tuple[int, list[Finding]]:
 def _duplicates(study: Study) -> Iterator[Finding]:
     """The same run trained under two names, with results that differ though they were to be equal."""
     for run in study.needed:
-        own = _weights(artefacts.run_folder(run.path))
-        for other in _folders(run.dataset, f"*/{run.seed}-{run.run_id}"):
+        own = _weights(study.store.run_folder(run.path))
+        for other in _folders(study.store, run.dataset, f"*/{run.seed}-{run.run_id}"):
             if own and _weights(other) not in (None, own):
-                name = other.relative_to(artefacts.RESULTS).as_posix()
+                name = other.relative_to(study.store.root).as_posix()
                 words = f"the same run as {run.path}, with other weights: delete the one that is wrong"
                 yield Finding("duplicate", name, words)
 
@@ -158,16 +159,16 @@ def _weights(folder: Path) -> str | None:
     return artefacts.read_json(path).get("model_sha256") if artefacts.is_sound(path) else None
 
 
-def _folders(dataset: str, pattern: str) -> list[Path]:
-    return sorted(path for path in artefacts.run_folder(dataset).glob(pattern) if path.is_dir())
+def _folders(store: Store, dataset: str, pattern: str) -> list[Path]:
+    return sorted(path for path in store.run_folder(dataset).glob(pattern) if path.is_dir())
 
 
 def _beside(study: Study) -> Iterator[str]:
     planned = {run.path for run in study.runs}
     named: Iterable[tuple[str, str, int]] = dict.fromkeys((r.dataset, r.model, r.seed) for r in study.needed)
     for dataset, model, seed in named:
-        for folder in _folders(dataset, f"{model}/{seed}-*"):
-            path = folder.relative_to(artefacts.RESULTS / "runs").as_posix()
+        for folder in _folders(study.store, dataset, f"{model}/{seed}-*"):
+            path = folder.relative_to(study.store.root / "runs").as_posix()
             if path not in planned:
                 yield path
 
@@ -175,5 +176,5 @@ def _beside(study: Study) -> Iterator[str]:
 def make(study: Study) -> Verification:
     """Verify, and write results/<study>/verify.json."""
     found = verify(study)
-    artefacts.write_json(artefacts.study_folder(study.name) / FILE, found.to_json())
+    artefacts.write_json(study.store.study_folder(study.name) / FILE, found.to_json())
     return found

@@ -19,12 +19,12 @@ from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records.collect import Records
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column, Dataset, Experiment, Run, Study, did_you_mean, load_study
 
-PAPER_STUDY = artefacts.ROOT / "config" / "paper.yaml"
-PUBLISHED = artefacts.ROOT / "report" / "published"
+PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
+PUBLISHED = paths.ROOT / "report" / "published"
 DASH = "—"
 SEEDS_NAMED = 4  # in a cell; more are counted
 

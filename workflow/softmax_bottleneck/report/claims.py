@@ -62,7 +62,7 @@ from softmax_bottleneck.report.judging import (
     weakly_correlated,
     why,
 )
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Study
 
 
@@ -504,9 +504,9 @@ def make(study: Study) -> Path:
         "counts": counts(entries),
         "claims": [entry.to_json() for entry in entries],
         "published": [check.to_json() for check in consistency.judge_published()],
-        "provenance": artefacts.provenance(found.parents),
+        "provenance": provenance.block(found.parents),
     }
-    path = artefacts.study_folder(study.name) / "claims.json"
+    path = study.store.study_folder(study.name) / "claims.json"
     artefacts.write_json(path, facts)
     return path
 

@@ -81,7 +81,7 @@ class _Spectrum:
 def _spectra(source: Source, dataset: str) -> list[_Spectrum]:
     found = []
     for run in usable_runs(source, dataset):
-        path = artefacts.run_folder(run.path) / "spectrum.npz"
+        path = source.study.store.run_folder(run.path) / "spectrum.npz"
         try:
             sigma = np.asarray(artefacts.read_npz(path)["singular_values"], dtype=np.float64)
         except DataError:
@@ -221,7 +221,7 @@ def _epochs(source: Source, dataset: str) -> pd.DataFrame:
     rows = []
     for run in planned_runs(source, dataset):
         try:
-            lines = artefacts.read_lines(artefacts.run_folder(run.path) / "epochs.jsonl")
+            lines = artefacts.read_lines(source.study.store.run_folder(run.path) / "epochs.jsonl")
         except DataError:
             continue
         log = {line.get("epoch"): line for line in lines}  # an epoch repeated after a resume counts once
@@ -512,7 +512,7 @@ def views() -> Mapping[str, Callable[[Source], Drawing]]:
 def make(study: Study, name: str) -> Path:
     """Write figures/<name>.svg and .csv from what is in results/ now; return the path of the SVG."""
     figure = build(study, tables.experiment_of(study, name, "figure"), records.collect(study))
-    path = artefacts.study_folder(study.name) / "figures" / f"{name}.svg"
+    path = study.store.study_folder(study.name) / "figures" / f"{name}.svg"
     artefacts.write_text(path.with_suffix(".csv"), figure.csv)
     artefacts.write_text(path, figure.svg)
     return path

@@ -411,7 +411,7 @@ def _function_rows(source: Source, dataset: str) -> pd.DataFrame:
     for model in source.experiment.models:
         for run in source.runs(dataset, model):
             try:
-                curves = artefacts.read_json(artefacts.run_folder(run.path) / "measure.json").get("function")
+                curves = artefacts.read_json(source.study.store.run_folder(run.path) / "measure.json").get("function")
             except DataError:
                 continue
             if curves:

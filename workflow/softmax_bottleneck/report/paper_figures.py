@@ -326,7 +326,7 @@ def _training_rows(source: Source, dataset: str) -> pd.DataFrame:
     for model in source.experiment.models:
         for run in source.runs(dataset, model):
             try:
-                facts = artefacts.read_json(artefacts.run_folder(run.path) / "epochs_rank.json")
+                facts = artefacts.read_json(source.study.store.run_folder(run.path) / "epochs_rank.json")
             except DataError:
                 continue
             rows += [

@@ -35,6 +35,7 @@ from softmax_bottleneck.report.cells import (
 )
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run
 
 SHOWN_RANKS = ("1", "5", "10")  # of the true next word
@@ -171,10 +172,10 @@ GROUPS = {
 }
 
 
-def predictions(run: Run) -> list[Prediction]:
+def predictions(store: Store, run: Run) -> list[Prediction]:
     """The run's predictions at the study's places; empty when they are not measured yet."""
     try:
-        facts = artefacts.read_json(artefacts.run_folder(run.path) / "topk.json")
+        facts = artefacts.read_json(store.run_folder(run.path) / "topk.json")
     except DataError:
         return []
     return [
@@ -194,7 +195,7 @@ def predictions_of(source: Source, dataset: str) -> dict[str, list[Prediction]]:
     found = {}
     for model in source.experiment.models:
         runs = source.runs(dataset, model)
-        if runs and (ours := predictions(runs[0])):
+        if runs and (ours := predictions(source.study.store, runs[0])):
             found[model] = ours
     return found
 
@@ -280,7 +281,7 @@ def hit_rates(source: Source) -> list[Part]:
 
 
 def _hit_cells(source: Source, dataset: str, model: str) -> Iterator[Cell]:
-    hits = _hits(source.runs(dataset, model))
+    hits = _hits(source.study.store, source.runs(dataset, model))
     for rank in SHOWN_RANKS:
         one = hits.get(rank)
         gap = source.gap(dataset, model, source.planned(dataset, model)[:1] if one else [])
@@ -292,10 +293,10 @@ def _hit_cells(source: Source, dataset: str, model: str) -> Iterator[Cell]:
         yield Cell(measured=measured, note=f"{low} to {high}, n {one['n']:,}", gap=gap)
 
 
-def _hits(runs: Sequence[Run]) -> Mapping[str, Mapping[str, Any]]:
+def _hits(store: Store, runs: Sequence[Run]) -> Mapping[str, Mapping[str, Any]]:
     """Hit rates of the first run; empty when they are not measured yet."""
     try:
-        facts = artefacts.read_json(artefacts.run_folder(runs[0].path) / "topk.json") if runs else {}
+        facts = artefacts.read_json(store.run_folder(runs[0].path) / "topk.json") if runs else {}
     except DataError:
         return {}
     found: Mapping[str, Mapping[str, Any]] = facts.get("hits", {})

@@ -26,7 +26,7 @@ from softmax_bottleneck.records.collect import Records
 from softmax_bottleneck.report import cells, claims, consistency, figures, tables, verdict
 from softmax_bottleneck.report.cells import Measured, Table, label
 from softmax_bottleneck.report.figures import Figure
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Experiment, Study
 
 PIXELS_PER_POINT = 4 / 3
@@ -85,7 +85,7 @@ class Chapter:
 # --- page -----------------------------------------------------------------------------------------------------------
 def build(study: Study) -> Path:
     """Write results/<study>/report/index.html and return its path."""
-    path = artefacts.study_folder(study.name) / "report" / "index.html"
+    path = study.store.study_folder(study.name) / "report" / "index.html"
     artefacts.write_text(path, page(study, records.collect(study)))
     return path
 
@@ -110,7 +110,7 @@ def page(study: Study, found: Records, folder: Path | None = None) -> str:
         heads=heads_of(study),
         run_tables=run_tables(study, found),
         runs_csv=data_address("text/csv", records.to_csv(found.wide(), digits=10)),
-        facts=[*_corpora(study), *_facts(found), *_verified(folder or artefacts.study_folder(study.name))],
+        facts=[*_corpora(study), *_facts(found), *_verified(folder or study.store.study_folder(study.name))],
         provenance=provenance_of(study, found),
         script_hash=script_hash(),
     )
@@ -249,7 +249,7 @@ def provenance_of(study: Study, found: Records) -> dict[str, Any]:
     files = {path for experiment in study.experiments for path in experiment.published}
     published = {name: artefacts.sha256_file(cells.PUBLISHED / name) for name in sorted(files)}
     return {
-        "schema": artefacts.SCHEMA,
+        "schema": provenance.SCHEMA,
         "study": study.name,
         "digest": study.digest,
         "counts": found.counts(),
@@ -257,7 +257,7 @@ def provenance_of(study: Study, found: Records) -> dict[str, Any]:
         "runs_read": dict(found.parents),
         "published_read": published,
         "environments": [dict(block) for block in found.environments],
-        "page_made_with": artefacts.provenance()["versions"],
+        "page_made_with": provenance.block()["versions"],
     }
 
 
@@ -265,7 +265,7 @@ def _corpora(study: Study) -> list[tuple[str, str]]:
     """Tokens and words of every corpus that is tokenised, and what is doubtful about it."""
     lines = []
     for name, dataset in study.datasets.items():
-        path = artefacts.tokens_folder(name) / "corpus.json"
+        path = study.store.tokens_folder(name) / "corpus.json"
         if artefacts.is_sound(path):
             facts = artefacts.read_json(path)
             counts = ", ".join(f"{split} {facts['tokens'][split]:,}" for split in ("train", "valid", "test"))

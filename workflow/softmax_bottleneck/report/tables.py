@@ -42,7 +42,7 @@ from softmax_bottleneck.report.cells import (
     same_setting,
     source_of,
 )
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column, Experiment, Study, did_you_mean
 
@@ -317,7 +317,7 @@ def experiment_of(study: Study, name: str, kind: str) -> Experiment:
 def environment() -> jinja2.Environment:
     """The templates of report/: everything escaped, an undefined name is an error."""
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(artefacts.ROOT / "report", encoding="utf-8"),
+        loader=jinja2.FileSystemLoader(paths.ROOT / "report", encoding="utf-8"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -333,7 +333,7 @@ def table_page(table: Table) -> str:
 def make(study: Study, name: str) -> Path:
     """Write tables/<name>.csv and .html from what is in results/ now; return the path of the CSV."""
     table = build(study, experiment_of(study, name, "table"), records.collect(study))
-    path = artefacts.study_folder(study.name) / "tables" / f"{name}.csv"
+    path = study.store.study_folder(study.name) / "tables" / f"{name}.csv"
     artefacts.write_text(path.with_suffix(".html"), table_page(table))
     artefacts.write_text(path, table.csv)
     return path

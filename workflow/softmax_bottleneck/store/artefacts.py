@@ -11,14 +11,10 @@ import hashlib
 import io
 import json
 import os
-import platform
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -27,49 +23,8 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.store.errors import DataError
 
-RESULTS = Path("results")
-SHARED = frozenset(["corpora", "tokens", "runs", "fits", "own", "logs", "benchmarks"])  # in results/, beside studies
-ROOT = Path(__file__).resolve().parents[3]  # the workflow's home: config/, report/ and workflow/ lie there
-SCHEMA = 1  # version of the provenance block
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 LEFT_S = 3600.0  # after which an unfinished file is taken to be left over
-PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
-
-
-# --- places ---------------------------------------------------------------------------------------------------------
-def corpus_folder(dataset: str) -> Path:
-    """The files of a dataset as they were published."""
-    return RESULTS / "corpora" / dataset
-
-
-def tokens_folder(dataset: str) -> Path:
-    """Token ids and vocabulary of a corpus."""
-    return RESULTS / "tokens" / dataset
-
-
-def run_folder(run_path: str) -> Path:
-    """One training run; `run_path` is `<dataset>/<model>/<seed>-<run_id>`."""
-    return RESULTS / "runs" / run_path
-
-
-def job_file(job: str) -> Path:
-    """What says that a job of several runs is through; the runs' own done.json say what came out."""
-    return RESULTS / "jobs" / f"{job}.json"
-
-
-def study_folder(study: str) -> Path:
-    """Everything made for one study from its runs: records, tables, figures, the report."""
-    return RESULTS / study
-
-
-def fits_folder(path: str) -> Path:
-    """Fits to known laws: `<plan>/<laws>/<seed>-<unit_id>` for a unit, `laws/<laws>/<seed>-<law_id>` for its parts."""
-    return RESULTS / "fits" / path
-
-
-def own_folder(name: str) -> Path:
-    """The findings about somebody's own model."""
-    return RESULTS / "own" / name
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -331,51 +286,3 @@ def read_lines(path: Path) -> list[Any]:
         except json.JSONDecodeError:
             break
     return rows
-
-
-# --- provenance -----------------------------------------------------------------------------------------------------
-def provenance(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str, object]:
-    """The block every artefact carries: versions, hardware, commit, and the hashes of what it was made from.
-
-    Args:
-        parents: artefact name -> sha256 of what this one was made from.
-        facts: further entries (run_id, flags, interruptions).
-    """
-    return {
-        "schema": SCHEMA,
-        "parents": dict(parents or {}),
-        "git": _git_state(),
-        "versions": {"python": platform.python_version(), **_versions()},
-        "hardware": {"cpu": _cpu_model(), "cores": os.cpu_count(), "machine": platform.machine()},
-        **facts,
-    }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
-def _git_state() -> dict[str, object]:
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, encoding="utf-8", check=True)
-        return done.stdout.strip()
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
-    except (OSError, subprocess.CalledProcessError):
-        return {"commit": "unknown", "dirty": False}
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if sys.platform == "linux" and cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"

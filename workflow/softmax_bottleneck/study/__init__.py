@@ -4,7 +4,7 @@ A study file is checked against `workflow/schemas` before anything runs. Torch i
 options as literals in their own files, which are read without running them.
 """
 
-from softmax_bottleneck.store.artefacts import ROOT
+from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study.datasets import Dataset, find_config, load_dataset
 from softmax_bottleneck.study.experiments import Column, Experiment, load_experiment
 from softmax_bottleneck.study.fits import Fit, Unit

@@ -8,9 +8,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from softmax_bottleneck.store.artefacts import ROOT, sha256_file
+from softmax_bottleneck.store.artefacts import sha256_file
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import fingerprint
+from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.study.runs import digest
 from softmax_bottleneck.study.schemas import did_you_mean, load_yaml, schema, validate

@@ -12,6 +12,7 @@ from typing import Any
 
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Dataset, Run, Study, load_dataset
 from softmax_bottleneck.study.costs import Cost, estimate, evaluation_hours
 
@@ -24,9 +25,9 @@ class Size:
     vocabulary_size: int
 
 
-def size_of(dataset: Dataset) -> Size:
+def size_of(store: Store, dataset: Dataset) -> Size:
     """Size of a corpus: counted when it is tokenised, else as declared in its YAML."""
-    marker = artefacts.tokens_folder(dataset.name) / "corpus.json"
+    marker = store.tokens_folder(dataset.name) / "corpus.json"
     if marker.exists():
         facts = artefacts.read_json(marker)
         return Size(facts["tokens"], facts["vocabulary_size"])
@@ -36,7 +37,7 @@ def size_of(dataset: Dataset) -> Size:
         tokens = {split: int(dataset.language[f"{split}_tokens"]) for split in ("train", "valid", "test")}
         return Size(tokens, int(dataset.language["vocabulary_size"]))
     if dataset.base:
-        whole = size_of(load_dataset(dataset.base, dataset.folder))
+        whole = size_of(store, load_dataset(dataset.base, dataset.folder))
         cut = {"train": int(dataset.train_tokens or whole.tokens["train"])}
         return Size(whole.tokens | cut, int(dataset.vocabulary_size or whole.vocabulary_size))
     return _size_of_files(dataset)
@@ -102,9 +103,9 @@ def _job_name(runs: tuple[Run, ...]) -> str:
     return f"{runs[0].dataset}/{runs[0].model}/{seeds}-{paths[:12]}"
 
 
-def is_done(run: Run) -> bool:
+def is_done(study: Study, run: Run) -> bool:
     """Whether training has ended (also as diverged)."""
-    return (artefacts.run_folder(run.path) / "done.json").exists()
+    return (study.store.run_folder(run.path) / "done.json").exists()
 
 
 def parameters(run: Run, vocabulary_size: int) -> int:
@@ -122,7 +123,7 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
     """Parameters and cost of every needed run, by path; equal settings are counted once."""
     known: dict[tuple[str, str], int] = {}
     found = {}
-    sizes = {name: size_of(dataset) for name, dataset in study.datasets.items()}
+    sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
     keeping = {run.path for run in tracked(study)}
     for run in study.needed:
         size, key = sizes[run.dataset], (run.dataset, run.model)
@@ -140,10 +141,10 @@ def check_limits(study: Study, cost: dict[str, tuple[int, Cost]]) -> None:
         UserError: a run needs more memory, the rest of the study more disk, or a rank more contexts than there are.
     """
     for dataset in study.datasets.values():
-        check_contexts(dataset, size_of(dataset).tokens["test"])
-    left = [run for run in study.needed if not is_done(run)]
+        check_contexts(dataset, size_of(study.store, dataset).tokens["test"])
+    left = [run for run in study.needed if not is_done(study, run)]
     disk_gb = sum(cost[run.path][1].disk_gb for run in left)
-    free_gb = study.limits.get("disk_gb", shutil.disk_usage(_existing(artefacts.RESULTS)).free / 1e9)
+    free_gb = study.limits.get("disk_gb", shutil.disk_usage(_existing(study.store.root)).free / 1e9)
     if disk_gb > free_gb:
         raise UserError(f"{study.file}: {len(left)} runs need about {disk_gb:.1f} GB of disk, and {free_gb:.1f} GB are "
                         "there: free some, or set limits.disk_gb where results lie elsewhere")  # fmt: skip
@@ -165,7 +166,7 @@ def check_stages(study: Study) -> None:
     from softmax_bottleneck.training.model import build
 
     for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
-        if not build(run, size_of(study.datasets[run.dataset]).vocabulary_size, "meta").body.carries_state:
+        if not build(run, size_of(study.store, study.datasets[run.dataset]).vocabulary_size, "meta").body.carries_state:
             raise UserError(f"{study.file}: models.{run.model}: dynamic evaluation needs a body that carries what came "
                             f"before; {run.body.kind} does not: take it out of that experiment")  # fmt: skip
 
@@ -199,8 +200,8 @@ def text(study: Study) -> str:
     cost = costs(study)
     lines = [f"{study.name}: {study.title}", ""]
     lines += [f"{'experiment':34} {'artefact':22} {'runs':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9} {'disk GB':>8}"]
-    lines += [_line(e.id, e.artefact, study.runs_of(e), cost) for e in study.experiments]
-    lines += [_line("all together (each run once)", "", study.needed, cost), ""]
+    lines += [_line(study, e.id, e.artefact, study.runs_of(e), cost) for e in study.experiments]
+    lines += [_line(study, "all together (each run once)", "", study.needed, cost), ""]
     lines += _stage_lines(study, cost)
     lines += _fits_lines(study)
     hours = f"{'GPU h/run':>10} {'CPU h/run':>10} {'memory GB':>10}"
@@ -214,8 +215,8 @@ def text(study: Study) -> str:
     return "\n".join(lines)
 
 
-def _line(name: str, artefact: str, runs: tuple[Run, ...], cost: dict[str, tuple[int, Cost]]) -> str:
-    left = [run for run in runs if not is_done(run)]
+def _line(study: Study, name: str, artefact: str, runs: tuple[Run, ...], cost: dict[str, tuple[int, Cost]]) -> str:
+    left = [run for run in runs if not is_done(study, run)]
     gpu_h, cpu_h, disk_gb = (sum(getattr(cost[r.path][1], key) for r in left) for key in ("gpu_h", "cpu_h", "disk_gb"))
     done = len(runs) - len(left)
     return f"{name:34} {artefact:22} {len(runs):5} {done:5} {gpu_h:8.1f} {cpu_h:9.1f} {disk_gb:8.2f}"
@@ -223,16 +224,16 @@ def _line(name: str, artefact: str, runs: tuple[Run, ...], cost: dict[str, tuple
 
 def _stage_lines(study: Study, cost: dict[str, tuple[int, Cost]]) -> list[str]:
     """What follows training: how many runs, how many are done, and at most how many hours the others take."""
-    sizes = {name: size_of(dataset) for name, dataset in study.datasets.items()}
+    sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
     stages: dict[str, list[tuple[bool, float, float]]] = {"finetuning": [], "dynamic evaluation": []}
     for run in study.finetuned:
         size, count = sizes[run.dataset], cost[run.start][0]
         one = estimate(run, count, size.tokens, size.vocabulary_size)
-        stages["finetuning"].append((is_done(run), one.gpu_h, one.cpu_h))
+        stages["finetuning"].append((is_done(study, run), one.gpu_h, one.cpu_h))
     for wanted in study.evaluations:
         size, count = sizes[wanted.run.dataset], cost[wanted.run.start or wanted.run.path][0]
         hours = evaluation_hours(wanted, count, size.tokens, size.vocabulary_size)
-        done = (artefacts.run_folder(wanted.path) / "dynamic.json").exists()
+        done = (study.store.run_folder(wanted.path) / "dynamic.json").exists()
         stages["dynamic evaluation"].append((done, hours["gpu"], hours["cpu"]))
     lines = []
     for name, found in stages.items():
@@ -248,7 +249,7 @@ def _fits_lines(study: Study) -> list[str]:
     lines = []
     for name in (name for name in study.fits if name in shown):
         units = study.fits[name]
-        done = sum((artefacts.fits_folder(unit.path) / "done.json").exists() for unit in units)
+        done = sum((study.store.fits_folder(unit.path) / "done.json").exists() for unit in units)
         lines.append(f"{name:34} {units[0].kind:22} {len(units):5} {done:5} {len(units[0].fits):5}")
     head = f"{'fits to known laws':34} {'laws':22} {'units':>5} {'done':>5} {'fits':>5}"
     return [head, *lines, ""] if lines else []

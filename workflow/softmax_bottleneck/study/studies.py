@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from softmax_bottleneck.heads import registry as heads
-from softmax_bottleneck.store.artefacts import ROOT, SHARED
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import ROOT, SHARED, Store
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.experiments import Experiment, load_experiment
 from softmax_bottleneck.study.fits import Unit, fit_labels, units_of
@@ -37,6 +37,7 @@ class Study:
     title: str
     description: str
     file: Path
+    store: Store
     mirror: Path | None
     datasets: Mapping[str, Dataset]
     labels: Mapping[str, str]  # model -> name in tables
@@ -180,7 +181,7 @@ def _merged(key: str, base: Mapping[str, Any], values: Mapping[str, Any], file: 
     return {name: entry for name, entry in merged.items() if entry is not None}
 
 
-def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
+def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: Store | None = None) -> Study:
     """A study from its file; `overrides` are top-level keys given on the command line (mirror, device, threads).
 
     Overrides that are a whole study, as another workflow may pass them, stand alone: then `file` only says where they
@@ -217,6 +218,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None) -> Study:
         title=values["title"],
         description=values.get("description", ""),
         file=file,
+        store=store or Store(),
         mirror=Path(values["mirror"]) if values.get("mirror") else None,
         limits=values.get("limits", {}),
         datasets=datasets,

@@ -20,7 +20,7 @@ from softmax_bottleneck.jobs.checkpoint import Checkpointer
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.run_lease import Lease
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Evaluation
 from softmax_bottleneck.training import dynamic_evaluation as dynamic
@@ -74,7 +74,7 @@ def evaluate(
         else:
             work = _Work(wanted, dynamic.Evaluator(model, corpus, wanted.settings), folder, lease, stop, say)
             facts = work.run(save_interval_s, restart, device) | {"status": "ok"}
-            facts["provenance"] = artefacts.provenance(dict(parents), run_id=wanted.run.run_id, sessions=work.history)
+            facts["provenance"] = provenance.block(dict(parents), run_id=wanted.run.run_id, sessions=work.history)
             artefacts.write_json(done, facts)
         artefacts.write_json(folder / RESULT_FILE, facts)
         Checkpointer(folder, {}).clear()

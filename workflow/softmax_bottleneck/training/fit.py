@@ -23,8 +23,9 @@ from softmax_bottleneck.jobs.checkpoint import Checkpointer
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.run_lease import Lease
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.progress import duration
 from softmax_bottleneck.study import Fit, Unit
 from softmax_bottleneck.training import free_contexts
@@ -38,6 +39,7 @@ LARGEST_RANKED = 1 << 24  # cells of a matrix whose ranks are measured
 
 def fit(
     unit: Unit,
+    store: Store,
     device: torch.device,
     say: Say,
     *,
@@ -59,7 +61,7 @@ def fit(
         UserError: resume states are damaged.
     """
     stop = Stop(max_wall_s, workflow=processes.workflow())
-    folder = artefacts.fits_folder(f"laws/{unit.law_path}")
+    folder = store.fits_folder(f"laws/{unit.law_path}")
     with Lease(folder) as lease, signals_to(stop), numerics(unit, device):
         session = _Session(unit, folder, device, say)
         session.resume()
@@ -161,7 +163,7 @@ class _Session:
             "fit": asdict(fit),
             "law": {key: getattr(self.unit, key) for key in ("kind", "law", "seed", "law_id")},
             "recipe": asdict(self.recipe),
-            "provenance": artefacts.provenance(device=self.device.type, threads=torch.get_num_threads()),
+            "provenance": provenance.block(device=self.device.type, threads=torch.get_num_threads()),
         }
 
     def _law_metrics(self) -> dict[str, float]:

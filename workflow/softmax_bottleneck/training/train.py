@@ -27,7 +27,7 @@ from softmax_bottleneck.jobs.checkpoint import Checkpointer
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.run_lease import Lease
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Progress
 from softmax_bottleneck.study import Run, Schedule
@@ -252,7 +252,7 @@ class Session:
             "wall_s": round(wall_s, 3),
             "seconds_per_epoch": statistics.median(epoch_s) if epoch_s else None,
         }
-        outcome["provenance"] = artefacts.provenance(
+        outcome["provenance"] = provenance.block(
             {"corpus": trainer.run.data_identity, **parents, **self._seal_log()},
             run_id=trainer.run.run_id,
             deterministic=trainer.run.deterministic,

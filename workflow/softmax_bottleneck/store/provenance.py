@@ -1,0 +1,63 @@
+"""What a result was made from and with: versions, hardware, commit, and the hashes of its parents."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from softmax_bottleneck.store.paths import ROOT
+
+SCHEMA = 1  # version of the provenance block
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
+
+
+def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str, object]:
+    """The block every artefact carries: versions, hardware, commit, and the hashes of what it was made from.
+
+    Args:
+        parents: artefact name -> sha256 of what this one was made from.
+        facts: further entries (run_id, flags, interruptions).
+    """
+    return {
+        "schema": SCHEMA,
+        "parents": dict(parents or {}),
+        "git": _git_state(),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "hardware": {"cpu": _cpu_model(), "cores": os.cpu_count(), "machine": platform.machine()},
+        **facts,
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _git_state() -> dict[str, object]:
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, encoding="utf-8", check=True)
+        return done.stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": "unknown", "dirty": False}
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if sys.platform == "linux" and cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
