@@ -353,7 +353,8 @@ def test_what_snakemake_takes_for_done_counts_only_with_a_sound_record(
 
 # --- the launcher ---------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F7")
-def test_a_call_that_failed_is_repeated_after_longer_and_longer_pauses() -> None:
+def test_a_call_that_failed_is_repeated_after_longer_and_longer_pauses(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     pauses: list[float] = []
     script = "import pathlib, sys; p = pathlib.Path('n'); n = len(p.read_text()) if p.exists() else 0; "
     script += "p.write_text('x' * (n + 1)); sys.exit(n < 2)"
