@@ -34,7 +34,18 @@ def test_conda_names_the_same_versions() -> None:
 
 
 def test_every_import_is_a_declared_dependency() -> None:
-    names = {"torch", "numpy", "scipy", "pandas", "matplotlib", "seaborn", "jinja2", "jsonschema", "safetensors"}
+    names = {
+        "torch",
+        "numpy",
+        "psutil",
+        "scipy",
+        "pandas",
+        "matplotlib",
+        "seaborn",
+        "jinja2",
+        "jsonschema",
+        "safetensors",
+    }
     found = set()
     for path in (ROOT / "workflow" / "softmax_bottleneck").rglob("*.py"):
         found |= set(re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))

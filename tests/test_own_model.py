@@ -20,6 +20,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.own_model import matrix as own_matrix
 from softmax_bottleneck.own_model import page as own_report
+from softmax_bottleneck.own_model import question as own_question
 from softmax_bottleneck.own_model import rank as own_model
 from softmax_bottleneck.own_model import shards
 from softmax_bottleneck.ranks import spectra as spectrum
@@ -72,7 +73,7 @@ def files(tmp_path, monkeypatch):
 
 
 def ask(**given):
-    return own_model.question(given, "test")
+    return own_question.question(given, "test")
 
 
 def analyse(**given):
@@ -150,7 +151,7 @@ REFUSALS = [
     ({"hidden": ["h.npy", "wide.npy"]}, r"h\.npy has shape \(90, 6\) and wide\.npy \(4, 7\)"),
     ({"hidden": ["empty.npy"]}, r"empty\.npy has shape \(0, 6\)"),
     ({"hidden": ["whole.npy"]}, r"numbers are int64, expected one of bfloat16, float16"),
-    ({"hidden": ["objects.npy"]}, r"objects\.npy: not a sound \.npy file without pickled objects"),
+    ({"hidden": ["objects.npy"]}, r"numbers are object, expected"),
     ({"hidden": ["objects.npz"]}, r"numbers are object, expected"),
     ({"hidden": ["pickled.npy"]}, r"not a sound \.npy file"),
     ({"hidden": ["cut.npy"]}, r"cut\.npy: not a sound \.npy file"),
@@ -248,7 +249,7 @@ def test_half_precision_log_probabilities_carry_a_warning(files):
     found = analyse(log_probs=["half.npy"], width=D)
     assert found.ranks.press.rank > D + 2  # rounding alone
     assert any("stored as float16" in note for note in found.notes())
-    assert found.bound.rank is None and "too coarsely rounded" in own_report.bound_words(found)
+    assert found.bound.rank is None and "too coarsely rounded" in own_report.bound_words(found.bound)
 
 
 def test_the_softmax_bound_is_checked_on_a_written_out_block(files):
@@ -307,8 +308,8 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def only_arrays(monkeypatch):
     """Estimates without what the interpreter takes, so that small limits bite."""
-    monkeypatch.setattr(own_model, "BASE_BYTES", 0)
-    monkeypatch.setattr(own_model, "TORCH_BYTES", 0)
+    monkeypatch.setattr(own_matrix, "BASE_BYTES", 0)
+    monkeypatch.setattr(own_matrix, "TORCH_BYTES", 0)
     monkeypatch.setattr(own_model, "LEAST_SIDE", 8)
 
 
@@ -362,11 +363,11 @@ def test_lower_bounds_never_exceed_the_rank(tmp_path):
 def test_the_memory_estimate_holds(tmp_path, monkeypatch, head):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(own_matrix, "BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr(own_model, "BASE_BYTES", 8 << 20)  # of blocks
-    monkeypatch.setattr(own_model, "TORCH_BYTES", 0)
+    monkeypatch.setattr(own_matrix, "BASE_BYTES", 8 << 20)  # of blocks
+    monkeypatch.setattr(own_matrix, "TORCH_BYTES", 0)
     saved_layer(3000, 1100)
     asked = ask(**LAYER, head=head)
-    own_model.pointwise_of("gss", {"c": -1.5, "k": 2.5})  # torch is imported before, not within, the measurement
+    own_matrix.pointwise_of("gss", {"c": -1.5, "k": 2.5})  # torch is imported before, not within, the measurement
     tracemalloc.start()
     found = own_model.analyse(asked, silent)
     peak = tracemalloc.get_traced_memory()[1]
@@ -378,8 +379,8 @@ def test_the_memory_estimate_holds(tmp_path, monkeypatch, head):
 
 
 def test_sizes_in_words():
-    assert own_model.parse_bytes("4GB") == 4_000_000_000
-    assert own_model.parse_bytes("1.5 MiB") == 3 << 19
+    assert own_question.parse_bytes("4GB") == 4_000_000_000
+    assert own_question.parse_bytes("1.5 MiB") == 3 << 19
     assert own_model.gib(3 << 30) == "3.0 GiB"
     assert own_model.free_bytes() > 1 << 20
 
@@ -462,7 +463,7 @@ def test_softmax_and_stored_matrices_need_no_torch(files):
 def test_the_example_is_a_valid_question():
     given = config.load_yaml(ROOT / "config" / "own-model.example.yaml")
     config.validate(given, config.schema("own-model"), "example")
-    asked = own_model.read_question(ROOT / "config" / "own-model.example.yaml")
+    asked = own_question.read_question(ROOT / "config" / "own-model.example.yaml")
     assert asked.hidden == (str(ROOT / "config" / "../exported/hidden-*.npy"),)
 
 

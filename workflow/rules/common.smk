@@ -241,9 +241,9 @@ def own_config(wildcards):
 
 def own_files(wildcards):
     """The arrays that YAML names: changed ones are analysed again."""
-    from softmax_bottleneck.own_model import rank as own_model
+    from softmax_bottleneck.own_model.question import read_question
 
     try:
-        return own_model.read_question(Path(own_config(wildcards))).files()
+        return read_question(Path(own_config(wildcards))).files()
     except UserError as error:
         raise WorkflowError(str(error)) from None

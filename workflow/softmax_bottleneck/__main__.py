@@ -217,12 +217,13 @@ def _summary(given: argparse.Namespace, say: steps.Say) -> None:
 
 def _rank(given: argparse.Namespace, say: steps.Say) -> None:
     from softmax_bottleneck.own_model import page as own_report
+    from softmax_bottleneck.own_model import question as asking
     from softmax_bottleneck.own_model import rank as own_model
 
-    named = {key: value for key, value in vars(given).items() if key in own_model.KEYS and value is not None}
+    named = {key: value for key, value in vars(given).items() if key in asking.KEYS and value is not None}
     if given.config and named:
         raise UserError(f"--config {given.config} asks the whole question: leave out {', '.join(sorted(named))}")
-    asked = own_model.read_question(given.config) if given.config else own_model.question(named, "rank")
+    asked = asking.read_question(given.config) if given.config else asking.question(named, "rank")
     result = own_model.analyse(asked, say)
     page = own_report.write(result, given.out or Store().own_folder(given.config.stem if given.config else "model"))
     for name, text in own_report.lines(result):

@@ -7,14 +7,14 @@ do no harm and are passed over. What a text is, its tokens decide, not the archi
 
 from __future__ import annotations
 
-import lzma
+import errno
 import re
 import stat
 import tarfile
+import textwrap
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -23,18 +23,13 @@ from typing import IO, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.errors import DataError, UserError
 
 MAX_MEMBERS = 5000
 MAX_MEMBER_BYTES = 1 << 28  # of a member whose entry declares no size
 MAX_UNPACKED_BYTES = 1 << 32  # of all members, by their headers
 BLOCK_BYTES = 1 << 16
 NAMES_SHOWN = 5
-
-BROKEN = (
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),
-    *(RuntimeError, NotImplementedError, ValueError),  # zipfile: a password is needed, an unknown method, odd headers
-)
 
 
 @dataclass(frozen=True)
@@ -124,13 +119,30 @@ def _opened(archive: Path) -> Iterator[tuple[Iterator[_Member], Opener]]:
 
 
 @contextmanager
-def _read_errors(archive: Path) -> Iterator[None]:
+def damage_refused(fault: str, advice: str) -> Iterator[None]:
+    """Whatever a reader of foreign bytes stumbles over as one line, `FAULT (what it said); ADVICE`.
+
+    Raises:
+        DataError: the bytes are not what they claim to be.
+        OSError: the disk failed; MemoryError: there is too little of it.
+    """
     try:
         yield
-    except FileNotFoundError:
-        raise DataError(f"{archive}: no such archive; correct `path`") from None
-    except BROKEN as error:
-        raise DataError(f"{archive}: no sound zip or tar archive ({error}); fetch it again") from None
+    except (UserError, MemoryError):
+        raise
+    except (
+        Exception
+    ) as error:  # zipfile, tarfile, numpy and json raise some twenty kinds; no list of them was ever whole
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # without a number it is a decompressor's, EINVAL is a seek to where a damaged header leads
+        words = textwrap.shorten(str(error), 200) or type(error).__name__
+        raise DataError(f"{fault} ({words}); {advice}") from None
+
+
+def _read_errors(archive: Path) -> AbstractContextManager[None]:
+    if not archive.is_file():
+        raise DataError(f"{archive}: no such archive; correct `path`")
+    return damage_refused(f"{archive}: no sound zip or tar archive", "fetch it again")
 
 
 def _zip_members(file: zipfile.ZipFile) -> Iterator[_Member]:

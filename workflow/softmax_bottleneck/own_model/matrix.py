@@ -1,4 +1,11 @@
-"""Matrices of log-probabilities that are made or read block by block, by rows or by columns.
+"""Matrices of log-probabilities ln P [m, n] in files; each kind knows its memory and the way to its singular values.
+
+* A softmax layer: from the factors; the matrix never exists.
+* A layer with any other head without weights of its own (gss, sigsoftmax, relu, sigmoid): the matrix is made block by
+  block, by rows or by columns, whichever gives the smaller Gram matrix.
+* Log-probabilities themselves: read by rows, and held in memory where there are fewer rows than columns.
+
+Where only some columns are wanted, log-probabilities are normalised over all words nevertheless.
 
 Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C a block.
 """
@@ -6,135 +13,380 @@ Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from softmax_bottleneck import heads
 from softmax_bottleneck.own_model import shards
+from softmax_bottleneck.own_model.question import Question, parse_head
 from softmax_bottleneck.own_model.shards import Floats, Shard
-from softmax_bottleneck.ranks.spectra import Float64, Progress
-from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.ranks import spectra
+from softmax_bottleneck.ranks.spectra import Float64, Progress, RankReport, Spectrum
+from softmax_bottleneck.store import progress
+from softmax_bottleneck.store.errors import DataError, UserError
 
 Indices = NDArray[np.intp]
 Pointwise = Callable[[Floats], Floats]
+Say = Callable[[str], None]
 
 BLOCK_BYTES = 32 << 20
+BASE_BYTES = 400 << 20  # Python with its libraries, and blocks on their way
+TORCH_BYTES = 300 << 20  # with its own work arrays
+CHECK_SIDE = 1024  # of the block that is written out to check the bound
+LONG_SIDE = 1024  # of a Gram matrix whose eigenvalues take a while
 # How far from one a row's probabilities may add up (as a logarithm): rounding of each storage type, at -20 nats.
 SUM_TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}
 
 
-class Matrix(Protocol):
-    """A matrix of log-probabilities, or a part of one, that can be streamed by rows or by columns."""
+@dataclass(frozen=True)
+class Bound:
+    """Rank at most D + 2, as of every softmax head (Yang et al. 2018), tried where the computation does not assume it.
 
-    shape: tuple[int, int]
+    Attributes:
+        limit: D + 2.
+        where: what was tried.
+        rank: Press rank of that, or None where it was not to be checked.
+        unchecked: why not.
+    """
 
-    def by_rows(self) -> Iterator[Floats]:
-        """Blocks [any, n] of rows in order."""
-        ...
+    limit: int
+    where: str
+    rank: int | None = None
+    unchecked: str = "too few contexts or words to exceed it"
 
-    def by_columns(self) -> Iterator[Floats]:
-        """Blocks [any, m] of columns, transposed, in order."""
-        ...
+    @property
+    def holds(self) -> bool | None:
+        """None where it was not checked."""
+        return None if self.rank is None else self.rank <= self.limit
+
+
+class LogProbs(ABC):
+    """A matrix ln P [m, n] in files that were found and whose shapes fit; nothing large is read yet.
+
+    Attributes:
+        files: all files that are read.
+        dtype: of the numbers in memory; holds all files exactly.
+        m, n: size of the matrix.
+        width: D, or None where nobody said it.
+        head: name and options of what made it.
+        highest_rank: what size, or theory, allows.
+        cuts_rows: whether fewer rows, rather than columns, are what saves memory.
+        note: what a reader must know of such files, or nothing.
+    """
+
+    head: tuple[str, Mapping[str, Any]]
+    note = ""
+
+    def __init__(self, files: list[Shard], m: int, n: int, width: int | None) -> None:
+        self.files, self.m, self.n, self.width = files, m, n, width
+        self.dtype = shards.dtype_of(files)
+        self.highest_rank, self.cuts_rows = min(m, n), m < n
+        # Arrays whose columns are consecutive are read whole, beside what becomes of them.
+        self.base_bytes = BASE_BYTES + max((2 * shard.size_bytes for shard in files if shard.column_major), default=0)
+
+    @abstractmethod
+    def bytes_needed(self, rows: int, columns: int) -> int:
+        """Peak memory of the singular values of a part of this size."""
+
+    @abstractmethod
+    def spectrum(self, rows: Indices | None, columns: Indices | None, say: Say) -> Spectrum:
+        """Singular values of a part; None for all rows or columns."""
+
+    @abstractmethod
+    def bound(self, ranks: RankReport) -> Bound | None:
+        """Whether the softmax bound holds, where that can be asked; `ranks` are those of what was analysed."""
+
+
+def log_probs_of(asked: Question) -> LogProbs:
+    """Find the files of a question and check their shapes.
+
+    Raises:
+        UserError, DataError: as `shards.find`; a head that cannot be computed; shapes that do not fit, both named.
+    """
+    if asked.log_probs:
+        return StoredLogProbs(shards.find(asked.log_probs, "log_probs"), asked.width)
+    hidden, weight = shards.find(asked.hidden, "hidden"), shards.find(asked.weight, "weight")
+    bias = shards.find([asked.bias], "bias") if asked.bias else []
+    return Layer(hidden, weight, bias, *parse_head(asked.head))
+
+
+# --- hidden states and an output layer ------------------------------------------------------------------------------
+class Layer(LogProbs):
+    """log_softmax(g(H W^T + b)) of hidden states H [m, D], weight W [n, D] and bias b [n], or none; g of the head."""
+
+    width: int
+
+    def __init__(
+        self, hidden: list[Shard], weight: list[Shard], bias: list[Shard], head: str, options: Mapping[str, Any]
+    ) -> None:
+        m, n = (sum(shard.rows for shard in part) for part in (hidden, weight))
+        super().__init__([*hidden, *weight, *bias], m, n, hidden[0].columns)
+        self.head = head, options
+        self._hidden, self._weight, self._bias = hidden, weight, bias
+        self._require_fitting_shapes()
+        self._pointwise = None if head == "softmax" else pointwise_of(head, options)
+        if self._pointwise is None:
+            self.highest_rank, self.cuts_rows = min(m, n, self.width + 2), True
+
+    def _require_fitting_shapes(self) -> None:
+        hidden, weight = self._hidden[0], self._weight[0]
+        if weight.columns != self.width:
+            hint = ": is it transposed?" if weight.shape[0] == self.width else ""
+            raise DataError(
+                f"hidden states of {hidden.label} have shape {hidden.shape} and the weight {weight.label}"
+                f" {weight.shape}: expected weight [words, {self.width}]{hint}"
+            )
+        for bias in self._bias:
+            if math.prod(bias.shape) != self.n:
+                raise DataError(f"bias {bias.label} has shape {bias.shape} beside {self.n} words: expected ({self.n},)")
+
+    def bytes_needed(self, rows: int, columns: int) -> int:
+        """Of H and W, and what comes of them: factors in float64, or blocks and a Gram matrix."""
+        entries = (rows + self.n) * self.width
+        if self._pointwise is None:  # W in float64; both factors in float64 with two columns more
+            work = 8 * (self.n * self.width + entries + 2 * (rows + self.n))
+        else:
+            work = TORCH_BYTES + self.dtype.itemsize * columns * self.width + gram_bytes(rows, columns, self.dtype)
+        return self.base_bytes + self.dtype.itemsize * entries + work
+
+    def spectrum(self, rows: Indices | None, columns: Indices | None, say: Say) -> Spectrum:
+        """By QR of the factors for a softmax, else by a Gram matrix."""
+        hidden_ND, weight_VD, bias_V = self._arrays(rows)
+        if self._pointwise is not None:
+            meter = Meter(say, "log Z of rows", len(hidden_ND))
+            matrix = LayerMatrix(hidden_ND, weight_VD, bias_V, self._pointwise, columns, meter)
+            return gram_spectrum(matrix.blocks, matrix.shape, say)
+        log_z_N = spectra.log_normalisers(hidden_ND, weight_VD, bias_V)
+        if columns is not None:
+            weight_VD, bias_V = weight_VD[columns], bias_V[columns]
+        return spectra.factored_singular_values(hidden_ND, weight_VD, bias_V, log_z_N)
+
+    def bound(self, ranks: RankReport) -> Bound | None:
+        """Of a softmax, on evenly spaced rows and words that are written out, because the factors assume it."""
+        if self._pointwise is not None:
+            return None
+        rows, words = min(self.m, CHECK_SIDE), min(self.n, CHECK_SIDE)
+        bound = Bound(self.width + 2, f"{rows} x {words} log-probabilities written out, by SVD")
+        if bound.limit >= min(rows, words):
+            return bound
+        some_rows, some_words = (
+            np.linspace(0, size - 1, min(size, CHECK_SIDE)).astype(np.intp) for size in (self.m, self.n)
+        )
+        matrix = LayerMatrix(*self._arrays(some_rows), None, some_words)
+        found = spectra.dense_singular_values(matrix.block())
+        return replace(bound, rank=spectra.rank_report(found).press.rank)
+
+    def _arrays(self, rows: Indices | None) -> tuple[Floats, Floats, Floats]:
+        """Hidden states [N, D] of some rows or all, weight [V, D], bias [V]."""
+        bias_V = shards.load(self._bias).ravel() if self._bias else np.zeros(self.n)
+        hidden_ND, weight_VD = shards.load(self._hidden, rows), shards.load(self._weight)
+        return (
+            hidden_ND.astype(self.dtype, copy=False),
+            weight_VD.astype(self.dtype, copy=False),
+            bias_V.astype(self.dtype),
+        )
+
+
+def pointwise_of(name: str, options: Mapping[str, Any]) -> Pointwise:
+    """g of a head as a function of float arrays.
+
+    Raises:
+        UserError: the head has weights of its own (a mixture, a learned function), which hidden states and an output
+            matrix do not hold; or torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise UserError(
+            f"head {name}: needs torch, which is not installed; only softmax and log_probs do without"
+        ) from None
+    try:
+        module = heads.build_pointwise(name, options)
+    except UserError:
+        module = None
+    if module is None or module.state_dict():
+        raise UserError(
+            f"head {name}: has weights of its own; write its log-probabilities (head.log_probs) in shards and give"
+            " those as log_probs"
+        )
+
+    @torch.inference_mode()
+    def pointwise(logits_RC: Floats) -> Floats:
+        scores_RC: Floats = module(torch.from_numpy(logits_RC)).numpy()
+        return scores_RC
+
+    return pointwise
 
 
 class LayerMatrix:
-    """ln P = g(H W^T + b) - log Z in the type of H, made when asked for; log Z is over all words, in float64."""
+    """ln P = g(H W^T + b) - log Z in the type of H, made when asked for; log Z is over all words, in float64.
+
+    DataError where a logit overflows.
+    """
 
     def __init__(
         self,
         hidden_ND: Floats,
-        layer: Layer,
+        weight_VD: Floats,
+        bias_V: Floats,
         pointwise: Pointwise | None,
-        columns: Indices | None,
-        tell: Progress,
+        columns: Indices | None = None,
+        meter: Progress = lambda count: None,
     ) -> None:
-        self._hidden_ND = hidden_ND
-        self._pointwise = pointwise
-        self._log_z_N = self._normalisers(layer, tell)
-        self._layer = layer if columns is None else Layer(layer.weight_VD[columns], layer.bias_V[columns])
-        self.shape = (len(hidden_ND), len(self._layer.bias_V))
+        self._hidden_ND, self._weight_VD, self._bias_V, self._pointwise = hidden_ND, weight_VD, bias_V, pointwise
+        self._log_z_N = self._normalisers(meter)
+        if columns is not None:
+            self._weight_VD, self._bias_V = weight_VD[columns], bias_V[columns]
+        self.shape = (len(hidden_ND), len(self._bias_V))
 
-    def _scores(self, rows: slice, layer: Layer, words: slice) -> Floats:
-        logits_RC = self._hidden_ND[rows] @ layer.weight_VD[words].T
-        logits_RC += layer.bias_V[words]
-        return logits_RC if self._pointwise is None else self._pointwise(logits_RC)
+    @np.errstate(over="ignore", invalid="ignore")
+    def _scores(self, rows: slice, words: slice) -> Floats:
+        logits_RC = self._hidden_ND[rows] @ self._weight_VD[words].T
+        logits_RC += self._bias_V[words]
+        scores_RC = logits_RC if self._pointwise is None else self._pointwise(logits_RC)
+        if not np.isfinite(scores_RC).all():
+            row = (rows.start or 0) + np.argwhere(~np.isfinite(scores_RC))[0][0]
+            raise DataError(
+                f"hidden: row {row} gives logits that overflow {self._hidden_ND.dtype}: are hidden states and weight of"
+                " one model? if so, export both in float64"
+            )
+        return scores_RC
 
-    def _normalisers(self, layer: Layer, tell: Progress) -> Float64:
+    def _normalisers(self, meter: Progress) -> Float64:
         parts = []
-        for rows in _slices(len(self._hidden_ND), len(layer.bias_V)):
-            scores_RV = self._scores(rows, layer, slice(None))
+        for rows in _slices(len(self._hidden_ND), len(self._bias_V)):
+            scores_RV = self._scores(rows, slice(None))
             largest_R = scores_RV.max(1).astype(np.float64)
             np.exp(np.subtract(scores_RV, largest_R[:, None], out=scores_RV, casting="same_kind"), out=scores_RV)
             parts.append(largest_R + np.log(scores_RV.sum(1, dtype=np.float64)))
-            tell(rows.stop)
+            meter(rows.stop)
         return np.concatenate(parts)
 
-    def block(self, rows: slice, words: slice) -> Floats:
-        """ln P of some rows and words."""
-        scores_RC = self._scores(rows, self._layer, words)
+    def block(self, rows: slice = slice(None), words: slice = slice(None)) -> Floats:
+        """ln P [R, C] of some rows and words."""
+        scores_RC = self._scores(rows, words)
         return np.subtract(scores_RC, self._log_z_N[rows, None], out=scores_RC, casting="same_kind")
 
-    def by_rows(self) -> Iterator[Floats]:
-        """As `Matrix.by_rows`."""
-        return (self.block(rows, slice(None)) for rows in _slices(*self.shape))
-
-    def by_columns(self) -> Iterator[Floats]:
-        """As `Matrix.by_columns`."""
-        return (self.block(slice(None), words).T for words in _slices(*self.shape[::-1]))
+    def blocks(self, turned: bool) -> Iterator[Floats]:
+        """Blocks [any, n] of rows in order; turned: blocks [any, m] of columns."""
+        if turned:
+            return (self.block(words=words).T for words in _slices(*self.shape[::-1]))
+        return (self.block(rows=rows) for rows in _slices(*self.shape))
 
 
-class StoredMatrix:
-    """Log-probabilities in files; rows that are no log-probabilities are refused."""
+# --- log-probabilities ----------------------------------------------------------------------------------------------
+class StoredLogProbs(LogProbs):
+    """Log-probabilities themselves, whatever head they are of; rows that are none are refused."""
 
-    def __init__(self, stored: Sequence[Shard], rows: Indices | None, columns: Indices | None) -> None:
-        self._stored = stored
-        self._rows = rows
-        self._columns = columns
-        full = (sum(shard.rows for shard in stored), stored[0].columns)
-        self.shape = (full[0] if rows is None else len(rows), full[1] if columns is None else len(columns))
+    head = ("log_probs", {})
 
-    def by_rows(self) -> Iterator[Floats]:
-        """As `Matrix.by_rows`."""
-        limit = max(SUM_TOLERANCE[shard.dtype] for shard in self._stored)
-        first = 0
-        for block in shards.blocks(self._stored, self._rows):
-            self._refuse_other_numbers(block, first, limit)
-            first += len(block)
-            yield block if self._columns is None else block[:, self._columns]
-
-    def by_columns(self) -> Iterator[Floats]:
-        """As `Matrix.by_columns`; holds the whole part in memory."""
-        held_mn = np.empty(self.shape, shards.dtype_of(self._stored))
-        first = 0
-        for block in self.by_rows():
-            held_mn[first : first + len(block)] = block
-            first += len(block)
-        return (held_mn[:, words].T for words in _slices(*self.shape[::-1]))
-
-    def _refuse_other_numbers(self, block_RV: Floats, first: int, limit: float) -> None:
-        with np.errstate(over="ignore"):  # logits may be anything
-            log_sum_R = np.log(np.exp(block_RV.astype(np.float64)).sum(1))
-        worst = int(np.abs(log_sum_R).argmax())
-        if not abs(log_sum_R[worst]) <= limit:
-            row = first + worst if self._rows is None else self._rows[first + worst]
-            raise DataError(
-                f"log_probs: row {row} of {self._stored[0].label} and what follows: its probabilities add up to"
-                f" {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? export log_softmax of them"
+    def __init__(self, files: list[Shard], width: int | None) -> None:
+        super().__init__(files, sum(shard.rows for shard in files), files[0].columns, width)
+        self._sum_tolerance = max(SUM_TOLERANCE[shard.dtype] for shard in files)
+        halves = sorted({shard.dtype for shard in files} & {"float16", "bfloat16"})
+        if halves:
+            self.note = (
+                f"the log-probabilities were stored as {' and '.join(halves)}: their rounding lies far above the"
+                " tolerance and is counted as rank; export float32, or hidden states and weights (in any precision)"
             )
 
+    def bytes_needed(self, rows: int, columns: int) -> int:
+        """Of the Gram matrix, and of the part itself where it is turned."""
+        held = self.dtype.itemsize * rows * columns if rows < columns else 0
+        return self.base_bytes + held + gram_bytes(rows, columns, self.dtype)
 
-@dataclass(frozen=True)
-class Layer:
-    """An output matrix [V, D] and its bias [V]."""
+    def spectrum(self, rows: Indices | None, columns: Indices | None, say: Say) -> Spectrum:
+        """By the smaller Gram matrix."""
+        shape = (self.m if rows is None else len(rows), self.n if columns is None else len(columns))
 
-    weight_VD: Floats
-    bias_V: Floats
+        def blocks(turned: bool) -> Iterator[Floats]:
+            if not turned:
+                return self._rows(rows, columns)
+            part_mn, first = np.empty(shape, self.dtype), 0
+            for block in self._rows(rows, columns):
+                part_mn[first : first + len(block)] = block
+                first += len(block)
+            return (part_mn[:, words].T for words in _slices(*shape[::-1]))
+
+        return gram_spectrum(blocks, shape, say)
+
+    def bound(self, ranks: RankReport) -> Bound | None:
+        """On everything that was read, if the width is known."""
+        if self.width is None:
+            return None
+        bound = Bound(self.width + 2, f"the {ranks.m} x {ranks.n} log-probabilities read")
+        if self.note:
+            return replace(bound, unchecked="numbers are too coarsely rounded")
+        return bound if bound.limit >= min(ranks.m, ranks.n) else replace(bound, rank=ranks.press.rank)
+
+    def _rows(self, rows: Indices | None, columns: Indices | None) -> Iterator[Floats]:
+        first = 0
+        for block_RV in shards.blocks(self.files, rows):
+            with np.errstate(over="ignore", divide="ignore"):  # logits may be anything
+                log_sum_R = np.log(np.exp(block_RV.astype(np.float64)).sum(1))
+            worst = int(np.abs(log_sum_R).argmax())
+            if abs(log_sum_R[worst]) > self._sum_tolerance:
+                row = first + worst if rows is None else rows[first + worst]
+                raise DataError(
+                    f"log_probs: row {row} of {self.files[0].label} and what follows: its probabilities add up"
+                    f" to {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? export"
+                    " log_softmax of them"
+                )
+            first += len(block_RV)
+            yield block_RV if columns is None else block_RV[:, columns]
 
 
+# --- singular values ------------------------------------------------------------------------------------------------
 def _slices(length: int, width: int) -> Iterator[slice]:
     """Consecutive ranges of at most BLOCK_BYTES of float64."""
     step = max(1, BLOCK_BYTES // (8 * width))
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
+def gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
+    """The smaller Gram matrix; rows held until the engine knows which one it needs, and as much lost between them."""
+    return (8 + dtype.itemsize) * min(rows, columns) ** 2
+
+
+def gram_spectrum(blocks: Callable[[bool], Iterator[Floats]], shape: tuple[int, int], say: Say) -> Spectrum:
+    """Singular values by the smaller of the two Gram matrices; `blocks` gives those of rows, or (True) of columns."""
+    m, n = shape
+    turned = m < n
+    meter = Meter(say, "Gram matrix, columns" if turned else "Gram matrix, rows", max(shape))
+
+    def announced() -> Iterator[Floats]:
+        yield from blocks(turned)
+        if min(shape) > LONG_SIDE:
+            say(f"eigenvalues of a {min(shape)} x {min(shape)} matrix; this may take longer than the Gram matrix did")
+
+    # The engine makes the Gram matrix of the columns it is given: of the transpose where rows are fewer.
+    spectrum = spectra.gram_singular_values(announced(), min(shape), progress=meter)
+    method = spectrum.method.replace("gram-of-columns", "gram-of-rows") if turned else spectrum.method
+    return replace(spectrum, m=m, n=n, method=method)
+
+
+class Meter:
+    """Progress of one pass: in place on a terminal, else a line now and then through `say`."""
+
+    def __init__(self, say: Say, what: str, total: int) -> None:
+        self._say, self._what, self._total = say, what, total
+        self._started = self._last = time.monotonic()
+        self._watched = sys.stderr.isatty()
+
+    def __call__(self, count: int) -> None:
+        """`count` of the total are done."""
+        now = time.monotonic()
+        left = progress.duration((now - self._started) * (self._total - count) / count)
+        text = f"{self._what}: {count} of {self._total} ({100 * count // self._total} %), {left} left"
+        if self._watched:
+            print(f"\r\x1b[K{text}", end="\n" if count >= self._total else "", file=sys.stderr, flush=True)
+        elif now - self._last >= progress.LOG_INTERVAL_S:
+            self._last = now
+            self._say(text)

@@ -1,7 +1,8 @@
 """Arrays that other programs wrote: .npy, .npz and .safetensors, one array in one file or in shards, in any precision.
 
-A file is read a block of rows at a time and never unpickled. Half precision becomes float32, in which every float16 and
-bfloat16 is exact. A number that is not finite is refused with its file and row.
+A file is read a block of rows at a time; it is never unpickled, and never mapped into memory, because a mapped file
+that somebody shortens kills its reader. Half precision becomes float32, in which every float16 and bfloat16 is exact.
+A number that is not finite, or too large to be squared, is refused with its file and row.
 
 Suffixes: N rows, C columns (the last axis; all axes before it count as rows).
 """
@@ -11,24 +12,27 @@ from __future__ import annotations
 import glob
 import json
 import math
+import os.path
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from softmax_bottleneck.corpora.archives import damage_refused
 from softmax_bottleneck.store.errors import DataError, UserError
 
 Floats = NDArray[np.floating[Any]]
-Raw = NDArray[Any]
 
-SUFFIXES = (".npy", ".npz", ".safetensors")
 BLOCK_BYTES = 32 << 20
 HEADER_BYTES = 100 << 20  # the largest header that the safetensors library itself accepts
+LARGEST = 1e70  # what is larger cannot be a logarithm of a probability, and products of it overflow a Gram matrix
 # Number types by their names in safetensors and in numpy; bfloat16 is carried as its 16 bits.
 SAFETENSORS_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 FLOAT_TYPES = ("float16", "float32", "float64")
@@ -43,14 +47,18 @@ class Shard:
         label: the file and the array's name in it, for messages.
         shape: as stored.
         dtype: float16, bfloat16, float32 or float64.
-        read: called with a number of rows, gives raw blocks [at most so many, C] in order.
+        stored: numpy's type of the numbers in the file, with their byte order.
+        column_major: whether columns are consecutive (Fortran order); such an array is read as a whole.
+        numbers: opens the file at the array's first number.
     """
 
     path: Path
     label: str
     shape: tuple[int, ...]
     dtype: str
-    read: Callable[[int], Iterator[Raw]]
+    stored: np.dtype[Any]
+    column_major: bool
+    numbers: Callable[[], AbstractContextManager[IO[bytes]]]
 
     @property
     def rows(self) -> int:
@@ -62,30 +70,44 @@ class Shard:
         """Number of columns C."""
         return self.shape[-1]
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of the numbers in the file, unpacked."""
+        return math.prod(self.shape) * self.stored.itemsize
+
     def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[Floats]:
         """All rows in blocks [any, C], float32 or float64.
 
         Raises:
-            DataError: a number is nan or infinite, or the file ends too early.
+            DataError: a number is nan, infinite or beyond LARGEST; the file ends too early or is damaged.
         """
-        first = 0
-        for raw in self.read(max(1, block_bytes // (8 * max(1, self.columns)))):
-            block = widen(raw, self.dtype)
-            self._refuse_non_finite(block, first)
-            first += len(block)
-            yield block
+        step = self.rows if self.column_major else max(1, block_bytes // (8 * self.columns))
+        with damage_refused(f"{self.label}: damaged", "export it again"), self.numbers() as file:
+            for first in range(0, self.rows, step):
+                block = self._read(file, min(step, self.rows - first))
+                self._refuse_unusable(block, first)
+                yield block
 
-    def _refuse_non_finite(self, block: Floats, first: int) -> None:
-        sound = np.isfinite(block)
-        if not sound.all():
-            row, column = np.argwhere(~sound)[0]
+    def _read(self, file: IO[bytes], rows: int) -> Floats:
+        data = file.read(rows * self.columns * self.stored.itemsize)
+        if len(data) < rows * self.columns * self.stored.itemsize:
+            raise EOFError("the file ends too early")
+        raw = np.frombuffer(data, self.stored)
+        if self.column_major:
+            raw = raw.reshape(self.shape, order="F")
+        return widen(raw.reshape(rows, self.columns), self.dtype)
+
+    def _refuse_unusable(self, block_NC: Floats, first: int) -> None:
+        usable_NC = np.abs(block_NC) <= min(LARGEST, float(np.finfo(block_NC.dtype).max))  # false for nan
+        if not usable_NC.all():
+            row, column = np.argwhere(~usable_NC)[0]
             raise DataError(
-                f"{self.label}: row {first + row}, column {column} is {block[row, column]}: a rank needs finite"
-                " numbers; mend the export (log-probabilities: log_softmax instead of the log of a softmax)"
+                f"{self.label}: row {first + row}, column {column} is {block_NC[row, column]}: a rank needs finite"
+                f" numbers up to {LARGEST:g}; mend the export (log-probabilities: log_softmax, not log of softmax)"
             )
 
 
-def widen(raw: Raw, dtype: str) -> Floats:
+def widen(raw: NDArray[Any], dtype: str) -> Floats:
     """float16 and bfloat16 (as its bits, uint16) in float32, without rounding; others in native byte order."""
     if dtype == "bfloat16":
         return (raw.astype(np.uint32) << 16).view(np.float32)
@@ -97,53 +119,44 @@ def find(patterns: Sequence[str], what: str) -> list[Shard]:
     """The arrays that `FILE`, `FILE::NAME` or patterns of them (`part-*.npz::hidden`) name; shards in natural order.
 
     Raises:
-        UserError: no such file, a suffix that is none of SUFFIXES, or a name that is not in the file.
+        UserError: no such file, a suffix that is none of FORMATS, or a name that is not in the file.
         DataError: a damaged file, an array of something else than floating-point numbers, or shards of unequal width.
     """
-    found = [_open(path, name, what) for pattern in patterns for path, name in _files(pattern, what)]
-    for shard in found:
-        if shard.shape[-1:] != found[0].shape[-1:]:
+    shards = [_open(path, name, what) for pattern in patterns for path, name in _files(pattern, what)]
+    for shard in shards:
+        if shard.columns != shards[0].columns:
             raise DataError(
-                f"{what}: {found[0].label} has shape {found[0].shape} and {shard.label} {shard.shape}:"
+                f"{what}: {shards[0].label} has shape {shards[0].shape} and {shard.label} {shard.shape}:"
                 " all shards must have the same last axis"
             )
-    return found
+    return shards
 
 
-def _files(pattern: str, what: str) -> list[tuple[Path, str]]:
+def _files(pattern: str, what: str) -> Iterator[tuple[Path, str]]:
     place, _, name = pattern.partition("::")
-    path = Path(place)
-    if path.is_file():
-        return [(path, name)]
-    found = sorted(glob.glob(place), key=_natural)  # noqa: PTH207  # Path.glob knows no absolute patterns
-    if not found:
+    paths = [place] if os.path.isfile(place) else sorted(glob.glob(place), key=_natural)  # noqa: PTH113, PTH207  # no error for odd names; absolute patterns
+    if not paths:
         raise UserError(f"{what}: {place}: no such file")
-    return [(Path(one), name) for one in found]
+    for path in paths:
+        if not os.path.isfile(path):  # noqa: PTH113
+            raise UserError(f"{what}: {path}: expected a file, not a folder or a device")
+        yield Path(path), name
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
     """A key that puts shard-10 behind shard-9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _open(path: Path, name: str, what: str) -> Shard:
-    openers = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
-    if path.suffix not in openers:
-        raise UserError(f"{what}: {path}: expected a file that ends in {', '.join(SUFFIXES)}")
-    try:
-        shard = openers[path.suffix](path, name)
-    except (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError, zipfile.BadZipFile) as error:
-        raise DataError(f"{what}: {path}: not a sound {path.suffix} file without pickled objects ({error})") from None
+    if path.suffix not in FORMATS:
+        raise UserError(f"{what}: {path}: expected a file that ends in {', '.join(FORMATS)}")
+    fault = f"{what}: {path}: not a sound {path.suffix} file without pickled objects"
+    with damage_refused(fault, "export it again"):
+        shard = FORMATS[path.suffix](path, name)
     if not shard.shape or 0 in shard.shape:
         raise DataError(f"{what}: {shard.label} has shape {shard.shape}: expected numbers in it")
     return shard
-
-
-def _float_type(dtype: np.dtype[Any], label: str) -> str:
-    if dtype.name not in FLOAT_TYPES:
-        hint = "; numpy files cannot say bfloat16: save as .safetensors or as float32" if dtype.kind == "V" else ""
-        raise DataError(f"{label}: numbers are {dtype.name}, expected one of bfloat16, {', '.join(FLOAT_TYPES)}{hint}")
-    return dtype.name
 
 
 def _chosen(path: Path, name: str, names: Sequence[str]) -> str:
@@ -156,87 +169,108 @@ def _chosen(path: Path, name: str, names: Sequence[str]) -> str:
     return names[0]
 
 
+def _bytes_of(label: str, shape: Sequence[object], itemsize: int) -> int:
+    """Bytes that an array of this shape takes (ValueError unless it is a shape)."""
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"{label} has shape {shape}")
+    return math.prod(shape) * itemsize  # type: ignore[arg-type]
+
+
 # --- formats --------------------------------------------------------------------------------------------------------
 def _npy(path: Path, name: str) -> Shard:
     if name:
         raise UserError(f"{path}: an .npy file holds one array without a name: leave out ::{name}")
-    values = np.lib.format.open_memmap(path, mode="r")
-    return _mapped(path, str(path), values, _float_type(values.dtype, str(path)))
-
-
-def _mapped(path: Path, label: str, values: Raw, dtype: str) -> Shard:
-    def read(rows: int) -> Iterator[Raw]:
-        flat_NC = values.reshape(-1, values.shape[-1])
-        for start in range(0, len(flat_NC), rows):
-            yield np.asarray(flat_NC[start : start + rows])
-
-    return Shard(path, label, values.shape, dtype, read)
+    with path.open("rb") as file:
+        header = _npy_header(file)
+        start, end = file.tell(), file.seek(0, os.SEEK_END)
+    return _numpy_shard(path, str(path), header, end - start, partial(_at, path, start))
 
 
 def _npz(path: Path, name: str) -> Shard:
     with zipfile.ZipFile(path) as archive:
         names = [member[:-4] for member in archive.namelist() if member.endswith(".npy")]
-        chosen = _chosen(path, name, names)
-        with archive.open(f"{chosen}.npy") as file:
-            shape, fortran, dtype = _npy_header(file)
-    label = f"{path}::{chosen}"
-    kind = _float_type(dtype, label)
-
-    def read(rows: int) -> Iterator[Raw]:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{chosen}.npy") as file:
-            if fortran:  # its rows are not consecutive: this once the whole array is read
-                yield np.lib.format.read_array(file, allow_pickle=False).reshape(-1, shape[-1])
-                return
-            _npy_header(file)
-            yield from _rows_of_stream(file, rows, shape, dtype, label)
-
-    return Shard(path, label, shape, kind, read)
+        member = _chosen(path, name, names) + ".npy"
+        with archive.open(member) as file:
+            header = _npy_header(file)
+            room = archive.getinfo(member).file_size - file.tell()
+    return _numpy_shard(path, f"{path}::{member[:-4]}", header, room, partial(_in_zip, path, member))
 
 
-def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, column order and type of the .npy that starts here; leaves the stream at its numbers."""
+@contextmanager
+def _at(path: Path, start: int) -> Iterator[IO[bytes]]:
+    with path.open("rb") as file:
+        file.seek(start)
+        yield file
+
+
+@contextmanager
+def _in_zip(path: Path, member: str) -> Iterator[IO[bytes]]:
+    with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+        _npy_header(file)
+        yield file
+
+
+NpyHeader = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, whether column-major, type
+
+
+def _npy_header(file: IO[bytes]) -> NpyHeader:
+    """Header of the .npy that starts here; leaves the stream at its numbers."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(file)
+    try:
+        return read(file)
+    except (MemoryError, RecursionError):  # of Python's parser: a header has 10,000 characters at most
+        raise ValueError("its header is nested too deeply") from None
 
 
-def _rows_of_stream(
-    file: IO[bytes], rows: int, shape: tuple[int, ...], dtype: np.dtype[Any], label: str
-) -> Iterator[Raw]:
-    width, left = shape[-1], math.prod(shape[:-1])
-    while left:
-        count = min(rows, left)
-        try:
-            data = file.read(count * width * dtype.itemsize)
-        except (zipfile.BadZipFile, EOFError) as error:
-            raise DataError(f"{label}: damaged ({error}): export it again") from None
-        if len(data) < count * width * dtype.itemsize:
-            raise DataError(f"{label}: the file ends {left} rows too early: export it again")
-        yield np.frombuffer(data, dtype=dtype).reshape(count, width)
-        left -= count
+def _numpy_shard(
+    path: Path, label: str, header: NpyHeader, room: int, numbers: Callable[[], AbstractContextManager[IO[bytes]]]
+) -> Shard:
+    shape, column_major, dtype = header
+    if dtype.name not in FLOAT_TYPES:
+        hint = "; numpy files cannot say bfloat16: save as .safetensors or as float32" if dtype.kind == "V" else ""
+        raise DataError(f"{label}: numbers are {dtype.name}, expected one of bfloat16, {', '.join(FLOAT_TYPES)}{hint}")
+    if _bytes_of(label, shape, dtype.itemsize) > room:
+        raise ValueError(f"{label} of shape {shape} is longer than the {room} bytes there are")
+    return Shard(path, label, shape, dtype.name, dtype, column_major and len(shape) > 1, numbers)
 
 
 def _safetensors(path: Path, name: str) -> Shard:
     """Eight bytes of header length, a JSON header, the numbers; read here because numpy has no bfloat16."""
     with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END) - 8
+        file.seek(0)
         length = int.from_bytes(file.read(8), "little")
-        if length > min(HEADER_BYTES, path.stat().st_size - 8):
+        if length > min(HEADER_BYTES, size):
             raise ValueError(f"its header of {length} bytes is longer than the file")
         header = json.loads(file.read(length))
-    chosen = _chosen(path, name, [key for key in header if key != "__metadata__"])
-    label = f"{path}::{chosen}"
-    entry = header[chosen]
+    header.pop("__metadata__", None)
+    chosen = _chosen(path, name, list(header))
+    label, entry = f"{path}::{chosen}", header[chosen]
     if entry["dtype"] not in SAFETENSORS_TYPES:
         raise DataError(f"{label}: numbers are {entry['dtype']}, expected one of {', '.join(SAFETENSORS_TYPES)}")
     kind, shape = SAFETENSORS_TYPES[entry["dtype"]], tuple(entry["shape"])
     stored = np.dtype("<u2") if kind == "bfloat16" else np.dtype(kind).newbyteorder("<")
-    start, end = entry["data_offsets"]
-    if end - start != math.prod(shape) * stored.itemsize or 8 + length + end > path.stat().st_size:
+    _require_adjacent(header, size - length)
+    first, end = entry["data_offsets"]
+    if _bytes_of(label, shape, stored.itemsize) != end - first:
         raise ValueError(f"{chosen} is not where the header says")
-    if not math.prod(shape):  # an empty file cannot be mapped
-        return Shard(path, label, shape, kind, lambda rows: iter(()))
-    values = np.memmap(path, dtype=stored, mode="r", offset=8 + length + start, shape=shape)
-    return _mapped(path, label, values, kind)
+    return Shard(path, label, shape, kind, stored, False, partial(_at, path, 8 + length + first))
+
+
+def _require_adjacent(header: Mapping[str, Any], size: int) -> None:
+    """ValueError unless all arrays lie one behind the other from 0 to `size`, as the format demands."""
+    before = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        first, end = entry["data_offsets"]
+        if first != before or end < first or end > size:
+            raise ValueError(f"{name} is not where the header says")
+        before = end
+    if before != size:
+        raise ValueError(f"{size - before} bytes at its end belong to no array")
+
+
+FORMATS: Mapping[str, Callable[[Path, str], Shard]] = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -260,12 +294,11 @@ def blocks(shards: Sequence[Shard], keep: NDArray[np.intp] | None = None) -> Ite
     """All rows, or those whose ascending numbers are in `keep`, in blocks [any, C] of one type."""
     dtype = dtype_of(shards)
     first = 0
-    for shard in shards:
-        for block in shard.blocks():
-            chosen = block
-            if keep is not None:
-                start, end = np.searchsorted(keep, [first, first + len(block)])
-                chosen = block[keep[start:end] - first]
-            first += len(block)
-            if len(chosen):
-                yield chosen.astype(dtype, copy=False)
+    for block in (block for shard in shards for block in shard.blocks()):
+        chosen = block
+        if keep is not None:
+            start, end = np.searchsorted(keep, [first, first + len(block)])
+            chosen = block[keep[start:end] - first]
+        first += len(block)
+        if len(chosen):
+            yield chosen.astype(dtype, copy=False)

@@ -377,6 +377,8 @@ def factored_singular_values(contexts_ND: Floats, weight_VD: Floats, bias_V: Flo
     r_left, r_right = _triangle(left), _triangle(right)
     sigma = scipy.linalg.svd(r_left @ r_right.T, compute_uv=False, check_finite=False)
     floor = FLOAT64_EPS * (width + 2) * float(np.linalg.norm(r_left) * np.linalg.norm(r_right))
+    if sigma[0] <= floor:  # nothing but rounding errors: the zero matrix, as of a vocabulary of one word
+        sigma = np.zeros_like(sigma)
     n_zero = min(n_contexts, n_words) - len(sigma)
     return Spectrum(sigma, n_zero, n_contexts, n_words, "factors", contexts_ND.dtype.name, noise_floor=floor)
 
