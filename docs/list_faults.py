@@ -28,6 +28,7 @@ FAMILIES = {
     "E": "Disk, file system, environment",
     "F": "Batch systems",
     "G": "Analysis and report",
+    "H": "Files that other programs wrote",
 }
 INTRODUCTION = """# Faults
 

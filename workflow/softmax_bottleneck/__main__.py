@@ -92,6 +92,7 @@ def _speaker(log: Path | None) -> steps.Say:
     """Prints a line to the terminal and, when asked, keeps it in a log file; a log that fails stops no work."""
 
     def say(line: str) -> None:
+        line = line.encode("utf-8", "backslashreplace").decode("utf-8")  # a file's name may be any bytes
         print(line, file=sys.stderr, flush=True)
         if log is not None:
             with suppress(OSError):  # the artefacts fail by themselves where the disk does

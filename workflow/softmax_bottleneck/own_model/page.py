@@ -153,7 +153,7 @@ def svg(result: Result) -> str:
     floor = max(result.spectrum.noise_floor / largest, 1e-17)
     shown = _thinned(len(sigma), result.ranks.press.rank)
     levels = (
-        (result.ranks.press.tolerance / largest, "Press tolerance", ACCENT),
+        (max(result.ranks.press.tolerance / largest, floor / 10), "Press tolerance", ACCENT),
         (floor, "noise floor", MUTED),
     )
     with mpl.rc_context(STYLE):
