@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.own_model.matrix import Bound
 from softmax_bottleneck.own_model.rank import Result, Sample, gib
-from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store import artefacts, paths, provenance
 
 INK, MUTED, GRID, LINE, ACCENT = "#1c2024", "#5d656e", "#e3e6ea", "#1a5fb4", "#d55e00"
 POINTS = 1000  # of the curve, and half as many more where it matters
@@ -125,7 +125,7 @@ def sample_lines(sample: Sample) -> list[tuple[str, str]]:
 # --- the page -------------------------------------------------------------------------------------------------------
 def page(result: Result, picture: str) -> str:
     """The page, with the plot as an image in it and in words."""
-    loader = jinja2.FileSystemLoader(artefacts.ROOT / "report", encoding="utf-8")
+    loader = jinja2.FileSystemLoader(paths.ROOT / "report", encoding="utf-8")
     templates = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     size, rank = len(result.spectrum.sigma), result.ranks.press.rank
     return templates.get_template("own-model.html.j2").render(
