@@ -10,11 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
+from softmax_bottleneck.extras.plan import text as text_of_plan
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import cells, figures, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Study, plan
+from softmax_bottleneck.study import Study
+from softmax_bottleneck.training import check
 
 NANO = Path(__file__).parent / "nano.yaml"
 FITS = """
@@ -214,9 +216,9 @@ def test_language_models_stand_beside_free_contexts(study, filled):
 
 
 def test_plan_names_units_and_fits(study):
-    text = plan.text(study)
+    text = text_of_plan(study)
     assert re.search(r"dirichlet +dirichlet +4 +0 +6", text) and re.search(r"truth +language +4 +0 +6", text)
-    assert plan.facts(study)["fits"] == [unit.path for unit in study.units]
+    assert check.facts(study, check.costs(study))["fits"] == [unit.path for unit in study.units]
 
 
 # --- the paper's own ------------------------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ def test_models_of_ganea_have_the_published_sizes(paper):
     counts = {}
     for run in paper.runs:
         if run.dataset == "ptb" and run.model.startswith("ganea-"):
-            counts[run.model] = plan.parameters(run, 10_000)
+            counts[run.model] = check.parameters(run, 10_000)
             assert (run.body.embedding_size, run.body.context_size) == (400, 400)
             assert run.schedule.optimizer == "nt-asgd" and run.schedule.learning_rate == 20
     published = {"ganea-softmax": 24.2, "ganea-lms-plif": 24.4, "ganea-mos": 26.6, "ganea-mos-plif": 28.6}

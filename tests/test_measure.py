@@ -20,7 +20,7 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, plan
-from softmax_bottleneck.training import model, train
+from softmax_bottleneck.training import check, model, train
 from test_train import CORPUS, make_run
 from test_transformer import transformer_run
 
@@ -253,7 +253,7 @@ def test_the_steps_of_a_run(study: config.Study):
     tracked = plan.tracked(study)
     assert [(run.model, run.seed) for run in tracked] == [("plif", 1)]
     run = tracked[0]
-    disk = {path: (count, cost.disk_gb) for path, (count, cost) in plan.costs(study).items()}
+    disk = {path: (count, cost.disk_gb) for path, (count, cost) in check.costs(study).items()}
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(Store().tokens_folder("toy"))

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.ranks import robustness
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import cells, figures, paper_figures, paper_tables, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import plan
+from softmax_bottleneck.training import check
 
 PREFIX = "parthiban2021-"
 ALL = {f"table{i}" for i in range(1, 7)} | {f"figure{i}" for i in range(1, 8)}
@@ -166,12 +167,12 @@ def published_counts() -> list[tuple[str, str, str]]:
 
 def test_parameter_counts_of_the_plan_are_the_published_ones() -> None:
     study = paper()
-    vocabulary = {name: plan.size_of(study.store, dataset).vocabulary_size for name, dataset in study.datasets.items()}
+    vocabulary = {name: size_of(study.store, dataset).vocabulary_size for name, dataset in study.datasets.items()}
     runs = {(run.dataset, run.model): run for run in study.runs}
     rows = published_counts()
     assert len(rows) == 5 * 2 + 3 + 6 + 3 + 12 + 12
     for dataset, model, printed in rows:
-        count = plan.parameters(runs[dataset, model], vocabulary[dataset])
+        count = check.parameters(runs[dataset, model], vocabulary[dataset])
         assert f"{count // 10_000 / 100:.2f}" == printed, (dataset, model)  # the paper truncates
 
 

@@ -11,7 +11,7 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.study import plan
+from softmax_bottleneck.training import check
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -71,7 +71,7 @@ def test_a_readme_without_its_markers_is_left_alone(tmp_path: Path, monkeypatch:
 
 def test_the_runs_and_hours_of_the_full_study_are_those_of_its_plan() -> None:
     study = config.load_study(ROOT / "config" / "paper.yaml")
-    hours = sum(cost.gpu_h for _, cost in plan.costs(study).values())
+    hours = sum(cost.gpu_h for _, cost in check.costs(study).values())
     for page in (ROOT / "README.md", ROOT / "config" / "README.md"):
         runs, said = re.search(
             r"full size: ([\d,]+) runs \| about ([\d,]+) GPU hours", page.read_text("utf-8")

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import yaml
 from softmax_bottleneck import study as config
+from softmax_bottleneck.extras.plan import text as text_of_plan
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.report import cells, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import plan
+from softmax_bottleneck.training import check
 
 ROOT = Path(__file__).parents[1]
 KANAI = {"softmax", "relu", "sigmoid", "sigsoftmax", "mos"}  # heads; MoSS is mos with sigsoftmax
@@ -141,19 +142,21 @@ def test_a_body_without_memory_cannot_be_evaluated_dynamically(tmp_path: Path) -
     body = {"kind": "transformer", "attention_heads": 2, "dropout_embedding": 0, "dropout_weight": 0}
     one = load(tmp_path, settings=[*BASE["settings"], {"body": body}])
     with pytest.raises(UserError, match=r"models\.softmax: dynamic evaluation needs a body that carries"):
-        plan.check_stages(one)
+        check.check_stages(one)
 
 
 def test_the_plan_counts_what_follows_training(tmp_path: Path) -> None:
     one = load(tmp_path)
-    lines = {line.split("  ")[0]: line.split()[-4:] for line in plan.text(one).splitlines() if "after training" in line}
+    lines = {
+        line.split("  ")[0]: line.split()[-4:] for line in text_of_plan(one).splitlines() if "after training" in line
+    }
     assert {name: words[:2] for name, words in lines.items()} == {
         "finetuning": ["4", "0"],
         "dynamic evaluation": ["4", "0"],
     }
-    facts = plan.facts(one)
+    facts = check.facts(one, check.costs(one))
     assert facts["finetuned"] == [run.path for run in one.finetuned] and len(facts["dynamic"]) == 4
-    assert "after training" not in plan.text(load(tmp_path, TABLE | {"stages": []}))
+    assert "after training" not in text_of_plan(load(tmp_path, TABLE | {"stages": []}))
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.measuring import measure
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import costs, plan
-from softmax_bottleneck.training import trainer
+from softmax_bottleneck.study import costs
+from softmax_bottleneck.training import check, trainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -241,7 +242,7 @@ def test_a_mixture_too_large_for_this_machine_is_refused(begun, tmp_path, capsys
 def test_memory_for_singular_values_is_that_of_the_gram_matrix(finished, tmp_path, monkeypatch):
     """Twice that where the solver works on a copy, as at 10,000 words."""
     monkeypatch.chdir(tmp_path)
-    planned = plan.costs(config.load_study(ROOT / "config" / "paper.yaml"))
+    planned = check.costs(config.load_study(ROOT / "config" / "paper.yaml"))
 
     def spectrum_gb(model: str) -> float:
         return next(cost.spectrum_gb for path, (_, cost) in planned.items() if path.startswith(f"{model}/"))
@@ -279,7 +280,7 @@ def test_a_running_job_keeps_its_settings_and_an_edited_study_is_another_run(beg
 
 @pytest.mark.fault("C9")
 def test_more_contexts_than_there_are_are_refused_with_their_number(begun, tmp_path, capsys):
-    size = plan.size_of(begun.store, begun.datasets["tiny"])
+    size = size_of(begun.store, begun.datasets["tiny"])
     there = size.tokens["test"] - 1
     for asked, code in ((there + 1, 2), (there, 0)):
         file = small.write(tmp_path, dataset=small.DATASET | {"rank_contexts": asked})

@@ -14,7 +14,7 @@ from softmax_bottleneck.jobs.processes import export_workflow
 from softmax_bottleneck.records import evidence
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.errors import BusyError, UserError
-from softmax_bottleneck.store.fingerprint import fingerprint
+from softmax_bottleneck.store.fingerprint import step_code
 from softmax_bottleneck.study import plan
 
 STORE = Store()
@@ -146,9 +146,9 @@ def tokens_of(dataset):
     return STORE.tokens_folder(dataset).joinpath("corpus.json").as_posix()
 
 
-def code_of(*modules):
+def code_of(step):
     """Fingerprint of a step's source: a changed one makes the step run again."""
-    return fingerprint(*modules)
+    return step_code(step)
 
 
 def corpus_files(wildcards):

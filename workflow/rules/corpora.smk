@@ -12,6 +12,7 @@ rule download:
         "../../envs/environment.yaml"
     params:
         identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
+        code=code_of("download"),
     shell:
         "python -m softmax_bottleneck download --dataset {wildcards.dataset:q} --log {log:q}"
 
@@ -27,5 +28,6 @@ rule tokenise:
         "../../envs/environment.yaml"
     params:
         identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
+        code=code_of("tokenise"),
     shell:
         "python -m softmax_bottleneck tokenise --dataset {wildcards.dataset:q} --log {log:q}"

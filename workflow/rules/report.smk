@@ -12,7 +12,7 @@ rule synthetic:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("measuring.synthetic"),
+        code=code_of("synthetic"),
     shell:
         "python -m softmax_bottleneck synthetic --log {log:q}"
 
@@ -31,7 +31,7 @@ rule collect:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("records.collect"),
+        code=code_of("collect"),
     shell:
         "python -m softmax_bottleneck collect --log {log:q}"
 
@@ -58,7 +58,7 @@ rule table:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("report.tables"),
+        code=code_of("table"),
         artefact=words_of("artefact"),
         title=words_of("title"),
         caption=words_of("caption"),
@@ -88,7 +88,7 @@ rule figure:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("report.figures"),
+        code=code_of("figure"),
         artefact=words_of("artefact"),
         title=words_of("title"),
         caption=words_of("caption"),
@@ -114,7 +114,7 @@ rule claims:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("report.claims"),
+        code=code_of("claims"),
     shell:
         "python -m softmax_bottleneck claims --log {log:q}"
 
@@ -137,7 +137,7 @@ rule verify:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("records.verify"),
+        code=code_of("verify"),
     shell:
         "python -m softmax_bottleneck verify --allow-missing --log {log:q}"
 
@@ -167,6 +167,6 @@ rule report:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("report.report"),
+        code=code_of("report"),
     shell:
         "python -m softmax_bottleneck report --log {log:q}"

@@ -13,6 +13,7 @@ rule check:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
+        code=code_of("check"),
     shell:
         "python -m softmax_bottleneck check --log {log:q}"
 
@@ -87,7 +88,7 @@ rule measure:
     resources:
         gpu=1,
     params:
-        code=code_of("measuring.measure"),
+        code=code_of("measure"),
         contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].contexts,
     shell:
         "python -m softmax_bottleneck measure --run {wildcards.run:q} --log {log:q}"
@@ -106,7 +107,7 @@ rule spectrum:
     resources:
         gpu=1,
     params:
-        code=code_of("ranks.spectra"),
+        code=code_of("spectrum"),
         rank_contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].rank_contexts,
     shell:
         "python -m softmax_bottleneck spectrum --run {wildcards.run:q} --log {log:q}"
@@ -126,7 +127,7 @@ rule trajectory:
     resources:
         gpu=1,
     params:
-        code=code_of("measuring.measure"),
+        code=code_of("spectrum"),
         rank_contexts=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].rank_contexts,
     shell:
         "python -m softmax_bottleneck trajectory --run {wildcards.run:q} --log {log:q}"
@@ -143,6 +144,6 @@ rule wordsim:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code_of("measuring.wordsim"),
+        code=code_of("wordsim"),
     shell:
         "python -m softmax_bottleneck wordsim --run {wildcards.run:q} --log {log:q}"

@@ -120,8 +120,17 @@ def _asked_for(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
 
 # --- sub-commands ---------------------------------------------------------------------------------------------------
 def _plan(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck.extras.plan import text
+    from softmax_bottleneck.training import check
+
     study = _study(given)
-    print(json.dumps(plan.facts(study), indent=1) if given.json else plan.text(study))
+    print(json.dumps(check.facts(study, check.costs(study)), indent=1) if given.json else text(study))
+
+
+def _check(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck.training import check
+
+    check.check(_study(given), say)
 
 
 def _doctor(given: argparse.Namespace, say: steps.Say) -> None:
@@ -387,7 +396,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "reproduce": ("run a study to its page, going on where an earlier call stopped", _add_reproduce, _reproduce),
     "slurm": ("run a study on a SLURM cluster: doctor, then Snakemake with the profile", _add_slurm, _slurm),
     "check": ("build every model without memory: refuse bad options, count parameters", _add_study,
-              lambda given, say: steps.check(_study(given), say)),
+              _check),
     "download": ("bring a dataset's files, checked by hash; sample the known-truth language", _add_dataset,
                  lambda given, say: steps.download(_study(given), given.dataset, say)),
     "tokenise": ("token ids and vocabulary of a corpus, counts asserted", _add_dataset,

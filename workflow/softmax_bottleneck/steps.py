@@ -74,7 +74,7 @@ def _bring(dataset: Dataset, folder: Path, mirror: Path | None) -> None:
 
 def tokenise(study: Study, name: str, say: Say) -> None:
     """Token ids and vocabulary of a corpus, with its expected counts asserted."""
-    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.corpora import corpus, sizes
     from softmax_bottleneck.corpora import split_overlap as doubts
 
     dataset = dataset_of(study, name)
@@ -89,7 +89,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
         _refuse_edited(folder, parents)
         found = corpus.read_corpus(name, folder)
     corpus.check_expected(found, dataset.expected)
-    plan.check_contexts(dataset, len(found.test))
+    sizes.check_contexts(dataset, len(found.test))
     corpus.save(found, study.store.tokens_folder(name), parents)
     facts = corpus.counts(found)
     doubtful = [] if dataset.base or dataset.kind == "language" else doubts.of(found)
@@ -108,16 +108,6 @@ def _refuse_edited(folder: Path, hashes: dict[str, str]) -> None:
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
-def check(study: Study, say: Say) -> None:
-    """Build every configured model without memory: bad options are refused before the first job, costs are known."""
-    plan.check_limits(study, plan.costs(study))
-    plan.check_stages(study)
-    facts = plan.facts(study) | {"provenance": provenance.block()}
-    artefacts.write_json(study.store.study_folder(study.name) / "check.json", facts)
-    hours = sum(one["cpu_h"] for path, one in facts["runs"].items())
-    say(f"{study.name}: {len(facts['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")
-
-
 def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
     """Train one run, going on where an earlier call stopped; the content of its done.json."""
     from softmax_bottleneck.corpora import corpus

@@ -23,8 +23,9 @@ from softmax_bottleneck.jobs.time_limit import seconds
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, load_study, load_yaml, plan
+from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, load_study, load_yaml
 from softmax_bottleneck.study.costs import Cost
+from softmax_bottleneck.study.plan import is_done
 
 OK, NOTE, SHORT, BAD = "ok", "note", "short", "bad"  # fine; worth knowing; would end incomplete; to be mended first
 ASK_TIMEOUT_S = 3.0  # for programs of the batch system and the GPU's
@@ -64,7 +65,7 @@ def _study(file: Path, overrides: Mapping[str, Any]) -> tuple[Study | None, Find
         study = load_study(file, overrides)
     except UserError as error:
         return None, Finding("configuration", BAD, str(error), "mend the file; config/README.md has every key")
-    done = sum(plan.is_done(study, run) for run in study.needed)
+    done = sum(is_done(study, run) for run in study.needed)
     return study, Finding("configuration", OK, f"{study.name}: {len(study.needed)} runs, {done} of them trained")
 
 
@@ -210,12 +211,14 @@ def _place_of(entry: Mapping[str, Any], name: str, dataset: Dataset, places: Map
 
 def _size(study: Study) -> Findings:
     """Disk and hours of what is left to do, as `plan` estimates them."""
+    from softmax_bottleneck.training import check  # imports torch, which doctor may find missing
+
     try:
-        costs = {path: cost for path, (_, cost) in plan.costs(study).items()}
+        costs = {path: cost for path, (_, cost) in check.costs(study).items()}
     except UserError as error:
         yield Finding("models", BAD, str(error), "mend the study")
         return
-    left = [run for run in study.needed if not plan.is_done(study, run)]
+    left = [run for run in study.needed if not is_done(study, run)]
     need_gb, free_gb = sum(costs[run.path].disk_gb for run in left), shutil.disk_usage(Path()).free / GIGABYTE
     enough = free_gb > need_gb * DISK_SPARE
     found = f"{free_gb:.1f} GB free, about {need_gb:.1f} GB needed for {len(left)} runs"

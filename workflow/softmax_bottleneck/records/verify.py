@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records import integrity as chain
 from softmax_bottleneck.records.integrity import Finding
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Study, Unit, plan
+from softmax_bottleneck.study import Study, Unit
 
 FILE = "verify.json"
 SHOWN = 40  # findings on a terminal; all are in the file
@@ -92,7 +93,7 @@ def verify(study: Study) -> Verification:
 
 def _size(study: Study, name: str) -> chain.Size | None:
     try:
-        size = plan.size_of(study.store, study.datasets[name])
+        size = size_of(study.store, study.datasets[name])
     except UserError:
         return None
     return chain.Size(size.tokens["test"], size.vocabulary_size)

@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 STEPS = {
     "download": ("corpora.corpus", "corpora.archives"),
     "tokenise": ("corpora.corpus",),
+    "check": ("training.check",),
     "train": ("training.train",),
     "finetune": ("training.finetune",),
     "dynamic": ("training.dynamic",),
