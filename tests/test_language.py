@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora import corpus, tokenise
 from softmax_bottleneck.corpora.language import generator, load_truth, make_language, write_language
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
@@ -232,7 +232,7 @@ def test_the_benchmark_holds_like_and_unlike_pairs(demo):
 @pytest.mark.parametrize("name", ["truth-nano", "truth-demo"])
 def test_written_languages_are_as_declared(name, tmp_path):
     write_language(declared(name), tmp_path)
-    found = corpus.read_corpus(name, tmp_path)
+    found = tokenise.read_corpus(name, tmp_path)
     corpus.check_expected(found, load_dataset(name, DATASETS).expected)
     truth = load_truth(tmp_path)
     assert truth.language.rank == load_dataset(name, DATASETS).language["rank"] + 2

@@ -12,7 +12,7 @@ import torch
 from naive_heads import lms_plif
 from softmax_bottleneck import steps
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora import corpus, download, tokenise
 from softmax_bottleneck.measuring import measure
 from softmax_bottleneck.measuring import predictions as topk
 from softmax_bottleneck.ranks.spectra import press_rank
@@ -234,8 +234,8 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
     (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
     config.load_dataset.cache_clear()
     loaded = config.load_study(tmp_path / "study.yaml")
-    steps.download(loaded, "toy", print)
-    steps.tokenise(loaded, "toy", print)
+    download.download(loaded, "toy", print)
+    tokenise.tokenise(loaded, "toy", print)
     return loaded
 
 
@@ -327,7 +327,7 @@ def test_published_places_reach_a_cut_of_their_corpus(study: config.Study, tmp_p
     cut = "name: cut\nkind: corpus\ntitle: Cut\nbase: toy\nvocabulary_size: 9\ntrain_tokens: 500\n"
     (folder / "cut.yaml").write_text(cut, encoding="utf-8")
     config.load_dataset.cache_clear()
-    smaller = corpus.restrict(tokens, 9, 500, "cut")
+    smaller = tokenise.restrict(tokens, 9, 500, "cut")
     (tmp_path / "places.csv").write_text(places.format(word=tokens.words[tokens.test[20]]), encoding="utf-8")
     assert [place.index for place in steps._places(study, "cut", smaller)] == [20]
     (tmp_path / "places.csv").write_text(places.format(word="absent"), encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora import tokenise
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.measuring import predictions as topk
 from softmax_bottleneck.measuring.statistics import wilson
@@ -35,11 +35,11 @@ def test_published_places():
 @pytest.mark.corpora
 def test_published_places_are_in_penn_treebank(mirror: Path):
     """All 18 next words stand where the published contexts end; in the cut with 2,000 words some are `<unk>`."""
-    whole = corpus.read_corpus("ptb", mirror / "ptb")
+    whole = tokenise.read_corpus("ptb", mirror / "ptb")
     places = topk.published_places(CONTEXTS)
     topk.check_places(places, whole)
     assert [whole.words[whole.test[place.index]] for place in places] == [place.published_word for place in places]
-    small = corpus.restrict(whole, 2000, 200_000, "ptb-small")
+    small = tokenise.restrict(whole, 2000, 200_000, "ptb-small")
     topk.check_places(places, small)
     top = topk.TopWords(np.arange(5), np.zeros(5), 9)
     shown = {place.published_word: topk.describe(place, top, small) for place in places}

@@ -23,7 +23,7 @@ import test_train as base
 import torch
 import yaml
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora import archives, corpus
+from softmax_bottleneck.corpora import archives, tokenise
 from softmax_bottleneck.jobs import checkpoint
 from softmax_bottleneck.measuring import wordsim
 from softmax_bottleneck.own_model import shards
@@ -134,7 +134,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "train.npy": artefacts.read_npy,
         "done.json": artefacts.read_json,
         "words.csv": wordsim.read_benchmark,
-        "train.txt": corpus.read_split,
+        "train.txt": tokenise.read_split,
         "study.yaml": config.load_study,
         "hidden.npy": lambda path: shards.find([str(path)], "hidden"),
         "hidden.npz": lambda path: shards.find([str(path)], "hidden"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import signal
@@ -28,8 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora import archives, corpus
-from softmax_bottleneck.corpora import split_overlap as doubts
+from softmax_bottleneck.corpora import archives, corpus, download, split_overlap, tokenise
 from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
@@ -132,6 +132,11 @@ class Server(BaseHTTPRequestHandler):
         if self.path == "/hang":
             self.over.wait(20)
             return
+        if self.path == "/trickle":  # never silent for long, and never done with its headers
+            for byte in itertools.chain(b"HTTP/1.1 200 OK\r\nX: ", itertools.repeat(120)):
+                self.wfile.write(bytes([byte]))
+                if self.over.wait(0.02):
+                    return
         self.send_response(status)
         self.send_header("Content-Length", str(len(BODY) if self.path == "/cut" else len(body)))
         if status == 302:
@@ -164,10 +169,10 @@ def server() -> Iterator[str]:
 def online(server: str, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Addresses at HOST lead to the server; the pauses that were asked for."""
     pauses: list[float] = []
-    original = corpus._blocks
-    monkeypatch.setattr(corpus, "_blocks", lambda address, how: original(address.replace(HOST, server), how))
-    limits = {"schemes": ("http",), "silence_limit": 0.3, "time_limit": 0.3, "sleep": pauses.append}
-    monkeypatch.setattr(corpus, "Transfer", partial(corpus.Transfer, **limits))
+    original = download._blocks
+    monkeypatch.setattr(download, "_blocks", lambda address, how: original(address.replace(HOST, server), how))
+    limits = {"schemes": ("http",), "silence_limit_s": 0.2, "time_limit_s": 0.5, "sleep": pauses.append}
+    monkeypatch.setattr(download, "Transfer", partial(download.Transfer, **limits))
     return pauses
 
 
@@ -195,7 +200,7 @@ def test_b1_the_next_address_is_tried(project, online, monkeypatch, capsys, firs
             return lookup(host, *rest, **more)
 
         monkeypatch.setattr(socket, "getaddrinfo", fails)
-        monkeypatch.setattr(corpus, "_check_scheme", lambda *_: None)
+        monkeypatch.setattr(download, "_check_scheme", lambda *_: None)
     project.fetched(address, HOST + "/good")
     assert project.call("download") == 0
     assert (project.corpora / "train.txt").read_bytes() == BODY
@@ -230,6 +235,16 @@ def test_b3_broken_transfers_are_tried_again_in_bounded_time(project, online, pa
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.fault("B22")
+def test_b22_headers_that_trickle_in_end_with_the_time_limit(project, online, capsys):
+    began = time.monotonic()
+    project.fetched(HOST + "/trickle", HOST + "/trickle")
+    assert project.call("download") == 2
+    assert told(capsys).count(f"{HOST}/trickle: slower than the limit of 0.5 s") == 2
+    assert time.monotonic() - began < 5
+    assert list(project.corpora.iterdir()) == []
+
+
 @pytest.mark.fault("B4")
 def test_b4_nothing_of_a_wrong_file_is_kept(project, online, capsys):
     project.fetched(HOST + "/wrong", HOST + "/wrong")
@@ -245,7 +260,7 @@ def test_b10_without_a_network(project, monkeypatch, capsys):
         raise OSError(101, "Network is unreachable")
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    monkeypatch.setattr(corpus, "Transfer", partial(corpus.Transfer, sleep=lambda _: None))
+    monkeypatch.setattr(download, "Transfer", partial(download.Transfer, sleep=lambda _: None))
     project.fetched("https://example.org/train.txt")
     assert project.call("download") == 2
     message = told(capsys)
@@ -258,10 +273,9 @@ def test_b10_without_a_network(project, monkeypatch, capsys):
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from softmax_bottleneck.corpora import corpus
-from softmax_bottleneck.corpora.corpus import SourceFile, Transfer
+from softmax_bottleneck.corpora.download import SourceFile, Transfer, fetch
 file = SourceFile("train.txt", sys.argv[3], int(sys.argv[4]), (sys.argv[1],))
-corpus.download([file], Path(sys.argv[2]), None, Transfer(schemes=("http",)))
+fetch([file], Path(sys.argv[2]), None, Transfer(schemes=("http",)))
 """
 
 
@@ -582,9 +596,11 @@ def test_b17_swapped_files_are_doubted(project, capsys):
 def test_b17_a_share_is_of_the_longer_lines():
     lines = {"train": ["a b c d e f g h", "a b", "h g f e d c b a"], "valid": ["a b", "h g f e d c b a", "c " * 9]}
     lines["test"] = ["a b"]
-    made = corpus.tokenise("x", {s: [w for line in ls for w in [*line.split(), "<eos>"]] for s, ls in lines.items()})
-    assert doubts.overlap(made, "valid", "train") == 0.5
-    assert doubts.overlap(made, "test", "train") == 0.0
+    made = tokenise.from_words(
+        "x", {s: [w for line in ls for w in [*line.split(), "<eos>"]] for s, ls in lines.items()}
+    )
+    assert split_overlap.overlap(made, "valid", "train") == 0.5
+    assert split_overlap.overlap(made, "test", "train") == 0.0
 
 
 # --- what cannot be a corpus ----------------------------------------------------------------------------------------
@@ -615,11 +631,11 @@ def test_b12_too_little_text_says_how_much_is_needed(project, capsys, texts, ste
 LONG_LINE = """
 import resource, sys
 from pathlib import Path
-from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora import tokenise
 from softmax_bottleneck.store.errors import UserError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    corpus.read_split(Path(sys.argv[1]))
+    tokenise.read_split(Path(sys.argv[1]))
 except UserError as error:
     print(error)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
@@ -724,11 +740,11 @@ def test_b14_streams_of_joined_files_are_joined_streams(tmp_path_factory, first,
     texts = ["".join(f"{line}\n" for line in lines) for lines in (first, second)]
     for name, text in (("a", texts[0]), ("b", texts[1]), ("ab", "".join(texts))):
         (folder / name).write_bytes(text.encode())
-    streams = {name: corpus.read_split(folder / name) for name in ("a", "b", "ab")}
+    streams = {name: tokenise.read_split(folder / name) for name in ("a", "b", "ab")}
     assert streams["ab"] == streams["a"] + streams["b"]
     if any(word != "<eos>" for word in streams["a"]) and streams["a"] != streams["b"] != streams["ab"]:
         splits = {"train": [*streams["ab"], "<unk>", "x", "<eos>"], "valid": [*streams["a"], "x"], "test": ["x"]}
-        made = corpus.tokenise("x", splits)
+        made = tokenise.from_words("x", splits)
         assert np.bincount(made.train).sum() == len(splits["train"]) == corpus.counts(made)["tokens"]["train"]
 
 
@@ -741,7 +757,9 @@ def test_b14_streams_of_joined_files_are_joined_streams(tmp_path_factory, first,
 )
 def test_b13_vocabularies_come_back_as_they_were(tmp_path_factory, words):
     folder = tmp_path_factory.mktemp("vocabulary")
-    made = corpus.tokenise("x", {"train": [*words, "x", "y", "<eos>"], "valid": ["x", "<eos>"], "test": ["y", "<eos>"]})
+    made = tokenise.from_words(
+        "x", {"train": [*words, "x", "y", "<eos>"], "valid": ["x", "<eos>"], "test": ["y", "<eos>"]}
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         corpus.save(made, folder)

@@ -161,6 +161,18 @@ def _reproduce(given: argparse.Namespace, say: steps.Say) -> None:
     reproduce.reproduce(_study(given), given.set, given.cores, given.words, say)
 
 
+def _download(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck.corpora.download import download
+
+    download(_study(given), given.dataset, say)
+
+
+def _tokenise(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck.corpora.tokenise import tokenise
+
+    tokenise(_study(given), given.dataset, say)
+
+
 def _collect(given: argparse.Namespace, say: steps.Say) -> None:
     from softmax_bottleneck.records import collect as records
 
@@ -397,10 +409,8 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "slurm": ("run a study on a SLURM cluster: doctor, then Snakemake with the profile", _add_slurm, _slurm),
     "check": ("build every model without memory: refuse bad options, count parameters", _add_study,
               _check),
-    "download": ("bring a dataset's files, checked by hash; sample the known-truth language", _add_dataset,
-                 lambda given, say: steps.download(_study(given), given.dataset, say)),
-    "tokenise": ("token ids and vocabulary of a corpus, counts asserted", _add_dataset,
-                 lambda given, say: steps.tokenise(_study(given), given.dataset, say)),
+    "download": ("bring a dataset's files, checked by hash; sample the known-truth language", _add_dataset, _download),
+    "tokenise": ("token ids and vocabulary of a corpus, counts asserted", _add_dataset, _tokenise),
     "train": ("train one run, going on where an earlier call stopped", _add_train, _train),
     "finetune": ("finetune a trained run from its best weights, going on where an earlier call stopped", _add_train,
                  _finetune),

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.jobs import time_limit as budget
 from softmax_bottleneck.store import artefacts, paths, provenance
-from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, plan
-from softmax_bottleneck.study.languages import LanguageSettings
 
 if TYPE_CHECKING:
     from softmax_bottleneck.corpora.corpus import Corpus
@@ -38,73 +36,6 @@ PUBLISHED = paths.ROOT / "report" / "published"
 def dataset_of(study: Study, name: str) -> Dataset:
     """A dataset by name, found beside the study's file first."""
     return load_dataset(name, study.file.resolve().parent)
-
-
-# --- corpora --------------------------------------------------------------------------------------------------------
-def download(study: Study, name: str, say: Say) -> None:
-    """Bring the files of a dataset: from the mirror, its addresses or local paths; a language is sampled instead."""
-    from softmax_bottleneck.corpora import language
-
-    dataset = dataset_of(study, name)
-    folder = study.store.corpus_folder(name)
-    artefacts.sweep(folder)
-    if dataset.kind == "language":
-        say(f"{name}: sampling the known-truth language")
-        language.write_language(LanguageSettings.from_mapping(dataset.language), folder)
-    else:
-        mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
-        say(f"{name}: {len(dataset.files)} files, from {'the mirror folder first' if mirror else 'their addresses'}")
-        _bring(dataset, folder, mirror)
-    files = sorted(path for path in folder.iterdir() if path.suffix == ".txt")
-    hashes = {path.name: artefacts.sha256_file(path) for path in files}
-    artefacts.write_json(folder / "files.json", {"files": hashes, "provenance": provenance.block()})
-
-
-def _bring(dataset: Dataset, folder: Path, mirror: Path | None) -> None:
-    """Every file of a dataset into its folder, checked by hash; members of archives after the archives."""
-    from softmax_bottleneck.corpora import archives, corpus
-
-    plain = {name: entry for name, entry in dataset.files.items() if "member" not in entry}
-    packed = archives.by_archive(dataset.files, str(dataset.folder / f"{dataset.name}.yaml"))
-    sources = plain | {name: members[0].source for name, members in packed.items()}
-    corpus.download(corpus.source_files(sources, dataset.folder), folder, mirror)
-    for name, members in packed.items():
-        archives.extract(folder / name, folder, members)
-
-
-def tokenise(study: Study, name: str, say: Say) -> None:
-    """Token ids and vocabulary of a corpus, with its expected counts asserted."""
-    from softmax_bottleneck.corpora import corpus, sizes
-    from softmax_bottleneck.corpora import split_overlap as doubts
-
-    dataset = dataset_of(study, name)
-    if dataset.base:
-        parent = study.store.tokens_folder(dataset.base)
-        whole = corpus.load(parent)
-        found = corpus.restrict(whole, dataset.vocabulary_size, dataset.train_tokens, name)
-        parents = {"vocabulary.json": artefacts.sha256_file(parent / "vocabulary.json")}
-    else:
-        folder = study.store.corpus_folder(name)
-        parents = artefacts.read_json(folder / "files.json")["files"]
-        _refuse_edited(folder, parents)
-        found = corpus.read_corpus(name, folder)
-    corpus.check_expected(found, dataset.expected)
-    sizes.check_contexts(dataset, len(found.test))
-    corpus.save(found, study.store.tokens_folder(name), parents)
-    facts = corpus.counts(found)
-    doubtful = [] if dataset.base or dataset.kind == "language" else doubts.of(found)
-    artefacts.write_json(study.store.tokens_folder(name) / "corpus.json", facts | {"name": name, "doubts": doubtful})
-    for words in doubtful:
-        say(f"warning: {name}: {words}")
-    say(f"{name}: {facts['tokens']} tokens, {facts['vocabulary_size']} words")
-
-
-def _refuse_edited(folder: Path, hashes: dict[str, str]) -> None:
-    """DataError for a text that is not the one that was brought here; dates and sizes say nothing."""
-    for name, digest in hashes.items():
-        path = folder / name
-        if not path.is_file() or artefacts.sha256_file(path) != digest:
-            raise DataError(f"{path}: missing, or edited since it was brought here; run the download step again")
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ import tarfile
 import textwrap
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from softmax_bottleneck.store import artefacts
@@ -82,6 +82,9 @@ class _Member:
     size: int
 
 
+Opener = Callable[[str], IO[bytes]]
+
+
 def extract(archive: Path, folder: Path, wanted: Sequence[Wanted]) -> None:
     """Write members of a zip or tar archive (compressed or not) into a folder, under names of our own.
 
@@ -89,33 +92,37 @@ def extract(archive: Path, folder: Path, wanted: Sequence[Wanted]) -> None:
         DataError: no archive, a broken or dangerous one, a member that is not there or is longer than its limit;
             nothing is left under its file's name.
     """
-    with _opened(archive) as (members, opener):
+    with _opened(archive, wanted) as opener:
+        for one in wanted:
+            with opener(one.member) as source:
+                artefacts.write_with(folder / one.name, partial(_copy, archive, one, source))
+
+
+@contextmanager
+def open_member(archive: Path, wanted: Wanted) -> Iterator[IO[bytes]]:
+    """A member, to be read where it lies (DataError as `extract`)."""
+    with _opened(archive, [wanted]) as opener, opener(wanted.member) as source:
+        yield source
+
+
+@contextmanager
+def _opened(archive: Path, wanted: Sequence[Wanted]) -> Iterator[Opener]:
+    """How to open a wanted member, after the whole archive was looked at."""
+    if not archive.is_file():
+        raise DataError(f"{archive}: no such archive; correct `path`")
+    with damage_refused(f"{archive}: no sound zip or tar archive", "fetch it again"), ExitStack() as stack:
+        if zipfile.is_zipfile(archive):
+            packed = stack.enter_context(zipfile.ZipFile(archive))
+            opener: Callable[[str], IO[bytes] | None] = packed.open
+            members = _zip_members(packed)
+        else:
+            tape = stack.enter_context(tarfile.open(archive))
+            members, opener = _tar_members(tape), tape.extractfile  # None of what is no file, which is not in `files`
         files = _inspected(archive, members, {one.member: one.limit for one in wanted})
         for one in wanted:
             if one.member not in files:
                 raise DataError(f"{archive}: {_absent(one.member, list(files))}")
-        for one in wanted:
-            with _read_errors(archive):
-                source = opener(files[one.member])
-            with source:
-                artefacts.write_with(folder / one.name, partial(_copy, archive, one, source))
-
-
-Opener = Callable[[str], IO[bytes]]
-
-
-@contextmanager
-def _opened(archive: Path) -> Iterator[tuple[Iterator[_Member], Opener]]:
-    """Members of an archive, and how to read one."""
-    with ExitStack() as stack:
-        with _read_errors(archive):
-            if zipfile.is_zipfile(archive):
-                packed = stack.enter_context(zipfile.ZipFile(archive))
-                found: tuple[Iterator[_Member], Opener] = _zip_members(packed), packed.open
-            else:
-                tape = stack.enter_context(tarfile.open(archive))
-                found = _tar_members(tape), _tar_opener(tape)
-        yield found
+        yield lambda member: cast(IO[bytes], opener(files[member]))
 
 
 @contextmanager
@@ -124,25 +131,18 @@ def damage_refused(fault: str, advice: str) -> Iterator[None]:
 
     Raises:
         DataError: the bytes are not what they claim to be.
-        OSError: the disk failed; MemoryError: there is too little of it.
+        OSError, MemoryError: the disk failed, or there is too little memory.
     """
     try:
         yield
     except (UserError, MemoryError):
         raise
-    except (
-        Exception
-    ) as error:  # zipfile, tarfile, numpy and json raise some twenty kinds; no list of them was ever whole
+    except Exception as error:  # zipfile, tarfile, numpy and json raise some twenty kinds: no list of them is whole
+        # An OSError without a number is a decompressor's, EINVAL a seek to where a damaged header leads.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # without a number it is a decompressor's, EINVAL is a seek to where a damaged header leads
+            raise
         words = textwrap.shorten(str(error), 200) or type(error).__name__
         raise DataError(f"{fault} ({words}); {advice}") from None
-
-
-def _read_errors(archive: Path) -> AbstractContextManager[None]:
-    if not archive.is_file():
-        raise DataError(f"{archive}: no such archive; correct `path`")
-    return damage_refused(f"{archive}: no sound zip or tar archive", "fetch it again")
 
 
 def _zip_members(file: zipfile.ZipFile) -> Iterator[_Member]:
@@ -160,15 +160,6 @@ def _tar_members(file: tarfile.TarFile) -> Iterator[_Member]:
         yield _Member(info.name, kind, info.size)
 
 
-def _tar_opener(file: tarfile.TarFile) -> Opener:
-    def opened(name: str) -> IO[bytes]:
-        source = file.extractfile(name)
-        assert source is not None  # a regular file, as _inspected found
-        return source
-
-    return opened
-
-
 def _inspected(archive: Path, members: Iterator[_Member], limits: Mapping[str, int]) -> dict[str, str]:
     """Plain path -> name as stored, of every file but companion files.
 
@@ -180,23 +171,20 @@ def _inspected(archive: Path, members: Iterator[_Member], limits: Mapping[str, i
     found: dict[str, str] = {}
     folded: set[str] = set()
     size = 0
-    with _read_errors(archive):
-        for number, member in enumerate(members, start=1):
-            size += member.size
-            if number > MAX_MEMBERS or size > MAX_UNPACKED_BYTES:
-                raise DataError(
-                    f"{archive}: more than {MAX_MEMBERS} members or {MAX_UNPACKED_BYTES >> 30} GiB; refused"
-                )
-            path = str(PurePosixPath(member.name))
-            reason = _danger(member) or ("has the name of another, but for case" if path.casefold() in folded else "")
-            if reason:
-                raise DataError(f"{archive}: member {member.name!r} {reason}; the archive is refused")
-            if member.size > limits.get(path, member.size):
-                raise _too_long(archive, path, limits[path])
-            if member.kind == "file":
-                folded.add(path.casefold())
-                if not is_companion(path):
-                    found[path] = member.name
+    for number, member in enumerate(members, start=1):
+        size += member.size
+        if number > MAX_MEMBERS or size > MAX_UNPACKED_BYTES:
+            raise DataError(f"{archive}: more than {MAX_MEMBERS} members or {MAX_UNPACKED_BYTES >> 30} GiB; refused")
+        path = str(PurePosixPath(member.name))
+        reason = _danger(member) or ("has the name of another, but for case" if path.casefold() in folded else "")
+        if reason:
+            raise DataError(f"{archive}: member {member.name!r} {reason}; the archive is refused")
+        if member.size > limits.get(path, member.size):
+            raise _too_long(archive, path, limits[path])
+        if member.kind == "file":
+            folded.add(path.casefold())
+            if not is_companion(path):
+                found[path] = member.name
     return found
 
 
@@ -225,11 +213,7 @@ def _absent(member: str, files: Sequence[str]) -> str:
 def _copy(archive: Path, wanted: Wanted, source: IO[bytes], out: BinaryIO) -> None:
     """Copy a member, never more than its limit, whatever its header says."""
     left = wanted.limit
-    while True:
-        with _read_errors(archive):
-            block = source.read(min(BLOCK_BYTES, left + 1))
-        if not block:
-            return
+    while block := source.read(min(BLOCK_BYTES, left + 1)):
         left -= len(block)
         if left < 0:
             raise _too_long(archive, wanted.member, wanted.limit)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
-from softmax_bottleneck.corpora import archives, corpus
+from softmax_bottleneck.corpora import archives
+from softmax_bottleneck.corpora.corpus import SPLITS
+from softmax_bottleneck.corpora.tokenise import read_split, words_of
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -14,7 +13,11 @@ from softmax_bottleneck.study.plan import Size, declared_size
 
 
 def size_of(store: Store, dataset: Dataset) -> Size:
-    """Size of a corpus: counted when it is tokenised, else as declared in its YAML."""
+    """Size of a corpus: counted when it is tokenised, else as declared in its YAML, else its words counted now.
+
+    Raises:
+        UserError: its size is neither declared nor to be counted yet.
+    """
     marker = store.tokens_folder(dataset.name) / "corpus.json"
     if marker.exists():
         facts = artefacts.read_json(marker)
@@ -25,39 +28,19 @@ def size_of(store: Store, dataset: Dataset) -> Size:
         whole = size_of(store, load_dataset(dataset.base, dataset.folder))
         cut = {"train": int(dataset.train_tokens or whole.tokens["train"])}
         return Size(whole.tokens | cut, int(dataset.vocabulary_size or whole.vocabulary_size))
-    return _size_of_files(dataset)
+    words = {split: _words_of(dataset, f"{split}.txt") for split in SPLITS}
+    return Size({split: len(of_split) for split, of_split in words.items()}, len(set().union(*words.values())))
 
 
-def _size_of_files(dataset: Dataset) -> Size:
-    """A user's own corpus before it is tokenised: count its words.
-
-    Raises:
-        UserError: its size is neither declared nor to be counted yet.
-    """
-    splits = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for split in corpus.SPLITS:
-            splits[split] = corpus.read_split(_text_of(dataset, f"{split}.txt", Path(scratch)))
-    words = {word for tokens in splits.values() for word in tokens}
-    return Size({split: len(tokens) for split, tokens in splits.items()}, len(words))
-
-
-def _text_of(dataset: Dataset, name: str, scratch: Path) -> Path:
-    """A text file of a corpus where it lies, or what an archive of it holds, in a scratch folder."""
+def _words_of(dataset: Dataset, name: str) -> list[str]:
+    """Words of a text that lies beside the dataset's YAML, or in an archive there; nothing is unpacked."""
     where = dataset.folder / f"{dataset.name}.yaml"
     entry = dataset.files.get(name, {})
     if "path" not in entry:
         raise UserError(f"{where}: files.{name}: give a `path`, or `expected` with tokens and vocabulary_size")
-    path: Path = dataset.folder / entry["path"]
+    path = dataset.folder / entry["path"]
     if "member" not in entry:
-        return path
-    archives.extract(path, scratch, archives.by_archive({name: entry}, str(where))[path.name])
-    return scratch / name
-
-
-def check_contexts(dataset: Dataset, test_tokens: int) -> None:
-    """Refuse ranks of more contexts than the test text has (UserError)."""
-    there = test_tokens - 1
-    if (dataset.rank_contexts or 0) > there:
-        raise UserError(f"{dataset.folder / dataset.name}.yaml: rank_contexts: {dataset.rank_contexts} are asked for, "
-                        f"and the test text has {there}; ask for so many or fewer")  # fmt: skip
+        return read_split(path)
+    (wanted,) = archives.by_archive({name: entry}, str(where))[path.name]
+    with archives.open_member(path, wanted) as file:
+        return words_of(file, f"{path}:{wanted.member}")

@@ -1,7 +1,7 @@
-"""What makes one doubt a corpus although it can be read: texts that overlap, or stand under each other's names.
+"""Warnings of a corpus that can be read but looks wrong: splits that overlap, or lie under each other's names.
 
-Such a corpus is not refused, since only its owner can know better; the report repeats the doubt. Published corpora have
-declared tokens, so that a swapped or doubled file of theirs never gets here.
+Such a corpus is not refused, since only its owner can know better; the report repeats the warning. Published corpora
+have declared tokens, so that a swapped or doubled file of theirs never gets here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ LINE_WORDS = 8  # shorter lines recur in honest texts: headings, empty lines, a 
 SHARE = 0.1  # of such lines; in Penn Treebank and WikiText-2 it is at most 0.016
 
 
-def of(corpus: Corpus) -> list[str]:
-    """Doubts as sentences, none for an ordinary corpus."""
-    found = [
+def split_overlap_warnings(corpus: Corpus) -> list[str]:
+    """One sentence for each reason to doubt a corpus, none for an ordinary one."""
+    warnings = [
         f"{share:.0%} of the lines of {split} with {LINE_WORDS} words or more stand in {other} too"
         for split, other in (("valid", "train"), ("test", "train"), ("test", "valid"))
         if (share := overlap(corpus, split, other)) > SHARE
     ]
     for split in ("valid", "test"):
         if len(corpus.splits[split]) > len(corpus.train):
-            found.append(f"{split} has more tokens than train: are two files swapped?")
-    return found
+            warnings.append(f"{split} has more tokens than train: are two files swapped?")
+    return warnings
 
 
 def overlap(corpus: Corpus, split: str, other: str) -> float:

@@ -31,10 +31,10 @@ from softmax_bottleneck.ranks import spectra
 from softmax_bottleneck.ranks.spectra import Float64, Progress, RankReport, Spectrum
 from softmax_bottleneck.store import progress
 from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.progress import Say
 
 Indices = NDArray[np.intp]
 Pointwise = Callable[[Floats], Floats]
-Say = Callable[[str], None]
 
 BLOCK_BYTES = 32 << 20
 BASE_BYTES = 400 << 20  # Python with its libraries, and blocks on their way

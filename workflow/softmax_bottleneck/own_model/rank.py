@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from softmax_bottleneck.own_model.matrix import Bound, Indices, LogProbs, Say, log_probs_of
+from softmax_bottleneck.own_model.matrix import Bound, Indices, LogProbs, log_probs_of
 from softmax_bottleneck.own_model.question import Question, parse_bytes
 from softmax_bottleneck.ranks.spectra import SENSITIVITY, RankReport, Spectrum, press_rank, rank_report
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.progress import Say
 
 FREE_SHARE = 0.8  # of the free memory, when no limit is given
 LEAST_SIDE = 256  # a part with fewer rows or columns says nothing

@@ -17,8 +17,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 # Step -> the modules its fingerprint starts from. A head's and a body's module are added by the runs that use them.
 STEPS = {
-    "download": ("corpora.corpus", "corpora.archives"),
-    "tokenise": ("corpora.corpus",),
+    "download": ("corpora.download",),
+    "tokenise": ("corpora.tokenise",),
     "check": ("training.check",),
     "train": ("training.train",),
     "finetune": ("training.finetune",),

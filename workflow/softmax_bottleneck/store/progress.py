@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
+Say = Callable[[str], None]  # shows one line
+
 LOG_INTERVAL_S = 60.0  # between lines within an epoch when nobody watches
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from softmax_bottleneck.corpora.sizes import check_contexts, size_of
+from softmax_bottleneck.corpora.sizes import size_of
+from softmax_bottleneck.corpora.tokenise import check_contexts
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Run, Study

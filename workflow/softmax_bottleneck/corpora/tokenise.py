@@ -1,0 +1,189 @@
+"""Text files -> dictionary -> token ids: the step `tokenise`.
+
+What counts as a word follows the published data reader (AWD-LSTM, Merity et al. 2018, data.py), made strict: words are
+separated by ASCII space or tab, lines end at `\\n` (or `\\r\\n`), every line ends with `<eos>`, and whatever is not
+plain UTF-8 text is refused with file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK, VOCABULARY_FILE, Corpus
+from softmax_bottleneck.corpora.split_overlap import split_overlap_warnings
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Dataset, Study, load_dataset
+
+MAX_LINE_BYTES = 64 << 20
+WORD_BREAK = re.compile("[ \t]+")
+
+
+def tokenise(study: Study, name: str, say: Say) -> None:
+    """Token ids and vocabulary of a corpus, with its expected counts asserted.
+
+    Raises:
+        DataError: texts that are no corpus, are not the declared ones, or were edited since they were brought here.
+    """
+    dataset = load_dataset(name, study.file.resolve().parent)
+    target = study.store.tokens_folder(name)
+    if dataset.base:
+        source = study.store.tokens_folder(dataset.base)
+        parents = {VOCABULARY_FILE: artefacts.sha256_file(source / VOCABULARY_FILE)}
+        made = restrict(corpus.load(source), dataset.vocabulary_size, dataset.train_tokens, name)
+    else:
+        source = study.store.corpus_folder(name)
+        parents = artefacts.read_json(source / "files.json")["files"]
+        _refuse_edited(source, parents)
+        made = read_corpus(name, source)
+    corpus.check_expected(made, dataset.expected)
+    check_contexts(dataset, len(made.test))
+    corpus.save(made, target, parents)
+    warnings = [] if dataset.base or dataset.kind == "language" else split_overlap_warnings(made)
+    facts = corpus.counts(made)
+    artefacts.write_json(target / "corpus.json", facts | {"name": name, "doubts": warnings})
+    for warning in warnings:
+        say(f"warning: {name}: {warning}")
+    say(f"{name}: {facts['tokens']} tokens, {facts['vocabulary_size']} words")
+
+
+def _refuse_edited(folder: Path, hashes: Mapping[str, str]) -> None:
+    """DataError for a text that is not the one that was brought here; dates and sizes say nothing."""
+    for name, digest in hashes.items():
+        path = folder / name
+        if not path.is_file() or artefacts.sha256_file(path) != digest:
+            raise DataError(f"{path}: missing, or edited since it was brought here; run the download step again")
+
+
+def check_contexts(dataset: Dataset, test_tokens: int) -> None:
+    """Refuse ranks of more contexts than the test text has (UserError)."""
+    there = test_tokens - 1
+    if (dataset.rank_contexts or 0) > there:
+        raise UserError(
+            f"{dataset.folder / dataset.name}.yaml: rank_contexts: {dataset.rank_contexts} are asked for,"
+            f" and the test text has {there}; ask for so many or fewer"
+        )
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+def read_corpus(name: str, folder: Path) -> Corpus:
+    """The corpus of a folder with train.txt, valid.txt and test.txt (DataError as read_split and from_words)."""
+    return from_words(name, {split: read_split(folder / f"{split}.txt") for split in SPLITS})
+
+
+def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
+    """Words of a text file in order, `<eos>` after every line (an empty line is one `<eos>`).
+
+    Unicode spaces are part of words. A missing newline at the end of the file changes nothing.
+
+    Raises:
+        DataError: no such file, not UTF-8, a byte-order mark, a NUL, a carriage return within a line, `<eos>` in the
+            text, or a line that is too long.
+    """
+    try:
+        with path.open("rb") as file:
+            return words_of(file, str(path), max_line_bytes)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a text file") from None
+
+
+def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
+    """Words of an open text, as `read_split`; `name` stands in messages."""
+    words: list[str] = []
+    # Two bytes more than a line may have: room for its end, and enough to notice that it goes on.
+    for number, line in enumerate(iter(lambda: file.readline(max_line_bytes + 2), b""), start=1):
+        content = line.removesuffix(b"\n").removesuffix(b"\r")
+        if len(content) > max_line_bytes:
+            raise DataError(f"{name}:{number}: line is longer than {max_line_bytes} bytes; break the text into lines")
+        found = [word for word in WORD_BREAK.split(_text(content, f"{name}:{number}")) if word]
+        if EOS in found:
+            raise DataError(
+                f"{name}:{number}: the text holds {EOS}, which the reader adds itself; remove it from the text"
+            )
+        words += [*found, EOS]
+    return words
+
+
+def _text(line: bytes, where: str) -> str:
+    if line.startswith(b"\xef\xbb\xbf"):
+        raise DataError(f"{where}: begins with a byte-order mark; save the file as UTF-8 without BOM")
+    for byte, words in ((0, "a NUL byte; save the file as UTF-8 text"), (13, r"a lone \r; end lines with \n")):
+        if byte in line:
+            raise DataError(f"{where}:{line.index(byte) + 1}: holds {words}")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}:{error.start + 1}: byte 0x{line[error.start]:02x} is not UTF-8; convert the file"
+        ) from None
+
+
+# --- dictionary -----------------------------------------------------------------------------------------------------
+def from_words(name: str, splits: Mapping[str, Sequence[str]]) -> Corpus:
+    """Give words their ids, in order of first appearance (Merity et al. 2018, data.py, class Dictionary).
+
+    Words of valid or test that train does not hold become `<unk>` where train holds `<unk>`; the published corpora have
+    no such words.
+
+    Args:
+        name: used in messages.
+        splits: words of `train`, `valid` and `test` as read_split returns them.
+
+    Raises:
+        DataError: a split without words, two equal splits, or words unknown to train in a corpus without `<unk>`.
+    """
+    for split in SPLITS:
+        if all(word == EOS for word in splits[split]):
+            raise DataError(f"{name}: {split} holds no words; a corpus needs text in all of {', '.join(SPLITS)}")
+    for split, other in combinations(SPLITS, 2):
+        if splits[split] == splits[other]:
+            raise DataError(f"{name}: {split} and {other} are the same text; give three different files")
+    ids = {word: index for index, word in enumerate(dict.fromkeys(splits["train"]))}
+    for split in ("valid", "test"):
+        unknown = list(dict.fromkeys(word for word in splits[split] if word not in ids))
+        if unknown and UNK not in ids:
+            raise DataError(
+                f"{name}: {split} holds {len(unknown)} words that train does not hold: {', '.join(unknown[:5])}; "
+                f"replace rare words of all three files by {UNK}"
+            )
+    unk = ids.get(UNK, -1)
+    streams = {
+        split: np.fromiter((ids.get(word, unk) for word in splits[split]), np.int32, len(splits[split]))
+        for split in SPLITS
+    }
+    return Corpus(name, tuple(ids), **streams)
+
+
+def restrict(whole: Corpus, vocabulary_size: int, train_tokens: int, name: str = "") -> Corpus:
+    """A smaller corpus: the most frequent words of train, `<unk>` for every other word, and the first tokens of train.
+
+    Frequencies are those of the whole of train, so that the dictionary does not change with train_tokens; a few kept
+    words may then be missing from the shortened train. `<eos>` and `<unk>` are always kept and count as words; ties go
+    to the word that appears first. Ids are given anew, by first appearance in the whole of train. Valid and test keep
+    their length.
+
+    Raises:
+        DataError: fewer tokens or words than asked for.
+    """
+    for key, value, least, most in (
+        ("train_tokens", train_tokens, 2, len(whole.train)),
+        ("vocabulary_size", vocabulary_size, 3, whole.vocabulary_size),
+    ):
+        if not least <= value <= most:
+            raise DataError(f"{whole.name}: {key}: {value} is not between {least} and {most}")
+    count_V = np.bincount(whole.train, minlength=whole.vocabulary_size)
+    count_V[[whole.words.index(word) for word in (EOS, UNK) if word in whole.words]] = 0
+    kept = np.argsort(-count_V, kind="stable")[: vocabulary_size - 2]  # ids are in order of first appearance
+    keep = {whole.words[i] for i in kept} | {EOS}
+    replaced = np.array([word if word in keep else UNK for word in whole.words], dtype=object)
+    made = from_words(name or whole.name, {split: replaced[ids].tolist() for split, ids in whole.splits.items()})
+    return replace(made, train=made.train[:train_tokens])
