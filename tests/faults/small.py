@@ -13,6 +13,8 @@ from typing import Any
 import yaml
 from softmax_bottleneck import steps
 from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora.download import download
+from softmax_bottleneck.corpora.tokenise import tokenise
 from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import report
@@ -84,8 +86,8 @@ def load(folder: Path, study: dict[str, Any] | None = None, dataset: dict[str, A
 def tokenised(folder: Path) -> Study:
     """The study in the working directory `folder`, its corpus ready."""
     study = load(folder)
-    steps.download(study, "tiny", quiet)
-    steps.tokenise(study, "tiny", quiet)
+    download(study, "tiny", quiet)
+    tokenise(study, "tiny", quiet)
     return study
 
 
