@@ -122,7 +122,7 @@ def head_contenders(case: Case, device: str = "cpu") -> dict[str, Callable[[], o
     """A, B and ours: loss and gradients of one batch of contexts, by the contexts and all parameters."""
     plain = plain_head(case).to(device)
     ours = our_head(case, plain).to(device)
-    ours.choose_libraries(case.tokens)
+    ours.select_matmul_backends(case.tokens)
     h_TBD = (torch.randn(case.bptt, case.batch, case.context) * 0.3).to(device).requires_grad_()
     target_N = torch.randint(case.words, (case.tokens,), device=device)
 

@@ -218,3 +218,24 @@ def test_initialisation():
 def test_one_layer_goes_from_embedding_to_context():
     body = build("awd-lstm", vocabulary_size=V, embedding_size=5, hidden_size=6, context_size=4, layers=1)
     assert body(tokens(), body.initial_state(B)).raw_TBD.shape == (T, B, 4)
+
+
+def test_units_added_for_a_gpus_kernels_change_nothing(monkeypatch):
+    """1150 units are run as 1152: the same states and gradients, but for the order of sums in float64."""
+    results = []
+    for multiple in (1, 8):
+        monkeypatch.setitem(awd_lstm.ALIGNED_UNITS, "cpu", multiple)
+        body = make().double()
+        output = body(tokens(), body.initial_state(B))
+        gradients = torch.autograd.grad(output.raw_TBD.square().sum(), list(body.parameters()))
+        results.append([output.raw_TBD, *(tensor for pair in output.state for tensor in pair), *gradients])
+    for plain, padded in zip(*results, strict=True):
+        torch.testing.assert_close(padded, plain, rtol=1e-13, atol=1e-15)
+
+
+def test_added_units_stay_exactly_zero():
+    layer = make().layers[0]
+    weights = [layer.get_parameter(name) for name in awd_lstm.LSTM_WEIGHTS]
+    hidden, padded = awd_lstm._with_more_units((torch.randn(1, B, 6), torch.randn(1, B, 6)), weights, 2)
+    y_TBH, h_1BH, c_1BH = torch._VF.lstm(torch.randn(T, B, 5), hidden, padded, True, 1, 0.0, False, False, False)
+    assert not any(tensor[..., 6:].any() for tensor in (y_TBH, h_1BH, c_1BH))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads import row_nll
 from softmax_bottleneck.heads.base import Head
-from softmax_bottleneck.heads.lms_plif import fixed_point_histogram
+from softmax_bottleneck.heads.lms_plif import blocked_running_sum, fixed_point_histogram
 from softmax_bottleneck.store.errors import UserError
 
 # Beside every head at its defaults: the corners of its options.
@@ -401,6 +401,14 @@ def test_lms_starts_close_to_the_identity() -> None:
 
 
 @pytest.mark.fault("D8")
+@pytest.mark.parametrize("length", [1, 511, 512, 513, 300_000])
+def test_the_running_sum_of_a_gpu_is_exact(length: int) -> None:
+    """To the last bits of a float64: blocks of one and of two levels, whole and cut, beside extended precision."""
+    slope_K = np.random.default_rng(6).random(length)
+    exact_K = slope_K.astype(np.longdouble).cumsum().astype(np.float64)
+    np.testing.assert_allclose(blocked_running_sum(torch.from_numpy(slope_K)), exact_K, rtol=2e-15)
+
+
 def test_fixed_point_histogram_is_exact_and_free_of_order() -> None:
     generator = torch.Generator().manual_seed(0)
     cell_X = torch.randint(0, 9, (5000,), generator=generator)

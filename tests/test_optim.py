@@ -111,6 +111,24 @@ def test_swapped_shows_the_averages_and_gives_the_weights_back():
     assert not torch.equal(tensors[0], asgd.averages[0])
 
 
+def test_a_recorded_update_stays_valid():
+    """A factor on the device gives the bits of the number, and no tensor of the model moves to another place."""
+    tensors, twins = parameters(), parameters()
+    optimisers = [
+        ASGD([{"params": ps[:2], "lr": 2.0}, {"params": ps[2:], "lr": 0.02}], 1e-3) for ps in (tensors, twins)
+    ]
+    places = [parameter.data_ptr() for parameter in tensors]
+    for step, factor in enumerate(FACTORS):
+        set_gradients(tensors, step)
+        set_gradients(twins, step)
+        optimisers[0].step(torch.tensor(factor, dtype=torch.float64))
+        optimisers[1].step(factor)
+        with optimisers[0].swapped():
+            assert [parameter.data_ptr() for parameter in tensors] == places
+    pairs = zip(optimisers[0].averages + tensors, optimisers[1].averages + twins, strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
 @pytest.mark.parametrize("stop", range(5))
 def test_state_restores_in_the_middle(stop):
     straight, resumed = parameters(), parameters()

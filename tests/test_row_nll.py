@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from softmax_bottleneck import heads
-from softmax_bottleneck.heads import products, row_nll
+from softmax_bottleneck.heads import matmul, row_nll
 from softmax_bottleneck.heads.base import Head
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -134,13 +134,13 @@ def test_chunks_are_even_and_within_the_budget(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 4 * 8 * V * 2)
     head, h_ND, target_N = problem("softmax", {})
     sizes: list[int] = []
-    plain_scores = products.scores
+    plain_scores = matmul.scores
 
     def spy(e_RD: torch.Tensor, *others: Any) -> torch.Tensor:
         sizes.append(len(e_RD))
         return plain_scores(e_RD, *others)
 
-    monkeypatch.setattr(products, "scores", spy)
+    monkeypatch.setattr(matmul, "scores", spy)
     with torch.no_grad():
         head.nll(h_ND[:10], target_N[:10])
     assert sizes == [4, 4, 2]

@@ -22,7 +22,7 @@ from softmax_bottleneck import heads
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import Corpus, batchify
 from softmax_bottleneck.heads import base as heads_base
-from softmax_bottleneck.heads.products import Products
+from softmax_bottleneck.heads.matmul import MatmulBackends
 from softmax_bottleneck.jobs import checkpoint, processes
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
@@ -424,16 +424,16 @@ def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
 
 
 @pytest.mark.fault("A1")
-def test_the_libraries_chosen_at_the_start_are_kept_over_a_kill(tmp_path, monkeypatch):
+def test_the_backends_chosen_at_the_start_are_kept_over_a_kill(tmp_path, monkeypatch):
     """Even where a measurement after the kill would choose others."""
     run = make_run("softmax", learning_rate=1.0, epochs=2)
-    first, second = Products("native", "native", "native"), Products("onednn", "onednn", "onednn")
-    monkeypatch.setattr(heads_base, "calibrate", lambda *_: first)
+    first, second = MatmulBackends("native", "native", "native"), MatmulBackends("onednn", "onednn", "onednn")
+    monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: first)
     whole = train.train(run, CORPUS, tmp_path / "whole")
     interrupted(run, tmp_path / "cut", monkeypatch, 9, 0.0)
-    monkeypatch.setattr(heads_base, "calibrate", lambda *_: second)
+    monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: second)
     cut = train.train(run, CORPUS, tmp_path / "cut")
-    assert cut["provenance"]["libraries"] == whole["provenance"]["libraries"] == vars(first)
+    assert cut["provenance"]["matmul_backends"] == whole["provenance"]["matmul_backends"] == vars(first)
     assert train.result_hash(tmp_path / "cut") == train.result_hash(tmp_path / "whole")
 
 

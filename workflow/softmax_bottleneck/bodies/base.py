@@ -5,6 +5,7 @@ Shapes: T time steps, B sequences side by side, D width of the hidden states the
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -22,10 +23,16 @@ class BodyOutput(NamedTuple):
 
 
 def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A dropout mask: 1 / (1 - dropout) with probability 1 - dropout, else 0; device and dtype of `like`."""
-    kept = 1.0 - dropout
-    uniform = torch.empty(shape, device=like.device, dtype=like.dtype).uniform_(generator=generator)
-    return uniform.lt_(kept).div_(kept)  # four times as fast as bernoulli_ on the CPU
+    """A dropout mask: 1 / (1 - dropout) with probability 1 - dropout, else 0; device and dtype of `like`.
+
+    Of one number of the generator four are made, so that probabilities are exact to 2^-17: less than half the time of
+    `uniform_` on a CPU, a ninth of that of `bernoulli_`.
+    """
+    kept, count = 1.0 - dropout, math.prod(shape)
+    numbers = torch.empty(-(-count // 4), dtype=torch.int64, device=like.device)
+    draws = numbers.random_(-(2**63), None, generator=generator).view(torch.int16)[:count].view(shape)
+    last = max(1, round(kept * 2**16)) - 1 - 2**15  # the smallest draw is -2^15
+    return torch.le(draws, last, out=torch.empty(shape, device=like.device, dtype=like.dtype)).div_(kept)
 
 
 class Body(nn.Module):

@@ -5,15 +5,14 @@ Shapes: N = T x B tokens, D context width, E embedding width, V vocabulary.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from softmax_bottleneck.heads.matmul import FLOAT32, MatmulBackends, select_matmul_backends
 from softmax_bottleneck.heads.pointwise import Pointwise, trainable
-from softmax_bottleneck.heads.products import FLOAT32, Products, calibrate
 from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens, row_nll
 from softmax_bottleneck.store.errors import UserError
 
@@ -33,21 +32,20 @@ class Head(nn.Module):
         self.context_size = context_size
         self.embedding_size = embedding_size
         self.decoder = nn.Linear(embedding_size, vocabulary_size)
-        self.libraries = Products()  # of the fused loss; `choose_libraries` measures
+        self.matmul_backends = MatmulBackends()  # of the fused loss; `select_matmul_backends` measures
 
     def reset_decoder(self) -> None:
         """Weight from U(-0.1, 0.1), bias 0 (Merity 2018); called after the other layers have drawn, as published."""
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)
 
-    def choose_libraries(self, num_tokens: int, precision: str = FLOAT32) -> None:
-        """Take for each matrix product of the fused loss the library that is faster here, by batches of this size.
+    def select_matmul_backends(self, num_tokens: int, precision: str = FLOAT32) -> None:
+        """Take for each matrix product of the fused loss the backend that is faster here, by batches of this size.
 
-        ``precision`` float32 or bf16: see ``Products``.
+        ``precision`` float32 or bf16: see ``MatmulBackends``.
         """
         tokens = chunk_tokens(num_tokens, self.rows_per_token, self.decoder.weight, self.pointwise)
-        chosen = calibrate(tokens * self.rows_per_token, self.decoder.weight)
-        self.libraries = dataclasses.replace(chosen, precision=precision)
+        self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
         """Per-token and total loss, nats; what a head defines. Arguments as ``nll``."""
@@ -106,8 +104,8 @@ class PointwiseHead(Head):
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
         """As ``Head.losses``; a pointwise head has no dropout of its own."""
-        weight_VD, bias_V = self.decoder.weight, self.decoder.bias
-        return row_nll(self._rows(h), weight_VD, bias_V, target.reshape(-1), self.pointwise, libraries=self.libraries)
+        h_ND, weight_VD, bias_V = self._rows(h), self.decoder.weight, self.decoder.bias
+        return row_nll(h_ND, weight_VD, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """As ``Head.log_probs``."""

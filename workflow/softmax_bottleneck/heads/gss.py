@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from softmax_bottleneck.heads.pointwise import ParameterFreeSweep, Pointwise, Sweep
+from softmax_bottleneck.heads.pointwise import Pointwise, Sweep
 from softmax_bottleneck.heads.scratch import scratch
 
 NAME = "gss"
@@ -48,7 +48,7 @@ class GeneralisedSigSoftmax(Pointwise):
         return _Sweep(self.c, self.k, with_gradients)
 
 
-class _Sweep(ParameterFreeSweep):
+class _Sweep(Sweep):
     """g' = k - (k - 1) sigmoid(l - c) = k (1 - kappa sigmoid(l - c)), kappa = (k - 1) / k."""
 
     def __init__(self, c: float, k: float, with_gradients: bool) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from softmax_bottleneck.heads.pointwise import Pointwise, Sweep
+from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, any_order
 from softmax_bottleneck.heads.scratch import scratch
 
 NAME = "lms-plif"
@@ -51,6 +51,7 @@ OPTIONS = {
     },
 }
 RAW_OF_SLOPE_ONE = math.log(math.e - 1.0)
+SUM_BLOCK = 512
 FIXED_POINT_BITS = 36
 """Largest summand of a fixed-point histogram; 2^27 of them fit an int64, more than a chunk has."""
 
@@ -91,7 +92,7 @@ class PiecewiseLinear(Pointwise):
         return _Sweep(self, with_gradients=with_gradients)
 
 
-class _Sweep:
+class _Sweep(Sweep):
     """Looks slope and value up in one go (the pair as a complex number) and gathers the histograms q0, q1."""
 
     def __init__(self, plif: PiecewiseLinear, *, with_gradients: bool) -> None:
@@ -104,7 +105,7 @@ class _Sweep:
         plif = self._plif
         scores_RV = scratch("scores", logits_RV.shape, logits_RV)
         pair_X = scratch("pair", (logits_RV.numel(),), self._table_K)
-        origin = logits_RV.new_tensor(plif.bound / plif.width)
+        origin = torch.full((), plif.bound / plif.width, dtype=logits_RV.dtype, device=logits_RV.device)
         position_RV = torch.add(origin, logits_RV, alpha=1.0 / plif.width, out=logits_RV)
         # floor is trunc here, and on a CPU eight times as fast
         cell_RV = torch.clamp(position_RV, 0, plif.knots - 1, out=scores_RV).floor_()
@@ -130,8 +131,18 @@ class _Sweep:
 
 
 def running_sum(x_K: Tensor) -> Tensor:
-    """Cumulative sum [K]; by the CPU for a GPU, whose own has no deterministic form and refuses if one is asked for."""
-    return x_K.cumsum(0) if x_K.device.type == "cpu" else x_K.cpu().cumsum(0).to(x_K.device)
+    """Cumulative sum [K], the same bits every time: a GPU's own has no deterministic form."""
+    return x_K.cumsum(0) if x_K.device.type == "cpu" else blocked_running_sum(x_K)
+
+
+def blocked_running_sum(x_K: Tensor) -> Tensor:
+    """Cumulative sum [K] by products with a triangle of ones: within blocks, then over the blocks' totals."""
+    padding = -len(x_K) % SUM_BLOCK
+    x_BS = functional.pad(x_K, (0, padding)).view(-1, SUM_BLOCK)
+    sums_BS = x_BS @ x_K.new_ones(SUM_BLOCK, SUM_BLOCK).triu_()
+    if len(sums_BS) > 1:
+        sums_BS[1:] += blocked_running_sum(sums_BS[:-1, -1])[:, None]
+    return sums_BS.view(-1)[: len(x_K)]
 
 
 def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
@@ -146,5 +157,6 @@ def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Te
     """Sum of the values of each cell, float64 [K], by integers relative to the largest magnitude."""
     scale = 2.0**FIXED_POINT_BITS / value_X.abs().amax().double().clamp_min(1e-300)
     sum_K = torch.zeros(num_cells, dtype=torch.int64, device=value_X.device)
-    sum_K.index_add_(0, cell_X, (value_X * scale).round_().to(torch.int64))
+    with any_order():
+        sum_K.index_add_(0, cell_X, (value_X * scale).round_().to(torch.int64))
     return sum_K.double() / scale

@@ -56,7 +56,7 @@ class MixtureOfContexts(MixtureHead):
         """As ``Head.losses``."""
         mixed_NE = self._mixed(h, generator)
         weight_VE, bias_V = self.decoder.weight, self.decoder.bias
-        return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, libraries=self.libraries)
+        return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """As ``Head.log_probs``."""

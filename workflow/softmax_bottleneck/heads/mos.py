@@ -77,7 +77,7 @@ class MixtureOfSoftmaxes(MixtureHead):
             target.reshape(-1),
             self.pointwise,
             probability_floor=self.probability_floor,
-            libraries=self.libraries,
+            backends=self.matmul_backends,
         )
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -87,7 +87,7 @@ class MixtureOfSoftmaxes(MixtureHead):
         for k in range(1, self.components):
             log_p_NV = torch.logaddexp(log_p_NV, self._component(latent_NKE, log_prior_NK, k))
         if self.probability_floor > 0.0:
-            log_p_NV = torch.logaddexp(log_p_NV, log_p_NV.new_tensor(math.log(self.probability_floor)))
+            log_p_NV = torch.logaddexp(log_p_NV, torch.full_like(log_p_NV[:1, :1], math.log(self.probability_floor)))
         return log_p_NV
 
     def _component(self, latent_NKE: Tensor, log_prior_NK: Tensor, k: int) -> Tensor:

@@ -8,29 +8,11 @@ Shapes: R = rows of a chunk, V = vocabulary.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-
-
-class Sweep(Protocol):
-    """One pass over all chunks: made at its start, asked for the parameters' gradients at its end."""
-
-    has_parameters: bool
-    """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
-
-    def scores_(self, logits_RV: Tensor) -> Tensor:
-        """g(logits), which the caller overwrites; may overwrite its argument, and keeps what ``grad_logits_`` needs."""
-        ...
-
-    def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """Chain rule through the chunk last scored; may overwrite its argument."""
-        ...
-
-    def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Gradients of ``trainable(pointwise)``, summed over all chunks, in that order."""
-        ...
 
 
 class Pointwise(nn.Module):
@@ -56,7 +38,48 @@ def trainable(pointwise: Pointwise) -> tuple[nn.Parameter, ...]:
     return tuple(parameter for parameter in pointwise.parameters() if parameter.requires_grad)
 
 
-class AutogradSweep:
+class Sweep:
+    """One pass of log-softmax over g over all chunks: made at its start, asked for g's own gradients at its end.
+
+    A subclass writes down g and its derivative; as it stands, it is the identity's.
+    """
+
+    has_parameters = False
+    """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
+
+    def scores_(self, logits_RV: Tensor) -> Tensor:
+        """g(logits), which the caller overwrites; may overwrite its argument, and keeps what ``grad_logits_`` needs."""
+        return logits_RV
+
+    def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
+        """Chain rule through the chunk last scored; may overwrite its argument."""
+        return grad_scores_RV
+
+    def parameter_grads(self) -> tuple[Tensor, ...]:
+        """Gradients of ``trainable(pointwise)``, summed over all chunks, in that order."""
+        return ()
+
+    def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
+        """-log softmax(g(logits))[target] of every row, [R, 1] nats; overwrites the logits."""
+        scores_RV = self.scores_(logits_RV)
+        largest_R1, score_R1 = scores_RV.amax(1, keepdim=True), scores_RV.gather(1, target_R1)
+        self._probability_RV = torch.softmax(scores_RV, 1, out=scores_RV)
+        # The most probable word has probability >= 1/V, so its log is safe: logZ without another pass of exponentials.
+        log_z_R1 = largest_R1.sub_(self._probability_RV.amax(1, keepdim=True).log_())
+        self._target_R1, self._nll_R1 = target_R1, log_z_R1.sub_(score_R1)
+        return self._nll_R1
+
+    def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Gradients [R, V] of the chunk's losses by its logits, and which of the rows' weights they do not carry."""
+        # p - 1 at the target, from the loss itself so that it does not cancel where p is near one.
+        with any_order():  # each row has one target
+            grad_RV = self._probability_RV.scatter_(1, self._target_R1, torch.expm1(-self._nll_R1))
+        if self.has_parameters and weight_R1 is not None:
+            grad_RV, weight_R1 = grad_RV.mul_(weight_R1), None
+        return self.grad_logits_(grad_RV), weight_R1
+
+
+class AutogradSweep(Sweep):
     """The sweep of any Pointwise: autograd on one chunk at a time."""
 
     def __init__(self, pointwise: Pointwise, *, with_gradients: bool) -> None:
@@ -87,19 +110,15 @@ class AutogradSweep:
         return self._grads
 
 
-class ParameterFreeSweep:
-    """Base of the sweeps of functions without parameters; as it stands, the identity's."""
+@contextmanager
+def any_order() -> Iterator[None]:
+    """For what gives the same bits in every order (sums of integers, places written once).
 
-    has_parameters = False
-
-    def scores_(self, logits_RV: Tensor) -> Tensor:
-        """As ``Sweep.scores_``."""
-        return logits_RV
-
-    def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """As ``Sweep.grad_logits_``."""
-        return grad_scores_RV
-
-    def parameter_grads(self) -> tuple[Tensor, ...]:
-        """No parameters, no gradients."""
-        return ()
+    Where determinism is asked for, torch would sort such work on a GPU first, which takes longer than the work.
+    """
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from softmax_bottleneck.heads import products
+from softmax_bottleneck.heads import matmul
+from softmax_bottleneck.heads.matmul import MatmulBackends, WeightGradient
 from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, trainable
-from softmax_bottleneck.heads.products import Products, WeightGradient
 from softmax_bottleneck.heads.scratch import scratch
 
 CHUNK_BYTES = {"cpu": 63 * 2**20, "cuda": 256 * 2**20}
@@ -52,10 +52,10 @@ def row_nll(
     target_N: Tensor,
     pointwise: Pointwise,
     *,
-    libraries: Products = Products(),  # noqa: B008 (frozen)
+    backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
     """-log softmax(g(h W^T + b))[target] of every row, in nats; differentiable once in h, W, b and g's parameters."""
-    return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, libraries))
+    return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, backends))
 
 
 def mixture_nll(
@@ -67,10 +67,10 @@ def mixture_nll(
     pointwise: Pointwise,
     *,
     probability_floor: float = 0.0,
-    libraries: Products = Products(),  # noqa: B008 (frozen)
+    backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
     """-log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, in nats; differentiable once."""
-    problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, libraries)
+    problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, backends)
     return _apply(problem)
 
 
@@ -85,11 +85,11 @@ class _Problem:
     target_N: Tensor
     pointwise: Pointwise
     probability_floor: float
-    libraries: Products
+    backends: MatmulBackends
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """What the loss is differentiated by, in the order of ``_Gradients.as_tuple``."""
-        return (self.latent_NKD, self.weight_VD, self.bias_V, self.log_prior_NK, *trainable(self.pointwise))
+        return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *trainable(self.pointwise))
 
     def chunk_tokens(self) -> int:
         """Tokens per chunk: as many as the byte budget holds, in chunks of even size."""
@@ -109,11 +109,10 @@ class _Gradients:
     """Gradients of the weighted sum of the losses."""
 
     latent_NKD: Tensor
+    log_prior_NK: Tensor | None
     weight: WeightGradient
     bias_V: Tensor
-    log_prior_NK: Tensor | None
-    parameters: tuple[Tensor, ...] = ()
-    weight_VD: Tensor | None = None  # at the end of the sweep
+    at_end: tuple[Tensor, ...] = ()  # of W and of g's parameters: known when the sweep is over
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
@@ -121,14 +120,14 @@ class _Gradients:
         prior_NK = problem.log_prior_NK
         return cls(
             torch.empty(problem.latent_NKD.shape, dtype=problem.latent_NKD.dtype, device=problem.latent_NKD.device),
-            WeightGradient(problem.weight_VD, problem.libraries.weights),
-            torch.zeros_like(problem.bias_V),
             None if prior_NK is None else torch.empty_like(prior_NK),
+            WeightGradient(problem.weight_VD, problem.backends.weights),
+            torch.zeros_like(problem.bias_V),
         )
 
     def as_tuple(self) -> tuple[Tensor | None, ...]:
         """In the order of ``_Problem.tensors``."""
-        return (self.latent_NKD, self.weight_VD, self.bias_V, self.log_prior_NK, *self.parameters)
+        return (self.latent_NKD, self.log_prior_NK, self.bias_V, *self.at_end)
 
     def scale_(self, factor: Tensor) -> None:
         """Multiply all by a scalar tensor, in place."""
@@ -196,7 +195,7 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
     sweep = problem.pointwise.sweep(with_gradients=with_gradients)
-    weight_VD = problem.libraries.factor(problem.weight_VD) if with_gradients else problem.weight_VD
+    weight_VD = problem.backends.factor(problem.weight_VD) if with_gradients else problem.weight_VD
     step = problem.chunk_tokens()
     for start in range(0, num_tokens, step):
         tokens = slice(start, min(start + step, num_tokens))
@@ -206,7 +205,7 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
             weight_n = None if weight_N is None else weight_N[tokens]
             chunk.add_gradients(gradients, responsibility_R1, weight_n)
     if gradients is not None:
-        gradients.parameters, gradients.weight_VD = sweep.parameter_grads(), gradients.weight.total()
+        gradients.at_end = (gradients.weight.total(), *sweep.parameter_grads())
     return nll_N, gradients
 
 
@@ -218,49 +217,41 @@ class _Chunk:
         latent_nKD = problem.latent_NKD[tokens]
         self._num_components = latent_nKD.shape[1]
         self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
-        target_n1 = problem.target_N[tokens].unsqueeze(1)
-        self._target_R1 = self._per_row(target_n1)
 
     def losses(self, nll_n: Tensor) -> Tensor | None:
         """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all one)."""
         problem, latent_RD = self._problem, self._latent_RD
         shape = (len(latent_RD), len(problem.weight_VD))
-        logits_RV = products.scores(
+        logits_RV = matmul.scores(
             latent_RD,
             self._weight_VD,
             problem.bias_V,
-            problem.libraries.logits,
+            problem.backends.logits,
             lambda: scratch("logits", shape, latent_RD),
         )
-        scores_RV = self._sweep.scores_(logits_RV)
-        largest_R1, score_R1 = scores_RV.amax(1, keepdim=True), scores_RV.gather(1, self._target_R1)
-        self._probability_RV = torch.softmax(scores_RV, 1, out=scores_RV)
-        # The most probable word has probability >= 1/V, so its log is safe: logZ without another pass of exponentials.
-        log_z_R1 = largest_R1.sub_(self._probability_RV.amax(1, keepdim=True).log_())
-        self._nll_R1 = log_z_R1.sub_(score_R1)
-        if self._problem.log_prior_NK is None:
-            nll_n.copy_(self._nll_R1.squeeze(1))
+        nll_R1 = self._sweep.nll_(logits_RV, self._per_row(problem.target_N[self._tokens]))
+        if problem.log_prior_NK is None:
+            nll_n.copy_(nll_R1.squeeze(1))
             return None
-        joint_nK = self._problem.log_prior_NK[self._tokens] - self._nll_R1.view(-1, self._num_components)
+        joint_nK = problem.log_prior_NK[self._tokens] - nll_R1.view(-1, self._num_components)
         log_p_n1 = joint_nK.logsumexp(1, keepdim=True)
-        if self._problem.probability_floor > 0.0:
-            log_p_n1 = torch.logaddexp(log_p_n1, log_p_n1.new_tensor(self._problem.probability_floor).log())
+        if problem.probability_floor > 0.0:
+            log_p_n1 = torch.logaddexp(log_p_n1, torch.full_like(log_p_n1, problem.probability_floor).log_())
         torch.neg(log_p_n1.squeeze(1), out=nll_n)
         return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
 
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
         """Write the gradients of these tokens and add to those of the shared tensors."""
-        weight_R1 = self._row_weights(responsibility_R1, weight_n)
+        weight_R1 = responsibility_R1
+        if weight_n is not None:
+            weight_R1 = self._per_row(weight_n)
+            weight_R1 = weight_R1 if responsibility_R1 is None else weight_R1 * responsibility_R1
         if gradients.log_prior_NK is not None and weight_R1 is not None:
             torch.neg(weight_R1.view(-1, self._num_components), out=gradients.log_prior_NK[self._tokens])
-        # p - 1 at the target, from the loss itself so that it does not cancel where p is near one.
-        grad_RV = self._probability_RV.scatter_(1, self._target_R1, torch.expm1(-self._nll_R1))
-        if self._sweep.has_parameters and weight_R1 is not None:
-            grad_RV, weight_R1 = grad_RV.mul_(weight_R1), None
-        grad_RV = self._sweep.grad_logits_(grad_RV)
-        grad_latent_RD = gradients.latent_NKD[self._tokens].view(self._latent_RD.shape)
+        grad_RV, weight_R1 = self._sweep.grad_(weight_R1)
         factor_RV = grad_RV.to(self._weight_VD.dtype)
-        products.latents(factor_RV, self._weight_VD, self._problem.libraries.latents, grad_latent_RD)
+        grad_latent_RD = gradients.latent_NKD[self._tokens].view(self._latent_RD.shape)
+        matmul.latents(factor_RV, self._weight_VD, self._problem.backends.latents, grad_latent_RD)
         latent_RD, ones_R = self._latent_RD, grad_RV.new_ones(len(grad_RV))
         if weight_R1 is not None:  # on the narrow sides of the products: cheaper than another pass over [R, V]
             grad_latent_RD.mul_(weight_R1)
@@ -268,11 +259,5 @@ class _Chunk:
         gradients.weight.add(factor_RV, latent_RD)
         gradients.bias_V.addmv_(grad_RV.t(), ones_R)
 
-    def _row_weights(self, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> Tensor | None:
-        if weight_n is None:
-            return responsibility_R1
-        weight_R1 = self._per_row(weight_n.unsqueeze(1))
-        return weight_R1 if responsibility_R1 is None else weight_R1 * responsibility_R1
-
-    def _per_row(self, of_token_n1: Tensor) -> Tensor:
-        return of_token_n1 if self._num_components == 1 else of_token_n1.repeat_interleave(self._num_components, 0)
+    def _per_row(self, of_token_n: Tensor) -> Tensor:
+        return of_token_n.unsqueeze(1).expand(-1, self._num_components).reshape(-1, 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from softmax_bottleneck.heads.pointwise import ParameterFreeSweep, Pointwise, Sweep
+from softmax_bottleneck.heads.pointwise import Pointwise, Sweep
 
 NAME = "softmax"
 LABEL = "Softmax"
@@ -26,4 +26,4 @@ class Identity(Pointwise):
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
         """As ``Pointwise.sweep``."""
-        return ParameterFreeSweep()
+        return Sweep()

@@ -260,7 +260,7 @@ class Session:
             interruptions=len(self.history) - 1,
             mixed_hardware=len({(entry["device"], entry["threads"]) for entry in self.history}) > 1,
             restarted=restarted,
-            libraries=vars(trainer.model.head.libraries),
+            matmul_backends=vars(trainer.model.head.matmul_backends),
         )
         artefacts.write_json(self.folder / OUTCOME_FILE, outcome)
         artefacts.write_json(self.folder / DONE_FILE, outcome)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from softmax_bottleneck.bodies.base import BodyOutput, State
 from softmax_bottleneck.corpora.corpus import Corpus, batchify
-from softmax_bottleneck.heads.products import Products
+from softmax_bottleneck.heads.matmul import MatmulBackends
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run, Schedule
@@ -208,7 +208,7 @@ class Trainer:
         self.valid_LB = _stream(corpus.valid, run.schedule.eval_batch_size, device)
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
-        self.model.head.choose_libraries(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
+        self.model.head.select_matmul_backends(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
         self.optimiser: optim.SGD = self._optimiser(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
         self.draws = run.seed  # what chunk lengths and dropout masks follow from
         self.dropout = torch.Generator(device)
@@ -328,7 +328,7 @@ class Trainer:
         return {
             "place": dataclasses.asdict(self.place),
             "weights": models.weights(self.model),
-            "libraries": dataclasses.asdict(self.model.head.libraries),  # of its products: they decide the last bits
+            "matmul_backends": dataclasses.asdict(self.model.head.matmul_backends),  # they decide the last bits
             "optimiser": self.optimiser.state(),
             "hidden": [list(pair) for pair in self.hidden],
             "tally": self.tally.state(),
@@ -341,7 +341,7 @@ class Trainer:
         """Take over what `state` returned (tensors may come from another device)."""
         self.place = Place(**state["place"])
         models.load_weights(self.model, state["weights"])
-        self.model.head.libraries = Products(**state["libraries"])
+        self.model.head.matmul_backends = MatmulBackends(**state["matmul_backends"])
         self.optimiser = self._optimiser(optim.ASGD if state["optimiser"]["averaged"] else optim.SGD)
         self.optimiser.load(state["optimiser"])
         self.hidden = tuple((h_1BH.to(self.device), c_1BH.to(self.device)) for h_1BH, c_1BH in state["hidden"])

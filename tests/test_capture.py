@@ -1,0 +1,69 @@
+"""An update may be recorded once and replayed (CUDA graphs): nothing in it may look at a tensor's numbers.
+
+Without a GPU this shows on the device `meta`, whose tensors have no numbers: reading one, or sending it to the CPU, is
+an error there, and code that asks for the device takes the way of a GPU. What `meta` would let pass (a scalar that is
+made on the CPU and copied) is looked for in the sources.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from softmax_bottleneck import bodies, heads
+from softmax_bottleneck.training.model import LanguageModel
+from softmax_bottleneck.training.optim import ASGD
+
+PACKAGE = Path(heads.__file__).parents[1]
+ROOMS = sorted([*PACKAGE.glob("heads/*.py"), *PACKAGE.glob("bodies/*.py"), PACKAGE / "training" / "optim.py"])
+WAITS = {"item", "cpu", "tolist", "numpy", "nonzero", "new_tensor", "tensor", "equal"}
+OUTSIDE_THE_STEP = {
+    "matmul.py:_has_onednn": "of a CPU, once a process",
+    "row_nll.py:_uniform": "for `nll`; a training step takes `mean_nll`",
+    "optim.py:_numbers": "when an optimiser is made or loaded",
+    "optim.py:state": "for a resume state",
+}
+WORDS, WIDTH = 50, 12
+SMALL = {"lms-plif": {"knots": 1000}, "moc": {"components": 3}, "mos": {"components": 3, "probability_floor": 1e-8}}
+BODIES = {
+    "awd-lstm": {"layers": 2, "dropout_weight": 0.5, "dropout_embedding": 0.1, "embedding_noise": 0.1},
+    "transformer": {"layers": 1, "attention_heads": 2},
+}
+
+
+def update(model: LanguageModel, optimiser: ASGD, tokens_TB: torch.Tensor) -> torch.Tensor:
+    """As the trainer's."""
+    output = model(tokens_TB[:-1], model.initial_state(tokens_TB.shape[1]))
+    loss = model.head.mean_nll(output.dropped_TBD, tokens_TB[1:].reshape(-1))
+    optimiser.zero_grad()
+    torch.autograd.backward(loss)
+    norm = optimiser.clip(0.25)
+    optimiser.step(torch.ones((), device=norm.device))
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("head", "body"), [*((name, "awd-lstm") for name in heads.names()), ("softmax", "transformer")]
+)
+def test_an_update_reads_no_number(head: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "_fused_sgd_", lambda *_, lr, **__: lr.device)  # has no form for `meta`
+    sizes = {"context_size": WIDTH, "embedding_size": WIDTH}
+    with torch.device("meta"):
+        hidden = bodies.build(body, vocabulary_size=WORDS, hidden_size=21, dropout_input=0.1, dropout_hidden=0.1,
+                              dropout_output=0.1, **BODIES[body], **sizes)  # fmt: skip
+        model = LanguageModel(hidden, heads.build(head, vocabulary_size=WORDS, **sizes, **SMALL.get(head, {})))
+        optimiser = ASGD(model.parameter_groups(1.0), 1e-6)
+        tokens_TB = torch.zeros(8, 4, dtype=torch.int64)
+        for _ in range(3):
+            assert update(model, optimiser, tokens_TB).device.type == "meta"
+        assert all(p.grad is not None and p.grad.shape == p.shape for p in optimiser.parameters)
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.name)
+def test_no_call_waits_for_the_device(path: Path) -> None:
+    for function in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)):
+        calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+        waiting = {call.attr for call in calls if isinstance(call, ast.Attribute)} & WAITS
+        assert not waiting or f"{path.name}:{function.name}" in OUTSIDE_THE_STEP, (function.name, waiting)
