@@ -14,8 +14,12 @@ from typing import Any
 from zipfile import ZipFile
 
 import fake_results as fake
+import numpy as np
 import pytest
+import safetensors.numpy
 from softmax_bottleneck import study as config
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.extras import crate
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import IncompleteError, UserError
@@ -34,8 +38,13 @@ def finished(folder: Path) -> Study:
     fake.write_all(study)
     fake.write_done(study.needed[-1], status="diverged", reason="loss is not finite")
     for run in study.needed:
-        artefacts.write_bytes(Store().run_folder(run.path) / "model.safetensors", run.path.encode())
-        artefacts.write_npz(Store().run_folder(run.path) / "hidden.npz")
+        weights = safetensors.numpy.save({"weight": np.full((2, 2), len(run.path), np.float32)})
+        artefacts.write_bytes(Store().run_folder(run.path) / "model.safetensors", weights)
+        for log in Store().run_folder(run.path).glob("*.jsonl"):
+            artefacts.seal(log)
+        contexts = size_of(study.store, study.datasets[run.dataset]).tokens["test"] - 1
+        hidden = {"hidden_TD": np.zeros((contexts, 2), np.float32), "targets_T": np.zeros(contexts, np.int32)}
+        artefacts.write_npz(Store().run_folder(run.path) / "hidden.npz", **hidden)
     artefacts.write_text(Store().study_folder(study.name) / "report" / "index.html", "<!doctype html><p>A page")
     artefacts.write_text(Store().study_folder(study.name) / "records.csv", "source\n")
     return study
@@ -153,6 +162,40 @@ def test_a_file_that_tells_a_place_is_refused_and_no_crate_is_left(study: Study,
 def test_an_unfinished_study_is_refused(study: Study) -> None:
     (Store().run_folder(study.needed[0].path) / "rank.json").unlink()
     with pytest.raises(IncompleteError, match=f"1 of {len(study.needed)} runs"):
+        crate.build(study)
+
+
+def damaged(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+
+
+@pytest.mark.fault("G15")
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("results/fake/tables/all.csv", b"19.4", b"193.9"),
+        ("results/fake/report/index.html", b"page", b"Page"),
+        ("results/fake/records.csv", b"source", b"Source"),
+        ("{run}/measure.json", b"0", b"1"),
+        ("{run}/hidden.npz", b"hidden_TD", b"hidden_TE"),
+    ],
+)
+def test_nothing_is_packed_that_was_changed(study: Study, capsys: pytest.CaptureFixture[str], name, old, new) -> None:
+    artefacts.write_text(study.store.study_folder(study.name) / "tables" / "all.csv", "model,test_ppl\ngss,19.4\n")
+    path = Path(name.format(run=study.store.run_folder(study.needed[0].path)))
+    damaged(path, old, new)
+    assert main(["crate", "--study", str(study.file)]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert path.name in line and "make repair" in line and "make verify" in line
+    assert not list(study.store.study_folder(study.name).glob("*crate*"))
+
+
+@pytest.mark.fault("G15")
+def test_a_file_without_its_hash_is_not_packed(study: Study) -> None:
+    (study.store.study_folder(study.name) / "notes.txt").write_text("19.4", encoding="utf-8")
+    with pytest.raises(IncompleteError, match=r"notes\.txt: not the file that the hash beside it speaks of"):
         crate.build(study)
 
 

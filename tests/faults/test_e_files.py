@@ -114,6 +114,21 @@ def test_e1_a_full_disk_leaves_what_is_there_and_says_what_to_free(finished, tmp
         monkeypatch.chdir(finished)  # leaves the disk
 
 
+@pytest.mark.fault("E13")
+@pytest.mark.pipeline
+def test_e13_nothing_needs_room_for_temporary_files(begun, tmp_path, monkeypatch):
+    shutil.rmtree("results")
+    (tmp_path / "tmp").mkdir()
+    with disk(tmp_path / "tmp", 1) as is_disk:
+        if not is_disk:
+            pytest.skip("needs the right to mount a small disk")
+        (tmp_path / "tmp" / "filler").write_bytes(bytes(1 << 20))
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+        command = [sys.executable, "-m", "softmax_bottleneck", "reproduce", "--study", "study.yaml", "--"]
+        done = subprocess.run([*command, "--until", "tokenise"], capture_output=True, text=True, timeout=60)
+    assert Path("results/tokens/tiny/corpus.json").exists(), done.stderr
+
+
 @pytest.mark.fault("E1")
 def test_e1_after_freeing_the_bits_are_the_same(finished, begun, monkeypatch, capsys):
     """The disk is full at the third state that training saves."""

@@ -1,5 +1,4 @@
 # What the rules share: the study, the names of its files, and how a step is called.
-import re
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from softmax_bottleneck import study as settings
 from softmax_bottleneck.jobs import project_lock as alone
 from softmax_bottleneck.jobs.processes import export_workflow
 from softmax_bottleneck.records import evidence
+from softmax_bottleneck.report import captions
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.fingerprint import step_code
@@ -212,11 +212,7 @@ def experiment_of(wildcards):
 
 def words_of(key):
     """Title, caption, ... of an experiment, as the reStructuredText of captions reads it."""
-
-    def words(wildcards):
-        return re.sub(r"([\\*`|_])", r"\\\1", " ".join(getattr(experiment_of(wildcards), key).split()))
-
-    return words
+    return lambda wildcards: captions.restructured(getattr(experiment_of(wildcards), key))
 
 
 def filed(category, view):
@@ -224,9 +220,13 @@ def filed(category, view):
 
     def labels(wildcards):
         experiment = experiment_of(wildcards)
-        return {"in the paper": experiment.artefact, "title": experiment.title, "as": view}
+        named = {"in the paper": experiment.artefact, "title": experiment.title, "as": view}
+        return {name: captions.label(text) for name, text in named.items()}
 
-    return {"category": category, "subcategory": lambda wildcards: experiment_of(wildcards).source, "labels": labels}
+    def source(wildcards):
+        return captions.label(experiment_of(wildcards).source)
+
+    return {"category": category, "subcategory": source, "labels": labels}
 
 
 def experiments_of(kind):
