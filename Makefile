@@ -42,7 +42,7 @@ reproduce: env  ## run a study (CONFIG) to its report
 
 report: env  ## rebuild a study's page from what is in results/ now
 	python -m softmax_bottleneck collect --study "$$CONFIG"
-	python -m softmax_bottleneck verify --allow-missing --study "$$CONFIG"
+	python -m softmax_bottleneck render --study "$$CONFIG"
 	python -m softmax_bottleneck report --study "$$CONFIG"
 
 verify: env  ## hash everything a study shows; list what is missing, damaged, stale or impossible

@@ -37,9 +37,8 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.jobs import checkpoint
 from softmax_bottleneck.jobs.interrupt import StoppedError
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect, integrity, verify
 from softmax_bottleneck.records import integrity as chain
-from softmax_bottleneck.records import verify
 from softmax_bottleneck.report import tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError, UserError
@@ -340,7 +339,8 @@ Clean = dict[str, list[tuple[object, ...]]]
 
 def numbers(study: config.Study, run: config.Run) -> list[tuple[object, ...]]:
     """What the records hold of one run."""
-    return list(records._run_rows(study, records._Reading(run)))
+    found = integrity.read(run, study.store.run_folder(run.path))
+    return list(collect._run_rows(study, collect._Reading(run, run.path, found)))
 
 
 def _corrupt_shared(draw: random.Random) -> tuple[bool, str]:
@@ -475,7 +475,7 @@ def seed_subsets(folder: Path) -> Counter:
 
 def _shown_right(study: config.Study, runs: list[config.Run], present: list[config.Run]) -> bool:
     experiment = next(one for one in study.experiments if one.id == "known-truth")
-    table = tables.build(study, experiment, records.collect(study))
+    table = tables.build(study, experiment, collect.collect(study))
     part = table.parts[0]
     cells = next(row.cells for row in part.rows if row.key == "gss")
     cell = cells[part.columns.index("Test perplexity")]

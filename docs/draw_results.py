@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from softmax_bottleneck import study as config  # noqa: E402
-from softmax_bottleneck.records import collect as records  # noqa: E402
-from softmax_bottleneck.records.collect import Records  # noqa: E402
+from softmax_bottleneck.records import records  # noqa: E402
+from softmax_bottleneck.records.records import Records  # noqa: E402
 from softmax_bottleneck.report import cells, claims, verdict  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402

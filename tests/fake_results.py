@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
@@ -214,6 +215,18 @@ def write_all(study: Study) -> None:
     for run in study.needed:
         write_run(run)
     write_synthetic(study)
+
+
+def build(study: Study) -> Path:
+    """The study's page, by the steps that make it."""
+    folder = study.store.study_folder(study.name)
+    collect.collect_to(study, folder)
+    render.render(study, folder)
+    return report.report(folder)
+
+
+def page(study: Study) -> str:
+    return build(study).read_text(encoding="utf-8")
 
 
 SPINE = ("table1", "table2", "table6", "figure4", "figure7", "sm-table3")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import math
 import random
 import statistics as exact
@@ -17,8 +16,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records.collect import Records
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims, consistency, judging
 from softmax_bottleneck.report.judging import NOT_ENOUGH, NOT_REPRODUCED, REPRODUCED
 from softmax_bottleneck.store import artefacts, paths
@@ -479,31 +478,27 @@ def test_rounding_decides_what_follows() -> None:
 
 # --- files and page -------------------------------------------------------------------------------------------------
 def test_the_step_writes_the_ledger_and_the_page_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from softmax_bottleneck.report import report
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     study = fake.load(tmp_path)
     fake.write_all(study)
-    path = claims.make(study)
-    assert path.resolve() == tmp_path / "results/fake/claims.json" and artefacts.is_sound(path)
-    facts = json.loads(path.read_text(encoding="utf-8"))
+    page = fake.page(study)
+    facts = artefacts.read_json(tmp_path / "results/fake/claims.json")
     assert len(facts["claims"]) == len(claims.CLAIMS) == sum(facts["counts"].values())
     assert len(facts["published"]) == len(CHECKS) and facts["criteria"]["margin"] == judging.MARGIN
     assert len(facts["provenance"]["parents"]) == 5 * len(study.needed)
-    page = report.page(study, records.collect(study))
     for entry in facts["claims"]:
         row = page.split(f'id="claim-truth-demo-{entry["id"]}"')[1].split("</tr>")[0]
         assert f"</span> {entry['verdict']}</span>" in row  # a word, not the colour alone
     assert "235 of 255 follow" in page and "against themselves" in page
-    numbers = ", ".join(f"{n} {v}" for v, n in claims.counts(claims.ledger(records.collect(study))).items())
+    numbers = ", ".join(f"{n} {v}" for v, n in claims.counts(claims.ledger(collect.collect(study))).items())
     assert numbers in page
 
 
 def test_a_study_without_the_papers_experiments_has_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from softmax_bottleneck.report import report
 
     monkeypatch.chdir(tmp_path)
     lines = [line for line in fake.STUDY.splitlines() if "parthiban2021" not in line]
     study = fake.load(tmp_path, "\n".join(lines))
-    assert 'id="claims"' not in report.page(study, records.collect(study))
+    assert 'id="claims"' not in fake.page(study)

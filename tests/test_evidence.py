@@ -10,8 +10,7 @@ import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records import evidence
+from softmax_bottleneck.records import collect, evidence, records
 from softmax_bottleneck.report import cells, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
@@ -36,7 +35,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
 def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str, Any]:
     """A run as evidence, taken away from the study's own results."""
     run = next(run for run in study.needed if (run.model, run.seed) == (model, seed))
-    text = records.evidence_of(Store(), run.path, ORIGIN)
+    text = collect.evidence_of(Store(), run.path, ORIGIN)
     for path in Store().run_folder(run.path).iterdir():
         path.unlink()
     (evidence.FOLDER / f"{model}-{seed}.json").write_text(text, encoding="utf-8")
@@ -45,7 +44,7 @@ def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str,
 
 
 def rows(study: config.Study, name: str = "parthiban2021-table2") -> dict[str, cells.Row]:
-    table = tables.build(study, tables.experiment_of(study, name, "table"), records.collect(study))
+    table = tables.build(study, tables.experiment_of(study, name, "table"), collect.collect(study))
     return {row.key: row for row in table.parts[0].rows}
 
 
@@ -75,11 +74,11 @@ def test_it_stands_in_a_row_of_its_own_and_in_no_mean(study: config.Study) -> No
 def test_its_text_is_escaped_and_its_rows_are_among_the_records(study: config.Study) -> None:
     carried(study)
     experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
-    found = records.collect(study)
+    found = collect.collect(study)
     page = tables.table_page(tables.build(study, experiment, found))
     assert "<b>A. Name" not in page and "&lt;b&gt;A. Name" in page
-    _, path = records.write(study, found)
-    lines = records.read_csv(path)
+    records.save(found, study.store.study_folder(study.name))
+    lines = records.read_csv(study.store.study_folder(study.name) / "records.csv")
     imported = lines[lines["source"].str.startswith("evidence: ")]
     assert set(imported["seed"]) == {"3"} and "test_ppl" in set(imported["metric"])
     assert "evidence/gss-3.json" in found.parents
@@ -105,7 +104,7 @@ def test_other_corpora_and_models_are_left_alone(study: config.Study) -> None:
     for key, value in (("dataset", "ptb"), ("model", "unheard-of")):
         other = content | {"run": content["run"] | {key: value}}
         (evidence.FOLDER / f"{key}.json").write_text(json.dumps(other), encoding="utf-8")
-    assert [one.name for one in records.collect(study).evidence] == ["gss-3"]
+    assert [one.name for one in collect.collect(study).evidence] == ["gss-3"]
 
 
 def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +114,7 @@ def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: p
     paper = fake.load(tmp_path, fake.paper_text())
     run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
     fake.write_run(run)
-    text = records.evidence_of(Store(), run.path, "elsewhere")
+    text = collect.evidence_of(Store(), run.path, "elsewhere")
     (Store().run_folder(run.path) / "done.json").unlink()
     for name, words in (("same", text), ("shorter", text.replace('"epochs": 1000,', '"epochs": 900,'))):
         (evidence.FOLDER / f"{name}.json").write_text(words.replace("elsewhere", name), encoding="utf-8")

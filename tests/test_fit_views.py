@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras.plan import text as text_of_plan
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, figures, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
@@ -97,14 +97,14 @@ def filled(study: Study, tmp_path_factory) -> records.Records:
         patch.chdir(folder)
         rows = [row for unit in study.units for row in made_up(unit)]
         artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
-        return records.collect(study)
+        return collect.collect(study)
 
 
 @pytest.fixture(scope="module")
 def bare(study: Study, tmp_path_factory) -> records.Records:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("nothing"))
-        return records.collect(study)
+        return collect.collect(study)
 
 
 def data(study: Study, found: records.Records, name: str) -> tuple[figures.Figure, pd.DataFrame]:
@@ -197,7 +197,7 @@ def test_the_learned_function_is_drawn_from_its_value_at_zero(study, tmp_path, m
     curves = {"logit": grid, "initial": 3 + grid, "trained": 5 + 2 * grid}
     facts = {"status": "ok", "metrics": {}, "function": {key: value.tolist() for key, value in curves.items()}}
     artefacts.write_json(Store().run_folder(run.path) / "measure.json", facts)
-    found = records.collect(study)
+    found = collect.collect(study)
     figure, shown = data(study, found, "ganea2019-figure4")
     assert len(shown) == 9
     assert np.allclose(shown["initial"].astype(float), grid) and np.allclose(shown["learned"].astype(float), 2 * grid)
@@ -281,7 +281,7 @@ def test_the_rank_demo_shows_both_matrices_and_the_closest_reading(tmp_path, mon
     ]  # fmt: skip
     rows += [row | {"metric": "rank_p", "value": 1000} for row in rows if "tanh" not in row["condition"]]
     artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
-    parts = table(study, records.collect(study), "merity2017-ranks").parts
+    parts = table(study, collect.collect(study), "merity2017-ranks").parts
     assert [part.title.split(",")[0] for part in parts] == [
         "Logarithms of probabilities", "Probabilities themselves", "Measured less published rank",
     ]  # fmt: skip

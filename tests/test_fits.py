@@ -14,8 +14,7 @@ from scipy import optimize
 from softmax_bottleneck import steps
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records import verify
+from softmax_bottleneck.records import collect, verify
 from softmax_bottleneck.report import fit_tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
@@ -442,7 +441,7 @@ def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     assert [one.kind for one in verify.verify(study).findings] == ["missing"]
     steps.fit(study, unit.path, silent)
     steps.synthetic(study, silent)
-    shown = records.collect(study).synthetic
+    shown = collect.collect(study).synthetic
     assert {"kl_nats", "mode_match", "kl_uniform_nats"} <= set(shown["metric"]) and set(shown["table"]) == {"dirichlet"}
     assert not verify.verify(study).findings
     (part,) = (tmp_path / "results" / "fits" / "laws").rglob("softmax-*.json")

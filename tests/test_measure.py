@@ -249,7 +249,7 @@ def ranks_of(matrix: np.ndarray) -> int:
 
 
 def test_the_steps_of_a_run(study: config.Study):
-    """train, measure, spectrum, trajectory, and every file against the stored weights."""
+    """train, measure, spectrum, and every file against the stored weights."""
     tracked = plan.tracked(study)
     assert [(run.model, run.seed) for run in tracked] == [("plif", 1)]
     run = tracked[0]
@@ -257,7 +257,7 @@ def test_the_steps_of_a_run(study: config.Study):
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(Store().tokens_folder("toy"))
-    for step in (steps.train, steps.measure, steps.spectrum, steps.trajectory):
+    for step in (steps.train, steps.measure, steps.spectrum):
         step(study, run.path, print)
     language_model, _ = train.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)
@@ -286,7 +286,7 @@ def test_the_steps_of_a_run(study: config.Study):
     assert press_rank(arrays["singular_values_all"], *matrix.shape).rank == ranks_of(matrix)
 
     along = read(run, "epochs_rank.json")
-    assert [row["epoch"] for row in along["rows"]] == [0, 1, 2, 3, 4, 5] and along["reason"] == ""
+    assert [row["epoch"] for row in along["rows"]] == [0, 1, 2, 3, 4, 5]
     assert [row["phase"] for row in along["rows"]] == ["untrained"] + ["sgd"] * 3 + ["asgd"] * 2
     best = [row for row in along["rows"] if row["best"]]
     assert [row["epoch"] for row in best] == [read(run, "done.json")["best_epoch"]]
@@ -295,13 +295,11 @@ def test_the_steps_of_a_run(study: config.Study):
     assert along["rows"][0]["rank_press"] == ranks_of(untrained)
 
 
-def test_a_run_without_snapshots_has_a_beginning_and_an_end(study: config.Study):
+def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study):
     run = next(run for run in study.needed if run.model == "mos")
-    for step in (steps.train, steps.measure, steps.spectrum, steps.trajectory):
+    for step in (steps.train, steps.measure, steps.spectrum):
         step(study, run.path, print)
-    along = read(run, "epochs_rank.json")
-    assert len(along["rows"]) == 2 and along["rows"][1]["best"]
-    assert "without keeping weights" in along["reason"]
+    assert not (Store().run_folder(run.path) / "epochs_rank.json").exists()
     assert "function" not in read(run, "measure.json")
 
 
@@ -309,9 +307,9 @@ def test_a_run_without_snapshots_has_a_beginning_and_an_end(study: config.Study)
 def test_a_diverged_run_is_said_in_every_file(study: config.Study, monkeypatch: pytest.MonkeyPatch):
     run = study.needed[0]
     monkeypatch.setattr(train.Trainer, "end_epoch", lambda *_: (_ for _ in ()).throw(train.DivergedError("too hot")))
-    for step in (steps.train, steps.measure, steps.spectrum, steps.trajectory):
+    for step in (steps.train, steps.measure, steps.spectrum):
         step(study, run.path, print)
-    for name in ("measure.json", "topk.json", "rank.json", "epochs_rank.json"):
+    for name in ("measure.json", "topk.json", "rank.json"):
         said = read(run, name)
         assert said["status"] == "diverged" and "too hot" in said["reason"]
 

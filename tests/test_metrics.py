@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records import metrics
+from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.store.errors import UserError
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.ranks import robustness
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, figures, paper_figures, paper_tables, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
@@ -57,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory):
         chosen = [experiment.options for experiment in study.experiments if "size" in experiment.options]
         rows = [row for options in chosen for row in robustness.rows(options, lambda line: None)]
         artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
-        yield study, records.collect(study)
+        yield study, collect.collect(study)
 
 
 def table(made, name: str) -> tables.Table:
@@ -324,7 +324,7 @@ def test_what_is_not_in_a_study_says_so(tmp_path: Path, monkeypatch: pytest.Monk
         f"  parthiban2021-{name}:\n" for name in ("sm-table18", "sm-figure4", "table5", "sm-table9")
     )
     study = fake.load(tmp_path, text + "  parthiban2021-figure2: {needs: It needs a larger study.}\n")
-    found = records.collect(study)
+    found = collect.collect(study)
     for experiment in study.experiments[-5:]:
         assert study.runs_of(experiment) == () and experiment.is_void
         item = (tables if experiment.kind == "table" else figures).build(study, experiment, found)
@@ -350,7 +350,7 @@ def test_one_seed_less_is_said_wherever_it_was_used(
     else:
         fake.write_done(gone, "diverged", "nan in epoch 2")
     state = "missing" if absent == "removed" else "diverged"
-    found = records.collect(study)
+    found = collect.collect(study)
     used = 0
     for experiment in study.experiments:
         if gone not in study.runs_of(experiment):
@@ -374,7 +374,7 @@ def test_one_seed_less_is_said_wherever_it_was_used(
 def test_views_need_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path, fake.paper_text(experiments=()))
-    found = records.collect(study)
+    found = collect.collect(study)
     for experiment in study.experiments:
         item = (tables if experiment.kind == "table" else figures).build(study, experiment, found)
         assert "nan" not in (tables.table_page(item) if experiment.kind == "table" else item.alt).lower().replace(
@@ -392,13 +392,15 @@ def test_every_experiment_of_a_study_has_its_file() -> None:
 
 def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run = fake.load(tmp_path).needed[0]
+    study = fake.load(tmp_path)
+    run = study.needed[0]
+    fake.write_done(run)
     top = [{"word": "<unk>", "log_prob": math.log(0.5)}, {"word": "the", "log_prob": math.log(0.1)}]
     place = {"group": "random", "context": 2, "target": "<unk>", "published_target": "centrust", "hit": True}
     place |= {"top": top}
     kept = place | {"context": 3, "target": "the", "published_target": "the", "note": ""}
     facts = {"status": "ok", "contexts": [place | {"note": "'centrust' is not in this vocabulary"}, kept], "hits": {}}
     artefacts.write_json(Store().run_folder(run.path) / "topk.json", facts)
-    cut, plain = paper_tables.predictions(Store(), run)
+    cut, plain = paper_tables.predictions(collect.collect(study), run)
     assert (cut.target, cut.hit, cut.words) == ("centrust", None, "<unk> 0.50\nthe 0.10")
     assert (plain.target, plain.hit, plain.words) == ("the", True, "<unk> 0.50\n*the 0.10")

@@ -9,7 +9,7 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.training import check
 
@@ -51,7 +51,7 @@ def test_the_table_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.Mo
     study = fake.load(tmp_path, fake.STUDY.replace("study: fake", "study: demo"))
     fake.write_all(study)
     before = f"# Title\n\n{draw_results.begin('demo')}\nold\n{draw_results.END}\nrest\n"
-    text = draw_results.write(study, records.collect(study), before)
+    text = draw_results.write(study, collect.collect(study), before)
     assert text.startswith("# Title\n") and text.endswith(f"{draw_results.END}\nrest\n") and "old" not in text
     rows = rows_of(text)
     assert len(rows) == 6
@@ -59,14 +59,14 @@ def test_the_table_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.Mo
         values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
         assert rows[study.labels[model]][0][0] == pytest.approx(sum(values) / 3, abs=0.005)
     assert "The best possible perplexity is 29.00, and the true rank of log P* is 102." in text
-    assert draw_results.write(study, records.collect(study), text) == text
+    assert draw_results.write(study, collect.collect(study), text) == text
 
 
 def test_a_readme_without_its_markers_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     with pytest.raises(ValueError, match=r"README.md has no line <!-- results of fake"):
-        draw_results.write(study, records.collect(study), "nothing here")
+        draw_results.write(study, collect.collect(study), "nothing here")
 
 
 def test_the_runs_and_hours_of_the_full_study_are_those_of_its_plan() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import fake_results as fake
 import pandas as pd
 import pytest
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.report import cells, judging
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import cells, judging, render, report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 
@@ -23,7 +23,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def states(study) -> dict[str, tuple[str, str]]:
-    found = records.collect(study).states
+    found = collect.collect(study).states
     return {
         path: (state, reason)
         for path, state, reason in zip(found["path"], found["state"], found["reason"], strict=True)
@@ -33,7 +33,7 @@ def states(study) -> dict[str, tuple[str, str]]:
 def test_every_number_of_a_run_becomes_one_row(study) -> None:
     run = study.needed[0]
     fake.write_run(run)
-    rows = records.collect(study).rows
+    rows = collect.collect(study).rows
     assert tuple(rows.columns) == records.COLUMNS
     assert set(rows["run_id"]) == {run.run_id}
     measure = json.loads((Store().run_folder(run.path) / "measure.json").read_text(encoding="utf-8"))["metrics"]
@@ -48,7 +48,7 @@ def test_every_number_of_a_run_becomes_one_row(study) -> None:
 
 
 def test_nothing_is_read_before_the_first_run(study) -> None:
-    found = records.collect(study)
+    found = collect.collect(study)
     assert found.rows.empty and found.counts() == {
         "planned": len(study.needed), "ok": 0, "diverged": 0, "failed": 0, "missing": len(study.needed), "stale": 0,
         "unsound": 0, "mixed hardware": 0
@@ -61,7 +61,7 @@ def test_a_result_of_another_setting_or_seed_is_never_read(study) -> None:
     run = study.needed[0]
     fake.write_run(dataclasses.replace(run, seed=99))
     fake.write_run(dataclasses.replace(run, schedule=dataclasses.replace(run.schedule, epochs=11)))
-    assert records.collect(study).rows.empty
+    assert collect.collect(study).rows.empty
 
 
 @pytest.mark.fault("G4", "E9")
@@ -74,7 +74,7 @@ def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
         "unsound",
         f"done.json belongs to run {other.run_id}: delete it and run its step again",
     )
-    assert records.collect(study).rows.empty
+    assert collect.collect(study).rows.empty
 
 
 @pytest.mark.fault("E9")
@@ -85,7 +85,7 @@ def test_a_damaged_file_takes_its_run_out_and_is_named(study, name: str) -> None
     path = Store().run_folder(run.path) / f"{name}.json"
     path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
     assert states(study)[run.path] == ("unsound", f"{name}.json is damaged: delete it and run its step again")
-    assert records.collect(study).rows.empty
+    assert collect.collect(study).rows.empty
 
 
 @pytest.mark.fault("G1")
@@ -97,7 +97,7 @@ def test_diverged_and_failed_runs_give_a_reason_and_no_number(study) -> None:
     found = states(study)
     assert found[first.path] == ("diverged", "nan in epoch 3")
     assert found[second.path] == ("failed", "done.json says killed")
-    assert records.collect(study).rows.empty
+    assert collect.collect(study).rows.empty
 
 
 @pytest.mark.parametrize("absent", ["measure", "rank", "wordsim"])
@@ -106,7 +106,7 @@ def test_a_trained_run_that_is_not_measured_yet_is_missing_but_keeps_its_numbers
     fake.write_run(run)
     (Store().run_folder(run.path) / f"{absent}.json").unlink()
     assert states(study)[run.path] == ("missing", f"trained; {absent} not done yet")
-    tables = set(records.collect(study).rows["table"])
+    tables = set(collect.collect(study).rows["table"])
     assert tables == {"done", "measure", "rank", "wordsim"} - {absent}
 
 
@@ -120,7 +120,7 @@ def test_hit_rates_are_records_with_their_number_of_contexts(study) -> None:
     fake.write_done(run)
     hits = {"1": {"rate": 0.25, "low": 0.2, "high": 0.3, "n": 400}, "10": {"rate": 0.5, "low": None, "n": 400}}
     artefacts.write_json(Store().run_folder(run.path) / "topk.json", {"status": "ok", "contexts": [], "hits": hits})
-    rows = records.collect(study).rows
+    rows = collect.collect(study).rows
     rows = rows[rows["table"] == "topk"]
     found = {metric: (value, n) for metric, value, n in zip(rows["metric"], rows["value"], rows["n"], strict=True)}
     assert found == {
@@ -136,20 +136,21 @@ def test_words_and_booleans_are_no_numbers(study) -> None:
     fake.write_done(run)
     metrics = {"test_ppl": None, "valid_ppl": "nan", "train_ppl": True, "params_m": 3}
     artefacts.write_json(Store().run_folder(run.path) / "measure.json", {"status": "ok", "metrics": metrics})
-    rows = records.collect(study).rows
+    rows = collect.collect(study).rows
     assert list(rows[rows["table"] == "measure"]["metric"]) == ["params_m"]
 
 
 @pytest.mark.fault("G5")
 def test_the_files_do_not_depend_on_the_order_of_reading(study, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.write_all(study)
-    parquet, csv = records.write(study, records.collect(study))
-    before = [path.read_bytes() for path in (parquet, csv)]
+    home = study.store.study_folder(study.name)
+    records.save(collect.collect(study), home)
+    before = [(home / name).read_bytes() for name in ("records.parquet", "records.csv")]
     backwards = dataclasses.replace(study, runs=tuple(reversed(study.runs)))
-    records.write(study, records.collect(backwards))
-    assert [path.read_bytes() for path in (parquet, csv)] == before
-    again = pd.read_parquet(parquet)
-    assert list(again["value"]) == list(records.collect(study).rows["value"])
+    records.save(collect.collect(backwards), home)
+    assert [(home / name).read_bytes() for name in ("records.parquet", "records.csv")] == before
+    again = pd.read_parquet(home / "records.parquet")
+    assert list(again["value"]) == list(collect.collect(study).rows["value"])
 
 
 @pytest.mark.fault("G8", "G11")
@@ -163,8 +164,8 @@ def test_words_survive_the_csv_and_formulas_do_not(tmp_path: Path) -> None:
 
 def test_hardware_names_every_session() -> None:
     block = {"sessions": [{"device": "NVIDIA X"}, {"device": "cpu AVX2"}], "hardware": {"cpu": "Some CPU"}}
-    assert records.hardware(block) == "NVIDIA X, cpu AVX2, Some CPU"
-    assert records.hardware({}) == "unknown"
+    assert collect.hardware(block) == "NVIDIA X, cpu AVX2, Some CPU"
+    assert collect.hardware({}) == "unknown"
 
 
 @pytest.mark.parametrize(("test_ppl", "learned"), [(180.0, True), (189.9, True), (191.0, False), (201.0, False)])
@@ -174,7 +175,7 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     fake.write_all(study)
     run = study.needed[0]
     fake.write_measure(run, test_ppl=test_ppl, unigram_ppl=200.0)
-    found = records.collect(study)
+    found = collect.collect(study)
     remark = f"learned only how frequent words are: test perplexity {test_ppl:.1f}, unigram 200.0"
     assert states(study)[run.path] == ("ok", "" if learned else remark)
     assert found.unlearned == ({} if learned else {(run.dataset, run.model, run.seed): remark})
@@ -187,3 +188,17 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     assert source.values(run.dataset, run.model, "test_ppl")[run.seed] == test_ppl
     note = f"Left out, since no better than unigram counts: {study.labels[run.model]}."
     assert source.unlearned_note == ("" if learned else note)
+
+
+def test_tables_and_page_are_made_again_from_the_studys_folder_alone(study) -> None:
+    """With the runs renamed away `render` and `report` write the same bytes."""
+    fake.write_all(study)
+    home = study.store.study_folder(study.name)
+    made = fake.build(study)
+    rendered = [path for path in home.rglob("*") if path.suffix in {".csv", ".html", ".svg", ".json"}]
+    before = {path: path.read_bytes() for path in rendered if path.name != "claims.json"}
+    (study.store.root / "runs").rename(study.store.root / "elsewhere")
+    render.render(study, home)
+    report.report(home)
+    assert made in before and len(before) > 20
+    assert [path.name for path in before if path.read_bytes() != before[path]] == []

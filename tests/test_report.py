@@ -21,8 +21,8 @@ from urllib.parse import unquote
 import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.report import cells, report, tables
+from softmax_bottleneck.records import collect
+from softmax_bottleneck.report import cells, render, templates
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.paths import Store
 from test_figures import contrast
@@ -84,7 +84,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
         patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         study = fake.load(folder)
         fake.write_all(study)
-        path = report.build(study)
+        path = fake.build(study)
         assert path.resolve() == folder / "results/fake/report/index.html" and artefacts.is_sound(path)
         yield study, Page(path.read_text(encoding="utf-8"))
 
@@ -188,7 +188,7 @@ def test_runs_that_are_not_complete_lead_the_list(results: Path) -> None:
     study = fake.load(results)
     fake.write_all(study)
     fake.write_done(next(run for run in study.needed if run.path.startswith("truth-demo/gss/2-")), "diverged", "nan")
-    (part,) = report.run_tables(study, records.collect(study))
+    (part,) = render.run_tables(study, collect.collect(study))
     rows = [(group["key"], run["seed"], run["state"]) for group in part["groups"] for run in group["runs"]]
     assert (len(rows), part["complete"]) == (18, 17)
     assert rows[:4] == [("gss", "2", "diverged"), ("gss", "1", "ok"), ("gss", "3", "ok"), ("softmax", "1", "ok")]
@@ -202,7 +202,7 @@ def test_what_a_study_cannot_show_is_listed_and_makes_no_section(results: Path) 
     assert len(void) == 2
     alone = dataclasses.replace(void[1], source="kanai2018")
     study = dataclasses.replace(study, experiments=(*[e for e in study.experiments if e != void[1]], alone))
-    page = Page(report.page(study, records.collect(study)))
+    page = Page(fake.page(study))
     assert f"{void[0].artefact}: {void[0].title}" in page.text and void[0].needs in page.text
     ids = {attrs.get("id") for _, attrs in page.elements}
     assert void[0].id not in ids and "chapter-kanai2018" not in ids and "chapter-parthiban2021" in ids
@@ -216,12 +216,12 @@ def test_published_numbers_have_true_minus_signs_and_words_stay_words() -> None:
 @pytest.mark.fault("G13")
 def test_a_study_without_results_says_so(results: Path) -> None:
     study = fake.load(results)
-    page = Page(report.page(study, records.collect(study)))
+    page = Page(fake.page(study))
     assert_self_contained(page)
     assert "No run has finished yet; 18 are planned" in page.text
     assert "3 of 3 missing, seed 1, 2, 3 (not trained yet)" in page.text
     assert "nan" not in page.text.lower().replace("provenance", "")
-    assert "0/3" in report.result_table(study)
+    assert "0/3" in render.result_table(study, collect.collect(study))
 
 
 @pytest.mark.fault("G1")
@@ -231,7 +231,7 @@ def test_gaps_are_stated_at_the_top_and_in_every_cell(results: Path) -> None:
     gss = [run for run in study.needed if run.model == "gss"]
     fake.write_done(gss[0], "diverged", "nan in epoch 3")
     (Store().run_folder(gss[2].path) / "done.json").write_text("{}", encoding="utf-8")
-    page = Page(report.page(study, records.collect(study)))
+    page = Page(fake.page(study))
     for words in (
         "GSS on The known-truth language: 1 of 3 diverged, seed 1 (nan in epoch 3)",
         "1 of 3 unsound, seed 3 (done.json is damaged",
@@ -241,7 +241,7 @@ def test_gaps_are_stated_at_the_top_and_in_every_cell(results: Path) -> None:
         "not computable: n = 1 and 3",
     ):
         assert words in page.text, words
-    assert "1/3" in report.result_table(study)
+    assert "1/3" in render.result_table(study, collect.collect(study))
 
 
 @pytest.mark.fault("G10")
@@ -262,7 +262,7 @@ def test_every_field_is_text(results: Path) -> None:
     evil = dataclasses.replace(
         study, title=words, description=words, labels=labels, experiments=experiments, datasets=datasets
     )
-    html = report.page(evil, records.collect(evil))
+    html = fake.page(evil)
     page = Page(html)
     assert_self_contained(page)
     assert page.text.count("{{7*7}}") > 5
@@ -274,7 +274,7 @@ def test_every_field_is_text(results: Path) -> None:
 def test_same_results_same_page(results: Path) -> None:
     study = fake.load(results, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1]"))
     fake.write_all(study)
-    assert report.page(study, records.collect(study)) == report.page(study, records.collect(study))
+    assert fake.page(study) == fake.page(study)
 
 
 WITHOUT_TORCH = """
@@ -286,9 +286,13 @@ class NoTorch:
 sys.meta_path.insert(0, NoTorch())
 from pathlib import Path
 from softmax_bottleneck import study as config
-from softmax_bottleneck.report import report
+from softmax_bottleneck.records import collect
+from softmax_bottleneck.report import render, report
 study = config.load_study(Path("study.yaml"))
-print(report.build(study)); print(report.result_table(study))
+folder = study.store.study_folder(study.name)
+found = collect.collect_to(study, folder)
+render.render(study, folder)
+print(report.report(folder)); print(render.result_table(study, found))
 """
 
 
@@ -313,7 +317,7 @@ def test_the_report_is_made_where_torch_is_not_installed(results: Path) -> None:
 def test_result_table_is_aligned_and_counts(results: Path) -> None:
     study = fake.load(results)
     fake.write_all(study)
-    lines = report.result_table(study).splitlines()
+    lines = render.result_table(study, collect.collect(study)).splitlines()
     assert lines[0] == "The known-truth language"
     assert len({len(line) for line in lines[1:]}) == 1
     assert lines[2].split()[0] == "Softmax" and lines[2].endswith("3/3")
@@ -321,7 +325,7 @@ def test_result_table_is_aligned_and_counts(results: Path) -> None:
 
 @pytest.mark.parametrize("seconds, words", [(12.4, "12 s"), (95, "2 min"), (58320, "16.2 h")])
 def test_durations_are_short(seconds: float, words: str) -> None:
-    assert report.duration(seconds) == words
+    assert render.duration(seconds) == words
 
 
 class Test_Style:  # noqa: N801
@@ -344,4 +348,4 @@ def test_templates_never_switch_escaping_off() -> None:
     for path in (config.ROOT / "report").glob("*.j2"):
         text = path.read_text(encoding="utf-8")
         assert "| safe" not in text and "|safe" not in text and "autoescape" not in text
-    assert tables.environment().autoescape is True
+    assert templates.environment().autoescape is True

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from softmax_bottleneck.ranks import robustness
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import records
 from softmax_bottleneck.store.errors import UserError
 
 PUBLISHED = Path(__file__).parents[1] / "report" / "published"

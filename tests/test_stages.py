@@ -8,7 +8,7 @@ import pytest
 import yaml
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras.plan import text as text_of_plan
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import cells, tables
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
@@ -196,7 +196,7 @@ def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeyp
         write(run.path, run, ppl[run.model] + run.seed - 5)
     for evaluation in one.evaluations[:3]:
         write(evaluation.path, evaluation.run, ppl[evaluation.run.model] + evaluation.run.seed - 9, dynamic=True)
-    found = records.collect(one)
+    found = collect.collect(one)
     place = one.needed[0].dataset
     assert found.values(place, "softmax", "test_ppl") == {1: 41.0, 2: 42.0}
     assert found.values(place, "softmax", "test_ppl", "finetuned") == {1: 36.0, 2: 37.0}
@@ -225,9 +225,9 @@ def test_a_result_of_another_start_gives_no_number(tmp_path: Path, monkeypatch: 
         "start/done.json": artefacts.sha256_file(Store().run_folder(run.path) / "done.json")
     }
     artefacts.write_json(folder / "done.json", done)
-    assert records.collect(one).values(run.dataset, run.model, "test_ppl", "finetuned") == {1: 35.0}
+    assert collect.collect(one).values(run.dataset, run.model, "test_ppl", "finetuned") == {1: 35.0}
     trained = artefacts.read_json(Store().run_folder(run.path) / "done.json")
     artefacts.write_json(Store().run_folder(run.path) / "done.json", trained | {"epochs": 4})
-    found = records.collect(one)
+    found = collect.collect(one)
     assert found.values(run.dataset, run.model, "test_ppl", "finetuned") == {}
     assert found.stages["state"].tolist()[0] == "stale"

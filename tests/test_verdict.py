@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import fake_results as fake
 import pandas as pd
 import pytest
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import claims, judging, verdict
 
 FOUND = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}), unlearned={})
@@ -73,7 +73,7 @@ def test_a_run_counts_once_under_the_label_it_is_trained_under(tmp_path: Path, m
     text = fake.STUDY.replace("  mos: {head: mos}\n", again)
     study = fake.load(tmp_path, text.replace("known-truth: {models: all}", "known-truth: {models: [mos, mos-again]}"))
     fake.write_all(study)
-    found = records.collect(study)
+    found = collect.collect(study)
     assert len(found.values("truth-demo", "mos-again", "test_ppl")) == 1
     means = verdict.means(study, found, "truth-demo")
     assert "mos-again" not in means and means["mos"].n == 3

@@ -14,7 +14,6 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
@@ -56,7 +55,7 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fake.write_run(run)
         fake.write_done(next(run for run in study.needed if run.model == "gss"), "diverged", "nan in epoch 3")
         fake.write_synthetic(study)
-        return report.build(study)
+        return fake.build(study)
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from softmax_bottleneck.corpora import archives, tokenise
 from softmax_bottleneck.jobs import checkpoint
 from softmax_bottleneck.measuring import wordsim
 from softmax_bottleneck.own_model import shards
-from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -194,7 +193,7 @@ def page_with(text: str) -> str:
         facts["provenance"]["git"]["commit"] = text
         artefacts.write_json(path, facts)
     fake.write_done(study.needed[7], "diverged", text)
-    return report.build(study).read_text(encoding="utf-8")
+    return fake.build(study).read_text(encoding="utf-8")
 
 
 def archived() -> Iterator[Tried]:

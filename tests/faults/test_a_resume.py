@@ -25,9 +25,8 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import interrupt, processes
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records import verify
-from softmax_bottleneck.report import report
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, MemoryExhaustedError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -169,6 +168,10 @@ def bytes_of(paths: Iterator[Path]) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths if path.suffix != ".sha256"}
 
 
+def home(study: Study) -> Path:
+    return study.store.study_folder(study.name)
+
+
 LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
     "measure": (
         lambda study, path: steps.measure(study, path, small.quiet),
@@ -176,9 +179,9 @@ LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] =
     ),
     "spectrum": (lambda study, path: steps.spectrum(study, path, small.quiet), ("spectrum.npz", "rank.json")),
     "wordsim": (lambda study, path: steps.wordsim(study, path, small.quiet), ("wordsim.json",)),
-    "collect": (lambda study, _: records.write(study, records.collect(study)), ("records.parquet", "records.csv")),
-    "verify": (lambda study, _: verify.make(study), ("verify.json",)),
-    "report": (lambda study, _: report.build(study), ("index.html",)),
+    "collect": (lambda study, _: collect.collect_to(study, home(study)), (*records.FILES, "verify.json")),
+    "render": (lambda study, _: render.render(study, home(study)), ("claims.json", "page.json")),
+    "report": (lambda study, _: report.report(home(study)), ("index.html",)),
 }
 
 

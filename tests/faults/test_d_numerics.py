@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
@@ -71,7 +71,7 @@ def test_the_command_exits_10_and_the_workflow_is_told_0(begun, monkeypatch, cap
     for step in ("measure", "spectrum", "wordsim"):
         assert main([step, *words[1:]]) == 0
     assert before.items() <= small.tree(Store().run_folder(path)).items()  # nothing is tried again
-    counts = records.collect(begun).counts()
+    counts = collect.collect(begun).counts()
     assert (counts["diverged"], counts["missing"]) == (1, len(begun.needed) - 1)  # counted, not dropped
 
 

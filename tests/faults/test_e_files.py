@@ -21,9 +21,8 @@ import small
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs import project_lock as alone
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records import verify
-from softmax_bottleneck.report import report
+from softmax_bottleneck.records import collect, verify
+from softmax_bottleneck.report import render
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -384,9 +383,9 @@ def test_e9_what_was_changed_is_listed_and_gives_no_number(study, capsys, damage
         found = verify.verify(study)
         assert not found.complete and found.counts["ok"] == 3
         assert any(one.file == f"runs/{run.path}/{name}" for one in found.findings), (name, found.findings)
-        collected = records.collect(study)
+        collected = collect.collect(study)
         assert run.run_id not in set(collected.rows["run_id"])
-        (gap,) = report.gaps(study, collected)
+        (gap,) = render.gaps(study, collected)
         assert name in gap and f"seed {run.seed}" in gap
         for file, data in kept.items():
             (folder / file).write_bytes(data)
@@ -404,7 +403,7 @@ def test_e9_results_of_an_earlier_setting_lie_beside_and_are_said(study):
     found = verify.verify(after)
     assert found.counts["missing"] == 4 and found.counts["ok"] == 0
     assert old.path in found.beside
-    assert records.collect(after).rows.empty
+    assert collect.collect(after).rows.empty
 
 
 # --- files that vanish or are left over -----------------------------------------------------------------------------
@@ -412,7 +411,6 @@ NEEDED = {
     "measure": "model.safetensors",
     "spectrum": "hidden.npz",
     "wordsim": "model.safetensors",
-    "trajectory": "done.json",
 }
 
 
@@ -453,9 +451,8 @@ def test_e11_what_killed_processes_left_is_ignored_and_removed(study):
 @pytest.mark.fault("E12")
 def test_e12_figures_need_no_display(study):
     variables = {key: value for key, value in os.environ.items() if key not in {"DISPLAY", "WAYLAND_DISPLAY"}}
-    command = [sys.executable, "-m", "softmax_bottleneck", "figure", "--study", "study.yaml"]
-    words = [*command, "--experiment", "known-truth-figure"]
-    done = subprocess.run(words, env=variables | {"MPLBACKEND": "TkAgg"}, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "softmax_bottleneck", "render", "--study", "study.yaml"]
+    done = subprocess.run(command, env=variables | {"MPLBACKEND": "TkAgg"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (Store().study_folder("small") / "figures" / "known-truth-figure.svg").stat().st_size > 1000
 

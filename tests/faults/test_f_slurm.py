@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fake_results as fake
 import fake_slurm
 import pytest
 import small
@@ -23,8 +24,7 @@ from softmax_bottleneck.jobs import processes
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs import time_limit as budget
 from softmax_bottleneck.jobs.interrupt import StoppedError
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.report import report
+from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError
 from softmax_bottleneck.store.paths import Store
@@ -344,11 +344,11 @@ def test_what_snakemake_takes_for_done_counts_only_with_a_sound_record(
     assert [job["state"] for job in submitted(disturbed[0], "c")] == ["UNKNOWN"]
     done = folder_of(study) / "done.json"
     done.write_bytes(done.read_bytes()[:200])
-    assert records.collect(study).counts()["ok"] == len(study.needed) - 1
+    assert collect.collect(study).counts()["ok"] == len(study.needed) - 1
     with pytest.raises(DataError, match=r"done\.json"):
         steps.measure(study, study.needed[0].path, small.quiet)
     steps.train(study, study.needed[0].path, small.quiet)  # its outcome is whole: the record is written anew
-    assert records.collect(study).counts()["ok"] == len(study.needed)
+    assert collect.collect(study).counts()["ok"] == len(study.needed)
 
 
 # --- the launcher ---------------------------------------------------------------------------------------------------
@@ -414,14 +414,14 @@ def test_runs_on_gpus_of_several_types_are_told_apart(study: Study) -> None:
             artefacts.write_json(path, done)
         for step in small.STEPS[1:]:
             step(study, planned.path, small.quiet)
-    found = records.collect(study)
+    found = collect.collect(study)
     assert found.counts()["ok"] == 4 and found.counts()["mixed hardware"] == 0
     (warning,) = found.mixtures()
     for words in ("comparisons on tiny mix hardware", "A100", "V100", "softmax", "mos"):
         assert words in warning
-    records.write(study, found)
-    assert "comparisons on tiny mix hardware" in report.build(study).read_text(encoding="utf-8")
+    records.save(found, study.store.study_folder(study.name))
+    assert "comparisons on tiny mix hardware" in fake.build(study).read_text(encoding="utf-8")
 
 
 def test_runs_on_hardware_of_one_kind_need_no_warning(study: Study) -> None:
-    assert records.collect(study).mixtures() == []
+    assert collect.collect(study).mixtures() == []

@@ -19,7 +19,7 @@ import yaml
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras import crate
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -35,7 +35,7 @@ FORBIDDEN = {
     *("eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.loads"),
     *("shelve.open", "joblib.load", "pd.read_pickle", "pandas.read_pickle", "yaml.load", "yaml.load_all"),
     *("yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen", "os.execv", "os.spawnv", "subprocess.getoutput"),
-    *("tempfile.mktemp", "jinja2.Template", "Markup", "markupsafe.Markup", "torch.jit.load", "torch.export.load"),
+    *("tempfile.mktemp", "jinja2.Template", "torch.jit.load", "torch.export.load"),
     *("torch.hub.load", "input", "ssl._create_unverified_context"),
 }
 FORBIDDEN_METHODS = {"extractall", "unpack_archive", "read_pickle"}
@@ -49,7 +49,12 @@ WRITERS = {  # modules that may open files for writing: everything else goes thr
     "__main__": "the log of a step",
     "crate": "a copy in a folder that gets its name when it is whole",
 }
-ONLY = {"urlopen": {"download"}, "build_opener": {"download"}, "jinja2.Environment": {"tables", "page"}}
+ONLY = {
+    "urlopen": {"download"},
+    "build_opener": {"download"},
+    "jinja2.Environment": {"templates"},
+    "Markup": {"report"},
+}
 
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
@@ -171,7 +176,7 @@ def test_a_pickle_in_any_file_never_runs(finished: Path, tmp_path: Path, monkeyp
     payloads = [pickled, array.read_bytes(), (tmp_path / "state.pt").read_bytes()]
     files = [path for path in sorted(Path("results").rglob("*")) if path.is_file() and path.suffix != ".sha256"]
     files += [Store().run_folder(run) / name for name in ("resume-a.pt", "resume-b.pt")]
-    steps = ("train", "measure", "spectrum", "wordsim", "trajectory")
+    steps = ("train", "measure", "spectrum", "wordsim")
     calls_ = [[step, "--run", run] for step in steps]
     calls_ += [["tokenise", "--dataset", "tiny"], ["collect"], ["verify"], ["report"]]
     for payload in payloads:
@@ -226,13 +231,10 @@ def test_no_file_tells_who_made_it_where(
     monkeypatch.chdir(home)
     study = small.tokenised(home)
     small.finish(study)
-    for experiment in study.experiments:
-        program.main([experiment.kind, "--study", "study.yaml", "--experiment", experiment.id])
     program.main(["check", "--study", "study.yaml"])
-    program.main(["claims", "--study", "study.yaml"])
     crate.build(study, packed=True)
     run = study.needed[0].path
-    Path("results/evidence.json").write_text(records.evidence_of(Store(), run, "somebody"), encoding="utf-8")
+    Path("results/evidence.json").write_text(collect.evidence_of(Store(), run, "somebody"), encoding="utf-8")
     looked_at = 0
     for path in sorted(Path("results").rglob("*")):
         if path.is_file():

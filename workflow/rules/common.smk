@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from softmax_bottleneck import study as settings
 from softmax_bottleneck.jobs import project_lock as alone
 from softmax_bottleneck.jobs.processes import export_workflow
-from softmax_bottleneck.records import evidence
+from softmax_bottleneck.records import evidence, records
 from softmax_bottleneck.report import captions
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.errors import BusyError, UserError
@@ -70,7 +70,6 @@ FINETUNED = rf"{TRAINED}/finetune-[0-9a-f]{{12}}"
 
 wildcard_constraints:
     dataset=NAME,
-    experiment=NAME,
     own_model=NAME,
     job=rf"{NAME}/{NAME}/[0-9]+([+][0-9]+)*-[0-9a-f]{{12}}",
     run=rf"{TRAINED}|{FINETUNED}",
@@ -91,7 +90,7 @@ def every_run():
     """All that the runs of the study leave, declared."""
     results = [files_of_runs(name) for name in ("measure.json", "topk.json", "rank.json", "wordsim.json")]
     done = dict.fromkeys(trained(run) for run in RUNS)
-    return [*done, *(file for files in results for file in files), *files_after_training(), *ranks_along_training()]
+    return [*done, *(file for files in results for file in files), *files_after_training()]
 
 
 def fits_file(unit):
@@ -136,19 +135,9 @@ def trained_run(wildcards):
     return trained(wildcards.run)
 
 
-def ranks_along_training():
-    """Of the runs that keep their weights on the way, because some experiment shows them."""
-    return [STORE.run_folder(run.path).joinpath("epochs_rank.json").as_posix() for run in plan.tracked(STUDY)]
-
-
 def tokens_of(dataset):
     """What says that a corpus is tokenised and checked."""
     return STORE.tokens_folder(dataset).joinpath("corpus.json").as_posix()
-
-
-def code_of(step):
-    """Fingerprint of a step's source: a changed one makes the step run again."""
-    return step_code(step)
 
 
 def corpus_files(wildcards):
@@ -185,8 +174,9 @@ def benchmarks_of(wildcards):
     return [] if named in {None, "self"} else [STORE.corpus_folder(named).joinpath("files.json").as_posix()]
 
 
-def report_page():
-    return f"{RESULTS}/report/index.html"
+def study_files(names):
+    """Files of the study by their names in its folder."""
+    return [f"{RESULTS}/{name}" for name in names]
 
 
 def of_workflow(*patterns):
@@ -196,41 +186,16 @@ def of_workflow(*patterns):
     return [(below / path.relative_to(home)).as_posix() for one in patterns for path in sorted(home.glob(one))]
 
 
-def published():
-    """What is joined to the records besides a study's own words: published numbers, and the settings they belong to."""
-    return of_workflow("config/paper.yaml", "report/published/*.csv")
-
-
-def templates():
-    """The page's sources."""
-    return of_workflow("report/*.j2", "report/*.css")
-
-
-def experiment_of(wildcards):
-    return next(experiment for experiment in STUDY.experiments if experiment.id == wildcards.experiment)
-
-
-def words_of(key):
-    """Title, caption, ... of an experiment, as the reStructuredText of captions reads it."""
-    return lambda wildcards: captions.restructured(getattr(experiment_of(wildcards), key))
-
-
-def filed(category, view):
-    """Where Snakemake's own report shows an output of an experiment, and under which names."""
-
-    def labels(wildcards):
-        experiment = experiment_of(wildcards)
-        named = {"in the paper": experiment.artefact, "title": experiment.title, "as": view}
-        return {name: captions.label(text) for name, text in named.items()}
-
-    def source(wildcards):
-        return captions.label(experiment_of(wildcards).source)
-
-    return {"category": category, "subcategory": source, "labels": labels}
-
-
-def experiments_of(kind):
-    return [experiment.id for experiment in STUDY.experiments if experiment.kind == kind]
+def shown(experiment, suffix):
+    """A file of a table or figure, and where Snakemake's own report shows it, under which names."""
+    labels = {"in the paper": experiment.artefact, "title": experiment.title, "as": suffix}
+    return report(
+        f"{RESULTS}/{experiment.kind}s/{experiment.id}.{suffix}",
+        caption="../../report/captions/experiment.rst",
+        category=f"{experiment.kind.capitalize()}s",
+        subcategory=captions.label(experiment.source),
+        labels={name: captions.label(words) for name, words in labels.items()},
+    )
 
 
 def own_config(wildcards):

@@ -12,7 +12,7 @@ rule download:
         "../../envs/environment.yaml"
     params:
         identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
-        code=code_of("download"),
+        code=step_code("download"),
     shell:
         "python -m softmax_bottleneck download --dataset {wildcards.dataset:q} --log {log:q}"
 
@@ -28,6 +28,6 @@ rule tokenise:
         "../../envs/environment.yaml"
     params:
         identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
-        code=code_of("tokenise"),
+        code=step_code("tokenise"),
     shell:
         "python -m softmax_bottleneck tokenise --dataset {wildcards.dataset:q} --log {log:q}"

@@ -13,6 +13,6 @@ rule own_model:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code_of("rank"),
+        code=step_code("rank"),
     shell:
         "python -m softmax_bottleneck rank --config {input.config:q} --log {log:q}"

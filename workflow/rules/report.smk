@@ -12,7 +12,7 @@ rule synthetic:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("synthetic"),
+        code=step_code("synthetic"),
     shell:
         "python -m softmax_bottleneck synthetic --log {log:q}"
 
@@ -23,7 +23,7 @@ rule collect:
         [f"{RESULTS}/synthetic.json"] if any(e.is_synthetic for e in STUDY.experiments) else [],
         [path.as_posix() for path in evidence.files()],
     output:
-        f"{RESULTS}/records.parquet",
+        study_files(records.FILES),
     log:
         f"results/logs/collect/{STUDY.name}.log",
     localrule: True
@@ -31,131 +31,45 @@ rule collect:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("collect"),
+        code=step_code("collect"),
     shell:
         "python -m softmax_bottleneck collect --log {log:q}"
 
 
-rule table:
+rule render:
     input:
-        f"{RESULTS}/records.parquet",
-        published(),
+        study_files(records.FILES),
+        of_workflow("config/paper.yaml", "report/published/*.csv", "report/*.j2", "report/*.css"),
     output:
-        report(
-            f"{RESULTS}/tables/{{experiment}}.csv",
-            caption="../../report/captions/experiment.rst",
-            **filed("Tables", "data"),
-        ),
-        page=report(
-            f"{RESULTS}/tables/{{experiment}}.html",
-            caption="../../report/captions/experiment.rst",
-            **filed("Tables", "page"),
-        ),
-    log:
-        f"results/logs/table/{STUDY.name}-{{experiment}}.log",
-    localrule: True
-    conda:
-        "../../envs/environment.yaml"
-    params:
-        study=STUDY.digest,
-        code=code_of("table"),
-        artefact=words_of("artefact"),
-        title=words_of("title"),
-        caption=words_of("caption"),
-    shell:
-        "python -m softmax_bottleneck table --experiment {wildcards.experiment:q} --log {log:q}"
-
-
-rule figure:
-    input:
-        f"{RESULTS}/records.parquet",
-        published(),
-    output:
-        report(
-            f"{RESULTS}/figures/{{experiment}}.svg",
-            caption="../../report/captions/experiment.rst",
-            **filed("Figures", "figure"),
-        ),
-        data=report(
-            f"{RESULTS}/figures/{{experiment}}.csv",
-            caption="../../report/captions/experiment.rst",
-            **filed("Figures", "data"),
-        ),
-    log:
-        f"results/logs/figure/{STUDY.name}-{{experiment}}.log",
-    localrule: True
-    conda:
-        "../../envs/environment.yaml"
-    params:
-        study=STUDY.digest,
-        code=code_of("figure"),
-        artefact=words_of("artefact"),
-        title=words_of("title"),
-        caption=words_of("caption"),
-    shell:
-        "python -m softmax_bottleneck figure --experiment {wildcards.experiment:q} --log {log:q}"
-
-
-rule claims:
-    input:
-        f"{RESULTS}/records.parquet",
-        published(),
-    output:
-        report(
+        [shown(experiment, suffix) for experiment in STUDY.experiments for suffix in experiment.suffixes],
+        page=f"{RESULTS}/page.json",
+        claims=report(
             f"{RESULTS}/claims.json",
             caption="../../report/captions/claims.rst",
             category="Report",
             labels={"title": "Conclusions of the papers, judged", "as": "data"},
         ),
     log:
-        f"results/logs/claims/{STUDY.name}.log",
+        f"results/logs/render/{STUDY.name}.log",
+    benchmark:
+        f"results/benchmarks/render/{STUDY.name}.jsonl"
     localrule: True
     conda:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("claims"),
+        code=step_code("render"),
     shell:
-        "python -m softmax_bottleneck claims --log {log:q}"
-
-
-rule verify:
-    input:
-        f"{RESULTS}/records.parquet",
-        f"{RESULTS}/claims.json",
-        expand(f"{RESULTS}/tables/{{experiment}}.csv", experiment=experiments_of("table")),
-        expand(
-            f"{RESULTS}/figures/{{experiment}}.svg",
-            experiment=experiments_of("figure"),
-        ),
-    output:
-        f"{RESULTS}/verify.json",
-    log:
-        f"results/logs/verify/{STUDY.name}.log",
-    localrule: True
-    conda:
-        "../../envs/environment.yaml"
-    params:
-        study=STUDY.digest,
-        code=code_of("verify"),
-    shell:
-        "python -m softmax_bottleneck verify --allow-missing --log {log:q}"
+        "python -m softmax_bottleneck render --log {log:q}"
 
 
 rule report:
     input:
-        f"{RESULTS}/records.parquet",
-        f"{RESULTS}/claims.json",
-        expand(f"{RESULTS}/tables/{{experiment}}.csv", experiment=experiments_of("table")),
-        expand(
-            f"{RESULTS}/figures/{{experiment}}.svg",
-            experiment=experiments_of("figure"),
-        ),
-        f"{RESULTS}/verify.json",
-        templates(),
+        rules.render.output,
+        of_workflow("report/*.j2", "report/*.css", "report/*.js"),
     output:
         report(
-            report_page(),
+            f"{RESULTS}/report/index.html",
             caption="../../report/captions/page.rst",
             category="Report",
             labels={"title": "The report of the study", "as": "page"},
@@ -166,7 +80,6 @@ rule report:
     conda:
         "../../envs/environment.yaml"
     params:
-        study=STUDY.digest,
-        code=code_of("report"),
+        code=step_code("report"),
     shell:
         "python -m softmax_bottleneck report --log {log:q}"

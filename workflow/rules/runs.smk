@@ -13,7 +13,7 @@ rule check:
         "../../envs/environment.yaml"
     params:
         study=STUDY.digest,
-        code=code_of("check"),
+        code=step_code("check"),
     shell:
         "python -m softmax_bottleneck check --log {log:q}"
 
@@ -88,7 +88,7 @@ rule measure:
     resources:
         gpu=1,
     params:
-        code=code_of("measure"),
+        code=step_code("measure"),
         contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].contexts,
     shell:
         "python -m softmax_bottleneck measure --run {wildcards.run:q} --log {log:q}"
@@ -107,30 +107,10 @@ rule spectrum:
     resources:
         gpu=1,
     params:
-        code=code_of("spectrum"),
+        code=step_code("spectrum"),
         rank_contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].rank_contexts,
     shell:
         "python -m softmax_bottleneck spectrum --run {wildcards.run:q} --log {log:q}"
-
-
-rule trajectory:
-    input:
-        done=trained_run,
-        tokens=tokens_until("epochs_rank.json"),
-    output:
-        run_file("epochs_rank.json"),
-    log:
-        "results/logs/trajectory/{run}.log",
-    conda:
-        "../../envs/environment.yaml"
-    threads: lambda wildcards: RUNS[wildcards.run].threads
-    resources:
-        gpu=1,
-    params:
-        code=code_of("spectrum"),
-        rank_contexts=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].rank_contexts,
-    shell:
-        "python -m softmax_bottleneck trajectory --run {wildcards.run:q} --log {log:q}"
 
 
 rule wordsim:
@@ -144,6 +124,6 @@ rule wordsim:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code_of("wordsim"),
+        code=step_code("wordsim"),
     shell:
         "python -m softmax_bottleneck wordsim --run {wildcards.run:q} --log {log:q}"

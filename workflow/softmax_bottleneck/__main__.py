@@ -31,7 +31,7 @@ from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
 
 EXIT_DISK, EXIT_INTERRUPTED = 74, 130
-SUBJECTS = ("run", "dataset", "unit", "experiment")
+SUBJECTS = ("run", "dataset", "unit")
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 EPILOG = (
     "Exit codes: 0 done, 1 a fault of the program, 2 something to mend (configuration, data), 3 results incomplete, "
@@ -174,67 +174,58 @@ def _tokenise(given: argparse.Namespace, say: steps.Say) -> None:
 
 
 def _collect(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck.records import collect as records
+    from softmax_bottleneck.records import collect
 
     study = _study(given)
-    found = records.collect(study)
-    records.write(study, found)
-    for warning in found.mixtures():
+    records = collect.collect_to(study, study.store.study_folder(study.name))
+    for warning in records.mixtures():
         say(f"warning: {warning}")
-    say(f"{study.name}: {len(found.rows)} records, {found.counts()}")
+    say(f"{study.name}: {len(records.rows)} records, {records.counts()}")
 
 
 def _evidence(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck.records import collect as records
+    from softmax_bottleneck.records import collect
 
-    print(records.evidence_of(Store(), given.run, given.origin), end="")
-
-
-def _table(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck.report import tables
-
-    say(f"wrote {tables.make(_study(given), given.experiment)}")
+    print(collect.evidence_of(Store(), given.run, given.origin), end="")
 
 
-def _figure(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck.report import figures
+def _render(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck.report import render
 
-    say(f"wrote {figures.make(_study(given), given.experiment)}")
-
-
-def _claims(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck.report import claims
-
-    say(f"wrote {claims.make(_study(given))}")
+    study = _study(given)
+    render.render(study, study.store.study_folder(study.name))
+    say(f"{study.name}: {len(study.experiments)} tables and figures")
 
 
 def _report(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck.records import collect as records
     from softmax_bottleneck.report import report
 
     study = _study(given)
-    say(f"wrote {report.build(study)}")
-    counts = records.collect(study).counts()
+    folder = study.store.study_folder(study.name)
+    say(f"wrote {report.report(folder)}")
+    counts = artefacts.read_json(folder / "page.json")["counts"]
     if counts["planned"] and counts["missing"] == counts["planned"]:
         raise IncompleteError(f"{study.name}: none of {counts['planned']} planned runs is there; the page says so")
 
 
 def _verify(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck.records import verify
+    from softmax_bottleneck.records.verify import verify
 
     study = _study(given)
-    found = verify.make(study)
+    found = verify(study)
     print(json.dumps(found.to_json(), indent=1) if given.json else found.text())
-    if not (found.complete or given.allow_missing):
-        raise IncompleteError(f"{study.name}: not complete, or not sound: see {verify.FILE}")
+    if not found.complete:
+        raise IncompleteError(f"{study.name}: not complete, or not sound")
 
 
 def _summary(given: argparse.Namespace, say: steps.Say) -> None:
-    from softmax_bottleneck.report import report
+    from softmax_bottleneck.records import records
+    from softmax_bottleneck.report import render
 
     study = _study(given)
-    print(report.result_table(study))
-    print(f"\nReport: {(study.store.study_folder(study.name) / 'report' / 'index.html').resolve()}")
+    folder = study.store.study_folder(study.name)
+    print(render.result_table(study, records.load(folder)))
+    print(f"\nReport: {(folder / 'report' / 'index.html').resolve()}")
 
 
 def _rank(given: argparse.Namespace, say: steps.Say) -> None:
@@ -343,11 +334,6 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="for programs: runs, parameters, costs")
 
 
-def _add_verify(command: argparse.ArgumentParser) -> None:
-    _add_plan(command)
-    command.add_argument("--allow-missing", action="store_true", help="exit 0, not 3, when something is missing")
-
-
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--json", action="store_true", help="for programs: a list of {check, state, found, advice}")
@@ -364,11 +350,6 @@ def _add_reproduce(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--cores", type=int, default=2, help="how much works at the same time (default 2)")
     command.add_argument("words", nargs="*", help="after --: further options of Snakemake, such as --until measure")
-
-
-def _add_experiment(command: argparse.ArgumentParser) -> None:
-    _add_study(command)
-    command.add_argument("--experiment", required=True, help="id of a file in config/experiments")
 
 
 def _add_crate(command: argparse.ArgumentParser) -> None:
@@ -420,8 +401,6 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
                 lambda given, say: steps.measure(_study(given), given.run, say)),
     "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,
                  lambda given, say: steps.spectrum(_study(given), given.run, say)),
-    "trajectory": ("ranks along training, of a run that kept its weights on the way", _add_run,
-                   lambda given, say: steps.trajectory(_study(given), given.run, say)),
     "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_run,
                 lambda given, say: steps.wordsim(_study(given), given.run, say)),
     "fit": ("output heads on free context vectors, fitted to the laws of one unit", _add_fits,
@@ -432,12 +411,10 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "evidence": ("a finished run as a file for report/evidence of another checkout, to the standard output",
                  _add_evidence, _evidence),
     "collect": ("all runs' numbers as tidy records", _add_study, _collect),
-    "table": ("one table, measured beside published", _add_experiment, _table),
-    "figure": ("one figure and its data", _add_experiment, _figure),
-    "claims": ("the paper’s conclusions, judged by the study’s runs", _add_study, _claims),
-    "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_verify,
+    "render": ("every table, figure and claim of a study, measured beside published", _add_study, _render),
+    "report": ("the study's page, which embeds what render wrote", _add_study, _report),
+    "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_plan,
                _verify),
-    "report": ("the study's page, from what is in results/ now", _add_study, _report),
     "crate": ("a finished study as a Workflow Run RO-Crate, to be deposited and cited", _add_crate, _crate),
     "summary": ("a small result table, and where the report is", _add_study, _summary),
 }  # fmt: skip

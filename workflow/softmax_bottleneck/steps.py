@@ -284,6 +284,7 @@ def spectrum(study: Study, path: str, say: Say) -> None:
     artefacts.write_json(folder / "rank.json", facts | {"status": "ok", "provenance": block})
     took = f"{time.monotonic() - started:.0f} s"
     say(f"{path}: Press rank {facts['metrics']['rank_press']} of {whole.n} columns ({took})")
+    _ranks_along_training(study, path, say)
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
@@ -295,19 +296,18 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
 
 
-def trajectory(study: Study, path: str, say: Say) -> None:
-    """Ranks along training: untrained, at the epochs whose weights were kept, and at the best one."""
+def _ranks_along_training(study: Study, path: str, say: Say) -> None:
+    """Ranks untrained, at the epochs whose weights were kept, and at the best one; nothing where none were kept."""
     folder = study.store.run_folder(path)
     run, done = _trained(study, path)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
-    if done["status"] != "ok":
-        _write_unusable(folder / "epochs_rank.json", done, parents)
-        return
     from softmax_bottleneck.corpora import corpus
     from softmax_bottleneck.jobs.numerics import numerics
     from softmax_bottleneck.measuring import measure as measuring
     from softmax_bottleneck.training import train as training
 
+    if not training.has_snapshots(folder):
+        return
     started, rows = time.monotonic(), []
     test_T = corpus.load(study.store.tokens_folder(run.dataset)).test
     limit = dataset_of(study, run.dataset).rank_contexts
@@ -318,8 +318,7 @@ def trajectory(study: Study, path: str, say: Say) -> None:
             _, found = measuring.spectra(model, contexts.hidden.cpu().numpy())
             kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")}
             rows.append(kept | {"best": row["epoch"] == done["best_epoch"]} | _rank_facts(found)["metrics"])
-    reason = "" if training.has_snapshots(folder) else "trained without keeping weights on the way"
-    facts = {"status": "ok", "rows": rows, "reason": reason}
+    facts = {"status": "ok", "rows": rows}
     block = provenance.block(parents, run_id=_run_id(path))
     artefacts.write_json(folder / "epochs_rank.json", facts | {"provenance": block})
     say(f"{path}: ranks at {len(rows)} moments of training ({time.monotonic() - started:.0f} s)")

@@ -21,9 +21,9 @@ from softmax_bottleneck.extras import slurm_launcher as launcher
 from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.jobs import project_lock as alone
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.report import report
-from softmax_bottleneck.store import artefacts, paths
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import render, report
+from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
 from softmax_bottleneck.study import Study
 
@@ -59,9 +59,10 @@ def reproduce(study: Study, overrides: Sequence[str], cores: int, words: Sequenc
     call = launcher.command(study.file, overrides, ["--cores", str(cores), *words], PROFILE)
     code, stopped_by = _snakemake(call, lock, log, say)
     why = _why(code, stopped_by, log) or _missing(study)
-    page = _partial_page(study, say) if why else _finished(study)
-    print(report.result_table(study), end="\n\n")
-    if page:
+    folder = _partial(study, say) if why else _finished(study)
+    if folder:
+        print(render.result_table(study, records.load(folder)), end="\n\n")
+        page = folder / "report" / "index.html"
         print(f"{'Partial page' if why else 'Report'}: {page.resolve()}", flush=True)
     if why:
         raise why
@@ -152,8 +153,8 @@ def _why(code: int, stopped_by: Sequence[signal.Signals], log: Path) -> Unfinish
 
 
 def _missing(study: Study) -> UnfinishedError | None:
-    """Snakemake was content; whether every planned run is there."""
-    counts = records.collect(study).counts()
+    """Snakemake was content; whether every planned run was collected."""
+    counts = records.load(study.store.study_folder(study.name)).counts()
     missing = counts["planned"] - counts["ok"] - counts["diverged"]
     if not missing:
         return None
@@ -166,23 +167,23 @@ def _unfinished(code: int, words: str) -> UnfinishedError:
     return UnfinishedError(f"{words} (exit code {code}{goes_on})", code)
 
 
-def _partial_page(study: Study, say: launcher.Say) -> Path | None:
-    """Records and page of what is there; None where there is nothing to show."""
+def _partial(study: Study, say: launcher.Say) -> Path | None:
+    """A folder with records and page of what is there; None where there is nothing to show."""
     folder = study.store.study_folder(study.name) / PARTIAL
     if not (folder.parent / "check.json").exists():
         return None
     try:
-        found = records.collect(study)
-        records.write(study, found, folder)
-        artefacts.write_text(folder / "index.html", report.page(study, found, folder))
+        collect.collect_to(study, folder)
+        render.render(study, folder)
+        report.report(folder)
     except (DataError, OSError) as error:
         say(f"no partial page: {error}")
         return None
-    return folder / "index.html"
+    return folder
 
 
 def _finished(study: Study) -> Path:
-    """The study's page; that of an earlier, unfinished call goes."""
+    """The study's folder; the page of an earlier, unfinished call goes."""
     folder = study.store.study_folder(study.name)
     shutil.rmtree(folder / PARTIAL, ignore_errors=True)
-    return folder / "report" / "index.html"
+    return folder

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.own_model.matrix import Bound
 from softmax_bottleneck.own_model.rank import Result, Sample, gib
-from softmax_bottleneck.store import artefacts, paths, provenance
+from softmax_bottleneck.report.templates import environment
+from softmax_bottleneck.store import artefacts, provenance
 
 INK, MUTED, GRID, LINE, ACCENT = "#1c2024", "#5d656e", "#e3e6ea", "#1a5fb4", "#d55e00"
 POINTS = 1000  # of the curve, and half as many more where it matters
@@ -125,16 +125,18 @@ def sample_lines(sample: Sample) -> list[tuple[str, str]]:
 # --- the page -------------------------------------------------------------------------------------------------------
 def page(result: Result, picture: str) -> str:
     """The page, with the plot as an image in it and in words."""
-    loader = jinja2.FileSystemLoader(paths.ROOT / "report", encoding="utf-8")
-    templates = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     size, rank = len(result.spectrum.sigma), result.ranks.press.rank
-    return templates.get_template("own-model.html.j2").render(
-        title=result.asked.title,
-        verdict=verdict(result),
-        lines=lines(result),
-        notes=result.notes(),
-        image=f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}",
-        alt=f"Falling curve of {size:,} singular values, relative to the largest; {rank:,} above the tolerance.",
+    return (
+        environment()
+        .get_template("own-model.html.j2")
+        .render(
+            title=result.asked.title,
+            verdict=verdict(result),
+            lines=lines(result),
+            notes=result.notes(),
+            image=f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}",
+            alt=f"Falling curve of {size:,} singular values, relative to the largest; {rank:,} above the tolerance.",
+        )
     )
 
 

@@ -43,6 +43,28 @@ class Evidence:
     history: tuple[Mapping[str, Any], ...]
     provenance: Mapping[str, Any]
 
+    def to_json(self) -> dict[str, Any]:
+        """Its file's content, with its name and hash."""
+        rows = [{"metric": m, "condition": c, "value": value} for (m, c), value in self.values.items()]
+        run = self.run.to_json() | {"run_id": self.run_id}
+        facts = {"name": self.name, "sha256": self.sha256, "origin": self.origin, "run": run, "rows": rows}
+        return facts | {"history": list(self.history), "provenance": self.provenance}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Evidence:
+        """From what `to_json` gives (TypeError: settings that are no run's)."""
+        return cls(
+            name=content["name"],
+            sha256=content["sha256"],
+            origin=content["origin"],
+            hardware=_hardware(content["provenance"]),
+            run=Run.from_json(content["run"]),
+            run_id=content["run"]["run_id"],
+            values={(row["metric"], row.get("condition", "")): float(row["value"]) for row in content["rows"]},
+            history=tuple(content.get("history", [])),
+            provenance=content["provenance"],
+        )
+
 
 def files(folder: Path | None = None) -> list[Path]:
     """The evidence files there are, by name."""
@@ -65,20 +87,9 @@ def load(path: Path) -> Evidence:
         raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}")
     validate(content, schema("evidence"), str(path))
     try:
-        run = Run.from_json(content["run"])
+        return Evidence.from_json(content | {"name": path.stem, "sha256": sha256_file(path)})
     except TypeError as error:
         raise UserError(f"{path}: run: its settings are not those of a run ({error})") from None
-    return Evidence(
-        name=path.stem,
-        sha256=sha256_file(path),
-        origin=content["origin"],
-        hardware=_hardware(content["provenance"]),
-        run=run,
-        run_id=content["run"]["run_id"],
-        values={(row["metric"], row.get("condition", "")): float(row["value"]) for row in content["rows"]},
-        history=tuple(content.get("history", [])),
-        provenance=content["provenance"],
-    )
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -7,6 +7,7 @@ was made from files since replaced, a perplexity below one. `read` looks at the 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from softmax_bottleneck.store import artefacts
@@ -22,7 +24,6 @@ from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import Run
 
 RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank", "dynamic")  # what numbers are read from
-SMALL = ("spectrum.npz", "epochs.jsonl")  # read by figures; small enough to be hashed every time
 LARGE = ("model.safetensors", "hidden.npz")
 RECORDS_OF_RUN = ("run.json", "outcome.json")
 KINDS = ("damaged", "foreign", "stale", "invalid", "missing")
@@ -53,11 +54,22 @@ class RunFiles:
     contents: dict[str, Any] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)  # file name -> sha256
     findings: list[Finding] = field(default_factory=list)
+    curve: list[dict[str, Any]] = field(default_factory=list)  # the epoch log, whole or in progress
+    sigma_K: NDArray[np.float64] | None = None  # singular values of the log-probability matrix
+
+    @property
+    def first_finding(self) -> Finding | None:
+        """The gravest finding, if there is any."""
+        return min(self.findings, key=lambda finding: KINDS.index(finding.kind), default=None)
 
     @property
     def is_evaluation(self) -> bool:
         """Whether it is the folder of a dynamic evaluation, inside its run's."""
         return self.folder.name.startswith("dynamic-")
+
+    def damaged(self, path: Path) -> None:
+        """Note that a file is not what was written."""
+        self.find("damaged", path.name, f"{path.name} is damaged: delete it and run its step again")
 
     def find(self, kind: str, name: str, words: str) -> None:
         """Note what is wrong with a file of this run."""
@@ -76,10 +88,8 @@ def read(run: Run, folder: Path, any_code: bool = False) -> RunFiles:
         path = folder / f"{name}.json"
         if path.exists():
             _read_json(found, name, path)
-    for name in SMALL:
-        path = folder / name
-        if path.exists() and artefacts.sidecar(path).exists():
-            _hash(found, path)
+    _read_curve(found, folder / "epochs.jsonl")
+    _read_spectrum(found, folder / "spectrum.npz")
     before = folder.parent / "done.json"  # of the run that a stage starts from
     if (run.start or found.is_evaluation) and before.exists():
         found.hashes["start/done.json"] = artefacts.sha256_file(before)
@@ -93,20 +103,42 @@ def read(run: Run, folder: Path, any_code: bool = False) -> RunFiles:
 
 def _read_json(found: RunFiles, name: str, path: Path) -> None:
     try:
-        content = artefacts.read_json(path)
+        data, digest = artefacts.read_hashed(path)
+        content = json.loads(data)
     except (DataError, ValueError):
         content = None
     if isinstance(content, dict) and isinstance(content.get("run", {}), dict):
         found.contents[name] = content
-        found.hashes[path.name] = artefacts.sha256_file(path)
+        found.hashes[path.name] = digest
     else:
-        found.find("damaged", path.name, f"{path.name} is damaged: delete it and run its step again")
+        found.damaged(path)
+
+
+def _read_curve(found: RunFiles, path: Path) -> None:
+    """The epoch log: sealed when training ended, and without a hash before."""
+    try:
+        found.curve = [line for line in artefacts.read_lines(path) if isinstance(line, dict)]
+        if artefacts.sidecar(path).exists():
+            found.hashes[path.name] = artefacts.sha256_file(path)
+    except (DataError, ValueError):
+        found.damaged(path)
+
+
+def _read_spectrum(found: RunFiles, path: Path) -> None:
+    if not path.exists():
+        return
+    try:
+        data, found.hashes[path.name] = artefacts.read_hashed(path)
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            found.sigma_K = np.asarray(arrays["singular_values"], dtype=np.float64)
+    except (DataError, ValueError, KeyError, OSError):
+        found.damaged(path)
 
 
 def _hash(found: RunFiles, path: Path) -> None:
     found.hashes[path.name] = artefacts.sha256_file(path)
-    if not artefacts.is_sound(path):
-        found.find("damaged", path.name, f"{path.name} is damaged: delete it and run its step again")
+    if artefacts.stored_hash(path) != found.hashes[path.name]:
+        found.damaged(path)
 
 
 def _check_owner(found: RunFiles, name: str, content: Mapping[str, Any], own: set[str]) -> None:

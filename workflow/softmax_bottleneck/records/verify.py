@@ -1,181 +1,24 @@
-"""Whether everything a study shows rests on files that are whole, of its runs, and within what is possible.
-
-Hashes every file of every planned run, follows what was made from what, looks for numbers that cannot be, and lists
-what is missing or lies beside. The workflow does so before every report.
-"""
+"""Whether everything a study shows rests on files that are whole: its runs, its records, and what was made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from softmax_bottleneck.corpora.sizes import size_of
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records import integrity as chain
-from softmax_bottleneck.records.integrity import Finding
-from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Study, Unit
+from softmax_bottleneck.records import records
+from softmax_bottleneck.records.collect import collect
+from softmax_bottleneck.records.inspection import Verification, damage
+from softmax_bottleneck.study import Study
 
-FILE = "verify.json"
-SHOWN = 40  # findings on a terminal; all are in the file
-STUDY_FILES = ("records.parquet", "records.csv", "states.csv", "synthetic.json", "claims.json", "check.json")
-STUDY_FOLDERS = ("tables", "figures")
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What came out.
-
-    Attributes:
-        counts: planned runs by state, and `mixed hardware`.
-        files: number of files whose hash was computed.
-        findings: what is wrong, in the plan's order.
-        beside: run folders of the same corpus, model and seed under other settings or code; nothing reads them.
-    """
-
-    study: str
-    counts: dict[str, int]
-    files: int
-    findings: tuple[Finding, ...]
-    beside: tuple[str, ...]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every planned run is there and nothing is wrong."""
-        return not self.findings and self.counts["ok"] == self.counts["planned"]
-
-    def to_json(self) -> dict[str, Any]:
-        """As stored in results/<study>/verify.json."""
-        facts = asdict(self) | {"complete": self.complete}
-        return facts | {"status": "ok" if self.complete else "incomplete", "provenance": provenance.block()}
-
-    def text(self) -> str:
-        """For a terminal."""
-        lines = [f"{self.study}: {summary(self.counts)}", f"{self.files} files hashed, {len(self.findings)} findings"]
-        lines += [f"  {one.kind:9} {one.file}: {one.words}" for one in self.findings[:SHOWN]]
-        if len(self.findings) > SHOWN:
-            lines.append(f"  and {len(self.findings) - SHOWN} more: see {FILE}")
-        if self.beside:
-            lines.append(f"{len(self.beside)} runs of the same names under other settings or code lie beside, unread")
-        return "\n".join(lines)
-
-
-def summary(counts: dict[str, int]) -> str:
-    """`planned 6 · ok 5 · diverged 1 ...`."""
-    return " · ".join(f"{state} {number}" for state, number in counts.items())
+STUDY_FILES = ("check.json", "synthetic.json", *records.FILES, "verify.json", "claims.json", "page.json")
+STUDY_FOLDERS = ("tables", "figures", "report")
 
 
 def verify(study: Study) -> Verification:
-    """Look at everything the study shows; nothing is written."""
-    files, findings = 0, []
-    sizes = {name: _size(study, name) for name in study.datasets}
-    places = [(run, run.path) for run in (*study.needed, *study.finetuned)]
-    for run, place in [*places, *((one.run, one.path) for one in study.evaluations)]:
-        found = chain.read(run, study.store.run_folder(place))
-        findings += chain.inspect(found, sizes[run.dataset])
-        files += len(found.hashes)
-    collected = records.collect(study)
-    findings += _gaps(collected, {one.file.removeprefix("runs/").rpartition("/")[0] for one in findings})
-    for path in _shared_files(study):
-        files += 1
-        findings += _damage(study.store, path)
-    for unit in study.units:
-        hashed, wrong = _fits(study.store, unit)
-        files += hashed
-        findings += wrong
-    findings += _duplicates(study)
-    return Verification(study.name, collected.counts(), files, tuple(findings), tuple(_beside(study)))
-
-
-def _size(study: Study, name: str) -> chain.Size | None:
-    try:
-        size = size_of(study.store, study.datasets[name])
-    except UserError:
-        return None
-    return chain.Size(size.tokens["test"], size.vocabulary_size)
-
-
-def _gaps(collected: records.Records, known: set[str]) -> Iterator[Finding]:
-    """Runs without numbers that no finding on their files explains."""
-    rows = [row for frame in (collected.states, collected.stages) for row in frame.to_dict("records")]
-    for row in {row["path"]: row for row in rows}.values():
-        if row["state"] != "ok" and row["path"] not in known:
-            yield Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"]))
-
-
-def _shared_files(study: Study) -> Iterator[Path]:
-    """Files of the study and of its corpora that have a hash beside them."""
+    """Look at everything a study shows; nothing is written."""
+    found = Verification.from_json(collect(study).verification)
     home = study.store.study_folder(study.name)
-    folders = [home / name for name in STUDY_FOLDERS]
-    folders += [one(name) for name in study.datasets for one in (study.store.tokens_folder, study.store.corpus_folder)]
-    named = [home / name for name in STUDY_FILES if (home / name).exists()]
-    inside = [path for folder in folders for path in sorted(folder.glob("*")) if path.suffix != ".sha256"]
-    yield from (path for path in [*named, *inside] if path.is_file() and artefacts.sidecar(path).exists())
-
-
-def _damage(store: Store, path: Path) -> list[Finding]:
-    if artefacts.is_sound(path):
-        return []
-    name = path.relative_to(store.root).as_posix()
-    return [Finding("damaged", name, f"{path.name} is damaged: delete it and run its step again")]
-
-
-def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
-    """Files hashed and findings of a unit of fits: its numbers, and the files of single fits they were taken from."""
-    done = store.fits_folder(unit.path) / "done.json"
-    name = done.relative_to(store.root).as_posix()
-    if not done.exists():
-        return 0, [Finding("missing", name, "not fitted yet")]
-    if not artefacts.is_sound(done):
-        return 1, _damage(store, done)
-    parents = artefacts.read_json(done)["provenance"]["parents"]
-    folder = store.fits_folder(f"laws/{unit.law_path}")
-    findings = []
-    for part, digest in parents.items():
-        if not (folder / part).exists() or artefacts.sha256_file(folder / part) != digest:
-            where = (folder / part).relative_to(store.root).as_posix()
-            findings.append(
-                Finding("stale", where, f"not the fit that {name} was made from: delete both and fit again")
-            )
-    return 1 + len(parents), findings
-
-
-def _duplicates(study: Study) -> Iterator[Finding]:
-    """The same run trained under two names, with results that differ though they were to be equal."""
-    for run in study.needed:
-        own = _weights(study.store.run_folder(run.path))
-        for other in _folders(study.store, run.dataset, f"*/{run.seed}-{run.run_id}"):
-            if own and _weights(other) not in (None, own):
-                name = other.relative_to(study.store.root).as_posix()
-                words = f"the same run as {run.path}, with other weights: delete the one that is wrong"
-                yield Finding("duplicate", name, words)
-
-
-def _weights(folder: Path) -> str | None:
-    path = folder / "done.json"
-    return artefacts.read_json(path).get("model_sha256") if artefacts.is_sound(path) else None
-
-
-def _folders(store: Store, dataset: str, pattern: str) -> list[Path]:
-    return sorted(path for path in store.run_folder(dataset).glob(pattern) if path.is_dir())
-
-
-def _beside(study: Study) -> Iterator[str]:
-    planned = {run.path for run in study.runs}
-    named: Iterable[tuple[str, str, int]] = dict.fromkeys((r.dataset, r.model, r.seed) for r in study.needed)
-    for dataset, model, seed in named:
-        for folder in _folders(study.store, dataset, f"{model}/{seed}-*"):
-            path = folder.relative_to(study.store.root / "runs").as_posix()
-            if path not in planned:
-                yield path
-
-
-def make(study: Study) -> Verification:
-    """Verify, and write results/<study>/verify.json."""
-    found = verify(study)
-    artefacts.write_json(study.store.study_folder(study.name) / FILE, found.to_json())
-    return found
+    inside = [path for folder in STUDY_FOLDERS for path in sorted((home / folder).glob("*"))]
+    named = [path for name in STUDY_FILES if (path := home / name).exists()]
+    paths = [path for path in (*named, *inside) if path.is_file() and path.suffix not in (".sha256", ".tmp")]
+    findings = [finding for path in paths for finding in damage(study.store, path)]
+    return replace(found, files=found.files + len(paths), findings=(*found.findings, *findings))

@@ -17,8 +17,8 @@ import pandas as pd
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records.collect import Records
+from softmax_bottleneck.records import records
+from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column, Dataset, Experiment, Run, Study, did_you_mean, load_study

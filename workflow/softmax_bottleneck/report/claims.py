@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,8 @@ from scipy import stats
 from softmax_bottleneck.measuring import wordsim
 from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records.collect import Records, groups
+from softmax_bottleneck.records import records
+from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report import consistency, judging
 from softmax_bottleneck.report.judging import (
     ALPHA,
@@ -62,7 +61,7 @@ from softmax_bottleneck.report.judging import (
     weakly_correlated,
     why,
 )
-from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store import provenance
 from softmax_bottleneck.study import Study
 
 
@@ -492,23 +491,18 @@ CLAIMS: tuple[Claim, ...] = (
 )
 
 
-# --- step -----------------------------------------------------------------------------------------------------------
-def make(study: Study) -> Path:
-    """Write results/<study>/claims.json, the ledger and the published numbers' own consistency, and return its path."""
-    found = records.collect(study)
-    entries = ledger(found)
-    facts = {
+# --- file -----------------------------------------------------------------------------------------------------------
+def to_json(study: Study, found: Records, entries: Sequence[Entry]) -> dict[str, Any]:
+    """The ledger, and the published numbers' own consistency, as claims.json holds them."""
+    return {
         "status": "ok",
         "study": study.name,
         "criteria": criteria(),
-        "counts": counts(entries),
+        "counts": counts(list(entries)),
         "claims": [entry.to_json() for entry in entries],
         "published": [check.to_json() for check in consistency.judge_published()],
         "provenance": provenance.block(found.parents),
     }
-    path = study.store.study_folder(study.name) / "claims.json"
-    artefacts.write_json(path, facts)
-    return path
 
 
 def criteria() -> dict[str, float | int | str]:

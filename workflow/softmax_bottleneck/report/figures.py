@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -21,8 +20,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records.collect import Records
+from softmax_bottleneck.records import records
+from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, fit_figures, paper_figures, tables
 from softmax_bottleneck.report.cells import Source
 from softmax_bottleneck.report.plots import (
@@ -44,8 +43,7 @@ from softmax_bottleneck.report.plots import (
     to_svg,
     usable_runs,
 )
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Experiment, Run, Study, did_you_mean
 
 DIGITS = 8  # significant ones in the data beside a figure
@@ -81,12 +79,9 @@ class _Spectrum:
 def _spectra(source: Source, dataset: str) -> list[_Spectrum]:
     found = []
     for run in usable_runs(source, dataset):
-        path = source.study.store.run_folder(run.path) / "spectrum.npz"
-        try:
-            sigma = np.asarray(artefacts.read_npz(path)["singular_values"], dtype=np.float64)
-        except DataError:
-            continue
-        if sigma.size and sigma[0] > 0:
+        index, kept = source.records.spectrum(run.path) or (np.ones(1, np.int64), np.zeros(1))
+        if kept[0] > 0:
+            sigma = np.interp(np.arange(1, index[-1] + 1), index, kept)
             facts = [source.records.values(dataset, run.model, key) for key in ("rank_tolerance", "sigma_max")]
             ends = [values.get(run.seed, math.nan) for values in facts]
             found.append(_Spectrum(run, sigma / sigma[0], ends[0] / ends[1]))
@@ -220,14 +215,9 @@ EPOCH_COLUMNS = ["dataset", "model", "seed", "run", "epoch", "phase", "train_ppl
 def _epochs(source: Source, dataset: str) -> pd.DataFrame:
     rows = []
     for run in planned_runs(source, dataset):
-        try:
-            lines = artefacts.read_lines(source.study.store.run_folder(run.path) / "epochs.jsonl")
-        except DataError:
-            continue
-        log = {line.get("epoch"): line for line in lines}  # an epoch repeated after a resume counts once
-        for epoch, line in sorted(log.items()):
-            numbers = [line.get(key) for key in ("train_ppl", "valid_ppl")]
-            rows.append((dataset, run.model, run.seed, run.path, epoch, line.get("phase"), *numbers))
+        for line in source.records.curve(run.path):
+            numbers = [line[key] for key in ("epoch", "phase", "train_ppl", "valid_ppl")]
+            rows.append((dataset, run.model, run.seed, run.path, *numbers))
     frame = pd.DataFrame(rows, columns=EPOCH_COLUMNS).astype({"train_ppl": float, "valid_ppl": float})
     finite: pd.DataFrame = frame[np.isfinite(frame["valid_ppl"]) & _kept_epochs(frame)]
     return finite
@@ -507,12 +497,3 @@ def _void(words: str) -> Drawing:
 def views() -> Mapping[str, Callable[[Source], Drawing]]:
     """All views of figures by name."""
     return {**VIEWS, **paper_figures.VIEWS, **fit_figures.VIEWS}
-
-
-def make(study: Study, name: str) -> Path:
-    """Write figures/<name>.svg and .csv from what is in results/ now; return the path of the SVG."""
-    figure = build(study, tables.experiment_of(study, name, "figure"), records.collect(study))
-    path = study.store.study_folder(study.name) / "figures" / f"{name}.svg"
-    artefacts.write_text(path.with_suffix(".csv"), figure.csv)
-    artefacts.write_text(path, figure.svg)
-    return path

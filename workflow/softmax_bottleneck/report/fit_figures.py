@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from softmax_bottleneck.records.collect import groups
+from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import fit_tables
 from softmax_bottleneck.report.cells import Source
 from softmax_bottleneck.report.fit_tables import BASELINE, frame_of, is_open, laws_of, levels, models_of, recovery
@@ -35,8 +35,6 @@ from softmax_bottleneck.report.plots import (
     short_name,
     styles,
 )
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError
 
 METRICS = {
     "mode_match": "modes matched",
@@ -410,11 +408,7 @@ def _function_rows(source: Source, dataset: str) -> pd.DataFrame:
     rows: list[tuple[object, ...]] = []
     for model in source.experiment.models:
         for run in source.runs(dataset, model):
-            try:
-                curves = artefacts.read_json(source.study.store.run_folder(run.path) / "measure.json").get("function")
-            except DataError:
-                continue
-            if curves:
+            if curves := source.records.function(run.path):
                 columns = [np.array(curves[key]) for key in ("logit", "initial", "trained")]
                 zero = int(np.argmin(np.abs(columns[0])))
                 shifted = (columns[0], columns[1] - columns[1][zero], columns[2] - columns[2][zero])

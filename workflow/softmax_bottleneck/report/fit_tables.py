@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.records.collect import groups
+from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report.cells import Cell, Measured, Part, Row, Source, mean_of
 from softmax_bottleneck.report.judging import ALPHA, NOT_ENOUGH, signed
 

@@ -19,7 +19,7 @@ from scipy import stats
 
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.measuring.statistics import Summary
-from softmax_bottleneck.records.collect import Records
+from softmax_bottleneck.records.records import Records
 
 REPRODUCED, NOT_REPRODUCED, NOT_ENOUGH = "reproduced", "not reproduced", "not enough data"
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, NOT_ENOUGH)

@@ -34,8 +34,6 @@ from softmax_bottleneck.report.plots import (
     short_name,
     styles,
 )
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError
 
 RANGE = (-8.0, 6.0)  # of logits in Figure 1
 CURVE_POINTS = 141
@@ -325,13 +323,8 @@ def _training_rows(source: Source, dataset: str) -> pd.DataFrame:
     rows: list[Sequence[object]] = []
     for model in source.experiment.models:
         for run in source.runs(dataset, model):
-            try:
-                facts = artefacts.read_json(source.study.store.run_folder(run.path) / "epochs_rank.json")
-            except DataError:
-                continue
-            rows += [
-                (dataset, model, run.seed, *(one.get(key) for key in TRAINING_COLUMNS[3:])) for one in facts["rows"]
-            ]
+            ranks = source.records.epoch_ranks(run.path)
+            rows += [(dataset, model, run.seed, *(row.get(key) for key in TRAINING_COLUMNS[3:])) for row in ranks]
     frame = pd.DataFrame(rows, columns=TRAINING_COLUMNS)
     return frame.astype(dict.fromkeys(TRAINING_COLUMNS[3:], float) | {"seed": "Int64"})
 

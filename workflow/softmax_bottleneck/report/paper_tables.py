@@ -17,7 +17,7 @@ import pandas as pd
 
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.measuring.statistics import Correlation
-from softmax_bottleneck.records import collect as records
+from softmax_bottleneck.records import records
 from softmax_bottleneck.report.cells import (
     COVERAGE,
     PUBLISHED,
@@ -33,9 +33,6 @@ from softmax_bottleneck.report.cells import (
     part_of,
     published_dataset,
 )
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError
-from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run
 
 SHOWN_RANKS = ("1", "5", "10")  # of the true next word
@@ -172,12 +169,8 @@ GROUPS = {
 }
 
 
-def predictions(store: Store, run: Run) -> list[Prediction]:
+def predictions(found: records.Records, run: Run) -> list[Prediction]:
     """The run's predictions at the study's places; empty when they are not measured yet."""
-    try:
-        facts = artefacts.read_json(store.run_folder(run.path) / "topk.json")
-    except DataError:
-        return []
     return [
         Prediction(
             group=str(one["group"]),
@@ -186,7 +179,7 @@ def predictions(store: Store, run: Run) -> list[Prediction]:
             top=tuple((str(top["word"]), float(np.exp(top["log_prob"]))) for top in one["top"]),
             hit=None if one["note"] else bool(one["hit"]),
         )
-        for one in facts.get("contexts", [])
+        for one in found.predictions(run.path)
     ]
 
 
@@ -195,7 +188,7 @@ def predictions_of(source: Source, dataset: str) -> dict[str, list[Prediction]]:
     found = {}
     for model in source.experiment.models:
         runs = source.runs(dataset, model)
-        if runs and (ours := predictions(source.study.store, runs[0])):
+        if runs and (ours := predictions(source.records, runs[0])):
             found[model] = ours
     return found
 
@@ -281,7 +274,7 @@ def hit_rates(source: Source) -> list[Part]:
 
 
 def _hit_cells(source: Source, dataset: str, model: str) -> Iterator[Cell]:
-    hits = _hits(source.study.store, source.runs(dataset, model))
+    hits = _hits(source.records, source.runs(dataset, model))
     for rank in SHOWN_RANKS:
         one = hits.get(rank)
         gap = source.gap(dataset, model, source.planned(dataset, model)[:1] if one else [])
@@ -293,14 +286,9 @@ def _hit_cells(source: Source, dataset: str, model: str) -> Iterator[Cell]:
         yield Cell(measured=measured, note=f"{low} to {high}, n {one['n']:,}", gap=gap)
 
 
-def _hits(store: Store, runs: Sequence[Run]) -> Mapping[str, Mapping[str, Any]]:
+def _hits(found: records.Records, runs: Sequence[Run]) -> Mapping[str, Mapping[str, Any]]:
     """Hit rates of the first run; empty when they are not measured yet."""
-    try:
-        facts = artefacts.read_json(store.run_folder(runs[0].path) / "topk.json") if runs else {}
-    except DataError:
-        return {}
-    found: Mapping[str, Mapping[str, Any]] = facts.get("hits", {})
-    return found
+    return found.hits(runs[0].path) if runs else {}
 
 
 # --- coverage of benchmarks (SM Table 13) ---------------------------------------------------------------------------

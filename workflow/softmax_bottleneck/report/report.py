@@ -1,4 +1,4 @@
-"""The report: one self-contained page per study, made from what is in results/ at that moment.
+"""The report: one self-contained page per study, which embeds what `render` wrote and draws nothing again.
 
 It needs no script, no network and no other file. All text is escaped by the templates; figures are embedded as images,
 in which nothing can run; downloads are data addresses. One script, report.js, adds sorting and filters where the reader
@@ -8,343 +8,50 @@ allows scripts; the page's policy allows this one, by its hash, and no other.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import pandas as pd
+from markupsafe import Markup
 
-from softmax_bottleneck.heads.registry import declarations
-from softmax_bottleneck.records import collect as records
-from softmax_bottleneck.records import verify
-from softmax_bottleneck.records.collect import Records
-from softmax_bottleneck.report import cells, claims, consistency, figures, tables, verdict
-from softmax_bottleneck.report.cells import Measured, Table, label
-from softmax_bottleneck.report.figures import Figure
-from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.study import Experiment, Study
+from softmax_bottleneck.report.templates import data_address, environment
+from softmax_bottleneck.store import artefacts
 
-PIXELS_PER_POINT = 4 / 3
-PAPER = "parthiban2021"  # the source whose conclusions are judged
 GAPS_SHOWN = 8  # the rest folds away
-STAGE_WORDS = {"finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # of what follows training
-PLAIN = " !$()*+,-./:;=?@[]^_`{|}~"  # need no escape in a data address, nor in an attribute
-# Chapters in the order of the page: the source of an experiment -> title and what it is.
-SOURCES: Mapping[str, tuple[str, str]] = {
-    "parthiban2021": (
-        "Parthiban, Mao and Inkpen 2021",
-        "On the Softmax Bottleneck of Recurrent Language Models, AAAI 2021, with its supplementary material (SM).",
-    ),
-    "kanai2018": (
-        "Kanai, Fujiwara, Yamanaka and Adachi 2018",
-        "Sigsoftmax: Reanalysis of the Softmax Bottleneck, NeurIPS 2018.",
-    ),
-    "ganea2019": (
-        "Ganea, Gelly, Bécigneul and Severyn 2019",
-        "Breaking the Softmax Bottleneck via Learnable Monotonic Pointwise Non-linearities, ICML 2019.",
-    ),
-    "merity2017": ("Merity 2017", "The rank demonstration of untrained output layers."),
-    "benka2021": ("Benka 2021", "Mixture of softmaxes on a Transformer language model."),
-    "known-truth": (
-        "A language whose truth is known",
-        "Text sampled from an exactly known law, so that the best possible perplexity and the true rank of the "
-        "log-probability matrix are facts to compare with; and heads fitted to such laws without a network below them, "
-        "where the bottleneck is seen alone.",
-    ),
-}
+PIXELS_PER_POINT = 4 / 3
+BODY = re.compile("<!-- table -->(.*)<!-- end of table -->", re.DOTALL)  # of a table's own page
+PAGE_LINK = "../report/index.html"  # of the links in a table's own page to the list of runs
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A table or figure of the page; image and data are data addresses."""
-
-    kind: str
-    item: Table | Figure
-    data: str
-    image: str = ""
-    width: int = 0
-    height: int = 0
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """The experiments of one source; `absent` are those this study cannot show, by the reason why."""
-
-    id: str
-    title: str
-    about: str
-    entries: tuple[Entry, ...]
-    absent: Mapping[str, tuple[Experiment, ...]]
-
-
-# --- page -----------------------------------------------------------------------------------------------------------
-def build(study: Study) -> Path:
-    """Write results/<study>/report/index.html and return its path."""
-    path = study.store.study_folder(study.name) / "report" / "index.html"
-    artefacts.write_text(path, page(study, records.collect(study)))
+def report(folder: Path) -> Path:
+    """Write report/index.html in a folder of rendered tables and figures; return its path (DataError: damaged)."""
+    page = artefacts.read_json(folder / "page.json")
+    entries = [entry for chapter in page["chapters"] for entry in chapter["entries"]]
+    for entry in entries:
+        entry |= _embedded(entry, folder)
+    page["runs_csv"] = data_address("text/csv", page["runs_csv"])
+    page["ledger_html"] = Markup(page["ledger_html"])  # escaped by its own template
+    template = environment().get_template("template.html.j2")
+    path = folder / "report" / "index.html"
+    artefacts.write_text(path, template.render(**page, gaps_shown=GAPS_SHOWN, script_hash=script_hash()))
     return path
 
 
-def page(study: Study, found: Records, folder: Path | None = None) -> str:
-    """The whole page as HTML; in `folder` (None: the study's) lies what a verification before it found."""
-    template = tables.environment().get_template("template.html.j2")
-    entries = claims.ledger(found) if any(e.source == PAPER for e in study.experiments) else []
-    return template.render(
-        study={"name": study.name, "title": study.title, "description": study.description},
-        counts=found.counts(),
-        in_short=verdict.in_short(study, found, entries),
-        summary=verdict.summary(found),
-        verdict=verdict.of_corpora(study, found),
-        claims=claims.CLAIMS,
-        ledger=ledger(study, entries),
-        claims_csv=data_address("text/csv", claims.to_csv(entries)),
-        checks=consistency.judge_published() if entries else [],
-        gaps=gaps(study, found),
-        gaps_shown=GAPS_SHOWN,
-        chapters=chapters(study, found),
-        heads=heads_of(study),
-        run_tables=run_tables(study, found),
-        runs_csv=data_address("text/csv", records.to_csv(found.wide(), digits=10)),
-        facts=[*_corpora(study), *_facts(found), *_verified(folder or study.store.study_folder(study.name))],
-        provenance=provenance_of(study, found),
-        script_hash=script_hash(),
-    )
-
-
-def data_address(kind: str, text: str) -> str:
-    """Text as a `data:` address that a link or an image can carry: percent signs, since base64 takes a fifth more."""
-    return f"data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}"
+def _embedded(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A table's rows, or a figure as an address, and its data."""
+    path = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
+    data = {"data": data_address("text/csv", artefacts.read_text(path))}
+    if entry["kind"] == "table":
+        body = BODY.search(artefacts.read_text(path.with_suffix(".html")))
+        return data | {"html": Markup(body.group(1).replace(PAGE_LINK, "") if body else "")}  # escaped
+    svg = artefacts.read_text(path.with_suffix(".svg"))
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
+    return data | {"image": data_address("image/svg+xml", svg), "width": width, "height": height}
 
 
 def script_hash() -> str:
     """The page's one script, as its Content-Security-Policy names it."""
-    script = tables.environment().get_template("report.js").render()
+    script = environment().get_template("report.js").render()
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}"
-
-
-def heads_of(study: Study) -> dict[str, str]:
-    """Model -> name of its head, in the study's order."""
-    known = declarations()
-    return {run.model: known[run.head.name].label for run in study.runs}
-
-
-def chapters(study: Study, found: Records) -> list[Chapter]:
-    """The study's tables and figures by source, chapters in the order of SOURCES; without those that would be empty."""
-    shown: dict[str, list[Entry]] = {}
-    absent: dict[str, dict[str, tuple[Experiment, ...]]] = {}
-    for experiment in study.experiments:
-        if experiment.is_void:
-            reasons = absent.setdefault(experiment.source, {})
-            reasons[experiment.needs] = (*reasons.get(experiment.needs, ()), experiment)
-        elif experiment.kind == "table":
-            shown.setdefault(experiment.source, []).append(_table_entry(tables.build(study, experiment, found)))
-        else:
-            shown.setdefault(experiment.source, []).append(_figure_entry(figures.build(study, experiment, found)))
-    order = [source for source in SOURCES if source in shown] + [s for s in shown if s not in SOURCES]
-    return [Chapter(f"chapter-{s}", *SOURCES.get(s, (s, "")), tuple(shown[s]), absent.get(s, {})) for s in order]
-
-
-def _table_entry(table: Table) -> Entry:
-    return Entry("table", table, data_address("text/csv", table.csv))
-
-
-def _figure_entry(figure: Figure) -> Entry:
-    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', figure.svg)
-    width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
-    csv, image = data_address("text/csv", figure.csv), data_address("image/svg+xml", figure.svg)
-    return Entry("figure", figure, csv, image, width, height)
-
-
-# --- claims and gaps -------------------------------------------------------------------------------------------------
-def ledger(study: Study, entries: Sequence[claims.Entry]) -> list[dict[str, Any]]:
-    """The claims by corpus, ready to print."""
-    parts = []
-    for dataset in dict.fromkeys(entry.dataset for entry in entries):
-        own = [entry for entry in entries if entry.dataset == dataset]
-        parts.append({"title": study.datasets[dataset].title, "entries": own, "counts": claims.counts(own)})
-    return parts
-
-
-def gaps(study: Study, found: Records) -> list[str]:
-    """What is missing, in words: runs that are not complete, by model and reason, and experiments without results."""
-    every = pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
-    incomplete = every[every["state"] != "ok"]
-    lines = []
-    keys = ("dataset", "model", "stage", "state", "reason")
-    for (dataset, model, stage, state, reason), group in records.groups(incomplete, *keys):
-        seeds = ", ".join(str(seed) for seed in group["seed"])
-        total = len(found.planned(dataset, model, stage))
-        after = f", {STAGE_WORDS[stage]}" if stage else ""
-        where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
-        words = f" ({reason})" if reason else ""
-        lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}{words}")
-    drawn = not found.synthetic.empty
-    lines += [f"{e.artefact} of {e.source}: not drawn yet" for e in study.experiments if e.is_synthetic and not drawn]
-    return lines
-
-
-# --- runs and provenance --------------------------------------------------------------------------------------------
-def run_tables(study: Study, found: Records) -> list[dict[str, Any]]:
-    """Planned runs by corpus and model, ready to print; what is not complete comes first."""
-    parts = []
-    for (dataset,), states in records.groups(found.states, "dataset"):
-        later = found.stages[found.stages["dataset"] == dataset]
-        every = pd.concat([states.assign(stage=""), later], ignore_index=True)
-        groups = [_run_group(study, found, group) for _, group in records.groups(every, "model")]
-        groups.sort(key=lambda group: group["complete"])  # stable: otherwise as planned
-        runs = states.drop_duplicates("path")
-        facts = {"complete": int((runs["state"] == "ok").sum()), "planned": len(runs)}
-        parts.append({"title": study.datasets[dataset].title, "groups": groups, **facts})
-    return parts
-
-
-def _run_group(study: Study, found: Records, states: pd.DataFrame) -> dict[str, Any]:
-    dataset, model = states["dataset"].iloc[0], states["model"].iloc[0]
-    rows = sorted(states.to_dict("records"), key=lambda row: bool(row["state"] == "ok"))
-    values = {
-        stage: {metric: found.values(dataset, model, metric, stage) for metric in ("test_ppl", "rank_press")}
-        for stage in {row["stage"] for row in rows}
-    }
-    runs = [_printed(row, values[row["stage"]]) for row in rows]
-    complete = all(run["state"] == "ok" for run in runs)
-    return {"id": f"{dataset}-{model}", "model": label(study, model), "key": model, "runs": runs, "complete": complete}
-
-
-def _printed(row: Mapping[Any, Any], values: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
-    def text(key: str) -> str:
-        return "" if pd.isna(row[key]) else f"{row[key]:.0f}"
-
-    ppl, rank = (values[metric].get(row["seed"]) for metric in ("test_ppl", "rank_press"))
-    known = not pd.isna(row["wall_s"])
-    return {
-        **{key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")},
-        **{key: text(key) for key in ("best_epoch", "switch_epoch", "interruptions")},
-        "stage": STAGE_WORDS.get(row["stage"], ""),
-        "epochs": "" if pd.isna(row["planned_epochs"]) else f"{text('epochs') or 0} of {text('planned_epochs')}",
-        "wall": duration(row["wall_s"]) if known else "",
-        "wall_s": f"{row['wall_s']:.1f}" if known else "",
-        "test_ppl": "" if ppl is None else f"{ppl:.2f}",
-        "rank_press": "" if rank is None else f"{rank:.0f}",
-    }
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `16.2 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def provenance_of(study: Study, found: Records) -> dict[str, Any]:
-    """What the page was made from: states, settings, hashes of the files read, versions and hardware of the runs."""
-    settings: dict[str, Any] = {}
-    for run in study.needed:
-        facts = {key: dataclasses.asdict(run)[key] for key in ("head", "body", "schedule", "data_identity")}
-        settings[f"{run.dataset}/{run.model}"] = facts | {"code": run.code}
-    files = {path for experiment in study.experiments for path in experiment.published}
-    published = {name: artefacts.sha256_file(cells.PUBLISHED / name) for name in sorted(files)}
-    return {
-        "schema": provenance.SCHEMA,
-        "study": study.name,
-        "digest": study.digest,
-        "counts": found.counts(),
-        "settings": settings,
-        "runs_read": dict(found.parents),
-        "published_read": published,
-        "environments": [dict(block) for block in found.environments],
-        "page_made_with": provenance.block()["versions"],
-    }
-
-
-def _corpora(study: Study) -> list[tuple[str, str]]:
-    """Tokens and words of every corpus that is tokenised, and what is doubtful about it."""
-    lines = []
-    for name, dataset in study.datasets.items():
-        path = study.store.tokens_folder(name) / "corpus.json"
-        if artefacts.is_sound(path):
-            facts = artefacts.read_json(path)
-            counts = ", ".join(f"{split} {facts['tokens'][split]:,}" for split in ("train", "valid", "test"))
-            words = f"{counts} tokens; {facts['vocabulary_size']:,} words; sha256 {facts['token_sha256'][:16]}"
-            lines.append((dataset.title, ". ".join([words, *facts.get("doubts", [])])))
-    return lines
-
-
-def _facts(found: Records) -> list[tuple[str, str]]:
-    """Provenance for people: distinct values over all runs."""
-
-    def distinct(values: Iterable[object]) -> str:
-        return "; ".join(dict.fromkeys(str(value) for value in values if value)) or "no run has finished"
-
-    blocks = [block.get("versions", {}) for block in found.environments]
-    git = [block.get("git", {}) for block in found.environments]
-    changed = " (with uncommitted changes)"
-    facts = [
-        ("Code", distinct(f"commit {g.get('commit')}{changed if g.get('dirty') else ''}" for g in git if g)),
-        ("Versions", distinct(", ".join(f"{name} {number}" for name, number in block.items()) for block in blocks)),
-        ("Hardware", distinct(sorted(set(found.states["hardware"])))),
-        *(("Mixed hardware", warning) for warning in found.mixtures()),
-        ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
-    ]
-    return [*facts, ("Training time", _hours(found))]
-
-
-def _verified(folder: Path) -> list[tuple[str, str]]:
-    """What the verification before this page found."""
-    path = folder / verify.FILE
-    if not artefacts.is_sound(path):
-        return [("Verified", "not before this page was made: run the step `verify`")]
-    found = artefacts.read_json(path)
-    words = "; ".join(f"{one['file']}: {one['words']}" for one in found["findings"])
-    return [("Verified", f"{found['files']} files hashed again; {words or 'nothing is wrong with any'}")]
-
-
-def _hours(found: Records) -> str:
-    """`16.2 h in 48 runs: 12.0 h on A100, 4.2 h on H200`; a run under two labels counts once."""
-    trained = found.states.drop_duplicates("path").dropna(subset=["wall_s"])
-    if trained.empty:
-        return "no run has finished"
-    by_kind = trained.groupby("hardware", sort=True)["wall_s"].sum()
-    kinds = ", ".join(f"{duration(seconds)} on {kind or 'unknown hardware'}" for kind, seconds in by_kind.items())
-    return f"{duration(trained['wall_s'].sum())} in {len(trained)} runs: {kinds}"
-
-
-# --- terminal -------------------------------------------------------------------------------------------------------
-def result_table(study: Study) -> str:
-    """A small plain-text table: test perplexity and ranks of every model, one block per corpus."""
-    found = records.collect(study)
-    metrics = {"test ppl": ("test_ppl", 2), "Press rank": ("rank_press", 0), "eff. rank 1e-3": ("rank_eff_1e-3", 0)}
-    blocks = []
-    for dataset in dict.fromkeys(run.dataset for run in study.needed):
-        rows = [["model", *metrics, "n"]]
-        models = list(dict.fromkeys(run.model for run in study.needed if run.dataset == dataset))
-        shown = [label(study, model) for model in models]
-        for model, name in zip(models, shown, strict=True):
-            means = [
-                (cells.mean_of(found.values(dataset, model, metric).values()), digits)
-                for metric, digits in metrics.values()
-            ]
-            n = means[0][0].n if means[0][0] else 0
-            name = name if shown.count(name) == 1 else f"{name} ({model})"
-            rows.append([name, *(_plain(mean, digits) for mean, digits in means), ""])
-            rows[-1][-1] = f"{n}/{len(found.planned(dataset, model))}"
-        blocks.append(f"{study.datasets[dataset].title}\n{_aligned(rows)}")
-    return "\n\n".join(blocks) or "This study plans no training run."
-
-
-def _plain(mean: Measured | None, digits: int) -> str:
-    if mean is None:
-        return "-"
-    return f"{mean.mean:.{digits}f}" + ("" if mean.sd is None else f" ± {mean.sd:.{digits}f}")
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  " + "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    )

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 
-import jinja2
 import pandas as pd
 
 from softmax_bottleneck.measuring import wordsim as similarity
-from softmax_bottleneck.records import collect as records
 from softmax_bottleneck.records import evidence
-from softmax_bottleneck.records.collect import Records, groups
 from softmax_bottleneck.records.evidence import Evidence
+from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report import fit_tables, paper_tables, stage_tables
 from softmax_bottleneck.report.cells import (
     COVERAGE,
@@ -42,7 +38,7 @@ from softmax_bottleneck.report.cells import (
     same_setting,
     source_of,
 )
-from softmax_bottleneck.store import artefacts, paths
+from softmax_bottleneck.report.templates import environment
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column, Experiment, Study, did_you_mean
 
@@ -313,27 +309,6 @@ def experiment_of(study: Study, name: str, kind: str) -> Experiment:
     return known[name]
 
 
-@cache
-def environment() -> jinja2.Environment:
-    """The templates of report/: everything escaped, an undefined name is an error."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(paths.ROOT / "report", encoding="utf-8"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def table_page(table: Table) -> str:
-    """The table alone as a small HTML page."""
-    return environment().get_template("table-page.html.j2").render(table=table)
-
-
-def make(study: Study, name: str) -> Path:
-    """Write tables/<name>.csv and .html from what is in results/ now; return the path of the CSV."""
-    table = build(study, experiment_of(study, name, "table"), records.collect(study))
-    path = study.store.study_folder(study.name) / "tables" / f"{name}.csv"
-    artefacts.write_text(path.with_suffix(".html"), table_page(table))
-    artefacts.write_text(path, table.csv)
-    return path
+def table_page(table: Table, heads: Mapping[str, str] | None = None) -> str:
+    """The table alone as a small HTML page; with `heads` (model -> head) its counts lead to the report's runs."""
+    return environment().get_template("table-page.html.j2").render(table=table, heads=heads)

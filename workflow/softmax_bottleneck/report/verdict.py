@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.records.collect import Records
+from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, claims, judging
 from softmax_bottleneck.report.cells import Measured, label
 from softmax_bottleneck.study import Run, Study

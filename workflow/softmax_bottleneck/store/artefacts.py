@@ -223,10 +223,17 @@ def seal(path: Path) -> str:
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
+def stored_hash(path: Path) -> str | None:
+    """The sha256 that lies beside a file; None where there is none that can be read."""
+    try:
+        return sidecar(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+
+
 def is_sound(path: Path) -> bool:
     """Whether the file exists and equals the hash beside it."""
-    hash_file = sidecar(path)
-    return path.is_file() and hash_file.is_file() and hash_file.read_text(encoding="utf-8").strip() == sha256_file(path)
+    return path.is_file() and stored_hash(path) == sha256_file(path)
 
 
 def checked(path: Path) -> Path:
@@ -238,13 +245,28 @@ def checked(path: Path) -> Path:
     if not path.is_file():
         raise DataError(f"{path}: file not found; run the step that makes it")
     if not is_sound(path):
-        raise DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
+        raise _mismatch(path)
     return path
+
+
+def _mismatch(path: Path) -> DataError:
+    return DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
+
+
+def read_hashed(path: Path) -> tuple[bytes, str]:
+    """Content of a file whose hash holds, read once, and that sha256 (DataError otherwise)."""
+    if not path.is_file():
+        raise DataError(f"{path}: file not found; run the step that makes it")
+    data = path.read_bytes()
+    digest = sha256_bytes(data)
+    if stored_hash(path) != digest:
+        raise _mismatch(path)
+    return data, digest
 
 
 def read_bytes(path: Path) -> bytes:
     """Content of a file whose hash holds (DataError otherwise)."""
-    return checked(path).read_bytes()
+    return read_hashed(path)[0]
 
 
 def read_text(path: Path) -> str:

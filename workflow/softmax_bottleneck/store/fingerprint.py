@@ -29,10 +29,7 @@ STEPS = {
     "wordsim": ("measuring.wordsim",),
     "synthetic": ("measuring.synthetic",),
     "collect": ("records.collect",),
-    "verify": ("records.verify",),
-    "table": ("report.tables",),
-    "figure": ("report.figures",),
-    "claims": ("report.claims",),
+    "render": ("report.render",),
     "report": ("report.report",),
     "rank": ("own_model.rank", "own_model.page"),
 }

@@ -68,6 +68,11 @@ class Experiment:
         return bool(self.needs) and not (self.datasets and self.entries)
 
     @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Endings of the files it is rendered to: what is shown, and its data."""
+        return ("html", "csv") if self.kind == "table" else ("svg", "csv")
+
+    @property
     def is_synthetic(self) -> bool:
         """Whether its numbers come from the `synthetic` step and not from training runs."""
         return "synthetic" in self.options or bool(self.fits)

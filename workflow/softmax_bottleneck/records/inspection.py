@@ -1,0 +1,179 @@
+"""Whether everything a study's numbers come from is whole, of its runs, and within what is possible.
+
+Hashes every file of every planned run, follows what was made from what, looks for numbers that cannot be, and lists
+what is missing or lies beside. `collect` does so on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from softmax_bottleneck.corpora.sizes import size_of
+from softmax_bottleneck.records import integrity
+from softmax_bottleneck.records.integrity import Finding, RunFiles
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.study import Study, Unit
+
+FILE = "verify.json"
+SHOWN = 40  # findings on a terminal; all are in the file
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came out.
+
+    Attributes:
+        counts: planned runs by state, and `mixed hardware`.
+        files: number of files whose hash was computed.
+        findings: what is wrong, in the plan's order.
+        beside: run folders of the same corpus, model and seed under other settings or code; nothing reads them.
+    """
+
+    study: str
+    counts: dict[str, int]
+    files: int
+    findings: tuple[Finding, ...]
+    beside: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned run is there and nothing is wrong."""
+        return not self.findings and self.counts["ok"] == self.counts["planned"]
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in results/<study>/verify.json."""
+        facts = asdict(self) | {"complete": self.complete}
+        return facts | {"status": "ok" if self.complete else "incomplete"}
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Verification:
+        """What `to_json` gave."""
+        findings = tuple(Finding(**finding) for finding in facts["findings"])
+        values = {key: facts[key] for key in ("study", "counts", "files")}
+        return cls(**values, findings=findings, beside=tuple(facts["beside"]))
+
+    def text(self) -> str:
+        """For a terminal."""
+        lines = [f"{self.study}: {summary(self.counts)}", f"{self.files} files hashed, {len(self.findings)} findings"]
+        lines += [f"  {one.kind:9} {one.file}: {one.words}" for one in self.findings[:SHOWN]]
+        if len(self.findings) > SHOWN:
+            lines.append(f"  and {len(self.findings) - SHOWN} more: see {FILE}")
+        if self.beside:
+            lines.append(f"{len(self.beside)} runs of the same names under other settings or code lie beside, unread")
+        return "\n".join(lines)
+
+
+def summary(counts: dict[str, int]) -> str:
+    """`planned 6 · ok 5 · diverged 1 ...`."""
+    return " · ".join(f"{state} {number}" for state, number in counts.items())
+
+
+def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) -> Verification:
+    """Look into every file that `records` were collected from, and at the corpora and fits; nothing is written.
+
+    Args:
+        study: says what must be there.
+        runs: path -> the small files of every run, as they were read.
+        records: what came out of them.
+    """
+    sizes = {name: _size(study, name) for name in study.datasets}
+    findings = [one for own in runs.values() for one in integrity.inspect(own, sizes[own.run.dataset])]
+    files = sum(len(own.hashes) for own in runs.values())
+    findings += _gaps(records, {one.file.removeprefix("runs/").rpartition("/")[0] for one in findings})
+    for path in _corpus_files(study):
+        files += 1
+        findings += damage(study.store, path)
+    for unit in study.units:
+        hashed, wrong = _fits(study.store, unit)
+        files += hashed
+        findings += wrong
+    findings += _duplicates(study)
+    return Verification(study.name, records.counts(), files, tuple(findings), tuple(_beside(study)))
+
+
+def _size(study: Study, name: str) -> integrity.Size | None:
+    try:
+        size = size_of(study.store, study.datasets[name])
+    except UserError:
+        return None
+    return integrity.Size(size.tokens["test"], size.vocabulary_size)
+
+
+def _gaps(collected: Records, known: set[str]) -> Iterator[Finding]:
+    """Runs without numbers that no finding on their files explains."""
+    rows = [row for frame in (collected.states, collected.stages) for row in frame.to_dict("records")]
+    for row in {row["path"]: row for row in rows}.values():
+        if row["state"] != "ok" and row["path"] not in known:
+            yield Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"]))
+
+
+def _corpus_files(study: Study) -> Iterator[Path]:
+    """Files of the study's corpora that have a hash beside them."""
+    store = study.store
+    folders = [one(name) for name in study.datasets for one in (store.tokens_folder, store.corpus_folder)]
+    inside = [path for folder in folders for path in sorted(folder.glob("*")) if path.suffix != ".sha256"]
+    yield from (path for path in inside if path.is_file() and artefacts.sidecar(path).exists())
+
+
+def damage(store: Store, path: Path) -> list[Finding]:
+    """A finding when a file is not what was written."""
+    if artefacts.is_sound(path):
+        return []
+    name = path.relative_to(store.root).as_posix()
+    return [Finding("damaged", name, f"{path.name} is damaged: delete it and run its step again")]
+
+
+def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
+    """Files hashed and findings of a unit of fits: its numbers, and the files of single fits they were taken from."""
+    done = store.fits_folder(unit.path) / "done.json"
+    name = done.relative_to(store.root).as_posix()
+    if not done.exists():
+        return 0, [Finding("missing", name, "not fitted yet")]
+    if not artefacts.is_sound(done):
+        return 1, damage(store, done)
+    parents = artefacts.read_json(done)["provenance"]["parents"]
+    folder = store.fits_folder(f"laws/{unit.law_path}")
+    findings = []
+    for part, digest in parents.items():
+        if not (folder / part).exists() or artefacts.sha256_file(folder / part) != digest:
+            where = (folder / part).relative_to(store.root).as_posix()
+            findings.append(
+                Finding("stale", where, f"not the fit that {name} was made from: delete both and fit again")
+            )
+    return 1 + len(parents), findings
+
+
+def _duplicates(study: Study) -> Iterator[Finding]:
+    """The same run trained under two names, with results that differ though they were to be equal."""
+    for run in study.needed:
+        own = _weights(study.store.run_folder(run.path))
+        for other in _folders(study.store, run.dataset, f"*/{run.seed}-{run.run_id}"):
+            if own and _weights(other) not in (None, own):
+                name = other.relative_to(study.store.root).as_posix()
+                words = f"the same run as {run.path}, with other weights: delete the one that is wrong"
+                yield Finding("duplicate", name, words)
+
+
+def _weights(folder: Path) -> str | None:
+    path = folder / "done.json"
+    return artefacts.read_json(path).get("model_sha256") if artefacts.is_sound(path) else None
+
+
+def _folders(store: Store, dataset: str, pattern: str) -> list[Path]:
+    return sorted(path for path in store.run_folder(dataset).glob(pattern) if path.is_dir())
+
+
+def _beside(study: Study) -> Iterator[str]:
+    planned = {run.path for run in study.runs}
+    named: Iterable[tuple[str, str, int]] = dict.fromkeys((r.dataset, r.model, r.seed) for r in study.needed)
+    for dataset, model, seed in named:
+        for folder in _folders(study.store, dataset, f"{model}/{seed}-*"):
+            path = folder.relative_to(study.store.root / "runs").as_posix()
+            if path not in planned:
+                yield path

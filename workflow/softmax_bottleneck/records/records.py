@@ -1,0 +1,300 @@
+"""Records: everything known of a study's runs, as it lies in the study's own folder.
+
+`collect` makes them from run folders and saves them; tables, figures, claims and the page load them, and read no run.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from softmax_bottleneck.records.evidence import Evidence
+from softmax_bottleneck.store import artefacts
+
+# The nine columns of report/published/*.csv, and where a measured number comes from.
+COLUMNS = ("source", "table", "dataset", "model", "condition", "metric", "value", "std", "n", "seed", "run_id")
+STATE_COLUMNS = (
+    *("dataset", "model", "label", "seed", "run_id", "path", "state", "reason", "epochs", "planned_epochs"),
+    *("best_epoch", "switch_epoch", "wall_s", "interruptions", "hardware", "mixed_hardware"),
+)
+STAGE_COLUMNS = (*STATE_COLUMNS, "stage")
+FINETUNED, DYNAMIC = "finetuned", "dynamic"  # conditions of what is measured after training
+STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
+UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent words are, and no more
+CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything known of a study's runs.
+
+    Attributes:
+        rows: tidy records, columns COLUMNS; numeric columns are floats (value, std) and nullable integers (n, seed).
+        states: one row per planned run and label in the plan's order, columns STATE_COLUMNS; one path is one run.
+        stages: likewise of what follows training, columns STAGE_COLUMNS; numbers of a stage have it as their condition.
+        parents: file below results/runs -> sha256 of what was read.
+        environments: distinct provenance blocks of the runs (git, versions, hardware), in order of appearance.
+        evidence: runs measured elsewhere; their numbers are not among the rows.
+        details: path of a run -> what is no number: its predictions, hit rates, learned function, ranks along training.
+        curves: epoch logs, columns CURVE_COLUMNS.
+        spectra: path of a run -> [2, K]: index from 1 and singular value, thinned (`thinned`).
+        corpora: dataset -> its corpus.json: tokens, words, hash, warnings.
+        verification: what the verification of every file found (verify.json).
+    """
+
+    rows: pd.DataFrame
+    states: pd.DataFrame
+    stages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(STAGE_COLUMNS)))
+    parents: Mapping[str, str] = field(default_factory=dict)
+    environments: tuple[Mapping[str, Any], ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(CURVE_COLUMNS)))
+    spectra: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    corpora: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    verification: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _index(self) -> dict[tuple[str, str, str, str], dict[int, float]]:
+        found: dict[tuple[str, str, str, str], dict[int, float]] = {}
+        measured = self.rows[self.rows["run_id"] != ""]
+        for dataset, model, metric, condition, seed, value in zip(
+            *(measured[key] for key in ("dataset", "model", "metric", "condition", "seed", "value")), strict=True
+        ):
+            found.setdefault((dataset, model, metric, condition), {})[int(seed)] = float(value)
+        return found
+
+    def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
+        """Measured values by seed, in ascending order of seeds; empty when there are none."""
+        return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
+
+    @cached_property
+    def unlearned(self) -> dict[tuple[str, str, int], str]:
+        """(dataset, model, seed) of runs that learned only how frequent words are -> a remark.
+
+        Their rank says nothing about their head, so correlations of rank and perplexity leave them out.
+        """
+        found: dict[tuple[str, str, int], str] = {}
+        for (dataset, model, metric, condition), by_seed in self._index.items():
+            if (metric, condition) == ("test_ppl", ""):
+                unigram = self.values(dataset, model, "unigram_ppl")
+                words = {seed: unlearned_words(ppl, unigram.get(seed, math.inf)) for seed, ppl in by_seed.items()}
+                found |= {(dataset, model, seed): remark for seed, remark in words.items() if remark}
+        return found
+
+    def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
+        """States of the planned runs of one model on one dataset, or of a stage after their training."""
+        states = self.stages[self.stages["stage"] == stage] if stage else self.states
+        return states[(states["dataset"] == dataset) & (states["model"] == model)]
+
+    def curve(self, path: str) -> list[dict[str, Any]]:
+        """The epoch log of a run: one row per epoch, in order."""
+        return self._curves.get(path, [])
+
+    @cached_property
+    def _curves(self) -> dict[str, list[dict[str, Any]]]:
+        groups = self.curves.groupby("path", sort=False)
+        return {
+            str(path): [{str(k): v for k, v in row.items()} for row in own.to_dict("records")] for path, own in groups
+        }
+
+    def spectrum(self, path: str) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+        """(index from 1, singular value) of a run, thinned and in descending order; None when it is not measured."""
+        if path not in self.spectra:
+            return None
+        index_K, sigma_K = self.spectra[path]
+        return index_K.astype(np.int64), sigma_K
+
+    def predictions(self, path: str) -> list[dict[str, Any]]:
+        """The most probable words of a run at the study's places."""
+        return list(self._detail(path, "predictions", []))
+
+    def hits(self, path: str) -> dict[str, dict[str, Any]]:
+        """How often the true next word of a run is among the first k, by k."""
+        return dict(self._detail(path, "hits", {}))
+
+    def function(self, path: str) -> dict[str, Any] | None:
+        """The pointwise function a run learned, as curves; None for heads that learn none."""
+        found: dict[str, Any] | None = self._detail(path, "function", None)
+        return found
+
+    def epoch_ranks(self, path: str) -> list[dict[str, Any]]:
+        """Ranks of a run along its training, where they were asked for."""
+        return list(self._detail(path, "epoch_ranks", []))
+
+    def _detail(self, path: str, key: str, default: Any) -> Any:
+        return self.details.get(path, {}).get(key, default)
+
+    @property
+    def synthetic(self) -> pd.DataFrame:
+        """Rows of the experiments that need no training run."""
+        return self.rows[self.rows["run_id"] == ""]
+
+    def conditions(self, metric: str, dataset: str) -> list[str]:
+        """Conditions under which a metric was measured on a dataset, in order of first appearance."""
+        chosen = self.rows[(self.rows["metric"] == metric) & (self.rows["dataset"] == dataset)]
+        return list(dict.fromkeys(chosen["condition"]))
+
+    def wide(self) -> pd.DataFrame:
+        """One line per run with every number in a column of its own, `metric` or `metric condition`."""
+        rows = self.rows[self.rows["run_id"] != ""]
+        names = (rows["metric"] + " " + rows["condition"]).str.strip()
+        keys = ["dataset", "model", "seed", "run_id"]
+        return rows.assign(name=names).pivot(index=keys, columns="name", values="value").reset_index()
+
+    def mixtures(self) -> list[str]:
+        """A warning for every corpus whose runs were made on hardware of several kinds: which models on which."""
+        found = []
+        for dataset, runs in self.states[self.states["hardware"] != ""].groupby("dataset", sort=False):
+            kinds = {str(kind): ", ".join(dict.fromkeys(own["model"])) for kind, own in runs.groupby("hardware")}
+            if len(kinds) > 1:
+                told = "; ".join(f"{kind}: {models}" for kind, models in kinds.items())
+                found.append(f"comparisons on {dataset} mix hardware, which moves last digits ({told})")
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Number of planned runs, of those in each state, and of those made on hardware of several kinds."""
+        runs = self.states.drop_duplicates("path")
+        by_state = runs["state"].value_counts()
+        states = {state: int(by_state.get(state, 0)) for state in STATES}
+        return {"planned": len(runs), **states, "mixed hardware": int(runs["mixed_hardware"].sum())}
+
+
+def unlearned_words(ppl: float, unigram: float) -> str:
+    """A remark on a model that is no better than the words' frequencies; empty for one that is."""
+    if ppl <= UNLEARNED * unigram:
+        return ""
+    return f"learned only how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
+
+
+def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    """Parts of a frame with equal texts in `keys`, in order of appearance."""
+    for names, part in frame.groupby(list(keys), sort=False, dropna=False):
+        yield tuple(map(str, names)), part
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+TABLE_FILE, CURVES_FILE, SPECTRA_FILE, REST_FILE = "records.parquet", "curves.parquet", "spectra.npz", "records.json"
+FILES = (TABLE_FILE, CURVES_FILE, SPECTRA_FILE, REST_FILE, "records.csv", "states.csv")
+FRAMES = ("states", "stages")
+PLAIN = ("parents", "environments", "details", "corpora", "verification")
+
+
+def save(records: Records, folder: Path) -> None:
+    """Write records.parquet, records.csv and states.csv for everybody, and what else `load` needs."""
+    rows = pd.concat([records.rows, _evidence_rows(records.evidence)], ignore_index=True)
+    artefacts.sweep(folder)
+    artefacts.write_with(folder / TABLE_FILE, lambda file: rows.to_parquet(file, index=False))
+    rest = {name: _plain_rows(getattr(records, name)) for name in FRAMES}
+    rest |= {name: getattr(records, name) for name in PLAIN}
+    artefacts.write_json(folder / REST_FILE, rest | {"evidence": [run.to_json() for run in records.evidence]})
+    artefacts.write_with(folder / CURVES_FILE, lambda file: records.curves.to_parquet(file, index=False))
+    artefacts.write_npz(folder / SPECTRA_FILE, **dict(sorted(records.spectra.items())))
+    artefacts.write_text(folder / "records.csv", to_csv(rows))
+    artefacts.write_text(folder / "states.csv", to_csv(records.states))
+
+
+def load(folder: Path) -> Records:
+    """The records that `save` wrote (DataError: missing or damaged; run the step `collect`)."""
+    rest = artefacts.read_json(folder / REST_FILE)
+    rows = pd.read_parquet(artefacts.checked(folder / TABLE_FILE))
+    return Records(
+        rows=rows[rows["table"] != "evidence"].reset_index(drop=True),
+        curves=pd.read_parquet(artefacts.checked(folder / CURVES_FILE)),
+        spectra=artefacts.read_npz(folder / SPECTRA_FILE),
+        evidence=tuple(Evidence.from_json(run) for run in rest["evidence"]),
+        states=pd.DataFrame(rest["states"], columns=list(STATE_COLUMNS)),
+        stages=pd.DataFrame(rest["stages"], columns=list(STAGE_COLUMNS)),
+        **{name: rest[name] for name in PLAIN},
+    )
+
+
+def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON has them: a missing number is null."""
+    return [{str(k): None if _is_nan(v) else v for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+SPECTRUM_POINTS = 1000  # of a thinned spectrum, besides the first ones
+SPECTRUM_START = 100  # singular values from the largest on that are all kept
+
+
+def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
+    """[2, ...]: index and singular value; the first ones, the last one, those around each cliff, and evenly between."""
+    count = len(sigma_K)
+    even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)
+    index = {*range(min(SPECTRUM_START, count)), *even.tolist()}
+    index |= {near for cliff in cliffs for near in range(cliff - 2, cliff + 3) if 0 <= near < count}
+    index_K = np.array(sorted(index), dtype=np.int64)
+    return np.stack([index_K + 1.0, sigma_K[index_K]])
+
+
+def _evidence_rows(found: tuple[Evidence, ...]) -> pd.DataFrame:
+    """Imported numbers in the columns of the records, with their origin and hardware as source."""
+    lines = [
+        {
+            "source": f"evidence: {one.origin}, {one.hardware}",
+            "table": "evidence",
+            "dataset": one.run.dataset,
+            "model": one.run.model,
+            "condition": condition,
+            "metric": metric,
+            "value": value,
+            "std": math.nan,
+            "n": 1,
+            "seed": one.run.seed,
+            "run_id": one.run_id,
+        }
+        for one in found
+        for (metric, condition), value in one.values.items()
+    ]
+    frame = pd.DataFrame(lines, columns=list(COLUMNS))
+    return frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
+
+
+def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:
+    """CSV text that a spreadsheet cannot take for formulas: texts starting with = + - @ get a leading apostrophe.
+
+    Numbers have `digits` significant digits, or all they have.
+    """
+    safe = frame.copy()
+    for name in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[name]):
+            safe[name] = safe[name].map(_plain_text)
+    form = None if digits is None else f"%.{digits}g"
+    # The writer quotes a line feed of a text but not a carriage return, at which readers would end the line.
+    returns = any(safe[name].astype(str).str.contains("\r", regex=False).any() for name in safe.columns)
+    quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+    return str(safe.to_csv(index=False, quoting=quoting, lineterminator="\n", float_format=form))
+
+
+def _plain_text(value: object) -> object:
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS) and not _parses_as_number(value):
+        return f"'{value}"
+    return value
+
+
+def _parses_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """A CSV in which every cell stays text: the words `nan`, `null` and `true` are words."""
+    return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")

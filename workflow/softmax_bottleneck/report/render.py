@@ -1,0 +1,310 @@
+"""Everything a study shows, made in one process: tables, figures, claims, and what the page says besides.
+
+It reads the records and the published numbers, and nothing of any run. The page embeds what is written here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from softmax_bottleneck.heads.registry import declarations
+from softmax_bottleneck.records import records
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import cells, claims, consistency, figures, tables, verdict
+from softmax_bottleneck.report.cells import Measured, Table, label
+from softmax_bottleneck.report.figures import Figure
+from softmax_bottleneck.report.templates import data_address, environment
+from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.study import Experiment, Study
+
+PAPER = "parthiban2021"  # the source whose conclusions are judged
+STAGE_WORDS = {"finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # of what follows training
+# Chapters in the order of the page: the source of an experiment -> title and what it is.
+SOURCES: Mapping[str, tuple[str, str]] = {
+    "parthiban2021": (
+        "Parthiban, Mao and Inkpen 2021",
+        "On the Softmax Bottleneck of Recurrent Language Models, AAAI 2021, with its supplementary material (SM).",
+    ),
+    "kanai2018": (
+        "Kanai, Fujiwara, Yamanaka and Adachi 2018",
+        "Sigsoftmax: Reanalysis of the Softmax Bottleneck, NeurIPS 2018.",
+    ),
+    "ganea2019": (
+        "Ganea, Gelly, Bécigneul and Severyn 2019",
+        "Breaking the Softmax Bottleneck via Learnable Monotonic Pointwise Non-linearities, ICML 2019.",
+    ),
+    "merity2017": ("Merity 2017", "The rank demonstration of untrained output layers."),
+    "benka2021": ("Benka 2021", "Mixture of softmaxes on a Transformer language model."),
+    "known-truth": (
+        "A language whose truth is known",
+        "Text sampled from an exactly known law, so that the best possible perplexity and the true rank of the "
+        "log-probability matrix are facts to compare with; and heads fitted to such laws without a network below them, "
+        "where the bottleneck is seen alone.",
+    ),
+}
+
+
+def render(study: Study, folder: Path) -> None:
+    """Write every table, figure and claim of a study into a folder that holds its records (DataError: damaged)."""
+    found = records.load(folder)
+    heads = heads_of(study)
+    entries = [_entry(study, experiment, found, folder, heads) for experiment in study.experiments]
+    ledger = claims.ledger(found) if any(e.source == PAPER for e in study.experiments) else []
+    artefacts.write_json(folder / "claims.json", claims.to_json(study, found, ledger))
+    artefacts.write_json(folder / "page.json", page_of(study, found, entries, ledger))
+
+
+def _entry(
+    study: Study, experiment: Experiment, found: Records, folder: Path, heads: Mapping[str, str]
+) -> dict[str, Any]:
+    """Write a table or figure; what the page says around it."""
+    shown: Table | Figure
+    path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
+    if experiment.kind == "table":
+        shown = tables.build(study, experiment, found)
+        page = tables.table_page(shown, heads)
+        artefacts.write_text(path.with_suffix(".html"), page)
+        words = {"note": shown.note}
+    else:
+        shown = figures.build(study, experiment, found)
+        artefacts.write_text(path.with_suffix(".svg"), shown.svg)
+        words = {"note": shown.note, "alt": shown.alt}
+    artefacts.write_text(path, shown.csv)
+    about = {key: getattr(shown, key) for key in ("id", "source", "artefact", "title", "caption")}
+    return about | words | {"kind": experiment.kind, "void": experiment.needs if experiment.is_void else ""}
+
+
+def page_of(
+    study: Study, found: Records, entries: Sequence[dict[str, Any]], ledger: Sequence[claims.Entry]
+) -> dict[str, Any]:
+    """What the page says besides its tables and figures: words, lists of runs, provenance."""
+    checks = consistency.judge_published() if ledger else []
+    judged = environment().get_template("ledger.html.j2")
+    data = data_address("text/csv", claims.to_csv(list(ledger)))
+    parts = by_corpus(study, ledger)
+    shown = judged.render(study=study, claims=claims.CLAIMS, ledger=parts, checks=checks, claims_csv=data)
+    return {
+        "study": {"name": study.name, "title": study.title, "description": study.description},
+        "counts": found.counts(),
+        "in_short": verdict.in_short(study, found, list(ledger)),
+        "summary": verdict.summary(found),
+        "verdict": verdict.of_corpora(study, found),
+        "ledger_html": shown if ledger else "",
+        "gaps": gaps(study, found),
+        "chapters": chapters(entries),
+        "run_tables": run_tables(study, found),
+        "runs_csv": records.to_csv(found.wide(), digits=10),
+        "heads": heads_of(study),
+        "facts": [*_corpora(study, found), *_facts(found), *_verified(found)],
+        "provenance": provenance_of(study, found),
+    }
+
+
+def heads_of(study: Study) -> dict[str, str]:
+    """Model -> name of its head, in the study's order."""
+    known = declarations()
+    return {run.model: known[run.head.name].label for run in study.runs}
+
+
+def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tables and figures by source, chapters in the order of SOURCES; `absent`: those without runs, by the reason."""
+    parts: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        source = entry["source"]
+        title, about = SOURCES.get(source, (source, ""))
+        usual = {"id": f"chapter-{source}", "title": title, "about": about, "entries": [], "absent": {}}
+        part = parts.setdefault(source, usual)
+        if entry["void"]:
+            part["absent"].setdefault(entry["void"], []).append(entry)
+        else:
+            part["entries"].append(entry)
+    known = [source for source in SOURCES if source in parts] + [source for source in parts if source not in SOURCES]
+    return [parts[source] for source in known if parts[source]["entries"]]
+
+
+# --- claims and gaps -------------------------------------------------------------------------------------------------
+def by_corpus(study: Study, entries: Sequence[claims.Entry]) -> list[dict[str, Any]]:
+    """The claims by corpus, ready to print."""
+    parts = []
+    for dataset in dict.fromkeys(entry.dataset for entry in entries):
+        own = [entry for entry in entries if entry.dataset == dataset]
+        parts.append({"title": study.datasets[dataset].title, "entries": own, "counts": claims.counts(own)})
+    return parts
+
+
+def gaps(study: Study, found: Records) -> list[str]:
+    """What is missing, in words: runs that are not complete, by model and reason, and experiments without results."""
+    every = pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
+    incomplete = every[every["state"] != "ok"]
+    lines = []
+    keys = ("dataset", "model", "stage", "state", "reason")
+    for (dataset, model, stage, state, reason), group in records.groups(incomplete, *keys):
+        seeds = ", ".join(str(seed) for seed in group["seed"])
+        total = len(found.planned(dataset, model, stage))
+        after = f", {STAGE_WORDS[stage]}" if stage else ""
+        where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
+        words = f" ({reason})" if reason else ""
+        lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}{words}")
+    drawn = not found.synthetic.empty
+    lines += [f"{e.artefact} of {e.source}: not drawn yet" for e in study.experiments if e.is_synthetic and not drawn]
+    return lines
+
+
+# --- runs and provenance --------------------------------------------------------------------------------------------
+def run_tables(study: Study, found: Records) -> list[dict[str, Any]]:
+    """Planned runs by corpus and model, ready to print; what is not complete comes first."""
+    parts = []
+    for (dataset,), states in records.groups(found.states, "dataset"):
+        later = found.stages[found.stages["dataset"] == dataset]
+        every = pd.concat([states.assign(stage=""), later], ignore_index=True)
+        groups = [_run_group(study, found, group) for _, group in records.groups(every, "model")]
+        groups.sort(key=lambda group: group["complete"])  # stable: otherwise as planned
+        runs = states.drop_duplicates("path")
+        facts = {"complete": int((runs["state"] == "ok").sum()), "planned": len(runs)}
+        parts.append({"title": study.datasets[dataset].title, "groups": groups, **facts})
+    return parts
+
+
+def _run_group(study: Study, found: Records, states: pd.DataFrame) -> dict[str, Any]:
+    dataset, model = states["dataset"].iloc[0], states["model"].iloc[0]
+    rows = sorted(states.to_dict("records"), key=lambda row: bool(row["state"] == "ok"))
+    values = {
+        stage: {metric: found.values(dataset, model, metric, stage) for metric in ("test_ppl", "rank_press")}
+        for stage in {row["stage"] for row in rows}
+    }
+    runs = [_printed(row, values[row["stage"]]) for row in rows]
+    complete = all(run["state"] == "ok" for run in runs)
+    return {"id": f"{dataset}-{model}", "model": label(study, model), "key": model, "runs": runs, "complete": complete}
+
+
+def _printed(row: Mapping[Any, Any], values: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
+    def text(key: str) -> str:
+        return "" if pd.isna(row[key]) else f"{row[key]:.0f}"
+
+    ppl, rank = (values[metric].get(row["seed"]) for metric in ("test_ppl", "rank_press"))
+    known = not pd.isna(row["wall_s"])
+    return {
+        **{key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")},
+        **{key: text(key) for key in ("best_epoch", "switch_epoch", "interruptions")},
+        "stage": STAGE_WORDS.get(row["stage"], ""),
+        "epochs": "" if pd.isna(row["planned_epochs"]) else f"{text('epochs') or 0} of {text('planned_epochs')}",
+        "wall": duration(row["wall_s"]) if known else "",
+        "wall_s": f"{row['wall_s']:.1f}" if known else "",
+        "test_ppl": "" if ppl is None else f"{ppl:.2f}",
+        "rank_press": "" if rank is None else f"{rank:.0f}",
+    }
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `16.2 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def provenance_of(study: Study, found: Records) -> dict[str, Any]:
+    """What the page was made from: states, settings, hashes of the files read, versions and hardware of the runs."""
+    settings: dict[str, Any] = {}
+    for run in study.needed:
+        facts = {key: dataclasses.asdict(run)[key] for key in ("head", "body", "schedule", "data_identity")}
+        settings[f"{run.dataset}/{run.model}"] = facts | {"code": run.code}
+    files = {path for experiment in study.experiments for path in experiment.published}
+    published = {name: artefacts.sha256_file(cells.PUBLISHED / name) for name in sorted(files)}
+    return {
+        "schema": provenance.SCHEMA,
+        "study": study.name,
+        "digest": study.digest,
+        "counts": found.counts(),
+        "settings": settings,
+        "runs_read": dict(found.parents),
+        "published_read": published,
+        "environments": [dict(block) for block in found.environments],
+        "page_made_with": provenance.block()["versions"],
+    }
+
+
+def _corpora(study: Study, found: Records) -> list[tuple[str, str]]:
+    """Tokens and words of every corpus that is tokenised, and what is doubtful about it."""
+    lines = []
+    for name, facts in found.corpora.items():
+        counts = ", ".join(f"{split} {facts['tokens'][split]:,}" for split in ("train", "valid", "test"))
+        words = f"{counts} tokens; {facts['vocabulary_size']:,} words; sha256 {facts['token_sha256'][:16]}"
+        lines.append((study.datasets[name].title, ". ".join([words, *facts.get("doubts", [])])))
+    return lines
+
+
+def _facts(found: Records) -> list[tuple[str, str]]:
+    """Provenance for people: distinct values over all runs."""
+
+    def distinct(values: Iterable[object]) -> str:
+        return "; ".join(dict.fromkeys(str(value) for value in values if value)) or "no run has finished"
+
+    blocks = [block.get("versions", {}) for block in found.environments]
+    git = [block.get("git", {}) for block in found.environments]
+    changed = " (with uncommitted changes)"
+    facts = [
+        ("Code", distinct(f"commit {g.get('commit')}{changed if g.get('dirty') else ''}" for g in git if g)),
+        ("Versions", distinct(", ".join(f"{name} {number}" for name, number in block.items()) for block in blocks)),
+        ("Hardware", distinct(sorted(set(found.states["hardware"])))),
+        *(("Mixed hardware", warning) for warning in found.mixtures()),
+        ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
+    ]
+    return [*facts, ("Training time", _hours(found))]
+
+
+def _verified(found: Records) -> list[tuple[str, str]]:
+    """What the verification before this page found."""
+    facts = found.verification
+    words = "; ".join(f"{finding['file']}: {finding['words']}" for finding in facts.get("findings", ()))
+    return [("Verified", f"{facts.get('files', 0)} files hashed again; {words or 'nothing is wrong with any'}")]
+
+
+def _hours(found: Records) -> str:
+    """`16.2 h in 48 runs: 12.0 h on A100, 4.2 h on H200`; a run under two labels counts once."""
+    trained = found.states.drop_duplicates("path").dropna(subset=["wall_s"])
+    if trained.empty:
+        return "no run has finished"
+    by_kind = trained.groupby("hardware", sort=True)["wall_s"].sum()
+    kinds = ", ".join(f"{duration(seconds)} on {kind or 'unknown hardware'}" for kind, seconds in by_kind.items())
+    return f"{duration(trained['wall_s'].sum())} in {len(trained)} runs: {kinds}"
+
+
+# --- terminal -------------------------------------------------------------------------------------------------------
+def result_table(study: Study, found: Records) -> str:
+    """A small plain-text table: test perplexity and ranks of every model, one block per corpus."""
+    metrics = {"test ppl": ("test_ppl", 2), "Press rank": ("rank_press", 0), "eff. rank 1e-3": ("rank_eff_1e-3", 0)}
+    blocks = []
+    for dataset in dict.fromkeys(run.dataset for run in study.needed):
+        rows = [["model", *metrics, "n"]]
+        models = list(dict.fromkeys(run.model for run in study.needed if run.dataset == dataset))
+        shown = [label(study, model) for model in models]
+        for model, name in zip(models, shown, strict=True):
+            means = [
+                (cells.mean_of(found.values(dataset, model, metric).values()), digits)
+                for metric, digits in metrics.values()
+            ]
+            n = means[0][0].n if means[0][0] else 0
+            name = name if shown.count(name) == 1 else f"{name} ({model})"
+            rows.append([name, *(_plain(mean, digits) for mean, digits in means), ""])
+            rows[-1][-1] = f"{n}/{len(found.planned(dataset, model))}"
+        blocks.append(f"{study.datasets[dataset].title}\n{_aligned(rows)}")
+    return "\n\n".join(blocks) or "This study plans no training run."
+
+
+def _plain(mean: Measured | None, digits: int) -> str:
+    if mean is None:
+        return "-"
+    return f"{mean.mean:.{digits}f}" + ("" if mean.sd is None else f" ± {mean.sd:.{digits}f}")
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  " + "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )
