@@ -19,7 +19,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report report-zip crate check-crate readme plan verify doctor slurm test test-all slurm-test soak bench lint format clean
+.PHONY: help env reproduce report report-zip crate check-crate readme plan verify doctor slurm test test-all slurm-test triton-test soak bench lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -60,6 +60,13 @@ check-crate: $(VENV)/roc/.ready  ## validate that crate with roc-validator (fetc
 $(VENV)/roc/.ready: envs/roc-validator.lock
 	$(PYTHON) -m venv $(VENV)/roc
 	$(VENV)/roc/bin/python -m pip install --quiet --disable-pip-version-check --requirement envs/roc-validator.lock
+	@touch $@
+
+triton-test: $(VENV)/triton/.ready  ## the row kernels of GPUs in Triton's interpreter (fetches triton, once)
+	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/test_triton_rows.py
+
+$(VENV)/triton/.ready: envs/triton.lock | env
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) --requirement $<
 	@touch $@
 
 plan: env  ## print a study's experiments, runs, hours and disk

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from softmax_bottleneck.heads.pointwise import Pointwise, Sweep
+from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction, Sweep
 from softmax_bottleneck.heads.scratch import scratch
 
 NAME = "gss"
@@ -46,6 +46,10 @@ class GeneralisedSigSoftmax(Pointwise):
     def sweep(self, *, with_gradients: bool) -> Sweep:
         """As ``Pointwise.sweep``."""
         return _Sweep(self.c, self.k, with_gradients)
+
+    def row_function(self) -> RowFunction:
+        """As ``Pointwise.row_function``."""
+        return RowFunction("gss", (self.c, self.k))
 
 
 class _Sweep(Sweep):

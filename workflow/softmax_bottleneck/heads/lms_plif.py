@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, any_order
+from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction, Sweep, any_order
 from softmax_bottleneck.heads.scratch import scratch
 
 NAME = "lms-plif"
@@ -91,6 +91,18 @@ class PiecewiseLinear(Pointwise):
         """As ``Pointwise.sweep``."""
         return _Sweep(self, with_gradients=with_gradients)
 
+    def row_function(self) -> RowFunction:
+        """As ``Pointwise.row_function``."""
+        constants = (self.bound / self.width, 1.0 / self.width, self.width)
+        return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
+
+    def slope_gradients(self, q_2K: Tensor) -> tuple[Tensor, ...]:
+        """Gradient of the raw slopes from the two histograms of the module's docstring, float64 [2, K]."""
+        q0_K, q1_K = q_2K
+        grad_slope_K = self.width * (q1_K + q0_K.sum() - running_sum(q0_K))
+        raw_K = self.raw_slope.detach()
+        return ((grad_slope_K * torch.sigmoid(raw_K.double())).to(raw_K.dtype),)
+
 
 class _Sweep(Sweep):
     """Looks slope and value up in one go (the pair as a complex number) and gathers the histograms q0, q1."""
@@ -122,12 +134,7 @@ class _Sweep(Sweep):
         return grad_scores_RV.mul_(self._slope_RV)
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        if self._q_2K is None:
-            return ()
-        q0_K, q1_K = self._q_2K.double()
-        grad_slope_K = self._plif.width * (q1_K + q0_K.sum() - running_sum(q0_K))
-        raw_K = self._plif.raw_slope.detach()
-        return ((grad_slope_K * torch.sigmoid(raw_K.double())).to(raw_K.dtype),)
+        return () if self._q_2K is None else self._plif.slope_gradients(self._q_2K.double())
 
 
 def running_sum(x_K: Tensor) -> Tensor:

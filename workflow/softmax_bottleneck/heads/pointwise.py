@@ -1,15 +1,16 @@
 """Pointwise functions g that a head applies to its logits, s = g(l), before the softmax.
 
 A new one needs only ``forward``; the fused loss (``row_nll.py``) then differentiates it chunk by chunk with autograd.
-A ``Sweep`` of its own, with the derivative written out, makes it faster.
+A ``Sweep`` of its own, with the derivative written out, makes it faster; so does, on a GPU, a ``RowFunction``.
 
 Shapes: R = rows of a chunk, V = vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,23 @@ class Pointwise(nn.Module):
         """A fresh pass of the fused loss over this function."""
         return AutogradSweep(self, with_gradients=with_gradients)
 
+    def row_function(self) -> RowFunction | None:
+        """This function for the row kernels of a GPU; None = they do not know it."""
+        return None
+
+
+@dataclass(frozen=True)
+class RowFunction:
+    """What the row kernels (``triton_rows.py``) must know of a function: its name there, numbers, a table of cells.
+
+    ``from_histograms`` makes the parameters' gradients of sums over cells [2, K]: of dL/dg, of dL/dg times the place.
+    """
+
+    kind: str
+    constants: tuple[float, ...] = ()
+    table_K2: Tensor | None = None
+    from_histograms: Callable[[Tensor], tuple[Tensor, ...]] | None = None
+
 
 def trainable(pointwise: Pointwise) -> tuple[nn.Parameter, ...]:
     """The parameters of g that are trained."""
@@ -44,6 +62,8 @@ class Sweep:
     A subclass writes down g and its derivative; as it stands, it is the identity's.
     """
 
+    row_multiple = 1
+    """Numbers of which a row of logits in memory is a whole multiple."""
     has_parameters = False
     """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
 

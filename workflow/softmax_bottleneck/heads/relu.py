@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from softmax_bottleneck.heads.pointwise import Pointwise
+from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction
 
 NAME = "relu"
 LABEL = "ReLU"
@@ -22,3 +22,7 @@ class LogRelu(Pointwise):
     def forward(self, logits: Tensor) -> Tensor:
         """As ``Pointwise.forward``."""
         return logits.relu().add(FLOOR).log()
+
+    def row_function(self) -> RowFunction:
+        """As ``Pointwise.row_function``."""
+        return RowFunction("relu")

@@ -22,6 +22,8 @@ Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +38,8 @@ from softmax_bottleneck.heads.scratch import scratch
 CHUNK_BYTES = {"cpu": 63 * 2**20, "cuda": 256 * 2**20}
 """Size of all chunk-sized arrays together: small ones starve the matrix products, large ones fall out of the cache; and
 above 32 MiB for one of them malloc fetches fresh pages from the system for every product."""
+
+KERNEL_DEVICES = {"cuda"}
 
 
 class RowNLL(NamedTuple):
@@ -95,6 +99,26 @@ class _Problem:
         """Tokens per chunk: as many as the byte budget holds, in chunks of even size."""
         num_tokens, num_components, _ = self.latent_NKD.shape
         return chunk_tokens(num_tokens, num_components, self.weight_VD, self.pointwise)
+
+    def sweep(self, *, with_gradients: bool) -> Sweep:
+        """The row kernels where device, number type and function allow, else the function's own sweep."""
+        fits = self.weight_VD.device.type in KERNEL_DEVICES and self.weight_VD.dtype == torch.float32
+        kernels = _row_kernels() if fits else None
+        function = self.pointwise.row_function() if kernels is not None else None
+        if kernels is None or function is None:
+            return self.pointwise.sweep(with_gradients=with_gradients)
+        sweep: Sweep = kernels.RowSweep(function, with_gradients=with_gradients)
+        return sweep
+
+
+@cache
+def _row_kernels() -> ModuleType | None:
+    """`triton_rows` where its optional package is installed."""
+    try:
+        from softmax_bottleneck.heads import triton_rows
+    except ImportError:
+        return None
+    return triton_rows
 
 
 def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointwise: Pointwise) -> int:
@@ -194,7 +218,7 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
     num_tokens = len(problem.latent_NKD)
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
-    sweep = problem.pointwise.sweep(with_gradients=with_gradients)
+    sweep = problem.sweep(with_gradients=with_gradients)
     weight_VD = problem.backends.factor(problem.weight_VD) if with_gradients else problem.weight_VD
     step = problem.chunk_tokens()
     for start in range(0, num_tokens, step):
@@ -221,13 +245,14 @@ class _Chunk:
     def losses(self, nll_n: Tensor) -> Tensor | None:
         """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all one)."""
         problem, latent_RD = self._problem, self._latent_RD
-        shape = (len(latent_RD), len(problem.weight_VD))
+        num_words, multiple = len(problem.weight_VD), self._sweep.row_multiple
+        shape = (len(latent_RD), -(-num_words // multiple) * multiple)
         logits_RV = matmul.scores(
             latent_RD,
             self._weight_VD,
             problem.bias_V,
             problem.backends.logits,
-            lambda: scratch("logits", shape, latent_RD),
+            lambda: scratch("logits", shape, latent_RD)[:, :num_words],
         )
         nll_R1 = self._sweep.nll_(logits_RV, self._per_row(problem.target_N[self._tokens]))
         if problem.log_prior_NK is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from softmax_bottleneck.heads.pointwise import Pointwise
+from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction
 
 NAME = "sigmoid"
 LABEL = "Sigmoid"
@@ -21,3 +21,7 @@ class LogSigmoid(Pointwise):
     def forward(self, logits: Tensor) -> Tensor:
         """As ``Pointwise.forward``."""
         return functional.logsigmoid(logits)
+
+    def row_function(self) -> RowFunction:
+        """As ``Pointwise.row_function``."""
+        return RowFunction("sigmoid")

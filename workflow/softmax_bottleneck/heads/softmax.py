@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from softmax_bottleneck.heads.pointwise import Pointwise, Sweep
+from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction, Sweep
 
 NAME = "softmax"
 LABEL = "Softmax"
@@ -27,3 +27,7 @@ class Identity(Pointwise):
     def sweep(self, *, with_gradients: bool) -> Sweep:
         """As ``Pointwise.sweep``."""
         return Sweep()
+
+    def row_function(self) -> RowFunction:
+        """As ``Pointwise.row_function``."""
+        return RowFunction("identity")

@@ -1,0 +1,164 @@
+"""Two kernels for the rows of the fused loss on a GPU, in place of the element-wise passes of a `Sweep`.
+
+`_losses` reads the logits l of a row once and gives log Z = log sum_v exp(g(l_v)) and the loss; `_gradients` reads
+them again and writes w (exp(g(l_v) - log Z) - [v = y]) g'(l_v) over them. A program has a row to itself, so that the
+order of sums is fixed; only the histograms of a piecewise linear function are shared, and those are sums of integers.
+
+Needs the optional package triton, which comes with torch's builds for GPUs. Where TRITON_INTERPRET=1 is set when this
+module is loaded, the kernels run on a CPU, slowly (`make triton-test`).
+
+Stability: the largest score is subtracted; ln(1 + exp(-|x|)) in place of ln(1 + exp(x)); p - 1 at the target comes from
+the loss itself, so that it does not cancel.
+
+Shapes: R rows, V words, K cells of a piecewise linear function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from softmax_bottleneck.heads.pointwise import RowFunction, Sweep
+
+LONGEST_BLOCK = 4096  # words that a program holds at once
+HISTOGRAM_BITS = 36  # of the largest summand: 2^27 of them fit an int64, more than a chunk has
+FLOOR = tl.constexpr(1e-8)  # as heads/relu.py
+
+
+class RowSweep(Sweep):
+    """The sweep of a function that has a `RowFunction`; float32."""
+
+    row_multiple = 8
+
+    def __init__(self, function: RowFunction, *, with_gradients: bool) -> None:
+        self._function = function
+        self._counts = with_gradients and function.from_histograms is not None
+        self._sums_2K: Tensor | None = None
+
+    def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
+        """As ``Sweep.nll_``; the logits stay for ``grad_``."""
+        self._logits_RV, self._target_R1 = logits_RV, target_R1.contiguous()
+        self._log_z_R1, self._nll_R1, self._reach_R1 = logits_RV.new_empty(3, len(logits_RV), 1)
+        self._launch(_losses, self._nll_R1, self._reach_R1)
+        return self._nll_R1
+
+    def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, None]:
+        """As ``Sweep.grad_``, over the logits; the gradients carry all weights."""
+        weight_R1 = torch.ones_like(self._nll_R1) if weight_R1 is None else weight_R1.contiguous()
+        row_inputs = torch.expm1(-self._nll_R1), weight_R1
+        if self._counts:
+            self._add_to_histograms(*row_inputs)
+        else:
+            self._launch(_gradients, *row_inputs, weight_R1, weight_R1)  # the last two are not read
+        return self._logits_RV, None
+
+    def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
+        """The gradients, and sums over cells in fixed point relative to the largest summands that there can be."""
+        largest = weight_R1.abs().amax().clamp_min(1e-30)
+        scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
+        counts_2K = torch.zeros(self._table_K2.t().shape, dtype=torch.int64, device=weight_R1.device)
+        self._launch(_gradients, at_target_R1, weight_R1, scale_2, counts_2K)
+        sums_2K = counts_2K.double() / scale_2.double().unsqueeze(1)
+        self._sums_2K = sums_2K if self._sums_2K is None else self._sums_2K + sums_2K
+
+    def parameter_grads(self) -> tuple[Tensor, ...]:
+        """As ``Sweep.parameter_grads``."""
+        if self._function.from_histograms is None or self._sums_2K is None:
+            return ()
+        return self._function.from_histograms(self._sums_2K)
+
+    @property
+    def _table_K2(self) -> Tensor:
+        table_K2 = self._function.table_K2
+        return self._logits_RV.new_zeros(1, 2) if table_K2 is None else table_K2
+
+    def _launch(self, kernel: Any, *tensors: Tensor) -> None:
+        table_K2, (num_rows, num_words) = self._table_K2, self._logits_RV.shape
+        constants = (*self._function.constants, 0.0, 0.0, 0.0)[:3]
+        kernel[(num_rows,)](self._logits_RV, self._target_R1, self._log_z_R1, *tensors, num_words,
+                            self._logits_RV.stride(0), table_K2, len(table_K2), *constants, KIND=self._function.kind,
+                            COUNTS=self._counts, BLOCK=min(LONGEST_BLOCK, triton.next_power_of_2(num_words)),
+                            num_warps=8)  # fmt: skip
+
+
+@triton.jit
+def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
+    """Score g(l), slope g'(l), and of a piecewise linear function the cell and the place in it, in widths of a cell."""
+    cell = tl.zeros_like(logit).to(tl.int32)
+    place = tl.zeros_like(logit)
+    score = logit
+    slope = place + 1.0
+    if KIND == "gss":  # a = c, b = k
+        x = logit - a
+        score = b * x - (b - 1.0) * (tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x))))
+        slope = b - (b - 1.0) / (1.0 + tl.exp(-x))
+    if KIND == "sigmoid":
+        score = tl.minimum(logit, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logit)))
+        slope = 1.0 / (1.0 + tl.exp(logit))
+    if KIND == "relu":
+        above = tl.maximum(logit, 0.0) + FLOOR
+        score = tl.log(above)
+        slope = tl.where(logit > 0.0, 1.0 / above, 0.0)
+    if KIND == "plif":  # a = T / width, b = 1 / width, c = width
+        position = logit * b + a
+        cell = tl.minimum(tl.maximum(position, 0.0), num_cells - 1.0).to(tl.int32)
+        place = position - cell.to(tl.float32)
+        slope = tl.load(table + 2 * cell)
+        score = tl.load(table + 2 * cell + 1) + c * slope * place
+    return score, slope, cell, place
+
+
+@triton.jit
+def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cells, a, b, c,
+            KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """log Z and loss of a row; where histograms are wanted, how far the row reaches from the nearest knots."""
+    row = tl.program_id(0).to(tl.int64)
+    largest = tl.full((), float("-inf"), tl.float32)
+    total = tl.full((), 0.0, tl.float32)
+    farthest = tl.full((), 0.0, tl.float32)
+    for start in range(0, num_words, BLOCK):
+        word = start + tl.arange(0, BLOCK)
+        inside = word < num_words
+        logit = tl.load(logits + row * stride + word, mask=inside, other=0.0)
+        score, _, _, place = _apply(logit, table, num_cells, a, b, c, KIND)
+        score = tl.where(inside, score, float("-inf"))
+        larger = tl.maximum(largest, tl.max(score, 0))
+        total = total * tl.exp(largest - larger) + tl.sum(tl.exp(score - larger), 0)
+        largest = larger
+        if COUNTS:
+            farthest = tl.maximum(farthest, tl.max(tl.where(inside, tl.abs(place), 0.0), 0))
+    true = tl.load(logits + row * stride + tl.load(target + row) + tl.arange(0, 1))
+    score, _, _, _ = _apply(true, table, num_cells, a, b, c, KIND)
+    tl.store(log_z + row, largest + tl.log(total))
+    tl.store(nll + row, largest - tl.sum(score, 0) + tl.log(total))
+    tl.store(reach + row, farthest)
+
+
+@triton.jit
+def _gradients(logits, target, log_z, at_target, weight, scale, counts, num_words, stride, table, num_cells, a, b, c,
+               KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """The gradient of a row over its logits; histograms of dL/dg and of dL/dg times the place, in fixed point."""
+    row = tl.program_id(0).to(tl.int64)
+    normaliser = tl.load(log_z + row)
+    true, true_gradient, row_weight = tl.load(target + row), tl.load(at_target + row), tl.load(weight + row)
+    for start in range(0, num_words, BLOCK):
+        word = start + tl.arange(0, BLOCK)
+        inside = word < num_words
+        logit = tl.load(logits + row * stride + word, mask=inside, other=0.0)
+        score, slope, cell, place = _apply(logit, table, num_cells, a, b, c, KIND)
+        gradient = row_weight * tl.where(word == true, true_gradient, tl.exp(score - normaliser))
+        tl.store(logits + row * stride + word, gradient * slope, mask=inside)
+        if COUNTS:
+            fixed = gradient * tl.load(scale)
+            tl.atomic_add(counts + cell, _rounded(fixed), mask=inside)
+            fixed = gradient * place * tl.load(scale + 1)
+            tl.atomic_add(counts + num_cells + cell, _rounded(fixed), mask=inside)
+
+
+@triton.jit
+def _rounded(x):
+    return tl.floor(x + 0.5).to(tl.int64)
