@@ -28,7 +28,7 @@ import rank_engine
 import small_sizes
 import torch
 from cases import Case, cases, head_contenders, our_step, plain_step, shrunk
-from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.jobs import out_of_memory
 from timing import (
     CLOCK,
     Served,
@@ -100,7 +100,7 @@ def race_steps(name: str, quick: bool) -> dict[str, Timing]:
 
 def our_process_step(case: Case) -> Callable[[], object]:
     """Ours with the memory management of the workflow's steps."""
-    memory.keep_freed()
+    out_of_memory.keep_freed()
     return our_step(case)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads.base import Head
-from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.jobs import out_of_memory
 from softmax_bottleneck.measuring.measure import chunks_of, eigenvalues
 from softmax_bottleneck.ranks.spectra import (
     Spectrum,
@@ -71,7 +71,7 @@ def full(methods: Collection[str], known: list[dict[str, Any]]) -> list[dict[str
 def once(kind: str, m: int, n: int, method: str, width: int) -> dict[str, Any]:
     """Time, peak memory (MiB) and Press rank of one method on one problem."""
     if method in OURS:
-        memory.keep_freed()  # as the steps of the workflow do
+        out_of_memory.keep_freed()  # as the steps of the workflow do
     counts: dict[str, int] = {}
     run = counted(method, *problem(kind, m, n, width), counts)
     began = time.perf_counter()

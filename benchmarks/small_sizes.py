@@ -19,7 +19,7 @@ import batched_seeds
 import torch
 from cases import Case, our_step, plain_step
 from plain import Dropouts
-from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.jobs import out_of_memory
 from timing import finish, square_rate, start
 
 SECONDS, QUICK_SECONDS = 1.0, 0.2  # of a round
@@ -109,7 +109,7 @@ if __name__ == "__main__":
     head, variant, seconds = sys.argv[1:]
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if variant == "ours":
-        memory.keep_freed()  # as the steps of the workflow do
+        out_of_memory.keep_freed()  # as the steps of the workflow do
     case = case_of(head)
     step = our_step(case) if variant == "ours" else plain_step(case, habits=False)
     print(json.dumps([rate(step, case.tokens, float(seconds)) for _ in range(ROUNDS + 1)][1:]))  # the first warms up

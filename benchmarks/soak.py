@@ -33,10 +33,12 @@ import small
 import test_c_config
 import test_train as base
 import torch
+from run_hash import content_sha256, result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus
-from softmax_bottleneck.jobs import checkpoint
+from softmax_bottleneck.jobs import checkpoint, resumable
 from softmax_bottleneck.jobs.interrupt import StoppedError
+from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.records import collect, integrity, verify
 from softmax_bottleneck.records import integrity as chain
 from softmax_bottleneck.report import tables
@@ -97,8 +99,8 @@ def references(folder: Path) -> dict[str, Reference]:
     found = {}
     for head, options in HEADS.items():
         run = base.make_run(head, learning_rate=2.0, **options)
-        done = train.train(run, base.CORPUS, folder / head)
-        found[head] = Reference(run, train.result_hash(folder / head), done["steps"])
+        done = train.train_run(run, base.CORPUS, folder / head)
+        found[head] = Reference(run, result_hash(folder / head), done["steps"])
     return found
 
 
@@ -116,8 +118,8 @@ def killed(place: str, at: int) -> Iterator[None]:
             "half a save": (torch, "save"),
             "before the rename": (artefacts, "_exchange"),
             "before the hash": (artefacts, "_seal"),
-            "end": (train.Session, "finish"),
-            "epoch log": (artefacts, "append_line"),
+            "end": (resumable.Session, "finish"),
+            "epoch log": (train.Training, "keep"),
         }[place]
         original, passed = getattr(owner, name), []
 
@@ -141,7 +143,7 @@ def injected(reference: Reference, folder: Path, draw: random.Random) -> list[st
         at = draw.randrange(reference.updates if place in ("update", "half a save", "before the rename") else 4)
         try:
             with killed(place, at):
-                train.train(reference.run, base.CORPUS, folder, save_interval_s=draw.choice((0.0, 300.0)))
+                train.train_run(reference.run, base.CORPUS, folder, Options(save_interval_s=draw.choice((0.0, 300.0))))
         except Kill:
             places.append(f"{place} {at}")
     return places
@@ -178,7 +180,7 @@ def _train_and_report(reference: Reference, folder: Path, at: int, writer: int) 
     trainer.Trainer.update = update  # type: ignore[method-assign]
     code = 1
     try:
-        train.train(reference.run, base.CORPUS, folder, save_interval_s=0.0)
+        train.train_run(reference.run, base.CORPUS, folder, Options(save_interval_s=0.0))
         code = 0
     except StoppedError as stopped:
         code = stopped.exit_code
@@ -197,8 +199,8 @@ def kills(number: int, folder: Path) -> Counter:
         how = (real if counter.tried < real_ones else injected)(reference, place, draw)
         index, signals = index + 1, signals + len(how)
         if how:  # else the run ended before it was killed
-            train.train(reference.run, base.CORPUS, place)
-            same = train.result_hash(place) == reference.digest and "!" not in how[-1]
+            train.train_run(reference.run, base.CORPUS, place)
+            same = result_hash(place) == reference.digest and "!" not in how[-1]
             counter.count(same, f"{reference.run.model}: {', '.join(how)}")
     counter.facts = {"by real signals": real_ones, "kills in all": signals, "heads": sorted(HEADS)}
     return counter
@@ -221,7 +223,7 @@ def _lost_s(folder: Path, draw: random.Random) -> float:
     update_s, validation_s = draw.choice((0.5, 5.0, 20.0, 60.0)), draw.choice((1.0, 30.0, 120.0))
     now, saved, died = [0.0], [0.0], draw.randrange(8, 70)
     with pytest.MonkeyPatch.context() as patch:
-        update, evaluate, save = trainer.Trainer.update, trainer.evaluate, train.Session.save
+        update, evaluate, save = trainer.Trainer.update, trainer.evaluate, resumable.Session.save
 
         def slow_update(self: trainer.Trainer) -> None:
             now[0] += update_s * (0.8 + 0.4 * draw.random())
@@ -233,16 +235,16 @@ def _lost_s(folder: Path, draw: random.Random) -> float:
             now[0] += validation_s
             return evaluate(*arguments)
 
-        def noted_save(self: train.Session) -> None:
+        def noted_save(self: resumable.Session) -> None:
             save(self)
             saved[0] = now[0]
 
-        patch.setattr(train.time, "monotonic", lambda: now[0])
+        patch.setattr(time, "monotonic", lambda: now[0])
         patch.setattr(trainer.Trainer, "update", slow_update)
         patch.setattr(trainer, "evaluate", slow_evaluate)
-        patch.setattr(train.Session, "save", noted_save)
+        patch.setattr(resumable.Session, "save", noted_save)
         try:
-            train.train(run, base.CORPUS, folder)
+            train.train_run(run, base.CORPUS, folder)
         except Kill:
             return now[0] - saved[0]
     raise AssertionError("the run ended before it was killed")
@@ -310,11 +312,11 @@ def _finished_study(folder: Path) -> config.Study:
     return study
 
 
-def _stopped_run(folder: Path) -> tuple[Path, config.Run]:
+def _stopped_run(folder: Path) -> Path:
     """A run with two states, killed on the way."""
     with killed("update", 14), suppress(Kill):
-        train.train(base.make_run(), base.CORPUS, folder, save_interval_s=0.0)
-    return folder, base.make_run()
+        train.train_run(base.make_run(), base.CORPUS, folder, Options(save_interval_s=0.0))
+    return folder
 
 
 RESULT_FILES = ("done.json", "outcome.json", "run.json", "measure.json", "topk.json", "rank.json", "wordsim.json",
@@ -353,22 +355,20 @@ def _corrupt_shared(draw: random.Random) -> tuple[bool, str]:
     return bool(found), f"{path}: {how}"
 
 
-def _corrupt_state(stopped: tuple[Path, config.Run], draw: random.Random) -> tuple[bool, str]:
+def _corrupt_state(folder: Path, draw: random.Random) -> tuple[bool, str]:
     """A resume state: what is loaded is the other one, whole; with both damaged, nothing is."""
-    folder, run = stopped
     paths = [folder / name for name in checkpoint.NAMES]
     both = draw.random() < 0.3
-    identity = train.identity(run, base.CORPUS.vocabulary_size)
     chosen = paths if both else [draw.choice(paths)]
     whole = {path: checkpoint._read(path) for path in paths}
     with restored(*paths):
         how = [mutate(path, draw, []) for path in chosen]
         try:
-            loaded = checkpoint.Checkpointer(folder, identity).load()
+            loaded = checkpoint.Checkpointer(folder, whole[paths[0]]["identity"]).load()
         except UserError:
             return both, f"{chosen}: {how}: refused"
     left = next((whole[path] for path in paths if path not in chosen), None)
-    return not both and checkpoint.content_sha256(loaded) == checkpoint.content_sha256(left), f"{chosen}: {how}"
+    return not both and content_sha256(loaded) == content_sha256(left), f"{chosen}: {how}"
 
 
 def _corrupt_tokens(draw: random.Random) -> tuple[bool, str]:
@@ -398,8 +398,8 @@ def double_starts(number: int, folder: Path) -> Counter:
         codes, intervals = _two_launches(reference, place, draw)
         refused += 75 in codes
         taken_over += codes == [-9, 0]
-        train.train(reference.run, base.CORPUS, place / "run")
-        same = train.result_hash(place / "run") == reference.digest
+        train.train_run(reference.run, base.CORPUS, place / "run")
+        same = result_hash(place / "run") == reference.digest
         overlap = any(a[1] > b[0] and b[1] > a[0] for i, a in enumerate(intervals) for b in intervals[i + 1 :])
         counter.count(same and not overlap and set(codes) <= {0, 75, -9}, f"schedule {index}: {codes} {intervals}")
     counter.facts = {"refused with 75": refused, "taken over": taken_over, "double writers": number - counter.held}
@@ -444,7 +444,7 @@ def _train_and_note(reference: Reference, place: Path, name: str) -> None:
     artefacts.write_with = write_with
     code = 1
     try:
-        train.train(reference.run, base.CORPUS, place / "run", save_interval_s=0.0)
+        train.train_run(reference.run, base.CORPUS, place / "run", Options(save_interval_s=0.0))
         code = 0
     except BusyError as busy:
         code = busy.exit_code

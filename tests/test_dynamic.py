@@ -13,6 +13,7 @@ import torch
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.measuring import measure
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
@@ -233,7 +234,7 @@ def wanted(**changes) -> config.Evaluation:
 
 def evaluate(folder, **options) -> dict:
     net = built(dtype=torch.float32)
-    return evaluation.evaluate(wanted(), net, CORPUS, folder, parents={"model": "0"}, **options)
+    return evaluation.evaluate(wanted(), net, CORPUS, folder, {"model": "0"}, Options(**options))
 
 
 def results(facts: dict) -> dict:
@@ -272,11 +273,11 @@ def test_a_state_of_other_settings_is_refused(tmp_path, monkeypatch):
             evaluate(tmp_path)
     net = built(dtype=torch.float32)
     with pytest.raises(UserError, match=r"epsilon is '0\.001' there and '0\.5' here"):
-        evaluation.evaluate(wanted(epsilon=0.5), net, CORPUS, tmp_path, parents={})
+        evaluation.evaluate(wanted(epsilon=0.5), net, CORPUS, tmp_path, {})
 
 
 def test_a_body_without_memory_is_refused(tmp_path):
     run = transformer_run()
     net = model.build(run, VOCABULARY)
     with pytest.raises(UserError, match="transformer does not"):
-        evaluation.evaluate(config.Evaluation(run, SETTINGS), net, CORPUS, tmp_path, parents={})
+        evaluation.evaluate(config.Evaluation(run, SETTINGS), net, CORPUS, tmp_path, {})

@@ -5,13 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from run_hash import result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import stages
-from softmax_bottleneck.training import finetune, model, train, trainer
+from softmax_bottleneck.training import finetune, model, train, trained, trainer
 from test_train import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, naive_evaluate, results
 
 
@@ -28,11 +29,11 @@ def start_of(run: config.Run) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model.weights(model.build(run, VOCABULARY)).items()}
 
 
-def tune(run: config.Run, folder, weights, **options) -> dict:
+def tune(run: config.Run, folder, weights) -> dict:
     def make(run, corpus, device):
         return finetune.Finetuner(run, corpus, device, weights)
 
-    return train.train(run, CORPUS, folder, make=make, **options)
+    return train.train_run(run, CORPUS, folder, make=make)
 
 
 def naive_finetune(run: config.Run, weights) -> list[float]:
@@ -92,14 +93,14 @@ def test_equals_the_published_loop_and_its_stop_rule(tmp_path, rate, epochs):
 def test_what_makes_nothing_better_keeps_the_trained_weights(tmp_path):
     """Weights whose words are as probable as they can be made for this text, and a step size that ruins them."""
     base = make_run(epochs=4, learning_rate=2.0)
-    train.train(base, CORPUS, tmp_path / "base")
-    weights = train.load_weights(tmp_path / "base")
+    train.train_run(base, CORPUS, tmp_path / "base")
+    weights = trained.load_weights(tmp_path / "base")
     before = artefacts.read_json(tmp_path / "base" / "done.json")
     run = finetuned(base, learning_rate=500.0, clip=100.0, epochs=2)
     done = tune(run, tmp_path / "tuned", weights)
     assert done["best_epoch"] in (0, None) or done["best_valid_loss_nats"] < before["best_valid_loss_nats"]
     if done["best_epoch"] == 0:
-        kept = train.load_weights(tmp_path / "tuned")
+        kept = trained.load_weights(tmp_path / "tuned")
         assert all(torch.equal(tensor, weights[name]) for name, tensor in kept.items())
         assert done["best_valid_loss_nats"] == before["best_valid_loss_nats"] and done["train_ppl"] is None
 
@@ -115,7 +116,7 @@ def test_it_resumes_to_the_same_bits(tmp_path, monkeypatch):
             with pytest.raises(StoppedError):
                 tune(run, tmp_path / "broken", weights)
     assert results(tune(run, tmp_path / "broken", weights)) == results(whole)
-    assert train.result_hash(tmp_path / "broken") == train.result_hash(tmp_path / "whole")
+    assert result_hash(tmp_path / "broken") == result_hash(tmp_path / "whole")
 
 
 def test_a_finetuned_run_has_a_place_and_an_id_of_its_own():

@@ -14,6 +14,9 @@ from scipy import optimize
 from softmax_bottleneck import steps
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
+from softmax_bottleneck.jobs.resumable import Options
+from softmax_bottleneck.jobs.run_lease import Lease
+from softmax_bottleneck.jobs.time_limit import TimeLimit
 from softmax_bottleneck.records import collect, verify
 from softmax_bottleneck.report import fit_tables
 from softmax_bottleneck.store import artefacts
@@ -264,58 +267,56 @@ def test_mistakes_are_named(entry, changes, words):
     assert words in str(error.value)
 
 
-def rows_of(unit: Unit, folder: Path, monkeypatch, **options) -> list[dict]:
-    folder.mkdir(exist_ok=True)
-    monkeypatch.chdir(folder)
-    return fitting.fit(unit, Store(), CPU, silent, **options)
+def rows_of(unit: Unit, folder: Path, **options) -> list[dict]:
+    return fitting.fit_unit(unit, folder / unit.path, folder / "laws" / unit.law_path, Options(**options))["rows"]
 
 
-def test_stopped_at_any_update_it_ends_in_the_same_numbers(tmp_path, monkeypatch):
+def test_stopped_at_any_update_it_ends_in_the_same_numbers(tmp_path):
     unit = units(LANGUAGE)[0]
-    whole = rows_of(unit, tmp_path / "whole", monkeypatch)
+    whole = rows_of(unit, tmp_path / "whole")
     stops = 0
     while True:
         try:
-            parts = rows_of(unit, tmp_path / "parts", monkeypatch, max_wall_s=0.0)
+            parts = rows_of(unit, tmp_path / "parts", limit=TimeLimit(0.0))
             break
         except BusyError:
             stops += 1
-    assert stops == LANGUAGE["updates"]  # one update in each call
+    assert stops == LANGUAGE["updates"] - 1  # one update in each call; the last one also ends
     assert parts == whole
     assert not list((tmp_path / "parts").rglob("resume-*"))
 
 
-def test_fits_do_not_depend_on_which_others_are_made(tmp_path, monkeypatch):
+def test_fits_do_not_depend_on_which_others_are_made(tmp_path):
     alone = units(LANGUAGE, widths=[3], models={"mos": LANGUAGE["models"]["mos"]})[0]
     together = units(LANGUAGE)[0]
     assert alone.law_id == together.law_id
-    one = rows_of(alone, tmp_path / "one", monkeypatch)
-    more = rows_of(together, tmp_path / "all", monkeypatch)
+    one = rows_of(alone, tmp_path / "one")
+    more = rows_of(together, tmp_path / "all")
     wanted = [row for row in one if row["model"] == "mos"]
     assert wanted and [row for row in more if row["model"] == "mos" and ";d=3;" in row["condition"]] == wanted
 
 
 def test_done_fits_are_not_made_again(tmp_path, monkeypatch):
     few, more = units(LANGUAGE, widths=[3])[0], units(LANGUAGE, widths=[3, 8])[0]
-    before = rows_of(few, tmp_path, monkeypatch)
+    before = rows_of(few, tmp_path)
     made = []
-    begin = fitting._Session._begin
-    monkeypatch.setattr(fitting._Session, "_begin", lambda self, fit: made.append(fit.width) or begin(self, fit))
-    after = rows_of(more, tmp_path, monkeypatch)
+    begin = fitting.Fitting._begin
+    monkeypatch.setattr(fitting.Fitting, "_begin", lambda self, fit: made.append(fit.width) or begin(self, fit))
+    after = rows_of(more, tmp_path)
     assert set(made) == {8}
     assert [row for row in before if row["model"] != "law"] == [r for r in after if ";d=3;" in r["condition"]]
 
 
-def test_a_damaged_fit_is_made_again(tmp_path, monkeypatch):
+def test_a_damaged_fit_is_made_again(tmp_path):
     unit = units(DIRICHLET)[0]
-    before = rows_of(unit, tmp_path, monkeypatch)
-    path = next((tmp_path / Store().fits_folder("laws")).rglob("softmax-*.json"))
+    before = rows_of(unit, tmp_path)
+    path = next((tmp_path / "laws").rglob("softmax-*.json"))
     path.write_text(path.read_text(encoding="utf-8").replace("kl_nats", "kl_nuts"), encoding="utf-8")
-    assert rows_of(unit, tmp_path, monkeypatch) == before
+    assert rows_of(unit, tmp_path) == before
 
 
-def test_rows_hold_what_was_fitted(tmp_path, monkeypatch):
-    rows = pd.DataFrame(rows_of(units(LANGUAGE)[2], tmp_path, monkeypatch))
+def test_rows_hold_what_was_fitted(tmp_path):
+    rows = pd.DataFrame(rows_of(units(LANGUAGE)[2], tmp_path))
     assert set(rows["table"]) == {"toy"} and set(rows["model"]) == {"law", "softmax", "mos", "mos-equal"}
     widths = rows[(rows["model"] == "mos-equal") & (rows["metric"] == "width")]["value"]
     assert (widths < 8).all()
@@ -325,12 +326,10 @@ def test_rows_hold_what_was_fitted(tmp_path, monkeypatch):
     assert list(press["value"]) == [5, 10]  # d + 2
 
 
-def test_two_writers_are_refused(tmp_path, monkeypatch):
+def test_two_writers_are_refused(tmp_path):
     unit = units(DIRICHLET)[0]
-    monkeypatch.chdir(tmp_path)
-    folder = Store().fits_folder(f"laws/{unit.law_path}")
-    with fitting.Lease(folder), pytest.raises(BusyError):
-        fitting.fit(unit, Store(), CPU, silent)
+    with Lease(tmp_path / "laws" / unit.law_path), pytest.raises(BusyError):
+        rows_of(unit, tmp_path)
 
 
 # --- what follows ---------------------------------------------------------------------------------------------------
@@ -439,7 +438,7 @@ def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     study = load_study(tmp_path / "study.yaml")
     (unit,) = study.units
     assert [one.kind for one in verify.verify(study).findings] == ["missing"]
-    steps.fit(study, unit.path, silent)
+    fitting.fit(study, unit.path, silent)
     steps.synthetic(study, silent)
     shown = collect.collect(study).synthetic
     assert {"kl_nats", "mode_match", "kl_uniform_nats"} <= set(shown["metric"]) and set(shown["table"]) == {"dirichlet"}

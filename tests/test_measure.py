@@ -20,7 +20,7 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, plan
-from softmax_bottleneck.training import check, model, train
+from softmax_bottleneck.training import check, model, train, trained
 from test_train import CORPUS, make_run
 from test_transformer import transformer_run
 
@@ -257,9 +257,9 @@ def test_the_steps_of_a_run(study: config.Study):
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(Store().tokens_folder("toy"))
-    for step in (steps.train, steps.measure, steps.spectrum):
+    for step in (train.train, steps.measure, steps.spectrum):
         step(study, run.path, print)
-    language_model, _ = train.load_model(Store().run_folder(run.path))
+    language_model = trained.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)
 
     measured = read(run, "measure.json")
@@ -297,7 +297,7 @@ def test_the_steps_of_a_run(study: config.Study):
 
 def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study):
     run = next(run for run in study.needed if run.model == "mos")
-    for step in (steps.train, steps.measure, steps.spectrum):
+    for step in (train.train, steps.measure, steps.spectrum):
         step(study, run.path, print)
     assert not (Store().run_folder(run.path) / "epochs_rank.json").exists()
     assert "function" not in read(run, "measure.json")
@@ -307,7 +307,7 @@ def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study
 def test_a_diverged_run_is_said_in_every_file(study: config.Study, monkeypatch: pytest.MonkeyPatch):
     run = study.needed[0]
     monkeypatch.setattr(train.Trainer, "end_epoch", lambda *_: (_ for _ in ()).throw(train.DivergedError("too hot")))
-    for step in (steps.train, steps.measure, steps.spectrum):
+    for step in (train.train, steps.measure, steps.spectrum):
         step(study, run.path, print)
     for name in ("measure.json", "topk.json", "rank.json"):
         said = read(run, name)

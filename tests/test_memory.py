@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.jobs import out_of_memory
 
 HELD = """
 import sys, torch
 from pathlib import Path
-from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.jobs import out_of_memory
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
-can = sys.argv[1] == "default" or memory.keep_freed()
+can = sys.argv[1] == "default" or out_of_memory.keep_freed()
 torch.ones(1)
 before = resident_mb()
 del [torch.ones(5_000_000) for _ in range(5)][:]  # 20 MB each
@@ -36,5 +36,5 @@ def test_what_is_freed_is_kept() -> None:
 
 
 def test_where_the_library_has_no_such_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    assert memory.keep_freed() is False
+    monkeypatch.setattr(out_of_memory.ctypes, "CDLL", lambda name: object())
+    assert out_of_memory.keep_freed() is False

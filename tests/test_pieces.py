@@ -6,8 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_hash import result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import Corpus
+from softmax_bottleneck.jobs.devices import choose_device
+from softmax_bottleneck.jobs.resumable import Options
+from softmax_bottleneck.jobs.time_limit import TimeLimit
 from softmax_bottleneck.store.errors import BusyError
 from softmax_bottleneck.training import train, trainer
 
@@ -49,7 +53,7 @@ def corpus() -> Corpus:
 
 def test_every_epoch_reads_its_own_piece():
     text = corpus()
-    at_work = trainer.Trainer(RUN, text, train.choose_device("cpu"))
+    at_work = trainer.Trainer(RUN, text, choose_device("cpu"))
     lengths = [234, 233, 233]  # 700 tokens in three pieces that follow each other
     ends = np.cumsum(lengths)
     for epoch in range(5):
@@ -63,18 +67,18 @@ def test_every_epoch_reads_its_own_piece():
 
 def test_one_piece_is_the_whole_text():
     whole = trainer.Trainer(RUN.from_json(RUN.to_json() | {"schedule": vars(SCHEDULE) | {"pieces": 1}}), corpus(),
-                            train.choose_device("cpu"))  # fmt: skip
+                            choose_device("cpu"))  # fmt: skip
     assert len(whole.train_LB) == 700 // 4
 
 
 def test_stopped_at_any_moment_it_ends_in_the_same_bits(tmp_path: Path):
-    train.train(RUN, corpus(), tmp_path / "whole")
+    train.train_run(RUN, corpus(), tmp_path / "whole")
     for _ in range(500):
         try:
-            train.train(RUN, corpus(), tmp_path / "parts", max_wall_s=0.0, save_interval_s=0.0)
+            train.train_run(RUN, corpus(), tmp_path / "parts", Options(limit=TimeLimit(0.0), save_interval_s=0.0))
             break
         except BusyError:
             continue
     else:
         pytest.fail("it never ends")
-    assert train.result_hash(tmp_path / "whole") == train.result_hash(tmp_path / "parts")
+    assert result_hash(tmp_path / "whole") == result_hash(tmp_path / "parts")

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from run_hash import result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import interrupt, replicas
@@ -21,7 +22,6 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
-from softmax_bottleneck.training.train import result_hash
 
 ROOT = Path(__file__).parents[1]
 NANO = ROOT / "tests" / "nano.yaml"

@@ -5,30 +5,25 @@ Shapes: L rows of a batched stream, B columns.
 
 import copy
 import dataclasses
-import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from run_hash import result_hash
 from softmax_bottleneck import heads
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import Corpus, batchify
 from softmax_bottleneck.heads import base as heads_base
 from softmax_bottleneck.heads.matmul import MatmulBackends
-from softmax_bottleneck.jobs import checkpoint, processes
-from softmax_bottleneck.jobs import run_lease as lease
-from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.jobs import resumable
+from softmax_bottleneck.jobs.devices import choose_device
+from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts, progress
-from softmax_bottleneck.store.errors import BusyError, DataError, UserError
-from softmax_bottleneck.training import train, trainer
+from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.training import train, trained, trainer
 from torch.nn import functional
 
 VOCABULARY = 30
@@ -91,8 +86,8 @@ CORPUS = make_corpus()
 def reference(tmp_path_factory) -> tuple[str, dict]:
     """Hash and done.json of the standard run, left alone."""
     folder = tmp_path_factory.mktemp("reference")
-    done = train.train(make_run(), CORPUS, folder)
-    return train.result_hash(folder), done
+    done = train.train_run(make_run(), CORPUS, folder)
+    return result_hash(folder), done
 
 
 def results(done: dict) -> dict:
@@ -251,7 +246,7 @@ def naive_training(run: config.Run, corpus: Corpus) -> list[dict]:
 @pytest.mark.parametrize("optimizer", ["sgd", "et-asgd", "nt-asgd"])
 def test_equals_a_naive_training_loop(tmp_path, optimizer):
     run = make_run(optimizer=optimizer, epochs=7, switch_after_epoch=3, learning_rate=20.0, **NO_DROPOUT)
-    done = train.train(run, CORPUS, tmp_path)
+    done = train.train_run(run, CORPUS, tmp_path)
     expected = naive_training(run, CORPUS)
     rows = artefacts.read_lines(tmp_path / "epochs.jsonl")
     assert [row["phase"] for row in rows] == [row["phase"] for row in expected]
@@ -271,14 +266,14 @@ def test_equals_a_naive_training_loop(tmp_path, optimizer):
 
 def test_done_and_the_stored_model(tmp_path, reference):
     run = make_run()
-    done = train.train(run, CORPUS, tmp_path)
+    done = train.train_run(run, CORPUS, tmp_path)
     assert done == artefacts.read_json(tmp_path / "done.json")
     assert results(done) == results(reference[1])
-    assert train.result_hash(tmp_path) == reference[0]
+    assert result_hash(tmp_path) == reference[0]
     assert done["status"] == "ok" and done["switch_epoch"] == 1 and done["epochs"] == 3
     assert done["model_sha256"] == artefacts.sha256_file(tmp_path / "model.safetensors")
     assert not list(tmp_path.glob("resume-*")) and not (tmp_path / "lease.json").exists()
-    model, stored = train.load_model(tmp_path)
+    model, stored = trained.load_model(tmp_path), config.Run.from_json(artefacts.read_json(tmp_path / "run.json"))
     assert stored == run
     valid_LB = torch.from_numpy(batchify(CORPUS.valid, 3).astype(np.int64))
     assert trainer.evaluate(model, valid_LB, 12) == done["best_valid_loss_nats"]
@@ -286,13 +281,13 @@ def test_done_and_the_stored_model(tmp_path, reference):
 
 @pytest.mark.parametrize("name", [name for name in heads.names() if name != "lms-plif"])
 def test_every_head_trains(tmp_path, name):
-    done = train.train(make_run(name, epochs=1, learning_rate=1.0), CORPUS, tmp_path)
+    done = train.train_run(make_run(name, epochs=1, learning_rate=1.0), CORPUS, tmp_path)
     assert done["status"] == "ok" or name == "relu"  # whose words left out have probability 1e-8: absurd at this size
 
 
 def test_seeds_differ(tmp_path, reference):
-    train.train(make_run(seed=2), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) != reference[0]
+    train.train_run(make_run(seed=2), CORPUS, tmp_path)
+    assert result_hash(tmp_path) != reference[0]
 
 
 @pytest.mark.parametrize(
@@ -307,14 +302,14 @@ def test_seeds_differ(tmp_path, reference):
     ],
 )
 def test_corners(tmp_path, changes):
-    done = train.train(make_run(**changes), CORPUS, tmp_path)
+    done = train.train_run(make_run(**changes), CORPUS, tmp_path)
     assert done["status"] == "ok" and math.isfinite(done["best_valid_loss_nats"])
 
 
 def test_too_short_splits_are_user_errors(tmp_path):
     for changes in ({"batch_size": 150}, {"eval_batch_size": 60}):
         with pytest.raises(UserError, match=r"need >= \d+ tokens"):
-            train.train(make_run(**changes), CORPUS, tmp_path)
+            train.train_run(make_run(**changes), CORPUS, tmp_path)
 
 
 # --- snapshots ------------------------------------------------------------------------------------------------------
@@ -327,10 +322,10 @@ def test_epochs_kept_lie_evenly_on_a_log_scale():
 def test_snapshots_are_the_weights_that_were_validated(tmp_path, changes):
     """Also at the switch (no averages yet) and after it (averages); nothing else of the run changes."""
     run = make_run(epochs=30, switch_after_epoch=16, learning_rate=30.0, **changes)
-    done = train.train(run, CORPUS, tmp_path / "kept", snapshots=True)
-    train.train(run, CORPUS, tmp_path / "plain")
-    assert train.result_hash(tmp_path / "kept") == train.result_hash(tmp_path / "plain")
-    assert not train.has_snapshots(tmp_path / "plain")
+    done = train.train_run(run, CORPUS, tmp_path / "kept", keeps_snapshots=True)
+    train.train_run(run, CORPUS, tmp_path / "plain")
+    assert result_hash(tmp_path / "kept") == result_hash(tmp_path / "plain")
+    assert not trained.snapshots(tmp_path / "plain")
     found = {row["epoch"]: (row, model) for row, model in kept_models(tmp_path / "kept")}
     assert set(found) == {0, 1, 2, 3, 5, 10, 17, 30, done["switch_epoch"], done["best_epoch"]}
     assert done["switch_epoch"] is not None and found[done["switch_epoch"]][0]["phase"] == "sgd"
@@ -342,22 +337,22 @@ def test_snapshots_are_the_weights_that_were_validated(tmp_path, changes):
 
 def kept_models(folder: Path):
     """Rows and models along training, each model a copy of its own."""
-    return [(row, copy.deepcopy(model)) for row, model in train.models_along_training(folder)]
+    return [(row, copy.deepcopy(model)) for row, model in trained.models_along_training(folder)]
 
 
 @pytest.mark.parametrize("save_interval_s", [0.0, 300.0])
 def test_snapshots_survive_kills(tmp_path, monkeypatch, reference, save_interval_s):
-    train.train(make_run(), CORPUS, tmp_path / "alone", snapshots=True)
+    train.train_run(make_run(), CORPUS, tmp_path / "alone", keeps_snapshots=True)
     expected = snapshots(tmp_path / "alone")
     assert [Path(name).stem for name in expected] == ["epoch-00001", "epoch-00002", "epoch-00003"]
     for update in range(1, reference[1]["steps"], 4):
         folder = tmp_path / str(update)
         interrupted(make_run(), folder, monkeypatch, update, save_interval_s, snapshots=True)
-        train.train(make_run(), CORPUS, folder, snapshots=True)
-        assert train.result_hash(folder) == reference[0]
+        train.train_run(make_run(), CORPUS, folder, keeps_snapshots=True)
+        assert result_hash(folder) == reference[0]
         assert snapshots(folder) == expected
-    train.train(make_run(), CORPUS, folder, restart=True)
-    assert not train.has_snapshots(folder)
+    train.train_run(make_run(), CORPUS, folder, Options(restart=True))
+    assert not trained.snapshots(folder)
 
 
 def snapshots(folder: Path) -> dict[str, str]:
@@ -386,41 +381,17 @@ def interrupted(run, folder, monkeypatch, update: int, save_interval_s: float, s
     with monkeypatch.context() as patch:
         kill_at(patch, update)
         with pytest.raises(Kill):
-            train.train(run, CORPUS, folder, save_interval_s=save_interval_s, snapshots=snapshots)
-
-
-# With save_interval_s = 0 every update is saved, and the resumed run goes on in the middle of an epoch.
-@pytest.mark.fault("A1")
-@pytest.mark.parametrize("save_interval_s", [0.0, 300.0])
-def test_killed_at_any_update_it_ends_the_same(tmp_path, monkeypatch, reference, save_interval_s):
-    updates = reference[1]["steps"]
-    assert 15 <= updates <= 30
-    for update in range(updates):
-        folder = tmp_path / str(update)
-        interrupted(make_run(), folder, monkeypatch, update, save_interval_s)
-        done = train.train(make_run(), CORPUS, folder)
-        assert train.result_hash(folder) == reference[0], update
-        assert results(done) == results(reference[1]), update
-
-
-@pytest.mark.fault("A1")
-def test_resumed_in_the_middle_it_does_not_repeat_updates(tmp_path, monkeypatch):
-    interrupted(make_run(), tmp_path, monkeypatch, 11, 0.0)
-    counted = []
-    original = trainer.Trainer.update
-    monkeypatch.setattr(trainer.Trainer, "update", lambda self: (counted.append(self.place.updates), original(self))[1])
-    train.train(make_run(), CORPUS, tmp_path)
-    assert counted[0] == 11
+            train.train_run(run, CORPUS, folder, Options(save_interval_s=save_interval_s), keeps_snapshots=snapshots)
 
 
 @pytest.mark.fault("A1")
 @pytest.mark.parametrize("head", ["mos", "lms-plif", "gss"])
 def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
     run = make_run(head, learning_rate=1.0, epochs=2, options={"knots": 200} if head == "lms-plif" else None)
-    train.train(run, CORPUS, tmp_path / "whole")
+    train.train_run(run, CORPUS, tmp_path / "whole")
     interrupted(run, tmp_path / "cut", monkeypatch, 9, 0.0)
-    train.train(run, CORPUS, tmp_path / "cut")
-    assert train.result_hash(tmp_path / "cut") == train.result_hash(tmp_path / "whole")
+    train.train_run(run, CORPUS, tmp_path / "cut")
+    assert result_hash(tmp_path / "cut") == result_hash(tmp_path / "whole")
 
 
 @pytest.mark.fault("A1")
@@ -429,314 +400,12 @@ def test_the_backends_chosen_at_the_start_are_kept_over_a_kill(tmp_path, monkeyp
     run = make_run("softmax", learning_rate=1.0, epochs=2)
     first, second = MatmulBackends("native", "native", "native"), MatmulBackends("onednn", "onednn", "onednn")
     monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: first)
-    whole = train.train(run, CORPUS, tmp_path / "whole")
+    whole = train.train_run(run, CORPUS, tmp_path / "whole")
     interrupted(run, tmp_path / "cut", monkeypatch, 9, 0.0)
     monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: second)
-    cut = train.train(run, CORPUS, tmp_path / "cut")
+    cut = train.train_run(run, CORPUS, tmp_path / "cut")
     assert cut["provenance"]["matmul_backends"] == whole["provenance"]["matmul_backends"] == vars(first)
-    assert train.result_hash(tmp_path / "cut") == train.result_hash(tmp_path / "whole")
-
-
-@pytest.mark.fault("A7")
-def test_killed_again_and_again(tmp_path, monkeypatch, reference):
-    for update in range(1, reference[1]["steps"], 3):
-        interrupted(make_run(), tmp_path, monkeypatch, update, 0.0)
-    done = train.train(make_run(), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-    assert results(done) == results(reference[1])
-
-
-SAVE_POINTS = [
-    (checkpoint, "content_sha256", "before anything is written"),
-    (artefacts, "sha256_file", "temporary file written, not renamed"),
-    (artefacts, "_seal", "renamed, hash not written"),
-    (artefacts, "_sync_folder", "both written, not synced"),
-]
-
-
-@pytest.mark.fault("A2")
-@pytest.mark.parametrize(("module", "name", "where"), SAVE_POINTS, ids=[point[2] for point in SAVE_POINTS])
-@pytest.mark.parametrize("save", [1, 2, 3, 8])
-def test_killed_inside_the_save(tmp_path, monkeypatch, reference, module, name, where, save):
-    calls, original = [], getattr(module, name)
-
-    def dies(*arguments):
-        calls.append(arguments)
-        if len(calls) == save + (module is artefacts):  # artefacts also write run.json, before the first save
-            raise Kill
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, dies)
-        with pytest.raises(Kill):
-            train.train(make_run(), CORPUS, tmp_path, save_interval_s=0.0)
-    train.train(make_run(), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-def test_training_goes_on_while_a_state_is_written(tmp_path, monkeypatch, reference):
-    """The first save ends only when three more updates are done: it holds what was true when it began."""
-    enough, seen, original, update = threading.Event(), [], torch.save, trainer.Trainer.update
-
-    def slow(stored, file):
-        if not seen:
-            seen.append(stored["state"]["trainer"]["place"]["updates"])
-            assert enough.wait(60)
-        original(stored, file)
-
-    def counted(self):
-        update(self)
-        if seen and self.place.updates >= seen[0] + 3:
-            enough.set()
-            raise Kill
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", slow)
-        patch.setattr(trainer.Trainer, "update", counted)
-        with pytest.raises(Kill):
-            train.train(make_run(), CORPUS, tmp_path, save_interval_s=0.3)
-    left = checkpoint._read(tmp_path / checkpoint.NAMES[0])
-    assert left["trainer"]["place"]["updates"] == seen[0]
-    assert not list(tmp_path.glob(".*.tmp"))  # the folder is left only when nothing is being written into it
-    train.train(make_run(), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-def test_a_state_is_copied_before_it_is_written(tmp_path, monkeypatch):
-    go, original = threading.Event(), torch.save
-    monkeypatch.setattr(torch, "save", lambda stored, file: go.wait(60) and original(stored, file))
-    state = {"weights": {"w": torch.arange(3.0)}, "rows": [{"epoch": 1}], "pair": (torch.ones(2), 1)}
-    with checkpoint.Checkpointer(tmp_path, {"of": "this"}) as keeper:
-        keeper.begin(state)
-        state["weights"]["w"].zero_(), state["pair"][0].zero_(), state["rows"].append({"epoch": 2})
-        go.set()
-    loaded = checkpoint.Checkpointer(tmp_path, {"of": "this"}).load()
-    assert loaded["weights"]["w"].tolist() == [0.0, 1.0, 2.0]
-    assert loaded["pair"][0].tolist() == [1.0, 1.0]
-    assert loaded["rows"] == [{"epoch": 1}]
-
-
-def test_a_save_that_failed_is_told_and_the_next_one_is_whole(tmp_path, monkeypatch):
-    keeper = checkpoint.Checkpointer(tmp_path, {})
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        keeper.begin({"n": 1})
-        with pytest.raises(OSError, match="No space"):
-            keeper.begin({"n": 2})
-    keeper.begin({"n": 3})
-    keeper.wait()
-    keeper.check()
-    assert checkpoint.Checkpointer(tmp_path, {}).load()["n"] == 3
-
-
-@pytest.mark.fault("A11")
-def test_killed_between_the_end_and_done(tmp_path, monkeypatch, reference):
-    """First before the weights are written, then before outcome.json, then before done.json."""
-    for name in ("model.safetensors", "outcome.json", "done.json"):
-        original = artefacts.write_with
-
-        def dies(path, write, name=name, original=original):
-            if path.name == name:
-                raise Kill
-            return original(path, write)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(artefacts, "write_with", dies)
-            with pytest.raises(Kill):
-                train.train(make_run(), CORPUS, tmp_path)
-    kill_at(monkeypatch, 0)
-    kill_at(monkeypatch, reference[1]["steps"] - 1)
-    done = train.train(make_run(), CORPUS, tmp_path)
-    assert results(done) == results(reference[1])
-    assert artefacts.read_json(tmp_path / "done.json") == done
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-SCRIPT = """
-import os, signal, sys
-sys.path[:0] = {paths!r}
-import torch; torch.set_num_threads(1)
-import test_train as t
-from softmax_bottleneck.training import train; from softmax_bottleneck.training import trainer
-original = trainer.Trainer.update
-def update(self):
-    if self.place.updates == {update}: os.kill(os.getpid(), signal.SIGKILL)
-    original(self)
-trainer.Trainer.update = update
-train.train(t.make_run(), t.CORPUS, t.Path(sys.argv[1]), save_interval_s={interval})
-"""
-
-
-@pytest.mark.fault("A1")
-@pytest.mark.parametrize(("update", "interval"), [(11, 0.0), (17, 300.0)])
-def test_real_sigkill(tmp_path, reference, update, interval):
-    paths = [str(Path(__file__).parent), str(Path(train.__file__).parents[2])]
-    script = SCRIPT.format(paths=paths, update=update, interval=interval)
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert (tmp_path / "lease.json").exists()
-    done = train.train(make_run(), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-    assert done["provenance"]["interruptions"] == 1
-
-
-@pytest.mark.fault("A3", "A4", "A5")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 75)])
-def test_signals_save_and_leave(tmp_path, monkeypatch, reference, number, code):
-    original, before = trainer.Trainer.update, signal.getsignal(number)
-
-    def update(self):
-        if self.place.updates == 10:
-            os.kill(os.getpid(), number)
-        original(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "update", update)
-        with pytest.raises(StoppedError, match=f"{number.name} received; saved at epoch 2, update 11") as stopped:
-            train.train(make_run(), CORPUS, tmp_path)
-    assert stopped.value.exit_code == code
-    assert signal.getsignal(number) == before
-    assert not (tmp_path / "done.json").exists()
-    train.train(make_run(), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-@pytest.mark.fault("A6")
-def test_signal_inside_the_save(tmp_path, monkeypatch, reference):
-    original = torch.save
-
-    def save(*arguments):
-        os.kill(os.getpid(), signal.SIGTERM)
-        original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", save)
-        with pytest.raises(StoppedError):
-            train.train(make_run(), CORPUS, tmp_path, save_interval_s=0.0)
-    train.train(make_run(), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-@pytest.mark.fault("A4")
-def test_second_interrupt_leaves_at_once(monkeypatch):
-    codes = []
-    monkeypatch.setattr(os, "_exit", codes.append)
-    stop = Stop()
-    stop.receive(signal.SIGINT)
-    assert stop.reason() == ("SIGINT received", 130) and not codes
-    stop.receive(signal.SIGINT)
-    assert codes == [130]
-
-
-@pytest.mark.fault("A1")
-def test_time_budget_stops_and_progress_is_made_every_time(tmp_path, reference):
-    sessions = 0
-    while True:
-        sessions += 1
-        try:
-            done = train.train(make_run(), CORPUS, tmp_path, max_wall_s=0.0)
-            break
-        except StoppedError as stopped:
-            assert stopped.exit_code == 75
-    assert sessions == reference[1]["steps"] + reference[1]["epochs"]  # one update or one validation each
-    assert train.result_hash(tmp_path) == reference[0]
-    assert done["provenance"]["interruptions"] == sessions - 1
-    starts = [entry["from_update"] for entry in done["provenance"]["sessions"]]
-    assert sorted(set(starts)) == list(range(reference[1]["steps"] + 1))
-
-
-@pytest.mark.fault("A16")
-def test_sessions_on_other_hardware_are_told(tmp_path, monkeypatch):
-    interrupted(make_run(), tmp_path, monkeypatch, 9, 0.0)
-    done = train.train(changed(make_run(), threads=2), CORPUS, tmp_path)
-    assert done["provenance"]["mixed_hardware"] is True
-
-
-@pytest.mark.fault("E1")
-def test_full_disk_leaves_the_old_state(tmp_path, monkeypatch, reference):
-    original = torch.save
-
-    def save(stored, file):
-        if stored["state"]["serial"] == 5:
-            file.write(b"half")
-            raise OSError(28, "No space left on device")
-        original(stored, file)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", save)
-        with pytest.raises(OSError, match="No space"):
-            train.train(make_run(), CORPUS, tmp_path, save_interval_s=0.0)
-    assert not list(tmp_path.glob(".*.tmp"))
-    train.train(make_run(), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-# --- damaged and foreign files --------------------------------------------------------------------------------------
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(data)
-
-
-def flip_and_forge(path: Path) -> None:
-    flip(path)
-    artefacts.sidecar(path).write_text(artefacts.sha256_file(path) + "\n", encoding="utf-8")
-
-
-def flip_without_sidecar(path: Path) -> None:
-    flip(path)
-    artefacts.sidecar(path).unlink()
-
-
-DAMAGES = {
-    "flipped": flip,
-    "flipped, hash forged": flip_and_forge,
-    "flipped, no hash": flip_without_sidecar,
-    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
-    "empty": lambda path: path.write_bytes(b""),
-    "text": lambda path: (path.write_text("hello", encoding="utf-8"), artefacts.sidecar(path).unlink()),
-}
-
-
-def states(folder: Path) -> list[Path]:
-    """Resume files, the newest last."""
-    return sorted(folder.glob("resume-?.pt"), key=lambda path: torch.load(path, weights_only=True)["state"]["serial"])
-
-
-@pytest.mark.fault("A8")
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_damaged_newest_state_falls_back(tmp_path, monkeypatch, caplog, reference, damage):
-    interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
-    newest = states(tmp_path)[-1]
-    damage(newest)
-    train.train(make_run(), CORPUS, tmp_path)
-    assert newest.name in caplog.text and "the other resume state is used" in caplog.text
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-@pytest.mark.fault("A8")
-def test_missing_sidecar_is_no_damage(tmp_path, monkeypatch, caplog, reference):
-    interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
-    for path in states(tmp_path):
-        artefacts.sidecar(path).unlink()
-    train.train(make_run(), CORPUS, tmp_path)
-    assert not caplog.text
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-@pytest.mark.fault("A9")
-def test_two_damaged_states_are_never_a_silent_restart(tmp_path, monkeypatch, reference):
-    interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
-    for path in states(tmp_path):
-        flip(path)
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("resume*")}
-    with pytest.raises(UserError, match=r"no resume state can be trusted.*--restart") as refused:
-        train.train(make_run(), CORPUS, tmp_path)
-    assert refused.value.exit_code == 2
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("resume*")} == before
-    done = train.train(make_run(), CORPUS, tmp_path, restart=True)
-    assert done["provenance"]["restarted"] is True
-    assert train.result_hash(tmp_path) == reference[0]
+    assert result_hash(tmp_path / "cut") == result_hash(tmp_path / "whole")
 
 
 FOREIGN = [
@@ -754,56 +423,24 @@ FOREIGN = [
 def test_foreign_states_are_refused_by_name(tmp_path, monkeypatch, run, corpus, message):
     interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
     with pytest.raises(UserError, match=message):
-        train.train(run, corpus, tmp_path)
-
-
-def test_states_hold_no_code(tmp_path, monkeypatch):
-    interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
-    assert all(torch.load(path, weights_only=True) for path in states(tmp_path))
-
-
-@pytest.mark.fault("A11", "A15")
-def test_finished_run_is_not_trained_again(tmp_path, monkeypatch, reference):
-    done = train.train(make_run(), CORPUS, tmp_path)
-    kill_at(monkeypatch, 0)
-    assert train.train(make_run(), CORPUS, tmp_path) == done
-    for path in tmp_path.glob("done.json*"):  # what the workflow engine does before a job, and after a failed one
-        path.unlink()
-    assert train.train(make_run(), CORPUS, tmp_path) == done
-    assert artefacts.read_json(tmp_path / "done.json") == done
-    flip(tmp_path / "outcome.json")
-    assert train.train(make_run(), CORPUS, tmp_path) == done
-    assert artefacts.is_sound(tmp_path / "outcome.json")
+        train.train_run(run, corpus, tmp_path)
 
 
 @pytest.mark.fault("E9")
 def test_finished_but_damaged_is_said(tmp_path):
-    train.train(make_run(), CORPUS, tmp_path)
+    train.train_run(make_run(), CORPUS, tmp_path)
     with pytest.raises(UserError, match="belongs to another run"):
-        train.train(make_run(seed=2), CORPUS, tmp_path)
-    flip(tmp_path / "model.safetensors")
+        train.train_run(make_run(seed=2), CORPUS, tmp_path)
+    weights = bytearray((tmp_path / "model.safetensors").read_bytes())
+    weights[len(weights) // 2] ^= 4
+    (tmp_path / "model.safetensors").write_bytes(weights)
     with pytest.raises(DataError, match=r"model\.safetensors"):
-        train.load_model(tmp_path)
+        trained.load_model(tmp_path)
     with pytest.raises(DataError, match=r"not the weights .* --restart"):
-        train.train(make_run(), CORPUS, tmp_path)
+        train.train_run(make_run(), CORPUS, tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"not the weights .* --restart"):
-        train.train(make_run(), CORPUS, tmp_path)
-    for name in ("outcome.json", "done.json"):
-        flip(tmp_path / name)
-    with pytest.raises(DataError, match=r"damaged.*--restart"):
-        train.train(make_run(), CORPUS, tmp_path)
-
-
-@pytest.mark.fault("E11")
-def test_leftovers_and_a_half_written_log_do_not_matter(tmp_path, monkeypatch, reference):
-    interrupted(make_run(), tmp_path, monkeypatch, 15, 0.0)
-    (tmp_path / ".resume-a.pt.77.tmp").write_bytes(b"half")
-    with (tmp_path / "epochs.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"epoch": 3, "phase"')
-    train.train(make_run(), CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-    assert not list(tmp_path.glob(".*.tmp"))
+        train.train_run(make_run(), CORPUS, tmp_path)
 
 
 # --- divergence -----------------------------------------------------------------------------------------------------
@@ -831,27 +468,27 @@ def nan_gradient(self) -> None:
 @pytest.mark.parametrize(("poison", "word"), [(nan_weight, "loss"), (nan_gradient, "gradient|loss")])
 def test_divergence_is_a_recorded_result(tmp_path, monkeypatch, poison, word):
     poisoned(monkeypatch, 12, poison)
-    done = train.train(make_run(), CORPUS, tmp_path)
+    done = train.train_run(make_run(), CORPUS, tmp_path)
     assert done == artefacts.read_json(tmp_path / "done.json")
     assert done["status"] == "diverged"
     assert any(part in done["reason"] for part in word.split("|")) and "not finite (epoch 2" in done["reason"]
     assert done["epochs"] == done["best_epoch"] == 1  # what was good before is kept
     assert done["model_sha256"] == artefacts.sha256_file(tmp_path / "model.safetensors")
     kill_at(monkeypatch, 0)
-    assert train.train(make_run(), CORPUS, tmp_path) == done  # and is not tried again
+    assert train.train_run(make_run(), CORPUS, tmp_path) == done  # and is not tried again
 
 
 def test_divergence_in_the_first_epoch_leaves_no_weights(tmp_path, monkeypatch):
     poisoned(monkeypatch, 0, nan_weight)
-    done = train.train(make_run(), CORPUS, tmp_path)
+    done = train.train_run(make_run(), CORPUS, tmp_path)
     assert (done["status"], done["best_epoch"], done["model_sha256"]) == ("diverged", None, None)
     assert not (tmp_path / "model.safetensors").exists()
-    assert train.result_hash(tmp_path)
+    assert result_hash(tmp_path)
 
 
 @pytest.mark.fault("D3")
 def test_absurd_but_finite_perplexity_is_divergence(tmp_path):
-    done = train.train(make_run(learning_rate=1e4, clip=100.0), CORPUS, tmp_path)
+    done = train.train_run(make_run(learning_rate=1e4, clip=100.0), CORPUS, tmp_path)
     assert done["status"] == "diverged"
     assert "over 10 times the vocabulary size" in done["reason"]
 
@@ -859,107 +496,25 @@ def test_absurd_but_finite_perplexity_is_divergence(tmp_path):
 @pytest.mark.fault("D2")
 def test_validation_that_is_not_finite_is_divergence(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "evaluate", lambda *_: math.nan)
-    assert "valid loss not finite" in train.train(make_run(), CORPUS, tmp_path)["reason"]
-
-
-# --- one writer -----------------------------------------------------------------------------------------------------
-def write_lease(folder: Path, age_s: float = 0.0, **facts) -> Path:
-    path = folder / "lease.json"
-    place = {"host": "here", "realm": processes.realm()}
-    path.write_text(json.dumps({"token": "other", **place, **facts}), encoding="utf-8")
-    os.utime(path, (time.time() - age_s,) * 2)
-    return path
-
-
-@pytest.mark.fault("A13")
-def test_second_trainer_is_refused(tmp_path):
-    parent = os.getppid()
-    write_lease(tmp_path, pid=parent, started=processes.started(parent))
-    with pytest.raises(BusyError, match=f"owned by process {parent} on here, seen . s ago") as busy:
-        train.train(make_run(), CORPUS, tmp_path)
-    assert busy.value.exit_code == 75
-    assert [path.name for path in tmp_path.iterdir()] == ["lease.json"]
-
-
-def test_lease_of_a_living_process_on_this_machine_never_ages(tmp_path):
-    parent = os.getppid()
-    write_lease(tmp_path, age_s=1e6, pid=parent, started=processes.started(parent))
-    with pytest.raises(BusyError):
-        lease.Lease(tmp_path).__enter__()
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-@pytest.mark.fault("A14")
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"pid": "dead"},
-        {"pid": os.getpid(), "started": 1},  # the number was given to another process
-        {"host": "elsewhere", "realm": "another", "pid": 1, "started": 1, "age_s": 1000.0},
-        {"pid": None, "age_s": 1000.0},  # half written by a machine that is gone
-    ],
-)
-def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
-    write_lease(tmp_path, **facts | ({"pid": dead_pid(), "started": 0} if facts["pid"] == "dead" else {}))
-    with lease.Lease(tmp_path) as owner:
-        owner.check()
-    assert "taken over" in caplog.text
-    assert not (tmp_path / "lease.json").exists()
-
-
-def test_fresh_lease_of_another_machine_is_respected(tmp_path):
-    write_lease(tmp_path, host="elsewhere", realm="another", pid=1, started=1)
-    with pytest.raises(BusyError, match="on elsewhere"):
-        lease.Lease(tmp_path).__enter__()
-
-
-@pytest.mark.fault("A13")
-def test_trainer_that_lost_its_lease_stops_without_writing(tmp_path, monkeypatch):
-    original = trainer.Trainer.update
-
-    def update(self):
-        if self.place.updates == 8:
-            write_lease(tmp_path, pid=1)
-        original(self)
-
-    monkeypatch.setattr(trainer.Trainer, "update", update)
-    with pytest.raises(BusyError, match="took this run over"):
-        train.train(make_run(), CORPUS, tmp_path, save_interval_s=0.0)
-    assert not (tmp_path / "done.json").exists()
-    assert torch.load(states(tmp_path)[-1], weights_only=True)["state"]["trainer"]["place"]["updates"] == 8
-    assert lease._read(tmp_path / "lease.json")["token"] == "other"  # the new owner's lease stays
-
-
-def test_heartbeat(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "TICK_S", 0.0)
-    beats = []
-    monkeypatch.setattr(lease.Lease, "beat", lambda self: beats.append(1))
-    done = train.train(make_run(), CORPUS, tmp_path)
-    assert len(beats) >= done["steps"]
+    assert "valid loss not finite" in train.train_run(make_run(), CORPUS, tmp_path)["reason"]
 
 
 # --- progress and settings ------------------------------------------------------------------------------------------
 def test_progress(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "TICK_S", 0.0)
-    shown: list[progress.Progress] = []
-    done = train.train(make_run(), CORPUS, tmp_path, progress=shown.append)
-    ends = [p for p in shown if p.epoch_done]
-    assert [(p.epoch, p.epochs) for p in ends] == [(1, 3), (2, 3), (3, 3)]
-    assert len(shown) >= done["steps"]
-    assert all(p.tokens_per_s > 0 for p in shown)
-    assert shown[0].valid_ppl is None and ends[0].valid_ppl == ends[0].best_ppl
-    assert ends[-1].eta_s == 0
-    assert progress.line(ends[-1]).startswith("softmax/1  epoch 3/3  valid ppl ")
+    """A line at every sign of life, here at every update and chunk of validation, and at the end of every epoch."""
+    monkeypatch.setattr(resumable, "TICK_S", 0.0)
+    monkeypatch.setattr(resumable, "LOG_INTERVAL_S", 0.0)
+    lines: list[str] = []
+    done = train.train_run(make_run(), CORPUS, tmp_path, Options(say=lines.append))
+    assert len(lines) >= done["steps"]
+    assert re.fullmatch(r"softmax/1  epoch 1/3  train ppl [0-9.]+  [0-9 ]+ tok/s  [0-9:]+ left", lines[0])
+    ends = [line for line in dict.fromkeys(lines) if "train ppl" not in line]
+    for epoch, line in enumerate(dict.fromkeys(line.partition("  valid")[0] for line in ends), 1):
+        assert line == f"softmax/1  epoch {epoch}/3"
+    assert re.search(r"  valid ppl [0-9.]+ \(best [0-9.]+\)  [0-9 ]+ tok/s  0:00 left$", ends[-1])
 
 
-def test_line():
-    state = progress.Progress("softmax/1", 3, 20, 90.0, 85.1, 85.1, 12_300.0, 41.0, True)
-    assert progress.line(state) == "softmax/1  epoch 3/20  valid ppl 85.1 (best 85.1)  12 300 tok/s  0:41 left"
+def test_durations():
     assert [progress.duration(s) for s in (0, 59.6, 725, 11_220)] == ["0:00", "1:00", "12:05", "3:07:00"]
 
 
@@ -967,21 +522,5 @@ def test_line():
 def test_cuda_without_a_gpu_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="device: cuda"):
-        train.train(changed(make_run(), device="cuda"), CORPUS, tmp_path)
-    assert train.choose_device("auto").type == "cpu"
-
-
-@pytest.mark.fault("A17")
-def test_gpu_out_of_memory_is_told_with_advice(tmp_path, monkeypatch):
-    def update(self):
-        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
-
-    monkeypatch.setattr(trainer.Trainer, "update", update)
-    with pytest.raises(UserError, match=r"9 GiB.*batch_size"):
-        train.train(make_run(), CORPUS, tmp_path)
-
-
-def test_settings_of_the_process_are_given_back(tmp_path):
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    train.train(changed(make_run(epochs=1), threads=2), CORPUS, tmp_path)
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+        train.train_run(changed(make_run(), device="cuda"), CORPUS, tmp_path)
+    assert choose_device("auto").type == "cpu"

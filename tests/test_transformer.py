@@ -10,13 +10,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from run_hash import result_hash
 from softmax_bottleneck import bodies
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.training import model, train, trainer
+from softmax_bottleneck.training import model, train, trained, trainer
 from test_train import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results
 
 SIZES = {"embedding_size": 12, "hidden_size": 20, "context_size": 12, "layers": 3, "attention_heads": 4}
@@ -259,7 +260,7 @@ def naive_plateau(run: config.Run) -> list[dict]:
 def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
     run = transformer_run(epochs=9, weight_decay=0.0, learning_rate=6.0)
     run = changed(run, body=dataclasses.replace(run.body, **NO_DROPOUT))
-    done = train.train(run, CORPUS, tmp_path)
+    done = train.train_run(run, CORPUS, tmp_path)
     rows, expected = artefacts.read_lines(tmp_path / "epochs.jsonl"), naive_plateau(run)
     assert len({row["lr"] for row in expected}) > 2  # the rate fell more than once
     for row, naive in zip(rows, expected, strict=True):
@@ -268,7 +269,7 @@ def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
     losses = [row["valid_loss_nats"] for row in rows]
     assert [row["best"] for row in rows] == [loss == min(losses[: i + 1]) for i, loss in enumerate(losses)]
     assert done["best_epoch"] == 9 and done["best_valid_loss_nats"] == losses[-1] > min(losses)
-    stored, _ = train.load_model(tmp_path)
+    stored = trained.load_model(tmp_path)
     valid_LB = torch.from_numpy(batchify(CORPUS.valid, run.schedule.eval_batch_size).astype(np.int64))
     assert trainer.evaluate(stored, valid_LB, 12, divisor="targets") == losses[-1]
 
@@ -285,23 +286,23 @@ def test_a_transformer_run_resumes_to_the_same_bits(tmp_path, head, monkeypatch)
     run = transformer_run(
         head, {"components": 2, "dropout_latent": 0.2, "locked_dropout": False} if head == "mos" else {}
     )
-    done = train.train(run, CORPUS, tmp_path / "whole")
+    done = train.train_run(run, CORPUS, tmp_path / "whole")
     for stop_after in (1, 5, 9, 23):
         polls = iter(range(10**6))
         with monkeypatch.context() as patch:
             patch.setattr(Stop, "reason", lambda self, n=stop_after, p=polls: ("test", 75) if next(p) >= n else None)
             with pytest.raises(StoppedError):
-                train.train(run, CORPUS, tmp_path / "broken")
-    again = train.train(run, CORPUS, tmp_path / "broken")
+                train.train_run(run, CORPUS, tmp_path / "broken")
+    again = train.train_run(run, CORPUS, tmp_path / "broken")
     assert results(again) == results(done)
-    assert train.result_hash(tmp_path / "broken") == train.result_hash(tmp_path / "whole")
+    assert result_hash(tmp_path / "broken") == result_hash(tmp_path / "whole")
     assert again["provenance"]["interruptions"] == 4
 
 
 def test_averaging_can_begin_with_the_first_update(tmp_path):
     run = make_run(epochs=2)
     run = changed(run, schedule=dataclasses.replace(run.schedule, optimizer="asgd"))
-    done = train.train(run, CORPUS, tmp_path)
+    done = train.train_run(run, CORPUS, tmp_path)
     assert [row["phase"] for row in artefacts.read_lines(tmp_path / "epochs.jsonl")] == ["asgd", "asgd"]
     assert done["switch_epoch"] is None
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from run_hash import result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.training.train import result_hash
 
 ROOT = Path(__file__).parents[1]
 NANO = ROOT / "tests" / "nano.yaml"

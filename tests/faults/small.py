@@ -18,6 +18,7 @@ from softmax_bottleneck.corpora.download import download
 from softmax_bottleneck.corpora.tokenise import tokenise
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
+from softmax_bottleneck.training.train import train
 
 DATASET: dict[str, Any] = {
     "name": "tiny",
@@ -89,7 +90,7 @@ def tokenised(folder: Path) -> Study:
     return study
 
 
-STEPS = (steps.train, steps.measure, steps.spectrum, steps.wordsim)
+STEPS = (train, steps.measure, steps.spectrum, steps.wordsim)
 
 
 def finish(study: Study) -> None:

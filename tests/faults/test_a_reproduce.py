@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import small
+from run_hash import result_hash
 from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import outcomes
@@ -24,7 +25,6 @@ from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training.train import result_hash
 
 ROOT = Path(__file__).parents[2]
 TIMES = ("wall_s", "ms_per_batch", "sec_per_epoch", "train_minutes")

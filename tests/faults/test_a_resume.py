@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import random
 import re
 import resource
 import signal
@@ -18,11 +16,11 @@ from typing import Any
 
 import pytest
 import small
-import test_train as base
 import torch
+from run_hash import result_hash
 from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.jobs import interrupt, processes
+from softmax_bottleneck.jobs import interrupt, processes, resumable
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.records import collect, records
@@ -31,21 +29,14 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, MemoryExhaustedError, UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training import train, trainer
+from softmax_bottleneck.training import trainer
+from test_resumable import write_lease
 
 ROOT = Path(__file__).parents[2]
 
 
 class Kill(BaseException):
     """Stands for a process that is gone."""
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """Hash and done.json of the run of test_train.py, left alone."""
-    folder = tmp_path_factory.mktemp("reference")
-    done = train.train(base.make_run(), base.CORPUS, folder)
-    return train.result_hash(folder), done
 
 
 def at_update(monkeypatch: pytest.MonkeyPatch, update: int, act: Callable[[], object]) -> None:
@@ -76,92 +67,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------
-@pytest.mark.fault("A2")
-@pytest.mark.parametrize("save", [1, 2, 3, 9])
-def test_killed_half_way_through_writing_a_state(tmp_path, monkeypatch, reference, save):
-    original, calls = torch.save, []
-
-    def half(stored: object, file: Any) -> None:
-        calls.append(1)
-        if len(calls) == save:
-            file.write(b"PK half")
-            file.flush()
-            raise Kill
-        original(stored, file)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", half)
-        with pytest.raises(Kill):
-            train.train(base.make_run(), base.CORPUS, tmp_path, save_interval_s=0.0)
-    train.train(base.make_run(), base.CORPUS, tmp_path)
-    assert train.result_hash(tmp_path) == reference[0]
-
-
-@pytest.mark.fault("A7")
-def test_killed_twenty_times_in_a_row_at_random_places(tmp_path, monkeypatch):
-    """Between updates or in the middle of a save; some way is made every time."""
-    run, draw, reached = base.make_run(epochs=12, switch_after_epoch=6), random.Random(7), 0
-    train.train(run, base.CORPUS, tmp_path / "alone")
-    for _ in range(20):
-        reached += draw.randint(1, 3)
-        with monkeypatch.context() as patch:
-            if draw.random() < 0.4:
-                kill_in_save(patch, reached)
-            else:
-                at_update(patch, reached, raise_kill)
-            with pytest.raises(Kill):
-                train.train(run, base.CORPUS, tmp_path / "killed", save_interval_s=0.0)
-        states = [torch.load(path, weights_only=True)["state"] for path in (tmp_path / "killed").glob("resume-?.pt")]
-        assert max(state["trainer"]["place"]["updates"] for state in states) == reached
-    done = train.train(run, base.CORPUS, tmp_path / "killed")
-    assert train.result_hash(tmp_path / "killed") == train.result_hash(tmp_path / "alone")
-    assert done["provenance"]["interruptions"] == 20
-
-
-@pytest.mark.fault("A1")
-@pytest.mark.parametrize("update_s", [1.0, 40.0, 100.0])
-def test_no_more_than_five_minutes_lie_between_two_states(tmp_path, monkeypatch, update_s):
-    """By a made-up clock; a validation takes two minutes, and the state is saved ahead of it where need be."""
-    now, saved = [0.0], [0.0]
-    save, evaluate = train.Session.save, trainer.evaluate
-
-    def slow_evaluate(*arguments: Any) -> float:
-        now[0] += 120.0
-        return evaluate(*arguments)
-
-    def noted_save(self: train.Session) -> None:
-        save(self)
-        saved.append(now[0])
-
-    monkeypatch.setattr(train.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(trainer, "evaluate", slow_evaluate)
-    monkeypatch.setattr(train.Session, "save", noted_save)
-    update = trainer.Trainer.update
-
-    def slow_update(self: trainer.Trainer) -> None:
-        now[0] += update_s
-        update(self)
-
-    monkeypatch.setattr(trainer.Trainer, "update", slow_update)
-    train.train(base.make_run(epochs=6), base.CORPUS, tmp_path)
-    assert max(later - earlier for earlier, later in itertools.pairwise(saved)) <= 300.0
-
-
-def raise_kill() -> None:
-    raise Kill
-
-
-def kill_in_save(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
-    """Killed while the state after this many updates is being written."""
-    original = torch.save
-
-    def save(stored: Any, file: Any) -> None:
-        if stored["state"]["trainer"]["place"]["updates"] > update:
-            file.write(b"half")
-            raise Kill
-        original(stored, file)
-
-    monkeypatch.setattr(torch, "save", save)
 
 
 def bytes_of(paths: Iterator[Path]) -> dict[str, bytes]:
@@ -219,7 +124,7 @@ def test_the_command_exits_with_the_code_of_its_signal(begun, finished, monkeypa
     assert f"{number.name} received; saved at epoch" in line and "run the same step again" in line
     assert main(command(begun)) == 0
     path = begun.needed[0].path
-    assert train.result_hash(folder_of(begun)) == train.result_hash(finished / "results" / "runs" / path)
+    assert result_hash(folder_of(begun)) == result_hash(finished / "results" / "runs" / path)
 
 
 WAITING = """
@@ -264,7 +169,7 @@ def test_real_signals_to_a_real_process(begun, finished):
     assert small.tree(folder_of(begun))["resume-a.pt"] == kept["resume-a.pt"]
     assert main(command(begun)) == 0
     path = begun.needed[0].path
-    assert train.result_hash(folder_of(begun)) == train.result_hash(finished / "results" / "runs" / path)
+    assert result_hash(folder_of(begun)) == result_hash(finished / "results" / "runs" / path)
 
 
 def start_stuck(study: Study) -> subprocess.Popen[str]:
@@ -280,7 +185,7 @@ def start_stuck(study: Study) -> subprocess.Popen[str]:
 @pytest.mark.fault("A9")
 def test_without_a_sound_state_the_command_exits_2_until_told_to_restart(begun, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr(train, "SAVE_SHARE", 1e9)
+        patch.setattr(resumable, "SAVE_SHARE", 1e9)
         at_update(patch, 9, lambda: os.kill(os.getpid(), signal.SIGTERM))
         assert main(command(begun)) == 143
     capsys.readouterr()
@@ -290,14 +195,6 @@ def test_without_a_sound_state_the_command_exits_2_until_told_to_restart(begun, 
     assert "--restart" in said(capsys)
     assert main(command(begun, "--restart")) == 0
     assert artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["restarted"] is True
-
-
-@pytest.mark.fault("A10")
-def test_a_state_of_another_torch_is_refused_by_name(tmp_path, monkeypatch):
-    base.interrupted(base.make_run(), tmp_path, monkeypatch, 9, 0.0)
-    monkeypatch.setattr(torch, "__version__", "99.1.0")
-    with pytest.raises(UserError, match=r"torch is '\d+' there and '99' here"):
-        train.train(base.make_run(), base.CORPUS, tmp_path)
 
 
 # --- owners ---------------------------------------------------------------------------------------------------------
@@ -396,7 +293,7 @@ def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
 )
 def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, monkeypatch, script, taken_over):
     with_squeue(tmp_path, monkeypatch, script)
-    base.write_lease(tmp_path, host="node7", realm="another", pid=1, started=1, job="4711", restart="0")
+    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711", restart="0")
     if taken_over:
         with lease.Lease(tmp_path) as owner:
             owner.check()
@@ -412,7 +309,7 @@ def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypa
     with_squeue(tmp_path, monkeypatch, "echo RUNNING")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
-    base.write_lease(tmp_path, host="node7", realm="another", pid=1, started=1, job="4711", restart="0")
+    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711", restart="0")
     with lease.Lease(tmp_path):
         assert json.loads((tmp_path / "lease.json").read_text(encoding="utf-8"))["job"] == "4711"
 
@@ -420,10 +317,10 @@ def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypa
 @pytest.mark.fault("A14")
 def test_after_a_restart_of_the_machine_the_last_sign_of_life_decides(tmp_path, caplog):
     """The same name, but process numbers of before mean nothing."""
-    base.write_lease(tmp_path, age_s=60.0, realm="boot before", pid=os.getpid(), started=1)
+    write_lease(tmp_path, age_s=60.0, pid_namespace_id="boot before", pid=os.getpid(), started=1)
     with pytest.raises(BusyError):
         lease.Lease(tmp_path).__enter__()
-    base.write_lease(tmp_path, age_s=lease.STALE_AFTER_S + 1, realm="boot before", pid=os.getpid(), started=1)
+    write_lease(tmp_path, age_s=lease.STALE_AFTER_S + 1, pid_namespace_id="boot before", pid=os.getpid(), started=1)
     with lease.Lease(tmp_path):
         assert "taken over" in caplog.text
 
@@ -435,28 +332,6 @@ def test_a_zombie_owns_nothing():
     wait_for(lambda: processes.started(process.pid) == 0, 20)
     assert not processes.Process(process.pid, started).lives
     process.wait()
-
-
-# --- clocks ---------------------------------------------------------------------------------------------------------
-@pytest.mark.fault("A15")
-@pytest.mark.parametrize("jump_s", [7200.0, -7200.0])
-def test_budgets_and_leases_do_not_notice_a_jumping_clock(tmp_path, monkeypatch, reference, jump_s):
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + jump_s)
-    base.write_lease(tmp_path, age_s=jump_s, pid=os.getppid(), started=processes.started(os.getppid()))
-    with pytest.raises(BusyError):
-        lease.Lease(tmp_path).__enter__()
-    (tmp_path / "lease.json").unlink()
-    jumped = []
-
-    def jump() -> None:
-        jumped.append(monkeypatch.setattr(time, "time", lambda: real() - jump_s))
-        os.utime(tmp_path / "lease.json", (real() - jump_s,) * 2)
-
-    at_update(monkeypatch, 9, jump)
-    done = train.train(base.make_run(), base.CORPUS, tmp_path, max_wall_s=3000.0)
-    assert jumped and train.result_hash(tmp_path) == reference[0]
-    assert 0 < done["timing"]["wall_s"] < 3000
 
 
 @pytest.mark.fault("A15")
@@ -568,4 +443,4 @@ def test_the_kinds_of_errors_have_their_codes():
     codes = {UserError: 2, BusyError: 75, MemoryExhaustedError: 75}
     assert all(kind.exit_code == code for kind, code in codes.items())
     assert StoppedError("", 143).exit_code == 143
-    assert Stop(limit_s=0.0).reason() == ("time budget used up", 75)
+    assert Stop(limit_s=0.0).reason() == ("time limit reached", 75)

@@ -18,7 +18,7 @@ from softmax_bottleneck.records import collect
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training import train, trainer
+from softmax_bottleneck.training import train, trained, trainer
 
 
 def poisoned_at(monkeypatch: pytest.MonkeyPatch, update: int, name: str, place: tuple[int, ...], bad: float) -> None:
@@ -51,7 +51,7 @@ def test_one_bad_number_anywhere_ends_a_run_as_diverged(tmp_path, monkeypatch, h
     options = {"knots": 40} if head == "lms-plif" else MIXTURE if head in ("mos", "moc") else None
     run = base.make_run(head, options=options, learning_rate=1.0)
     poisoned_at(monkeypatch, 9, name, place, bad)
-    done = train.train(run, base.CORPUS, tmp_path)
+    done = train.train_run(run, base.CORPUS, tmp_path)
     assert done["status"] == "diverged" and "not finite" in done["reason"]
     assert done["epochs"] == done["best_epoch"] == 1
     assert done["model_sha256"] == artefacts.sha256_file(tmp_path / "model.safetensors")
@@ -84,30 +84,30 @@ def test_a_perplexity_below_one_is_invalid_and_no_best(tmp_path, monkeypatch):
         return -0.1 if len(epochs) == 2 else original(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(trainer, "evaluate", evaluate)
-    done = train.train(base.make_run(), base.CORPUS, tmp_path)
+    done = train.train_run(base.make_run(), base.CORPUS, tmp_path)
     assert done["status"] == "diverged" and "invalid: a validation perplexity of 0.9" in done["reason"]
     assert done["best_epoch"] == 1 and len(artefacts.read_lines(tmp_path / "epochs.jsonl")) == 1
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
-def trained(study: Study, monkeypatch: pytest.MonkeyPatch, change: object, step: str) -> list[str]:
+def changed(study: Study, monkeypatch: pytest.MonkeyPatch, change: object, step: str) -> list[str]:
     """Words of a step on a finished mixture whose log-probabilities are changed on the way."""
     run = next(run for run in study.needed if run.model == "mos")
-    original = train.load_model
+    original = trained.load_model
 
     def load_model(*arguments: object) -> object:
-        model, stored = original(*arguments)  # type: ignore[arg-type]
+        model = original(*arguments)  # type: ignore[arg-type]
         plain = model.head.log_probs
         model.head.log_probs = lambda h: change(plain(h))  # type: ignore[operator]
-        return model, stored
+        return model
 
-    monkeypatch.setattr(train, "load_model", load_model)
+    monkeypatch.setattr(trained, "load_model", load_model)
     return [step, "--study", str(study.file), "--run", run.path]
 
 
 @pytest.mark.fault("D4")
 def test_probabilities_that_do_not_sum_to_one_are_refused_in_words(study, monkeypatch, capsys):
-    words = trained(study, monkeypatch, lambda log_p: log_p + 0.001, "measure")
+    words = changed(study, monkeypatch, lambda log_p: log_p + 0.001, "measure")
     before = small.tree(Path("results"))
     assert main(words) == 2
     assert "probabilities do not sum to one" in capsys.readouterr().err
@@ -121,7 +121,7 @@ def with_one_minus_infinity(log_p: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.fault("D5")
 def test_an_infinite_log_probability_is_refused_and_never_a_rank(study, monkeypatch, capsys):
-    words = trained(study, monkeypatch, with_one_minus_infinity, "spectrum")
+    words = changed(study, monkeypatch, with_one_minus_infinity, "spectrum")
     before = small.tree(Path("results"))
     assert main(words) == 2
     line = capsys.readouterr().err

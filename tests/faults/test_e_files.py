@@ -145,7 +145,7 @@ def test_e1_after_freeing_the_bits_are_the_same(finished, begun, monkeypatch, ca
 
     with monkeypatch.context() as patch:
         patch.setattr(artefacts._Watched, "write", write)
-        patch.setattr("softmax_bottleneck.training.train.SAVE_SHARE", 1e9)
+        patch.setattr("softmax_bottleneck.jobs.resumable.SAVE_SHARE", 1e9)
         code = call("train", "--run", path)
     assert code == 74
     assert "disk full (No space left on device)" in told(capsys)
@@ -419,6 +419,7 @@ NEEDED = {
 def test_e10_a_file_that_vanished_is_named(study, capsys, step, name):
     path = Store().run_folder(study.needed[0].path) / name
     path.unlink()
+    (path.parent / "outcome.json").unlink()  # which would restore done.json
     assert call(step, "--run", study.needed[0].path) == 2
     message = told(capsys)
     assert f"{path}: file not found; run the step that makes it" in message

@@ -17,13 +17,15 @@ import fake_slurm
 import pytest
 import small
 import yte
+from kinds import at_step
+from run_hash import result_hash
 from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import slurm_launcher as launcher
-from softmax_bottleneck.jobs import processes
 from softmax_bottleneck.jobs import run_lease as lease
-from softmax_bottleneck.jobs import time_limit as budget
+from softmax_bottleneck.jobs import slurm
 from softmax_bottleneck.jobs.interrupt import StoppedError
+from softmax_bottleneck.jobs.time_limit import TimeLimit, time_limit
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError
@@ -54,7 +56,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def inside(monkeypatch: pytest.MonkeyPatch, job: str) -> None:
     """From here on this process is in a batch job."""
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    processes._restarts.cache_clear()
+    slurm._restarts.cache_clear()
 
 
 def call(study: Study, *words: str) -> int:
@@ -67,7 +69,7 @@ def folder_of(study: Study) -> Path:
 
 def reference(finished: Path, study: Study) -> str:
     """Hash of the same run, left alone."""
-    return train.result_hash(finished / folder_of(study))
+    return result_hash(finished / folder_of(study))
 
 
 # --- time limits ----------------------------------------------------------------------------------------------------
@@ -80,12 +82,12 @@ def test_a_run_stops_itself_before_the_end_of_its_job_and_goes_on_in_the_next(
     assert call(begun, "--time-margin", "120s") == 75
     told = capsys.readouterr().err
     assert "stops itself in 0:00 at the latest (SLURM job 7 ends in 2:00)" in told
-    assert "time budget used up; saved at epoch 1, update 1" in told
+    assert "time limit reached; saved at epoch 1, update 1" in told
     assert not (folder_of(begun) / "done.json").exists()
     fake_slurm.add_job(cluster, id="8", state="RUNNING", left="1-00:00:00")
     inside(monkeypatch, "8")
     assert call(begun) == 0
-    assert train.result_hash(folder_of(begun)) == reference(finished, begun)
+    assert result_hash(folder_of(begun)) == reference(finished, begun)
     assert artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["interruptions"] == 1
 
 
@@ -103,16 +105,16 @@ def test_a_run_stops_itself_before_the_end_of_its_job_and_goes_on_in_the_next(
 )
 def test_what_a_job_has_left(cluster: Path, left: str, margin: str | None, expected_s: float | None) -> None:
     fake_slurm.add_job(cluster, id="7", state="RUNNING", left=left)
-    assert budget.budget(None, margin, {"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}).seconds == expected_s
+    assert time_limit(None, margin, {"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}).seconds == expected_s
 
 
 @pytest.mark.fault("F1")
 def test_the_shorter_limit_holds_and_newer_slurm_says_its_end() -> None:
     environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}
-    assert budget.budget("2h", None, environment).seconds == pytest.approx(3600 - 180, abs=2)
-    assert budget.budget("10m", None, environment).seconds == 600
-    assert budget.budget(None, None, {"SOFTMAX_BOTTLENECK_MAX_WALL": "1.5d"}).seconds == 1.5 * 86400
-    assert budget.budget(None, None, {}) == budget.Budget(None, "no limit")
+    assert time_limit("2h", None, environment).seconds == pytest.approx(3600 - 180, abs=2)
+    assert time_limit("10m", None, environment).seconds == 600
+    assert time_limit(None, None, {"SOFTMAX_BOTTLENECK_MAX_WALL": "1.5d"}).seconds == 1.5 * 86400
+    assert time_limit(None, None, {}) == TimeLimit(None, "no limit")
 
 
 # --- preemption, lost nodes, orphans --------------------------------------------------------------------------------
@@ -132,9 +134,9 @@ def test_a_preempted_job_goes_on_under_its_number(
     child.send_signal(number)
     assert child.wait(120) == (143 if number == signal.SIGTERM else -number)
     assert (folder_of(begun) / lease.NAME).exists() == (number == signal.SIGKILL)
-    monkeypatch.setattr(lease, "realm", lambda: "another machine")
+    monkeypatch.setattr(lease, "pid_namespace_id", lambda: "another machine")
     assert call(begun) == 0
-    assert train.result_hash(folder_of(begun)) == reference(finished, begun)
+    assert result_hash(folder_of(begun)) == reference(finished, begun)
     sessions = artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["sessions"]
     assert [(one["job"], one["restart"]) for one in sessions][-1] == ("7", "3")
 
@@ -146,7 +148,7 @@ def leave_lease(folder: Path, **facts: Any) -> None:
         "token": "x",
         "pid": 1,
         "started": 1,
-        "realm": "another machine",
+        "pid_namespace_id": "another machine",
         "host": "node17",
         "restart": "0",
         **facts,
@@ -163,7 +165,7 @@ def test_the_lease_of_a_lost_job_is_taken_over_at_once(begun: Study, finished: P
             pass
     leave_lease(folder_of(begun), job="41")
     assert call(begun) == 0
-    assert train.result_hash(folder_of(begun)) == reference(finished, begun)
+    assert result_hash(folder_of(begun)) == reference(finished, begun)
 
 
 @pytest.mark.fault("F3")
@@ -216,21 +218,14 @@ def test_a_job_that_was_left_behind_is_waited_for(
 @pytest.mark.fault("F5")
 def test_a_cancelled_run_has_saved_and_says_so(begun: Study, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """scancel sends SIGTERM; that the workflow does not submit it for ever is tried below."""
-    original = train.Session._between_updates
-
-    def cancelled(self: train.Session) -> None:
-        if self.trainer.place.updates == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        original(self)
-
-    monkeypatch.setattr(train.Session, "_between_updates", cancelled)
+    at_step(monkeypatch, 4, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(StoppedError, match="SIGTERM received; saved at epoch 1, update 5") as stopped:
-        steps.train(begun, begun.needed[0].path, small.quiet)
+        train.train(begun, begun.needed[0].path, small.quiet)
     assert stopped.value.exit_code == 143
     monkeypatch.undo()
     monkeypatch.chdir(begun.file.parent)
-    steps.train(begun, begun.needed[0].path, small.quiet)
-    assert train.result_hash(folder_of(begun)) == reference(finished, begun)
+    train.train(begun, begun.needed[0].path, small.quiet)
+    assert result_hash(folder_of(begun)) == reference(finished, begun)
 
 
 # --- the profile and the executor plugin ----------------------------------------------------------------------------
@@ -342,13 +337,17 @@ def test_what_snakemake_takes_for_done_counts_only_with_a_sound_record(
 ) -> None:
     """Job c above: unknown to SLURM, its file empty, taken for a success. Nothing of ours takes such a one for one."""
     assert [job["state"] for job in submitted(disturbed[0], "c")] == ["UNKNOWN"]
-    done = folder_of(study) / "done.json"
+    done, outcome = folder_of(study) / "done.json", folder_of(study) / "outcome.json"
     done.write_bytes(done.read_bytes()[:200])
     assert collect.collect(study).counts()["ok"] == len(study.needed) - 1
+    outcome.rename(outcome.with_suffix(".away"))
     with pytest.raises(DataError, match=r"done\.json"):
         steps.measure(study, study.needed[0].path, small.quiet)
-    steps.train(study, study.needed[0].path, small.quiet)  # its outcome is whole: the record is written anew
-    assert collect.collect(study).counts()["ok"] == len(study.needed)
+    outcome.with_suffix(".away").rename(outcome)
+    for step in (steps.measure, train.train):  # its outcome is whole: the record is written anew
+        done.write_bytes(b"")
+        step(study, study.needed[0].path, small.quiet)
+        assert collect.collect(study).counts()["ok"] == len(study.needed)
 
 
 # --- the launcher ---------------------------------------------------------------------------------------------------

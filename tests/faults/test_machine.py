@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -13,23 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_train as base
+import small
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from softmax_bottleneck.jobs import checkpoint, processes
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from kinds import KINDS, Kill, at_step, die, killed, reference
+from run_hash import content_sha256
+from softmax_bottleneck.jobs import checkpoint
 from softmax_bottleneck.jobs.interrupt import StoppedError
+from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
-from softmax_bottleneck.training import train, trainer
+from test_resumable import of_parent, write_lease
 
-RUN = base.make_run(epochs=4, switch_after_epoch=2)
 SAVES = [(torch, "save"), (artefacts, "_exchange"), (artefacts, "_seal"), (artefacts, "_sync_folder")]
-
-
-class Kill(BaseException):
-    """Stands for a process that is gone."""
+STEPS = st.integers(0, 24)
 
 
 @contextmanager
@@ -47,45 +52,37 @@ def patched(owner: Any, name: str, before: Any) -> Any:
 
 
 class Life(RuleBasedStateMachine):
-    """One run's folder, and all that can happen to it."""
+    """One folder of some kind of work, and all that can happen to it."""
 
-    reference = ""
+    name = ""
 
     @initialize()
     def begin(self) -> None:
+        self.kind, self.alone = KINDS[self.name], reference(self.name)
         self.home = Path(tempfile.mkdtemp())
         self.folder = self.home / "run"
         self.finished = False
-        if not Life.reference:
-            train.train(RUN, base.CORPUS, self.home / "alone")
-            Life.reference = train.result_hash(self.home / "alone")
 
     def teardown(self) -> None:
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def train(self, save_interval_s: float = 0.0) -> None:
-        train.train(RUN, base.CORPUS, self.folder, save_interval_s=save_interval_s)
+    def work(self, save_interval_s: float = 0.0) -> None:
+        self.kind.run(self.folder, Options(save_interval_s=save_interval_s))
         self.finished = True
 
-    @rule(update=st.integers(0, 24), number=st.sampled_from([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]))
-    def signalled(self, update: int, number: signal.Signals) -> None:
-        def at(self: trainer.Trainer) -> None:
-            if self.place.updates == update:
-                os.kill(os.getpid(), number)
-
-        with patched(trainer.Trainer, "update", at):
+    @rule(step=STEPS, number=st.sampled_from([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]))
+    def signalled(self, step: int, number: signal.Signals) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            at_step(patch, step, lambda: os.kill(os.getpid(), number))
             try:
-                self.train(300.0)
+                self.work(300.0)
             except StoppedError as stopped:
                 assert stopped.exit_code in (143, 130, 75)
 
-    @rule(update=st.integers(0, 24), save_interval_s=st.sampled_from([0.0, 300.0]))
-    def killed(self, update: int, save_interval_s: float) -> None:
-        def at(self: trainer.Trainer) -> None:
-            if self.place.updates == update:
-                raise Kill
-
-        with patched(trainer.Trainer, "update", at):
+    @rule(step=STEPS, save_interval_s=st.sampled_from([0.0, 300.0]))
+    def killed(self, step: int, save_interval_s: float) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            at_step(patch, step, die)
             self.until_killed(save_interval_s)
 
     @rule(point=st.sampled_from(SAVES), passage=st.integers(0, 12))
@@ -102,7 +99,7 @@ class Life(RuleBasedStateMachine):
 
     def until_killed(self, save_interval_s: float) -> None:
         try:
-            self.train(save_interval_s)
+            self.work(save_interval_s)
         except Kill:
             self.finished = False
 
@@ -130,53 +127,48 @@ class Life(RuleBasedStateMachine):
         copy = self.home / "copy"
         shutil.copytree(self.folder, copy)
         try:
-            train.train(RUN, base.CORPUS, copy)
-            assert train.result_hash(copy) == Life.reference
+            self.kind.run(copy)
+            assert self.kind.came_to(copy) == self.alone.came_to
         finally:
             shutil.rmtree(copy)
 
     @rule()
     def another_process_is_at_work(self) -> None:
-        self.folder.mkdir(exist_ok=True)
-        parent = processes.Process(os.getppid(), processes.started(os.getppid()))
-        facts = {"token": "other", "host": "here", "realm": processes.realm(), **vars(parent)}
-        lease = self.folder / "lease.json"
-        lease.write_text(json.dumps(facts), encoding="utf-8")
-        before = artefacts.sha256_bytes(b"".join(path.read_bytes() for path in sorted(self.files())))
+        lease = write_lease(self.folder / self.kind.owned, **of_parent())
+        before = small.tree(self.folder)
         try:
             with pytest.raises(BusyError):
-                train.train(RUN, base.CORPUS, self.folder)
-            assert before == artefacts.sha256_bytes(b"".join(p.read_bytes() for p in sorted(self.files())))
+                self.kind.run(self.folder)
+            assert small.tree(self.folder) == before
         finally:
             lease.unlink()
 
-    def files(self) -> list[Path]:
-        return [path for path in self.folder.rglob("*") if path.is_file()]
-
     @precondition(lambda self: bool(self.states()))
     @rule()
-    def another_run_in_its_place(self) -> None:
+    def other_work_in_its_place(self) -> None:
         with pytest.raises(UserError, match="another run"):
-            train.train(base.changed(RUN, seed=9), base.CORPUS, self.folder)
+            self.kind.run(self.folder, other=True)
 
     @precondition(lambda self: self.folder.exists())
     @rule()
     def ends(self) -> None:
-        self.train(300.0)
+        self.work(300.0)
 
     @invariant()
     def nothing_is_half_written(self) -> None:
         """Under a final name there is a whole file, or a damaged state that this machine damaged itself."""
         if getattr(self, "finished", False):
-            assert train.result_hash(self.folder) == Life.reference
-            assert artefacts.is_sound(self.folder / "done.json")
+            assert self.kind.came_to(self.folder) == self.alone.came_to
+            assert artefacts.is_sound(self.folder / self.kind.result)
 
 
 @pytest.mark.fault("A1", "A2", "A3", "A6", "A8", "A10", "A11", "A13")
-class TestLife(Life.TestCase):  # type: ignore[name-defined,misc]
-    """What pytest runs."""
-
-    settings = settings(max_examples=20, stateful_step_count=8, deadline=None, derandomize=True)
+@pytest.mark.parametrize("name", KINDS)
+def test_any_life_ends_the_same(name):
+    run_state_machine_as_test(
+        type("LifeOfOne", (Life,), {"name": name}),
+        settings=settings(max_examples=8, stateful_step_count=8, deadline=None, derandomize=True),
+    )
 
 
 @pytest.mark.fault("A8", "A10")
@@ -203,18 +195,11 @@ def test_a_mutated_state_is_rejected_or_says_the_same(tmp_path_factory, seed, tw
     path.write_bytes(data)
     artefacts.sidecar(path).unlink()
     found = checkpoint._read(path)
-    assert isinstance(found, str) or checkpoint.content_sha256(found) == checkpoint.content_sha256(whole)
+    assert isinstance(found, str) or content_sha256(found) == content_sha256(whole)
 
 
 @pytest.fixture(scope="module")
 def two_states(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("states")
-
-    def at(self: trainer.Trainer) -> None:
-        if self.place.updates == 11:
-            raise Kill
-
-    with patched(trainer.Trainer, "update", at), pytest.raises(Kill):
-        train.train(RUN, base.CORPUS, folder, save_interval_s=0.0)
-    (folder / "lease.json").unlink(missing_ok=True)
+    killed(KINDS["training"], folder, 11)
     return folder

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from run_hash import result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.training.train import result_hash
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "tests" / "slurm" / "study.yaml"
@@ -173,7 +173,7 @@ def test_seeds_in_one_job_stop_before_its_time_limit_and_go_on_in_the_next(alone
     log = run(snakemake(begun, *words), begun)
     assert log.count("Error in rule train") >= 1
     told = min((begun / ".snakemake" / "slurm_logs" / "rule_train").rglob("*.log")).read_text(encoding="utf-8")
-    assert told.count("stops itself in 0:00 at the latest") == told.count("time budget used up; saved at epoch") == 2
+    assert told.count("stops itself in 0:00 at the latest") == told.count("time limit reached; saved at epoch") == 2
     for path in hashes(alone):
         assert done_of(begun / "results" / "runs" / path)["provenance"]["interruptions"] >= 1
     assert hashes(begun) == hashes(alone)

@@ -17,8 +17,8 @@ import yaml
 
 from softmax_bottleneck import steps
 from softmax_bottleneck import study as config
-from softmax_bottleneck.jobs import out_of_memory as memory
 from softmax_bottleneck.jobs import outcomes
+from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import (
     BusyError,
@@ -71,10 +71,10 @@ def _called(given: argparse.Namespace, say: steps.Say) -> tuple[str, int]:
     except OSError as error:
         return _disk_trouble(error)
     except (MemoryError, RuntimeError) as error:
-        told = memory.told(error, given.step)
-        if told is None:
+        known = as_out_of_memory_error(error, given.step)
+        if known is None:
             raise
-        return str(told), told.exit_code
+        return str(known), known.exit_code
     return "", 0
 
 
@@ -260,16 +260,18 @@ def _limited_study(given: argparse.Namespace) -> config.Study:
 
 
 def _train(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck.jobs import replicas
+
     study = _limited_study(given)
     runs = plan.jobs(study).get(given.run, ())
     if len(runs) > 1:
-        from softmax_bottleneck.jobs import replicas
-
         replicas.train_together(_same_call(given), [run.path for run in runs])
     else:
-        _accept(given, steps.train(study, given.run, say, given.restart))
+        from softmax_bottleneck.training.train import train
+
+        _accept(given, train(study, given.run, say, given.restart))
     if study.replicas_per_job > 1 and runs:
-        steps.record_job(study, given.run, runs)
+        replicas.record_job(study, given.run, runs)
 
 
 def _same_call(given: argparse.Namespace) -> list[str]:
@@ -282,12 +284,26 @@ def _same_call(given: argparse.Namespace) -> list[str]:
 
 
 def _finetune(given: argparse.Namespace, say: steps.Say) -> None:
-    _accept(given, steps.finetune(_limited_study(given), given.run, say, given.restart))
+    from softmax_bottleneck.training.finetune import finetune
+
+    _accept(given, finetune(_limited_study(given), given.run, say, given.restart))
 
 
 def _accept(given: argparse.Namespace, done: dict[str, Any]) -> None:
     if done["status"] == "diverged" and not given.diverged_ok:
         raise DivergedResultError(f"{given.run}: diverged: {done['reason']}; recorded, and not to be tried again")
+
+
+def _dynamic(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck.training.dynamic import dynamic
+
+    dynamic(_limited_study(given), given.run, say, given.restart)
+
+
+def _fit(given: argparse.Namespace, say: steps.Say) -> None:
+    from softmax_bottleneck.training.fit import fit
+
+    fit(_limited_study(given), given.unit, say, given.restart)
 
 
 Add = Callable[[argparse.ArgumentParser], None]
@@ -313,13 +329,18 @@ def _add_run(command: argparse.ArgumentParser) -> None:
 def _add_fits(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--unit", required=True, help="<fits>/<laws>/<seed>-<unit_id>, as `plan --json` prints it")
+    _add_resumable(command)
 
 
 def _add_train(command: argparse.ArgumentParser) -> None:
     _add_run(command)
-    command.add_argument("--restart", action="store_true", help="start over although no sound checkpoint is left")
+    _add_resumable(command)
     command.add_argument("--diverged-ok", action="store_true", help="exit 0, not 10, for a run that diverged")
+
+
+def _add_resumable(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
+    add("--restart", action="store_true", help="start over although no sound checkpoint is left")
     add("--max-wall", metavar="TIME", help="save and stop with exit code 75 after so long: 90s, 30m, 4h, 1.5d")
     add("--time-margin", metavar="TIME", help="how long before the end of its SLURM job to do that (default: 3m)")
 
@@ -396,15 +417,14 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "finetune": ("finetune a trained run from its best weights, going on where an earlier call stopped", _add_train,
                  _finetune),
     "dynamic": ("dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped", _add_train,
-                lambda given, say: steps.dynamic(_limited_study(given), given.run, say, given.restart)),
+                _dynamic),
     "measure": ("perplexities and predicted words of a trained run, hidden states of the test text", _add_run,
                 lambda given, say: steps.measure(_study(given), given.run, say)),
     "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,
                  lambda given, say: steps.spectrum(_study(given), given.run, say)),
     "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_run,
                 lambda given, say: steps.wordsim(_study(given), given.run, say)),
-    "fit": ("output heads on free context vectors, fitted to the laws of one unit", _add_fits,
-            lambda given, say: steps.fit(_study(given), given.unit, say)),
+    "fit": ("output heads on free context vectors, fitted to the laws of one unit", _add_fits, _fit),
     "synthetic": ("ranks of untrained layers, noise, and the numbers of all fits", _add_study,
                   lambda given, say: steps.synthetic(_study(given), say)),
     "rank": ("singular values and ranks of a model of your own, from files", _add_rank, _rank),

@@ -5,21 +5,18 @@ Torch is imported inside the steps that need it, so that the report's steps run 
 
 from __future__ import annotations
 
-import io
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from softmax_bottleneck.jobs import time_limit as budget
 from softmax_bottleneck.store import artefacts, paths, provenance
-from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, plan
+from softmax_bottleneck.study import Dataset, Run, Study, load_dataset
+from softmax_bottleneck.training.run_record import run_and_record, write_unusable
 
 if TYPE_CHECKING:
     from softmax_bottleneck.corpora.corpus import Corpus
@@ -39,143 +36,29 @@ def dataset_of(study: Study, name: str) -> Dataset:
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
-def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Train one run, going on where an earlier call stopped; the content of its done.json."""
-    from softmax_bottleneck.corpora import corpus
-    from softmax_bottleneck.store import progress
-    from softmax_bottleneck.training import train as training
-
-    run = study.run(path)
-    tokens = corpus.load(study.store.tokens_folder(run.dataset))
-    show = progress.printer(_Lines(say))
-    snapshots = path in {tracked.path for tracked in plan.tracked(study)}
-    left = _time_left(study, say)
-    return training.train(
-        run,
-        tokens,
-        study.store.run_folder(path),
-        progress=show,
-        max_wall_s=left.seconds,
-        wait_s=left.patience_s,
-        restart=restart,
-        snapshots=snapshots,
-    )
-
-
-def _time_left(study: Study, say: Say) -> budget.Budget:
-    """How long this process may go on by the study's and the batch system's limits, said if there are any."""
-    left = budget.budget(study.max_wall, study.time_margin)
-    if left.seconds is not None:
-        say(left.told())
-    return left
-
-
-def record_job(study: Study, job: str, runs: Sequence[Run]) -> None:
-    """Write down that the runs of a job are through; their done.json must be there and sound (DataError)."""
-    files = {run.path: artefacts.checked(study.store.run_folder(run.path) / "done.json") for run in runs}
-    hashes = {path: artefacts.sha256_file(file) for path, file in files.items()}
-    artefacts.write_json(study.store.job_file(job), {"done": hashes})
-
-
-def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Finetune one run from its best weights, going on where an earlier call stopped; the content of its done.json."""
-    run = study.run(path)
-    start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
-    before: dict[str, Any] = artefacts.read_json(start / "done.json")
-    parents = {"start/done.json": artefacts.sha256_file(start / "done.json")}
-    if before["status"] != "ok":
-        block = provenance.block(parents, run_id=run.run_id)
-        reason = f"the run it goes on from: {before['reason']}"
-        done = before | {"run": run.to_json(), "model_sha256": None, "reason": reason, "provenance": block}
-        for name, content in (("run.json", run.to_json()), ("done.json", done)):
-            artefacts.write_json(folder / name, content)
-        return done
-    from softmax_bottleneck.corpora import corpus
-    from softmax_bottleneck.store import progress
-    from softmax_bottleneck.training import finetune as finetuning
-    from softmax_bottleneck.training import train as training
-
-    tokens = corpus.load(study.store.tokens_folder(run.dataset))
-    weights = training.load_weights(start)
-    show = progress.printer(_Lines(say))
-    make = partial(finetuning.Finetuner, weights=weights)
-    left = _time_left(study, say)
-    limits: dict[str, Any] = {"max_wall_s": left.seconds, "wait_s": left.patience_s}
-    return training.train(run, tokens, folder, progress=show, restart=restart, make=make, parents=parents, **limits)
-
-
-def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped."""
-    wanted = study.dynamic_evaluation(path)
-    start, folder = study.store.run_folder(wanted.run.path), study.store.run_folder(path)
-    before = artefacts.read_json(start / "done.json")
-    parents = {"start/done.json": artefacts.sha256_file(start / "done.json")}
-    if before["status"] != "ok":
-        _write_unusable(folder / "dynamic.json", before, parents)
-        return
-    from softmax_bottleneck.corpora import corpus
-    from softmax_bottleneck.training import dynamic as evaluation
-
-    tokens = corpus.load(study.store.tokens_folder(wanted.run.dataset))
-    how: dict[str, Any] = {"parents": parents, "say": say, "restart": restart}
-    with _loaded(study, wanted.run, wanted.run.path) as model:
-        how["max_wall_s"] = _time_left(study, say).seconds
-        found = evaluation.evaluate(wanted, model, tokens, folder, **how)
-    static, after = (found["metrics"][f"test_ppl{ending}"] for ending in ("_static", ""))
-    say(f"{path}: test perplexity {static:.2f} -> {after:.2f} ({found['wall_s']:.0f} s)")
-
-
-class _Lines(io.StringIO):
-    """A stream for progress whose every line goes to `say`: several runs train at once, each on lines of its own."""
-
-    def __init__(self, say: Say) -> None:
-        super().__init__()
-        self._say = say
-
-    def write(self, text: str) -> int:
-        self._say(text.rstrip("\n"))
-        return len(text)
-
-
-def _trained(study: Study, path: str) -> tuple[Run, dict[str, Any]]:
-    """The run as it was trained and its done.json."""
-    folder = study.store.run_folder(path)
-    return Run.from_json(artefacts.read_json(folder / "run.json")), artefacts.read_json(folder / "done.json")
-
-
 def _run_id(path: str) -> str:
     """The run_id a run was trained under, whatever the code is now."""
     return path.rpartition("-")[2]
 
 
-@contextmanager
-def _loaded(study: Study, run: Run, path: str) -> Iterator[LanguageModel]:
-    """The best weights of a run on its device, with its threads and determinism while inside."""
-    from softmax_bottleneck.jobs.numerics import numerics
-    from softmax_bottleneck.training import train as training
-
-    device = training.choose_device(run.device)
-    with numerics(run, device):
-        yield training.load_model(study.store.run_folder(path), device)[0]
-
-
 def measure(study: Study, path: str, say: Say) -> None:
     """Perplexities and predicted words of a trained run, and the hidden states of the test text."""
     folder = study.store.run_folder(path)
-    run, done = _trained(study, path)
+    run, done = run_and_record(folder)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
     if done["status"] != "ok":
         for name in ("topk.json", "measure.json"):
-            _write_unusable(folder / name, done, parents)
+            write_unusable(folder / name, done, parents)
         return
     from softmax_bottleneck.corpora import corpus
     from softmax_bottleneck.measuring import measure as measuring
     from softmax_bottleneck.measuring import predictions as topk
+    from softmax_bottleneck.training.trained import loaded
 
     started = time.monotonic()
     tokens = corpus.load(study.store.tokens_folder(run.dataset))
     places, law = _places(study, run.dataset, tokens), _law_of(study, run, tokens)
-    with _loaded(study, run, path) as model:
+    with loaded(run, folder) as model:
         contexts = measuring.hidden_states(model, tokens.test, run.schedule.bptt)
         found = measuring.predict(model, contexts, [place.index - 1 for place in places], law.kl_nats if law else None)
         metrics = measuring.perplexity_metrics(model, tokens, found.log_p_T, run.schedule)
@@ -262,16 +145,17 @@ def spectrum(study: Study, path: str, say: Say) -> None:
     Where a dataset declares `rank_contexts`, the ranks are those of that many contexts, and `<rank>_all` of all.
     """
     folder = study.store.run_folder(path)
-    run, done = _trained(study, path)
+    run, done = run_and_record(folder)
     parents = {"measure.json": artefacts.sha256_file(folder / "measure.json")}
     if done["status"] != "ok":
-        _write_unusable(folder / "rank.json", done, parents)
+        write_unusable(folder / "rank.json", done, parents)
         return
     from softmax_bottleneck.measuring import measure as measuring
+    from softmax_bottleneck.training.trained import loaded
 
     started = time.monotonic()
     hidden_TD = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
-    with _loaded(study, run, path) as model:
+    with loaded(run, folder) as model:
         first, whole = measuring.spectra(model, hidden_TD, dataset_of(study, run.dataset).rank_contexts)
     sigma = {"singular_values": (first or whole).with_zeros()}
     facts = _rank_facts(first or whole)
@@ -299,21 +183,22 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
 def _ranks_along_training(study: Study, path: str, say: Say) -> None:
     """Ranks untrained, at the epochs whose weights were kept, and at the best one; nothing where none were kept."""
     folder = study.store.run_folder(path)
-    run, done = _trained(study, path)
+    run, done = run_and_record(folder)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
     from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.jobs.devices import choose_device
     from softmax_bottleneck.jobs.numerics import numerics
     from softmax_bottleneck.measuring import measure as measuring
-    from softmax_bottleneck.training import train as training
+    from softmax_bottleneck.training import trained
 
-    if not training.has_snapshots(folder):
+    if not trained.snapshots(folder):
         return
     started, rows = time.monotonic(), []
     test_T = corpus.load(study.store.tokens_folder(run.dataset)).test
     limit = dataset_of(study, run.dataset).rank_contexts
-    device = training.choose_device(run.device)
+    device = choose_device(run.device)
     with numerics(run, device):
-        for row, model in training.models_along_training(folder, device):
+        for row, model in trained.models_along_training(folder, device):
             contexts = measuring.hidden_states(model, test_T[: limit + 1 if limit else None], run.schedule.bptt)
             _, found = measuring.spectra(model, contexts.hidden.cpu().numpy())
             kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")}
@@ -332,10 +217,10 @@ def wordsim(study: Study, path: str, say: Say) -> None:
     from softmax_bottleneck.measuring import wordsim as similarity
 
     folder = study.store.run_folder(path)
-    run, done = _trained(study, path)
+    run, done = run_and_record(folder)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
     if done["status"] != "ok":
-        _write_unusable(folder / "wordsim.json", done, parents)
+        write_unusable(folder / "wordsim.json", done, parents)
         return
     words = corpus.load(study.store.tokens_folder(run.dataset)).words
     with safe_open(artefacts.checked(folder / "model.safetensors"), framework="numpy") as file:
@@ -361,29 +246,6 @@ def _benchmarks(study: Study, run: Run) -> Iterator[tuple[str, Path]]:
         benchmarks = dataset_of(study, named)
         for name, entry in benchmarks.files.items():
             yield entry.get("label", name), study.store.corpus_folder(named) / name
-
-
-def _write_unusable(path: Path, done: dict[str, Any], parents: dict[str, str]) -> None:
-    """A run that diverged is a result: later steps say so instead of failing."""
-    facts = {"status": done["status"], "reason": done["reason"], "provenance": provenance.block(parents)}
-    empty: dict[str, Any] = {"metrics": {}, "benchmarks": {}, "contexts": [], "hits": {}, "rows": []}
-    artefacts.write_json(path, facts | empty)
-
-
-def fit(study: Study, path: str, say: Say) -> None:
-    """Output heads on free context vectors, fitted to the laws of one unit."""
-    from softmax_bottleneck.training import fit as fitting
-    from softmax_bottleneck.training import train as training
-
-    unit, started = study.unit(path), time.monotonic()
-    limit_s = _time_left(study, say).seconds
-    rows = fitting.fit(unit, study.store, training.choose_device(unit.device), say, max_wall_s=limit_s)
-    folder = study.store.fits_folder(f"laws/{unit.law_path}")
-    parents = {name: artefacts.sha256_file(folder / name) for name in dict.fromkeys(f.file_name for f in unit.fits)}
-    block = provenance.block(parents, law_id=unit.law_id, unit_id=unit.unit_id)
-    facts = {"status": "ok", "rows": rows, "provenance": block}
-    artefacts.write_json(study.store.fits_folder(path) / "done.json", facts)
-    say(f"{path}: {len(unit.fits)} fits ({time.monotonic() - started:.0f} s)")
 
 
 # --- studies --------------------------------------------------------------------------------------------------------

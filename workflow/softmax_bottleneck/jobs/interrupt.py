@@ -1,8 +1,8 @@
-"""Being asked to stop: signals and time budgets set a flag, the training loop saves and leaves.
+"""Being asked to stop: signals and time limits set a flag, the work saves its state and leaves.
 
 Exit codes: 130 for SIGINT, 143 for SIGTERM, 75 ("try again") for SIGUSR1, which batch systems send ahead of a time
-limit, for the run's own time budget, and when the workflow that started the run is gone: its next call would start a
-second process on the same run.
+limit, for the work's own time limit, and when the workflow that started it is gone: its next call would start a second
+process on the same work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 1.0  # for the workflow
 
 
 class StoppedError(BusyError):
-    """The run was asked to stop, saved its state and can be resumed; the exit code tells who asked."""
+    """The work was asked to stop, saved its state and can be resumed; the exit code says who asked."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -34,20 +34,14 @@ class StoppedError(BusyError):
 class Stop:
     """Whether to stop, and why. `limit_s` counts from construction, by a clock that never jumps.
 
-    `workflow` is the process that started this one and would start it again; None for a run started by hand.
+    `workflow` is the process that started this one and would start it again; None for work started by hand.
     """
 
-    def __init__(
-        self,
-        limit_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        workflow: Process | None = None,
-    ) -> None:
-        self.clock = clock
-        self.deadline = None if limit_s is None else clock() + limit_s
+    def __init__(self, limit_s: float | None = None, workflow: Process | None = None) -> None:
+        self.looked = time.monotonic()
+        self.deadline = None if limit_s is None else self.looked + limit_s
         self.signal: signal.Signals | None = None
         self.workflow = workflow
-        self.looked = clock()
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         """Signal handler: note the signal; a second Ctrl-C leaves at once, the last saved state stays valid."""
@@ -59,26 +53,23 @@ class Stop:
         """(why, exit code) when it is time to stop."""
         if self.signal is not None:
             return f"{self.signal.name} received", EXIT_CODES[self.signal]
-        if self.deadline is not None and self.clock() >= self.deadline:
-            return "time budget used up", TRY_AGAIN
-        if self._is_orphan():
-            return "the workflow that started it is gone", TRY_AGAIN
+        now = time.monotonic()
+        if self.deadline is not None and now >= self.deadline:
+            return "time limit reached", TRY_AGAIN
+        if self.workflow is not None and now - self.looked >= LOOK_EVERY_S:
+            self.looked = now
+            if not self.workflow.lives:
+                return "the workflow that started it is gone", TRY_AGAIN
         return None
-
-    def _is_orphan(self) -> bool:
-        if self.workflow is None or self.clock() - self.looked < LOOK_EVERY_S:
-            return False
-        self.looked = self.clock()
-        return not self.workflow.lives
 
 
 @contextmanager
-def signals_to(stop: Stop) -> Iterator[None]:
-    """Route the signals to `stop` while inside; outside the main thread, where Python forbids it, change nothing."""
+def signals_to(receive: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call `receive` for signals to stop while inside; not outside the main thread, where Python forbids it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, stop.receive) for number in EXIT_CODES}
+    before = {number: signal.signal(number, receive) for number in EXIT_CODES}
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from softmax_bottleneck.jobs import out_of_memory as memory
+from softmax_bottleneck.jobs.out_of_memory import keep_freed
 
 
 class Settings(Protocol):
@@ -28,7 +28,7 @@ class Settings(Protocol):
 @contextmanager
 def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
     """Threads and determinism while inside; float32 means float32 (no TF32). Freed memory is kept from here on."""
-    memory.keep_freed()
+    keep_freed()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), filled
     if device.type == "cuda":

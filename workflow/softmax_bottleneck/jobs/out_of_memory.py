@@ -37,7 +37,7 @@ def peak_gb() -> float:
     return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9
 
 
-def told(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
+def as_out_of_memory_error(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
     """The error to raise instead of one that means that memory ran out; None for any other."""
     reason = " ".join(str(error).split()) or "nothing more is known"
     if type(error).__name__ == GPU_CLASS:

@@ -7,15 +7,15 @@ fails or the job ends; the next attempt trains what is left.
 
 from __future__ import annotations
 
-import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType
 
-from softmax_bottleneck.jobs.interrupt import EXIT_CODES, StoppedError
+from softmax_bottleneck.jobs.interrupt import EXIT_CODES, StoppedError, signals_to
 from softmax_bottleneck.jobs.processes import export_workflow
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.study import Run, Study
 
 TRY_AGAIN = {*EXIT_CODES.values(), BusyError.exit_code}
 
@@ -29,49 +29,35 @@ def train_together(command: Sequence[str], paths: Sequence[str]) -> None:
         UserError: one of them met something to mend; it has said what.
         StoppedError: one of them stopped early, and another attempt will go on.
     """
-    codes = {}
-    export_workflow()  # should this process be killed, they notice it, save and stop
-    with _signals_passed_on() as children:
-        for path in paths:
-            # In a session of its own, a Ctrl-C reaches it once, from here, and not a second time from the terminal.
-            children.append(subprocess.Popen([*command, "--run", path], start_new_session=True))
-        for path, child in zip(paths, children, strict=True):
-            code = child.wait()
-            codes[path] = code if code >= 0 else 128 - code
-    _raise_for({path: code for path, code in codes.items() if code}, len(paths))
-
-
-def _raise_for(failed: dict[str, int], of: int) -> None:
-    """Say which seeds did not end; what has to be mended by a person counts more than what time will mend."""
-    if not failed:
-        return
-    which = ", ".join(f"{path} (exit {code})" for path, code in failed.items())
-    told = f"{len(failed)} of {of} seeds did not end: {which}; run the same step again to go on with these"
-    codes = sorted(failed.values(), key=lambda code: code in TRY_AGAIN)
-    raise UserError(told) if codes[0] == UserError.exit_code else StoppedError(told, codes[0])
-
-
-@contextmanager
-def _signals_passed_on() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A list of processes that, while inside, get every signal to stop that this one gets (also those added later)."""
-    received: list[int] = []
-
-    class Children(list[subprocess.Popen[bytes]]):
-        def append(self, child: subprocess.Popen[bytes]) -> None:
-            super().append(child)
-            for number in received:
-                child.send_signal(number)
-
-    children = Children()
+    children: list[subprocess.Popen[bytes]] = []
+    received: list[tuple[int, int]] = []  # signals, and how many children there were to pass each on to
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+        received.append((number, len(children)))
         for child in children:
             child.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in EXIT_CODES}
-    try:
-        yield children
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    export_workflow()  # should this process be killed, they notice it, save and stop
+    with signals_to(pass_on):
+        for index, path in enumerate(paths):
+            # In a session of its own, a Ctrl-C reaches it once, from here, and not a second time from the terminal.
+            children.append(subprocess.Popen([*command, "--run", path], start_new_session=True))
+            for number, reached in received:  # before this one was there
+                if reached <= index:
+                    children[index].send_signal(number)
+        codes = {path: child.wait() for path, child in zip(paths, children, strict=True)}
+    failed = {path: code if code > 0 else 128 - code for path, code in codes.items() if code}
+    if failed:
+        which = ", ".join(f"{path} (exit {code})" for path, code in failed.items())
+        message = (
+            f"{len(failed)} of {len(paths)} seeds did not end: {which}; run the same step again to go on with these"
+        )
+        code = min(failed.values(), key=lambda code: code in TRY_AGAIN)  # what a person has to mend counts more
+        raise UserError(message) if code == UserError.exit_code else StoppedError(message, code)
+
+
+def record_job(study: Study, job: str, runs: Sequence[Run]) -> None:
+    """Write down that the runs of a job are through; their done.json must be there and sound (DataError)."""
+    files = {run.path: artefacts.checked(study.store.run_folder(run.path) / "done.json") for run in runs}
+    hashes = {path: artefacts.sha256_file(file) for path, file in files.items()}
+    artefacts.write_json(study.store.job_file(job), {"done": hashes})

@@ -1,7 +1,8 @@
-"""One writer per run folder: a small file that names the owner and is touched while the owner lives.
+"""One writer per folder: a small file that names the owner and is touched while the owner lives.
 
 The workflow engine's lock does not survive the engine's own kill: an orphaned trainer and its successor would write the
 same folder. Here the second one is refused, a dead owner's lease is taken over, and an owner that lost its lease stops.
+A lock of the operating system alone would not do: it says nothing about an owner on another machine of a cluster.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import platform
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from softmax_bottleneck.jobs.processes import Process, batch_job, batch_job_lives, myself, realm
+from softmax_bottleneck.jobs import slurm
+from softmax_bottleneck.jobs.processes import Process, myself, pid_namespace_id
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError
 
@@ -33,43 +34,33 @@ log = logging.getLogger(__name__)
 class Lease:
     """Ownership of a folder for the length of a `with` block.
 
-    `wait_s` is how long to wait for another owner to end.
+    `timeout_s` is how long to wait for another owner to end.
 
     Raises:
         BusyError: on entering when another living process owns the folder; in `check` when the lease was lost.
     """
 
-    def __init__(self, folder: Path, wait_s: float = 0.0) -> None:
+    def __init__(self, folder: Path, timeout_s: float = 0.0) -> None:
         self.folder = folder
         self.path = folder / NAME
         self.token = uuid.uuid4().hex
-        self.wait_s = wait_s
+        self.timeout_s = timeout_s
 
     def __enter__(self) -> Lease:
-        deadline, told = time.monotonic() + self.wait_s, False
+        deadline, said = time.monotonic() + self.timeout_s, False
         while True:
             try:
-                return self._take()
+                self._take()
+                return self
             except BusyError as busy:
                 if time.monotonic() >= deadline:
                     raise
-                if not told:
+                if not said:
                     log.warning("%s; waiting for its end", busy)
-                told = True
+                said = True
             time.sleep(LOOK_EVERY_S)
 
-    def _take(self) -> Lease:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with _folder_lock(self.folder):
-            if self.path.exists():
-                self._refuse_living_owner()
-                self.path.unlink(missing_ok=True)
-            self._create()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_mine():
             self.path.unlink(missing_ok=True)
 
@@ -86,26 +77,30 @@ class Lease:
     def _is_mine(self) -> bool:
         return _read(self.path).get("token") == self.token
 
-    def _create(self) -> None:
-        where = {"realm": realm(), "host": platform.node(), **batch_job()}
-        facts = {"token": self.token, **vars(myself()), **where}
-        try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            raise BusyError(f"{self.folder}: another process has just started this run; try again later") from None
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(json.dumps(facts) + "\n")
-        except OSError as error:
-            self.path.unlink()  # else the next call would take it for somebody's
-            raise artefacts.explained(error, self.path) from None
+    def _take(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _folder_lock(self.folder):
+            if self.path.exists():
+                self._refuse_living_owner()
+                self.path.unlink(missing_ok=True)
+            where = {"pid_namespace_id": pid_namespace_id(), "host": platform.node(), **slurm.batch_job()}
+            facts = {"token": self.token, **vars(myself()), **where}
+            try:
+                with self.path.open("x", encoding="utf-8") as file:
+                    file.write(json.dumps(facts) + "\n")
+            except FileExistsError:
+                raise BusyError(f"{self.folder}: another process has just started this run; try again later") from None
+            except OSError as error:
+                with suppress(OSError):
+                    self.path.unlink()  # else the next call would take it for somebody's
+                raise artefacts.explained(error, self.path) from None
 
     def _refuse_living_owner(self) -> None:
-        owner, age = _read(self.path), _age(self.path)
-        if _lives(owner, age):
+        owner, age_s = _read(self.path), _age_s(self.path)
+        if _lives(owner, age_s):
             job = f" (SLURM job {owner['job']})" if owner.get("job") else ""
             raise BusyError(f"{self.folder}: this run is owned by process {owner.get('pid', 'unknown')} on "
-                            f"{owner.get('host', 'an unknown machine')}{job}, seen {age:.0f} s ago; wait for it, or "
+                            f"{owner.get('host', 'an unknown machine')}{job}, seen {age_s:.0f} s ago; wait for it, or "
                             "stop it and try again")  # fmt: skip
         log.warning("%s: process %s left its lease behind; taken over", self.folder, owner.get("pid", "unknown"))
 
@@ -120,26 +115,21 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _lives(owner: dict[str, Any], age_s: float) -> bool:
-    """Whether the owner runs: looked up here or in the batch system, else told from its last sign of life.
+    """Whether the owner runs: looked up here or in the batch system, else judged by its last sign of life.
 
     A batch job that was queued again keeps its number: of an earlier start of this very job nothing is left.
     """
-    pid, begun = owner.get("pid"), owner.get("started")
-    if owner.get("realm") == realm() and isinstance(pid, int) and isinstance(begun, int):
-        return Process(pid, begun).lives
-    found = _job_lives(owner)
-    return age_s < STALE_AFTER_S if found is None else found
+    pid, started, job = (owner.get(key) for key in ("pid", "started", "job"))
+    if owner.get("pid_namespace_id") == pid_namespace_id() and isinstance(pid, int) and isinstance(started, int):
+        return Process(pid, started).lives
+    if isinstance(job, str) and job:
+        in_batch_system = job != slurm.batch_job().get("job") and slurm.job_lives(job)
+        if in_batch_system is not None:
+            return in_batch_system
+    return age_s < STALE_AFTER_S
 
 
-def _job_lives(owner: dict[str, Any]) -> bool | None:
-    """Whether the owner's batch job runs; None where there is none, or where nobody can tell."""
-    job = owner.get("job")
-    if not isinstance(job, str) or not job:
-        return None
-    return job != batch_job().get("job") and batch_job_lives(job)
-
-
-def _age(path: Path) -> float:
+def _age_s(path: Path) -> float:
     """Seconds since the lease was touched, by the file system's own clock (machines' clocks may differ)."""
     probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -155,14 +145,13 @@ def _age(path: Path) -> float:
 def _folder_lock(folder: Path) -> Iterator[None]:
     """One process at a time in the few lines that look at a lease and replace it; the kernel frees it at death.
 
-    Network file systems without flock go on without: creating the file exclusively still lets only one win.
+    Of the folder itself, so that no file of its own is left in it. Network file systems without flock go on without:
+    creating the lease exclusively still lets only one win.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
+        with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            log.debug("%s: no flock on this file system", folder)
         yield
     finally:
         os.close(descriptor)

@@ -202,6 +202,12 @@ def write_npz(path: Path, **arrays: NDArray[Any]) -> str:
     return write_with(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
+def remove(path: Path) -> None:
+    """Remove a file and its hash, where they are there."""
+    path.unlink(missing_ok=True)
+    sidecar(path).unlink(missing_ok=True)
+
+
 def append_line(path: Path, text: str) -> None:
     """Append one line and force it to the disk: a log that survives a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ class IncompleteError(Exception):
 
 
 class BusyError(Exception):
-    """Another process owns this work, or the time budget ended: try again later."""
+    """Another process owns this work, or a time limit was reached: try again later."""
 
     exit_code = 75
 

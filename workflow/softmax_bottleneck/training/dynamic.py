@@ -1,144 +1,113 @@
-"""A dynamic evaluation in its folder: to its end across kills, signals and time limits, exact to the bit.
-
-The same rules as for training (`train`): one process at a time, a state saved every few minutes and at a signal, the
-result written last, and once more beside it under a name that the workflow engine does not delete.
-"""
+"""The step of dynamic evaluation: a trained or finetuned run's perplexity while its weights follow the text."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from softmax_bottleneck.corpora import corpus as corpora
 from softmax_bottleneck.corpora.corpus import Corpus
-from softmax_bottleneck.jobs import processes
-from softmax_bottleneck.jobs.checkpoint import Checkpointer
-from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.jobs.numerics import numerics
-from softmax_bottleneck.jobs.run_lease import Lease
-from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
+from softmax_bottleneck.jobs.time_limit import time_limit
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import Evaluation
-from softmax_bottleneck.training import dynamic_evaluation as dynamic
-from softmax_bottleneck.training import train
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Evaluation, Study
+from softmax_bottleneck.training import trained
+from softmax_bottleneck.training.dynamic_evaluation import Evaluator
 from softmax_bottleneck.training.model import LanguageModel
+from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, write_unusable
 
 RESULT_FILE = "dynamic.json"
 
 
+def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
+    """Dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped."""
+    evaluation = study.dynamic_evaluation(path)
+    start, folder = study.store.run_folder(evaluation.run.path), study.store.run_folder(path)
+    _, before = run_and_record(start)
+    parents = {"start/done.json": artefacts.sha256_file(start / DONE_FILE)}
+    if before["status"] != "ok":
+        write_unusable(folder / RESULT_FILE, before, parents)
+        return
+    corpus = corpora.load(study.store.tokens_folder(evaluation.run.dataset))
+    options = Options(say, time_limit(study.max_wall, study.time_margin), restart)
+    with trained.loaded(evaluation.run, start) as model:
+        record = evaluate(evaluation, model, corpus, folder, parents, options)
+    static, after = (record["metrics"][f"test_ppl{ending}"] for ending in ("_static", ""))
+    say(f"{path}: test perplexity {static:.2f} -> {after:.2f} ({record['wall_s']:.0f} s)")
+
+
 def evaluate(
-    wanted: Evaluation,
+    evaluation: Evaluation,
     model: LanguageModel,
     corpus: Corpus,
     folder: Path,
-    *,
     parents: Mapping[str, str],
-    say: Callable[[str], None] = lambda line: None,
-    max_wall_s: float | None = None,
-    restart: bool = False,
-    save_interval_s: float = train.SAVE_INTERVAL_S,
+    options: Options = DEFAULTS,
 ) -> dict[str, Any]:
-    """Evaluate to the end in `folder`, from its resume state if there is one; the content of dynamic.json.
+    """Evaluate to the end in `folder`; the content of dynamic.json.
 
     Args:
-        wanted: run and settings.
+        evaluation: run and settings.
         model: the run's weights; as they were when this returns.
         corpus: token ids of the run's corpus.
         folder: owned by one process at a time; made when missing.
         parents: hashes of what the weights come from, for the provenance.
-        say: told every few seconds how far it is.
-        max_wall_s: stop and save after this many seconds.
-        restart: drop a resume state and begin anew.
-        save_interval_s: longest time between resume states.
+        options: how this call works on it.
 
     Raises:
-        UserError: a body that carries nothing from segment to segment; resume states damaged or of other settings.
-        BusyError: another process owns the folder.
-        StoppedError: a signal, the time budget, or the workflow that started it is gone; the state is saved.
+        UserError: a body that carries nothing from segment to segment; and all that `run_to_end` raises.
     """
+    run = evaluation.run
     if not model.body.carries_state:
         raise UserError(f"dynamic evaluation reads a few words at a time, so it needs a body that carries what came "
-                        f"before; {wanted.run.body.kind} does not")  # fmt: skip
-    stop = Stop(max_wall_s, workflow=processes.workflow())
+                        f"before; {run.body.kind} does not")  # fmt: skip
+    ids = {"run_id": run.run_id, "evaluation_id": evaluation.path.rpartition("-")[2]}
+    settings = {key: str(value) for key, value in dataclasses.asdict(evaluation.settings).items()}
+    identity = {"run_id": run.run_id, "code": evaluation.code, **settings}
     device = model.head.decoder.weight.device
-    with Lease(folder) as lease, signals_to(stop), numerics(wanted.run, device):
-        for leftover in folder.glob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
-        done = folder / train.OUTCOME_FILE
-        if done.exists() and artefacts.is_sound(done) and not restart:
-            facts: dict[str, Any] = artefacts.read_json(done)
-        else:
-            work = _Work(wanted, dynamic.Evaluator(model, corpus, wanted.settings), folder, lease, stop, say)
-            facts = work.run(save_interval_s, restart, device) | {"status": "ok"}
-            facts["provenance"] = provenance.block(dict(parents), run_id=wanted.run.run_id, sessions=work.history)
-            artefacts.write_json(done, facts)
-        artefacts.write_json(folder / RESULT_FILE, facts)
-        Checkpointer(folder, {}).clear()
-        written: dict[str, Any] = artefacts.read_json(folder / RESULT_FILE)
-        return written
+    job = Job(f"{run.model}/{run.seed}", folder, RESULT_FILE, ids, identity, device, numerics(run, device))
+    return run_to_end(job, lambda: DynamicEvaluation(Evaluator(model, corpus, evaluation.settings), parents), options)
 
 
-class _Work:
-    """One process working on an evaluation."""
+class DynamicEvaluation(Work):
+    """An evaluation in its folder: steps are segments, texts are its parts."""
 
-    def __init__(
-        self,
-        wanted: Evaluation,
-        evaluator: dynamic.Evaluator,
-        folder: Path,
-        lease: Lease,
-        stop: Stop,
-        say: Callable[[str], None],
-    ) -> None:
-        self.wanted, self.evaluator, self.lease, self.stop, self.say = wanted, evaluator, lease, stop, say
-        self.checkpointer = Checkpointer(folder, _identity(wanted))
-        self.history: list[dict[str, Any]] = []  # one entry per process
-        self.before_s = 0.0  # wall time of earlier ones
-        self.started = self.saved = self.ticked = time.monotonic()
+    def __init__(self, evaluator: Evaluator, parents: Mapping[str, str]) -> None:
+        self.evaluator, self.parents = evaluator, parents
 
-    def run(self, save_interval_s: float, restart: bool, device: torch.device) -> dict[str, Any]:
-        """All that is left to do; settings, results and time."""
-        if restart:
-            self.checkpointer.clear()
-        state = self.checkpointer.load()
-        if state is not None:
-            self.evaluator.load(state["evaluator"])
-            self.history, self.before_s = list(state["history"]), state["wall_s"]
-        self.history.append({"from_s": round(self.before_s, 1), **train.hardware(self.wanted.run, device)})
-        while not self.evaluator.finished:
-            self.evaluator.step()
-            self._between_steps(save_interval_s)
-        settings = dataclasses.asdict(self.wanted.settings)
-        return {"settings": settings, "wall_s": round(self._wall_s(), 3)} | self.evaluator.results()
+    @property
+    def finished(self) -> bool:
+        """Whether both texts are scored."""
+        return self.evaluator.finished
 
-    def _wall_s(self) -> float:
-        return self.before_s + time.monotonic() - self.started
+    @property
+    def where(self) -> str:
+        """How far it is."""
+        return f"text {self.evaluator.done + 1} of {len(self.evaluator.texts)}, {self.evaluator.share:.0%} of all"
 
-    def _between_steps(self, save_interval_s: float) -> None:
-        now = time.monotonic()
-        if now - self.ticked >= train.TICK_S:
-            self.ticked = now
-            self.lease.beat()
-            self.say(f"{self.wanted.run.model}/{self.wanted.run.seed}: {self.evaluator.progress()}")
-        if now - self.saved >= save_interval_s:
-            self._save()
-        reason = self.stop.reason()
-        if reason is not None and not self.evaluator.finished:
-            self._save()
-            raise StoppedError(f"{self.wanted.path}: {reason[0]}; saved: run the same step again to go on", reason[1])
+    def step(self, session: Session) -> bool:
+        """One segment."""
+        return self.evaluator.step()
 
-    def _save(self) -> None:
-        self.lease.check()
-        state = {"evaluator": self.evaluator.state(), "history": self.history, "wall_s": self._wall_s()}
-        self.checkpointer.save(state)
-        self.saved = time.monotonic()
+    def state(self) -> dict[str, Any]:
+        """For the resume state."""
+        return self.evaluator.state()
 
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self.evaluator.load(state)
 
-def _identity(wanted: Evaluation) -> dict[str, Any]:
-    """What must be equal for a resume state to belong to this evaluation."""
-    settings = {key: str(value) for key, value in dataclasses.asdict(wanted.settings).items()}
-    return {"run_id": wanted.run.run_id, "code": wanted.code, **settings}
+    def progress(self, wall_s: float) -> tuple[float, str]:
+        """The share of all texts."""
+        return self.evaluator.share, f"dynamic evaluation, {self.where}"
+
+    def outcome(self, session: Session) -> Outcome:
+        """Perplexities, and what was tried."""
+        settings = dataclasses.asdict(self.evaluator.settings)
+        facts = {"status": "ok", "settings": settings, "wall_s": round(session.wall_s(), 3)}
+        return facts | self.evaluator.results(), dict(self.parents), {}

@@ -71,14 +71,20 @@ def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Stat
     """M and R from sums of squared gradients over so many batches (`mean` or `sum`, see the module's docstring)."""
     divisor = batches if scaling == "mean" else 1
     scale = [(square / divisor).sqrt() for square in squares]
-    level = torch.stack([one.mean() for one in scale])
+    level = torch.stack([tensor.mean() for tensor in scale])
     norm = level.mean() if scaling == "mean" else level.sum()
-    return Statistics(scale, [one / norm for one in scale])
+    return Statistics(scale, [tensor / norm for tensor in scale])
 
 
-# --- two ways through a text ----------------------------------------------------------------------------------------
-class _Reading:
-    """A text [L, B] read segment by segment in evaluation mode, with gradients; state carried, graph cut between."""
+# --- ways through a text --------------------------------------------------------------------------------------------
+class Reading:
+    """A text [L, B] read segment by segment in evaluation mode, with gradients; state carried, graph cut between.
+
+    Attributes:
+        KEPT: names of what a resumed reading needs.
+    """
+
+    KEPT: tuple[str, ...] = ("position", "hidden")
 
     def __init__(self, model: LanguageModel, ids_LB: Tensor, segment: int) -> None:
         self.model, self.ids_LB, self.segment = model, ids_LB, segment
@@ -88,6 +94,7 @@ class _Reading:
 
     @property
     def finished(self) -> bool:
+        """Whether the whole text is read."""
         return self.position >= len(self.ids_LB) - 1
 
     def read(self) -> RowNLL:
@@ -99,21 +106,31 @@ class _Reading:
         self.position = stop
         return self.model.head.losses(output.dropped_TBD, targets_N, generator=None)
 
-    def gradients(self, found: RowNLL) -> list[Tensor]:
+    def gradients(self, losses: RowNLL) -> list[Tensor]:
         """Gradient of the mean loss of what was read, for every parameter."""
-        return list(torch.autograd.grad(found.total / len(found.nll_N), self.parameters))
+        return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
+
+    def step(self) -> None:
+        """Read one segment, and do what this way of reading is for."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Put back what the reading has changed: nothing."""
 
     def state(self) -> dict[str, Any]:
-        return {"position": self.position, "hidden": [list(pair) for pair in self.hidden]}
+        """For the resume state."""
+        return {name: getattr(self, name) for name in self.KEPT}
 
     def load(self, state: dict[str, Any]) -> None:
-        device = self.ids_LB.device
-        self.position = state["position"]
-        self.hidden = tuple((h_1BH.to(device), c_1BH.to(device)) for h_1BH, c_1BH in state["hidden"])
+        """Take over what `state` returned."""
+        for name in self.KEPT:
+            setattr(self, name, state[name])
 
 
-class Gathering(_Reading):
+class Gathering(Reading):
     """Sums of squared gradients over the batches of the training text."""
+
+    KEPT = (*Reading.KEPT, "squares", "batches")
 
     def __init__(self, model: LanguageModel, ids_LB: Tensor, segment: int) -> None:
         super().__init__(model, ids_LB, segment)
@@ -126,85 +143,65 @@ class Gathering(_Reading):
         torch._foreach_addcmul_(self.squares, gradients, gradients)
         self.batches += 1
 
-    def state(self) -> dict[str, Any]:
-        """For the resume state."""
-        return super().state() | {"squares": self.squares, "batches": self.batches}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
-        super().load(state)
-        torch._foreach_copy_(self.squares, state["squares"])
-        self.batches = state["batches"]
-
-
-class Scoring(_Reading):
+class Scoring(Reading):
     """A text scored by weights that stay as they are, by the same kernels as where they do not."""
+
+    KEPT = (*Reading.KEPT, "total")
 
     def __init__(self, model: LanguageModel, ids_LB: Tensor, segment: int) -> None:
         super().__init__(model, ids_LB, segment)
         self.total = torch.zeros((), dtype=torch.float64, device=ids_LB.device)
 
+    def step(self) -> None:
+        """Score one segment."""
+        self.score()
+
     def score(self) -> RowNLL:
         """Read one segment and add up its losses."""
-        found = self.read()
-        self.total += found.nll_N.detach().sum(dtype=torch.float64)
-        return found
-
-    def step(self) -> None:
-        """One segment."""
-        self.score()
+        losses = self.read()
+        self.total += losses.nll_N.detach().sum(dtype=torch.float64)
+        return losses
 
     def mean(self) -> float:
         """Loss per predicted token so far, nats; infinite when it is not a number."""
         loss = self.total.item() / (self.position * self.ids_LB.shape[1])
         return loss if math.isfinite(loss) else math.inf
 
-    def leave(self) -> None:
-        """Nothing to put back."""
-
-    def state(self) -> dict[str, Any]:
-        """For the resume state."""
-        return super().state() | {"total": self.total}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
-        super().load(state)
-        self.total.copy_(state["total"])
-
 
 class Following(Scoring):
     """A text scored while the weights follow it; `leave` puts the trained ones back."""
 
-    def __init__(self, model: LanguageModel, ids_LB: Tensor, segment: int, found: Statistics, setting: Setting) -> None:
+    KEPT = (*Scoring.KEPT, "weights")
+
+    def __init__(
+        self, model: LanguageModel, ids_LB: Tensor, segment: int, statistics: Statistics, setting: Setting
+    ) -> None:
         super().__init__(model, ids_LB, segment)
         self.trained = [parameter.detach().clone() for parameter in self.parameters]
         decay = setting.decay  # times min(R, 1 / decay) is min(decay R, 1)
-        self.way_back = [(pull * decay).clamp_(max=1.0) for pull in found.pull]
-        self.pace = [setting.learning_rate / (scale + setting.epsilon) for scale in found.scale]
+        self.way_back = [(pull * decay).clamp_(max=1.0) for pull in statistics.pull]
+        self.pace = [setting.learning_rate / (scale + setting.epsilon) for scale in statistics.scale]
 
-    @torch.no_grad()
-    def _update(self, gradients: list[Tensor]) -> None:
-        torch._foreach_lerp_(self.parameters, self.trained, self.way_back)
-        torch._foreach_addcmul_(self.parameters, gradients, self.pace, value=-1.0)
+    @property
+    def weights(self) -> list[Tensor]:
+        """The weights where they are now."""
+        return [parameter.detach() for parameter in self.parameters]
+
+    @weights.setter
+    def weights(self, tensors: list[Tensor]) -> None:
+        torch._foreach_copy_(self.weights, tensors)
 
     def step(self) -> None:
         """Score one segment, then learn from it."""
-        self._update(self.gradients(self.score()))
+        gradients = self.gradients(self.score())
+        with torch.no_grad():
+            torch._foreach_lerp_(self.parameters, self.trained, self.way_back)
+            torch._foreach_addcmul_(self.parameters, gradients, self.pace, value=-1.0)
 
-    @torch.no_grad()
     def leave(self) -> None:
         """Back to the trained weights."""
-        torch._foreach_copy_(self.parameters, self.trained)
-
-    def state(self) -> dict[str, Any]:
-        """For the resume state."""
-        return super().state() | {"weights": [p.detach() for p in self.parameters]}
-
-    @torch.no_grad()
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
-        super().load(state)
-        torch._foreach_copy_(self.parameters, state["weights"])
+        self.weights = self.trained
 
 
 # --- the whole evaluation -------------------------------------------------------------------------------------------
@@ -213,26 +210,27 @@ class Evaluator:
 
     Every setting is tried on the first `tune_tokens` tokens of the validation text; the best one then reads all of it.
     If the trained weights alone score better there, the step size becomes 0: the result is never worse than they are.
+
+    Attributes:
+        texts: in the order they are read: the training text for statistics, validation and test text by the trained
+            weights, the tuning text for every candidate, validation and test text by the chosen one.
+        losses: of all texts but the first that have been read, nats.
+        sums: of squared gradients, and over how many batches; None until they are gathered.
+        reading: what is being read; None at the end.
     """
 
     def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic) -> None:
         self.model, self.settings = model.eval(), settings
         device = model.head.decoder.weight.device
-        self.train_LB = _stream(corpus.train, settings.statistics_batch_size, device)
-        self.valid_L1, self.test_L1 = (_stream(ids, 1, device) for ids in (corpus.valid, corpus.test))
-        limit = settings.tune_tokens or len(self.valid_L1)
-        self.tune_L1 = self.valid_L1[:limit]
-        self.losses: list[float] = []  # of the passes that are done, in the order of `_passes`
-        self.sums: tuple[list[Tensor], int] | None = None  # of squared gradients, and over how many batches
-        self.gathering: Gathering | None = None
-        self.scoring: Scoring | None = None
-        self._open()
-
-    @property
-    def candidates(self) -> list[Setting]:
-        """The settings that are tried."""
-        pairs = itertools.product(self.settings.learning_rates, self.settings.decays)
-        return [Setting(rate, decay, self.settings.epsilon) for rate, decay in pairs]
+        train_LB = _stream(corpus.train, settings.statistics_batch_size, device)
+        both = [_stream(ids, 1, device) for ids in (corpus.valid, corpus.test)]
+        self.tune_L1 = both[0][: settings.tune_tokens or len(both[0])]
+        pairs = itertools.product(settings.learning_rates, settings.decays)
+        self.candidates = [Setting(rate, decay, settings.epsilon) for rate, decay in pairs]
+        self.texts = [train_LB, *both, *(self.tune_L1 for _ in self.candidates), *both]
+        self.losses: list[float] = []
+        self.sums: tuple[list[Tensor], int] | None = None
+        self.reading = self._next_reading()
 
     @property
     def chosen(self) -> Setting:
@@ -245,51 +243,39 @@ class Evaluator:
         """Whether the chosen setting scores the validation text better than the trained weights; known afterwards."""
         return self.losses[STATIC + len(self.candidates)] < self.losses[0]
 
-    def _pass(self, index: int) -> tuple[Tensor, Setting | None] | None:
-        """Text and setting of a pass: none on both texts, every candidate, the chosen one on both; None at the end."""
-        texts = (self.valid_L1, self.test_L1)
-        if index < STATIC:
-            return texts[index], None
-        index -= STATIC
-        if index < len(self.candidates):
-            return self.tune_L1, self.candidates[index]
-        index -= len(self.candidates)
-        if index >= len(texts) or (index and not self.helps):
+    def _next_reading(self) -> Reading | None:
+        """What comes next, always beginning with the trained weights; None when both texts are scored."""
+        segment, done = self.settings.segment, self.done
+        if done == len(self.texts) or (done == len(self.texts) - 1 and not self.helps):
             return None
-        return texts[index], self.chosen
-
-    def _open(self) -> None:
-        """Begin what comes next; what it begins with are the trained weights."""
-        segment = self.settings.segment
-        self.gathering = self.scoring = None
         if self.sums is None:
-            self.gathering = Gathering(self.model, self.train_LB, segment)
-            return
-        match self._pass(len(self.losses)):
-            case (ids_L1, None):
-                self.scoring = Scoring(self.model, ids_L1, segment)
-            case (ids_L1, Setting() as setting):
-                found = statistics_of(*self.sums, self.settings.scaling)
-                self.scoring = Following(self.model, ids_L1, segment, found, setting)
+            return Gathering(self.model, self.texts[0], segment)
+        tried = len(self.losses) - STATIC
+        if tried < 0:
+            return Scoring(self.model, self.texts[done], segment)
+        setting = self.candidates[tried] if tried < len(self.candidates) else self.chosen
+        statistics = statistics_of(*self.sums, self.settings.scaling)
+        return Following(self.model, self.texts[done], segment, statistics, setting)
 
     @property
     def finished(self) -> bool:
         """Whether both texts are scored."""
-        return self.gathering is None and self.scoring is None
+        return self.reading is None
 
-    def step(self) -> None:
-        """One batch of the training text, or one segment of another."""
-        if self.gathering is not None:
-            self.gathering.step()
-            if self.gathering.finished:
-                self.sums = self.gathering.squares, self.gathering.batches
-                self._open()
-        elif self.scoring is not None:
-            self.scoring.step()
-            if self.scoring.finished:
-                self.losses.append(self.scoring.mean())
-                self.scoring.leave()
-                self._open()
+    def step(self) -> bool:
+        """One batch of the training text, or one segment of another; whether a text ended with it."""
+        reading = self.reading
+        assert reading is not None
+        reading.step()
+        if not reading.finished:
+            return False
+        if isinstance(reading, Gathering):
+            self.sums = reading.squares, reading.batches
+        elif isinstance(reading, Scoring):
+            self.losses.append(reading.mean())
+        reading.leave()
+        self.reading = self._next_reading()
+        return True
 
     def results(self) -> dict[str, Any]:
         """What came out: metrics (perplexities over L - 1 tokens), and every setting that was tried."""
@@ -301,40 +287,34 @@ class Evaluator:
         metrics |= {"dynamic_learning_rate": self.chosen.learning_rate if self.helps else 0.0}
         metrics |= {"dynamic_decay": self.chosen.decay, "dynamic_epsilon": self.settings.epsilon}
         rows = [
-            {"learning_rate": one.learning_rate, "decay": one.decay, "loss_nats": finite(nats)}
-            for one, nats in zip(self.candidates, tried, strict=False)
+            {"learning_rate": setting.learning_rate, "decay": setting.decay, "loss_nats": finite(nats)}
+            for setting, nats in zip(self.candidates, tried, strict=False)
         ]
-        return {
-            "metrics": metrics,
-            "tried": rows,
-            "tuned_on_tokens": len(self.tune_L1) - 1,
-            "batches": self.sums[1] if self.sums else 0,
-        }
+        batches = self.sums[1] if self.sums else 0
+        return {"metrics": metrics, "tried": rows, "tuned_on_tokens": len(self.tune_L1) - 1, "batches": batches}
 
-    def progress(self) -> str:
-        """What is going on, in words."""
-        work = self.gathering or self.scoring
-        share = f"{work.position / len(work.ids_LB):.0%}" if work else "done"
-        if self.gathering is not None:
-            return f"gradient statistics, {share}"
-        return f"pass {len(self.losses) + 1} of {STATIC + len(self.candidates) + 2}, {share}"
+    @property
+    def done(self) -> int:
+        """How many texts have been read."""
+        return len(self.losses) + (self.sums is not None)
+
+    @property
+    def share(self) -> float:
+        """How much of all texts has been read."""
+        rows = sum(len(text) for text in self.texts[: self.done]) + (self.reading.position if self.reading else 0)
+        return rows / sum(len(text) for text in self.texts)
 
     def state(self) -> dict[str, Any]:
         """All of it, as tensors, numbers and text."""
-        work = self.gathering or self.scoring
-        sums = {"squares": self.sums[0], "batches": self.sums[1]} if self.sums else None
-        return {"losses": self.losses, "sums": sums, "work": work.state() if work else None}
+        reading = self.reading.state() if self.reading else None
+        return {"losses": self.losses, "sums": self.sums, "reading": reading}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned (tensors may come from another device)."""
-        if state["sums"]:
-            squares = [one.to(self.train_LB.device) for one in state["sums"]["squares"]]
-            self.sums = squares, state["sums"]["batches"]
-        self.losses = list(state["losses"])
-        self._open()
-        work = self.gathering or self.scoring
-        if work is not None:
-            work.load(state["work"])
+        """Take over what `state` returned."""
+        self.losses, self.sums = list(state["losses"]), state["sums"]
+        self.reading = self._next_reading()
+        if self.reading is not None:
+            self.reading.load(state["reading"])
 
 
 def finite(value: float) -> float | None:

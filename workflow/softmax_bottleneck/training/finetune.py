@@ -9,16 +9,44 @@ that finetuning never makes the validation loss worse.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from softmax_bottleneck.corpora import corpus as corpora
 from softmax_bottleneck.corpora.corpus import Corpus
+from softmax_bottleneck.jobs.resumable import Options
+from softmax_bottleneck.jobs.time_limit import time_limit
+from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
-from softmax_bottleneck.study import Run
+from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.training import model as models
-from softmax_bottleneck.training import optim
+from softmax_bottleneck.training import optim, trained
+from softmax_bottleneck.training.run_record import DONE_FILE, RUN_FILE, run_and_record
+from softmax_bottleneck.training.train import train_run
 from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
+
+
+def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
+    """Finetune one run from its best weights, going on where an earlier call stopped; the content of its done.json."""
+    run = study.run(path)
+    start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
+    _, before = run_and_record(start)
+    parents = {"start/done.json": artefacts.sha256_file(start / DONE_FILE)}
+    if before["status"] != "ok":
+        block = provenance.block(parents, run_id=run.run_id)
+        reason = f"the run it goes on from: {before['reason']}"
+        record = before | {"run": run.to_json(), "model_sha256": None, "reason": reason, "provenance": block}
+        artefacts.write_json(folder / RUN_FILE, run.to_json())
+        artefacts.write_json(folder / DONE_FILE, record)
+        return record
+    corpus = corpora.load(study.store.tokens_folder(run.dataset))
+    options = Options(say, time_limit(study.max_wall, study.time_margin), restart)
+    make = partial(Finetuner, weights=trained.load_weights(start))
+    return train_run(run, corpus, folder, options, make=make, parents=parents)
 
 
 class Finetuner(Trainer):
@@ -27,7 +55,7 @@ class Finetuner(Trainer):
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:
         super().__init__(run, corpus, device)
         models.load_weights(self.model, dict(weights))
-        self.draws = derive(run.seed, "finetune")  # other chunk lengths and masks than in training
+        self.data_seed = derive(run.seed, "finetune")  # other chunk lengths and masks than in training
         self._begin_epoch()
         loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, divisor=self.schedule.loss_divisor)
         self.best = Best(0, loss, {name: tensor.to(device, copy=True) for name, tensor in weights.items()})

@@ -1,4 +1,4 @@
-"""A unit of fits in its folder: every head and width fitted to the same laws, exact to the bit across kills.
+"""The step of fits: every head and width of a unit fitted to the same known distributions.
 
 Fits that are done stay done: each has a file of its own, named by what it is, in the folder of its laws, so that
 another head or width in a plan fits that one alone. Those that are not go on side by side, because they share the
@@ -8,9 +8,7 @@ laws and every fresh sample of them.
 from __future__ import annotations
 
 import math
-import shutil
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,136 +16,135 @@ from typing import Any
 import torch
 
 from softmax_bottleneck.corpora.known_distributions import Laws, make_laws
-from softmax_bottleneck.jobs import processes
-from softmax_bottleneck.jobs.checkpoint import Checkpointer
-from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, signals_to
+from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
-from softmax_bottleneck.jobs.run_lease import Lease
+from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
+from softmax_bottleneck.jobs.time_limit import time_limit
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
-from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.store.progress import duration
-from softmax_bottleneck.study import Fit, Unit
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Fit, Study, Unit
 from softmax_bottleneck.training import free_contexts
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
+from softmax_bottleneck.training.run_record import DONE_FILE
 
-Say = Callable[[str], None]
-SAVE_INTERVAL_S = 60.0
-SPEAK_INTERVAL_S = 30.0
 LARGEST_RANKED = 1 << 24  # cells of a matrix whose ranks are measured
 
 
-def fit(
-    unit: Unit,
-    store: Store,
-    device: torch.device,
-    say: Say,
-    *,
-    max_wall_s: float | None = None,
-    save_interval_s: float = SAVE_INTERVAL_S,
-) -> list[dict[str, Any]]:
-    """Fit what is not fitted yet, and return tidy rows of all numbers of the unit.
+def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
+    """Output heads on free context vectors, fitted to the laws of one unit, going on where an earlier call stopped."""
+    unit = study.unit(path)
+    options = Options(say, time_limit(study.max_wall, study.time_margin), restart)
+    law_folder = study.store.fits_folder(f"laws/{unit.law_path}")
+    record = fit_unit(unit, study.store.fits_folder(path), law_folder, options)
+    say(f"{path}: {len(unit.fits)} fits ({record['wall_s']:.0f} s)")
+
+
+def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
+    """Fit what is not fitted yet; the content of done.json, whose `rows` hold all numbers of the unit.
 
     Args:
         unit: what to fit to what.
-        device: where.
-        say: told every half minute how far it is.
-        max_wall_s: stop and save after this many seconds.
-        save_interval_s: longest time between resume states.
+        folder: of the unit's records and resume states.
+        law_folder: of the fits to these laws, which several units may share; owned by one process at a time.
+        options: how this call works on it.
 
     Raises:
-        BusyError: another process works on these laws.
-        StoppedError: a signal, the time budget, or the workflow that started it is gone; the state is saved.
-        UserError: resume states are damaged.
+        UserError: no such device; and all that `run_to_end` raises.
     """
-    stop = Stop(max_wall_s, workflow=processes.workflow())
-    folder = store.fits_folder(f"laws/{unit.law_path}")
-    with Lease(folder) as lease, signals_to(stop), numerics(unit, device):
-        session = _Session(unit, folder, device, say)
-        session.resume()
-        session.work(lease, stop, save_interval_s)
-        return session.finish()
+    device = choose_device(unit.device)
+    files = {name: law_folder / name for name in dict.fromkeys(fit.file_name for fit in unit.fits)}
+    ids = {"law_id": unit.law_id, "unit_id": unit.unit_id}
+
+    def is_whole(record: Mapping[str, Any]) -> bool:
+        return bool(record["provenance"]["parents"] == _hashes(files))
+
+    decides = numerics(unit, device)
+    job = Job(unit.path, folder, DONE_FILE, ids, ids, device, decides, law_folder, files.values(), is_whole)
+    return run_to_end(job, lambda: Fitting(unit, files, device, options.say), options)
 
 
-class _Session:
+def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
+    return {name: artefacts.sha256_file(path) for name, path in files.items() if artefacts.is_sound(path)}
+
+
+class Fitting(Work):
     """The fits of a unit that are not done, side by side."""
 
-    def __init__(self, unit: Unit, folder: Path, device: torch.device, say: Say) -> None:
-        self.unit, self.folder, self.device, self.say = unit, folder, device, say
+    def __init__(self, unit: Unit, files: Mapping[str, Path], device: torch.device, say: Say) -> None:
+        self.unit, self.files, self.device, self.say = unit, files, device, say
         self.laws: Laws = make_laws(unit.kind, unit.law, unit.seed)
         self.recipe = Recipe(unit.sample, unit.bias, unit.updates, unit.learning_rate)
-        pending = {fit.file_name: fit for fit in unit.fits if not artefacts.is_sound(folder / fit.file_name)}
-        self.open = {name: self._begin(fit) for name, fit in pending.items()}
+        pending = {fit.file_name: fit for fit in unit.fits if not artefacts.is_sound(files[fit.file_name])}
+        self.fits = {name: self._begin(fit) for name, fit in pending.items()}
         self.updates = 0
-        self.resume_folder = folder / f"resume-{unit.unit_id}"
-        self.checkpoints = Checkpointer(self.resume_folder, {"law_id": unit.law_id})
 
     def _begin(self, fit: Fit) -> FreeContexts:
-        head, options = fit.head.name, fit.head.options
-        shape = self.laws.law_NM.shape
-        return FreeContexts(head, options, self._width(fit), shape, self.unit.bias, self.unit.seed, self.device)
+        """A fit of its own width, or of the largest with no more parameters than the head it is compared with."""
+        shape, bias, width = self.laws.law_NM.shape, self.unit.bias, fit.width
+        if fit.equal_to is not None:
+            most = free_contexts.count_parameters(fit.equal_to.name, fit.equal_to.options, width, shape, bias)
+            width = free_contexts.width_with(fit.head.name, fit.head.options, shape, bias, most)
+        return FreeContexts(fit.head.name, fit.head.options, width, shape, bias, self.unit.seed, self.device)
 
-    def _width(self, fit: Fit) -> int:
-        """Its own, or the largest one with no more parameters than the head it is compared with."""
-        if fit.equal_to is None:
-            return fit.width
-        shape, bias = self.laws.law_NM.shape, self.unit.bias
-        most = free_contexts.count_parameters(fit.equal_to.name, fit.equal_to.options, fit.width, shape, bias)
-        return free_contexts.width_with(fit.head.name, fit.head.options, shape, bias, most)
+    @property
+    def finished(self) -> bool:
+        """Whether every update is done."""
+        return not self.fits or self.updates == self.recipe.updates
 
-    def resume(self) -> None:
-        """Go on from the newest resume state, if there is one."""
-        state = self.checkpoints.load()
-        if state is not None and self.open.keys() <= state["fits"].keys():
-            self.updates = int(state["updates"])
-            for name, one in self.open.items():
-                one.load(state["fits"][name])
-            self.say(f"{self.unit.path}: goes on after update {self.updates} of {self.recipe.updates}")
+    @property
+    def where(self) -> str:
+        """How far it is."""
+        return f"update {self.updates} of {self.recipe.updates}"
 
-    def work(self, lease: Lease, stop: Stop, save_interval_s: float) -> None:
-        """All updates that are left."""
-        started = saved = spoken = time.monotonic()
-        first = self.updates
-        while self.open and self.updates < self.recipe.updates:
-            free_contexts.update(
-                list(self.open.values()), self.laws, self.recipe, self.unit.seed, self.updates, self.device
-            )
-            self.updates += 1
-            now, reason = time.monotonic(), stop.reason()
-            if reason is not None or now - saved >= save_interval_s:
-                lease.beat()
-                self._save()
-                saved = now
-            if reason is not None:
-                raise StoppedError(f"{self.unit.path}: {reason[0]}; its state is saved", reason[1])
-            if now - spoken >= SPEAK_INTERVAL_S:
-                left_s = (now - started) / (self.updates - first) * (self.recipe.updates - self.updates)
-                self.say(f"{self.unit.path}: update {self.updates} of {self.recipe.updates}, {duration(left_s)} left")
-                spoken = now
+    def step(self, session: Session) -> bool:
+        """One update of all of them."""
+        fits = list(self.fits.values())
+        free_contexts.update(fits, self.laws, self.recipe, self.unit.seed, self.updates, self.device)
+        self.updates += 1
+        return False
 
-    def _save(self) -> None:
-        self.resume_folder.mkdir(exist_ok=True)
-        fits = {name: one.state() for name, one in self.open.items()}
-        self.checkpoints.save({"updates": self.updates, "fits": fits})
+    def state(self) -> dict[str, Any]:
+        """For the resume state."""
+        return {"updates": self.updates, "fits": {name: fitted.state() for name, fitted in self.fits.items()}}
 
-    def finish(self) -> list[dict[str, Any]]:
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned; a fit that was done then and is damaged now makes all begin anew."""
+        if self.fits.keys() <= state["fits"].keys():
+            self.updates = state["updates"]
+            for name, fitted in self.fits.items():
+                fitted.load(state["fits"][name])
+
+    def progress(self, wall_s: float) -> tuple[float, str]:
+        """The share of updates."""
+        return self.updates / self.recipe.updates, self.where
+
+    def outcome(self, session: Session) -> Outcome:
         """Measure and write what has been fitted; the rows of the whole unit."""
         for fit in self.unit.fits:
-            if fit.file_name in self.open:
-                facts = self._measure(fit, self.open.pop(fit.file_name))
-                artefacts.write_json(self.folder / fit.file_name, facts)
-        shutil.rmtree(self.resume_folder, ignore_errors=True)
-        rows = [self._row("law", "", metric, v) for metric, v in self._law_metrics().items()]
+            if fit.file_name in self.fits:
+                facts = self._measured(fit, self.fits.pop(fit.file_name))
+                session.lease.beat()
+                artefacts.write_json(self.files[fit.file_name], facts)
+        metrics = {("law", ""): free_contexts.law_metrics(self.laws)}
+        if self._is_ranked():
+            widths = sorted({fit.width for fit in self.unit.fits})
+            metrics["law", ""] |= free_contexts.law_ranks(self.laws, widths, self.unit.bias)
         for fit in self.unit.fits:
-            facts = artefacts.read_json(self.folder / fit.file_name)
-            rows += [self._row(fit.model, fit.condition, metric, v) for metric, v in facts["metrics"].items()]
-        return rows
+            metrics[fit.model, fit.condition] = artefacts.read_json(self.files[fit.file_name])["metrics"]
+        rows = [
+            {"table": self.unit.plan, "model": model, "condition": ";".join(filter(None, [self.unit.condition, own])),
+             "metric": metric, "value": float(value), "seed": self.unit.seed}
+            for (model, own), values in metrics.items() for metric, value in values.items()
+        ]  # fmt: skip
+        return {"status": "ok", "rows": rows, "wall_s": session.wall_s()}, _hashes(self.files), {}
 
     def _is_ranked(self) -> bool:
         """Ranks are of a logarithm: every word must be possible in every context."""
         return self.laws.law_NM.size <= LARGEST_RANKED and bool((self.laws.law_NM > 0).all())
 
-    def _measure(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
+    def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
+        """The record of a fit: distances, sizes and ranks, none of them if a distance is no number."""
         rows = free_contexts.chunk_rows(self.laws, self.device)
         metrics = free_contexts.distances(fitted, self.laws, rows)
         sound = all(math.isfinite(value) for value in metrics.values())
@@ -165,13 +162,3 @@ class _Session:
             "recipe": asdict(self.recipe),
             "provenance": provenance.block(device=self.device.type, threads=torch.get_num_threads()),
         }
-
-    def _law_metrics(self) -> dict[str, float]:
-        found = free_contexts.law_metrics(self.laws)
-        widths = sorted({fit.width for fit in self.unit.fits})
-        return found | (free_contexts.law_ranks(self.laws, widths, self.unit.bias) if self._is_ranked() else {})
-
-    def _row(self, model: str, condition: str, metric: str, value: float) -> dict[str, Any]:
-        where = ";".join(filter(None, [self.unit.condition, condition]))
-        named = {"table": self.unit.plan, "model": model, "condition": where, "metric": metric}
-        return named | {"value": float(value), "seed": self.unit.seed}

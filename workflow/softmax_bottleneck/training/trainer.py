@@ -141,17 +141,6 @@ class Tally:
         """Mean over closed blocks, or what there is of the first one; nats."""
         return statistics.fmean(self.means) if self.means else self.block_sum.item() / max(1, self.updates)
 
-    def state(self) -> dict[str, Any]:
-        """For the resume state."""
-        sums = {"block_sum": self.block_sum, "norm_sum": self.norm_sum}
-        return sums | {"updates": self.updates, "means": list(self.means)}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
-        self.block_sum.copy_(state["block_sum"])
-        self.norm_sum.copy_(state["norm_sum"])
-        self.updates, self.means = state["updates"], list(state["means"])
-
 
 @torch.no_grad()
 def evaluate(
@@ -210,7 +199,7 @@ class Trainer:
         self.model = models.build(run, corpus.vocabulary_size, device)
         self.model.head.select_matmul_backends(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
         self.optimiser: optim.SGD = self._optimiser(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
-        self.draws = run.seed  # what chunk lengths and dropout masks follow from
+        self.data_seed = run.seed  # what chunk lengths and dropout masks follow from
         self.dropout = torch.Generator(device)
         self.place = Place()
         self.hidden: State = self.model.initial_state(run.schedule.batch_size)
@@ -230,7 +219,7 @@ class Trainer:
 
     def _begin_epoch(self) -> None:
         """Chunks and share of the learning rate of the epoch in progress, from what came before it."""
-        self.chunks = plan_epoch(self.schedule, self.draws, self.place.epoch, len(self.train_LB))
+        self.chunks = plan_epoch(self.schedule, self.data_seed, self.place.epoch, len(self.train_LB))
         stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
         self.rate: float = self.schedule.plateau_factor**-stalled
 
@@ -248,7 +237,7 @@ class Trainer:
         chunk = self.chunks[self.place.chunk]
         if not self.model.training:
             self.model.train()
-        self.dropout.manual_seed(derive(self.draws, "dropout", self.place.epoch, self.place.chunk))
+        self.dropout.manual_seed(derive(self.data_seed, "dropout", self.place.epoch, self.place.chunk))
         rows = self.train_LB[chunk.start : chunk.start + chunk.length + 1]
         output = self.model(rows[:-1], self.hidden, generator=self.dropout)
         nll = self.model.head.mean_nll(output.dropped_TBD, rows[1:].reshape(-1), generator=self.dropout)
@@ -264,7 +253,7 @@ class Trainer:
         """Validate, keep the weights to be tested, perhaps switch to averaging, and go to the next epoch; its record.
 
         Raises:
-            DivergedError: a loss is not finite, or valid perplexity exceeds ten times the vocabulary size.
+            DivergedError: a loss is not finite, or valid perplexity is below one or over ten times the vocabulary size.
         """
         reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB) - 1
         self.tally.close(keep=reached_end)
@@ -288,10 +277,11 @@ class Trainer:
     def _refuse_absurd(self, valid_loss: float) -> None:
         if not math.isfinite(valid_loss):
             raise DivergedError("valid loss not finite")
-        if perplexity(valid_loss) > DIVERGED_PPL * self.vocabulary_size:
-            raise DivergedError(
-                f"valid perplexity {perplexity(valid_loss):.6g} is over {DIVERGED_PPL} times the vocabulary size"
-            )
+        valid_ppl = perplexity(valid_loss)
+        if valid_ppl > DIVERGED_PPL * self.vocabulary_size:
+            raise DivergedError(f"valid perplexity {valid_ppl:.6g} is over {DIVERGED_PPL} times the vocabulary size")
+        if valid_loss < 0:
+            raise DivergedError(f"invalid: a validation perplexity of {valid_ppl:.6g} is below one")
 
     def _record(self, valid_loss: float, best: bool, wall_s: float) -> dict[str, Any]:
         return {
@@ -330,23 +320,22 @@ class Trainer:
             "weights": models.weights(self.model),
             "matmul_backends": dataclasses.asdict(self.model.head.matmul_backends),  # they decide the last bits
             "optimiser": self.optimiser.state(),
-            "hidden": [list(pair) for pair in self.hidden],
-            "tally": self.tally.state(),
+            "hidden": self.hidden,
+            "tally": vars(self.tally),
             "rows": self.rows,
             "best": vars(self.best) if self.best else None,
             "switch_epoch": self.switch_epoch,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned (tensors may come from another device)."""
+        """Take over what `state` returned, its tensors on the trainer's device."""
         self.place = Place(**state["place"])
         models.load_weights(self.model, state["weights"])
         self.model.head.matmul_backends = MatmulBackends(**state["matmul_backends"])
         self.optimiser = self._optimiser(optim.ASGD if state["optimiser"]["averaged"] else optim.SGD)
         self.optimiser.load(state["optimiser"])
-        self.hidden = tuple((h_1BH.to(self.device), c_1BH.to(self.device)) for h_1BH, c_1BH in state["hidden"])
-        self.tally = Tally(self.device)
-        self.tally.load(state["tally"])
+        self.hidden = state["hidden"]
+        vars(self.tally).update(state["tally"])
         self.rows = [dict(row) for row in state["rows"]]
         self.best = Best(**state["best"]) if state["best"] else None
         self.switch_epoch = state["switch_epoch"]

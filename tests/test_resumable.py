@@ -1,0 +1,674 @@
+"""Every way of stopping training, a dynamic evaluation or fits, against the same work that was left alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kinds import KINDS, Kill, Kind, Reference, at_step, die, killed, reference
+from softmax_bottleneck.jobs import checkpoint, outcome_record, processes, resumable, run_lease
+from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.jobs.resumable import Options
+from softmax_bottleneck.jobs.time_limit import TimeLimit
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import BusyError, DataError, MemoryExhaustedError, UserError
+from softmax_bottleneck.training import trainer
+
+NOW = TimeLimit(0.0)
+ALWAYS = Options(save_interval_s=0.0)
+
+
+@pytest.fixture(params=KINDS)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def kind(name: str) -> Kind:
+    return KINDS[name]
+
+
+@pytest.fixture
+def alone(name: str) -> Reference:
+    return reference(name)
+
+
+def ends_the_same(kind: Kind, folder: Path, alone: Reference) -> dict[str, Any]:
+    """Left to go on, it comes to what it comes to alone, and leaves nothing lying about."""
+    record = kind.run(folder)
+    assert kind.came_to(folder) == alone.came_to
+    assert record == artefacts.read_json(folder / kind.result) == artefacts.read_json(folder / "outcome.json")
+    assert not [*folder.rglob("resume-*"), *folder.rglob("lease.json"), *folder.rglob(".*.tmp")]
+    return record
+
+
+def states(folder: Path) -> list[Path]:
+    """Resume files, the newest last."""
+    return sorted(folder.glob("resume-?.pt"), key=lambda path: torch.load(path, weights_only=True)["state"]["serial"])
+
+
+def steps_of(path: Path) -> int:
+    """Steps that were done when a state was saved."""
+    return torch.load(path, weights_only=True)["state"]["steps"]
+
+
+# --- kills ----------------------------------------------------------------------------------------------------------
+# With an interval of 0 every step is saved, and the resumed work goes on in the middle of a part.
+@pytest.mark.fault("A1")
+@pytest.mark.parametrize("save_interval_s", [0.0, 300.0])
+def test_killed_at_any_step_it_ends_the_same(kind, alone, tmp_path, save_interval_s):
+    assert 10 <= alone.steps <= 50
+    for step in range(0, alone.steps, 1 if save_interval_s == 0 else 2):
+        killed(kind, tmp_path / str(step), step, save_interval_s)
+        ends_the_same(kind, tmp_path / str(step), alone)
+
+
+@pytest.mark.fault("A1")
+def test_resumed_in_the_middle_it_does_not_repeat_steps(kind, tmp_path, monkeypatch):
+    killed(kind, tmp_path, 9)
+    counted, original = [], resumable.Session.step
+    monkeypatch.setattr(resumable.Session, "step", lambda self: (counted.append(self.steps), original(self))[1])
+    kind.run(tmp_path)
+    assert counted[0] == 9
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path[:0] = {paths!r}
+import torch; torch.set_num_threads(1)
+import kinds
+kinds.at_step(kinds.pytest.MonkeyPatch(), 9, lambda: os.kill(os.getpid(), signal.SIGKILL))
+kinds.KINDS[{name!r}].run(kinds.Path(sys.argv[1]), kinds.Options(save_interval_s=0.0))
+"""
+
+
+@pytest.mark.fault("A1")
+def test_real_sigkill(kind, name, alone, tmp_path):
+    paths = [str(Path(__file__).parent), str(Path(resumable.__file__).parents[2])]
+    script = SCRIPT.format(paths=paths, name=name)
+    process = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, capture_output=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert (tmp_path / kind.owned / "lease.json").exists()
+    assert ends_the_same(kind, tmp_path, alone)["provenance"]["interruptions"] == 1
+
+
+@pytest.mark.fault("A7")
+def test_killed_twenty_times_at_random_places(kind, alone, tmp_path):
+    """Between steps or in the middle of a save; some way is made every time."""
+    draw, reached, sessions = random.Random(7), 0, 0
+    while reached < alone.steps - 3:
+        reached, sessions = reached + draw.randint(1, 3), sessions + 1
+        if draw.random() < 0.4:
+            killed_in_save(kind, tmp_path, reached)
+        else:
+            killed(kind, tmp_path, reached)
+        assert steps_of(states(tmp_path)[-1]) == reached
+    assert ends_the_same(kind, tmp_path, alone)["provenance"]["interruptions"] == sessions
+
+
+def killed_in_save(kind: Kind, folder: Path, step: int) -> None:
+    """Killed while the state after this many steps is being written."""
+    original = torch.save
+
+    def save(stored: Any, file: Any) -> None:
+        if stored["state"]["steps"] > step:
+            file.write(b"PK half")
+            file.flush()
+            raise Kill
+        original(stored, file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "save", save)
+        with pytest.raises(Kill):
+            kind.run(folder, ALWAYS)
+
+
+SAVE_POINTS = [
+    (torch, "save", "before anything is written"),
+    (artefacts, "sha256_file", "temporary file written, not renamed"),
+    (artefacts, "_seal", "renamed, hash not written"),
+    (artefacts, "_sync_folder", "both written, not synced"),
+]
+
+
+@pytest.mark.fault("A2")
+@pytest.mark.parametrize(("module", "function", "where"), SAVE_POINTS, ids=[point[2] for point in SAVE_POINTS])
+@pytest.mark.parametrize("save", [1, 2, 3, 8])
+def test_killed_inside_the_save(kind, alone, tmp_path, monkeypatch, module, function, where, save):
+    calls, original = [], getattr(module, function)
+
+    def dies(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == save:
+            raise Kill
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, function, dies)
+        with pytest.raises(Kill):
+            kind.run(tmp_path, ALWAYS)
+    ends_the_same(kind, tmp_path, alone)
+
+
+@pytest.mark.fault("A1")
+@pytest.mark.parametrize("step_s", [1.0, 40.0, 100.0])
+def test_no_more_than_five_minutes_lie_between_two_states(kind, tmp_path, monkeypatch, step_s):
+    """By a made-up clock; a validation takes two minutes, and the state is saved ahead of it where need be."""
+    now, saved = [0.0], [0.0]
+    save, evaluate = resumable.Session.save, trainer.evaluate
+    owner, function = kind.inner
+    inner = getattr(owner, function)
+
+    def slow(*arguments: Any) -> Any:
+        now[0] += step_s
+        return inner(*arguments)
+
+    def slow_evaluate(*arguments: Any) -> float:
+        now[0] += 120.0
+        return evaluate(*arguments)
+
+    def noted_save(self: resumable.Session) -> None:
+        save(self)
+        saved.append(now[0])
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(owner, function, slow)
+    monkeypatch.setattr(trainer, "evaluate", slow_evaluate)
+    monkeypatch.setattr(resumable.Session, "save", noted_save)
+    kind.run(tmp_path)
+    assert now[0] > step_s * 10
+    assert max(later - earlier for earlier, later in itertools.pairwise([*saved, now[0]])) <= 300.0
+
+
+def test_work_goes_on_while_a_state_is_written(kind, alone, tmp_path, monkeypatch):
+    """The first save ends only when three more steps are done: it holds what was true when it began."""
+    enough, begun, original, step = threading.Event(), [], torch.save, resumable.Session.step
+
+    def slow(stored: Any, file: Any) -> None:
+        if not begun:
+            begun.append(stored["state"]["steps"])
+            assert enough.wait(60)
+        original(stored, file)
+
+    def counted(self: resumable.Session) -> bool:
+        if begun and self.steps >= begun[0] + 3:
+            enough.set()
+            raise Kill
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", slow)
+        patch.setattr(resumable.Session, "step", counted)
+        due = iter([True])  # once, after the first step
+        patch.setattr(resumable.Session, "_save_is_due", lambda self, part_ended: next(due, False))
+        with pytest.raises(Kill):
+            kind.run(tmp_path)
+    assert [steps_of(path) for path in states(tmp_path)] == begun
+    assert not list(tmp_path.glob(".*.tmp"))  # the folder is left only when nothing is being written into it
+    ends_the_same(kind, tmp_path, alone)
+
+
+@pytest.mark.fault("A11")
+def test_killed_between_the_end_and_the_record(kind, alone, tmp_path, monkeypatch):
+    """Before each of its files gets its name; nothing is done again."""
+    for doomed in kind.last_files:
+        original = artefacts.write_with
+
+        def dies(path: Path, write: Any, doomed: str = doomed, original: Any = original) -> str:
+            if path.match(doomed):
+                raise Kill
+            return original(path, write)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(artefacts, "write_with", dies)
+            if doomed != kind.last_files[0]:
+                patch.setattr(resumable.Session, "step", die)
+            with pytest.raises(Kill):
+                kind.run(tmp_path)
+    monkeypatch.setattr(resumable.Session, "step", die)
+    ends_the_same(kind, tmp_path, alone)
+
+
+# --- the files of states --------------------------------------------------------------------------------------------
+def test_a_state_is_copied_before_it_is_written(tmp_path, monkeypatch):
+    go, original = threading.Event(), torch.save
+    monkeypatch.setattr(torch, "save", lambda stored, file: go.wait(60) and original(stored, file))
+    state = {"weights": {"w": torch.arange(3.0)}, "rows": [{"epoch": 1}], "pair": (torch.ones(2), 1)}
+    with checkpoint.Checkpointer(tmp_path, {"of": "this"}) as keeper:
+        keeper.save(state)
+        state["weights"]["w"].zero_(), state["pair"][0].zero_(), state["rows"].append({"epoch": 2})
+        go.set()
+    loaded = checkpoint.Checkpointer(tmp_path, {"of": "this"}).load()
+    assert loaded["weights"]["w"].tolist() == [0.0, 1.0, 2.0]
+    assert loaded["pair"][0].tolist() == [1.0, 1.0]
+    assert loaded["rows"] == [{"epoch": 1}]
+
+
+def test_a_save_that_failed_is_raised_and_the_next_one_is_whole(tmp_path, monkeypatch):
+    keeper = checkpoint.Checkpointer(tmp_path, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        keeper.save({"n": 1})
+        with pytest.raises(OSError, match="No space"):
+            keeper.save({"n": 2})
+    keeper.save({"n": 3})
+    keeper.wait()
+    keeper.check()
+    assert checkpoint.Checkpointer(tmp_path, {}).load()["n"] == 3
+
+
+def test_states_hold_no_code(kind, tmp_path):
+    killed(kind, tmp_path, 9)
+    assert all(torch.load(path, weights_only=True) for path in states(tmp_path))
+
+
+@pytest.mark.fault("E1")
+def test_a_full_disk_leaves_the_old_state(kind, alone, tmp_path, monkeypatch):
+    original = torch.save
+
+    def save(stored: Any, file: Any) -> None:
+        if stored["state"]["serial"] == 5:
+            file.write(b"half")
+            raise OSError(28, "No space left on device")
+        original(stored, file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", save)
+        with pytest.raises(OSError, match="No space"):
+            kind.run(tmp_path, ALWAYS)
+    assert len(states(tmp_path)) == 2 and not list(tmp_path.glob(".*.tmp"))
+    ends_the_same(kind, tmp_path, alone)
+
+
+@pytest.mark.fault("E11")
+def test_leftovers_of_a_killed_process_do_not_matter(kind, alone, tmp_path):
+    killed(kind, tmp_path, 9)
+    for folder in (tmp_path, tmp_path / kind.owned):
+        (folder / ".resume-a.pt.77.tmp").write_bytes(b"half")
+    (tmp_path / "epochs.jsonl").write_text('{"epoch": 3, "phase"', encoding="utf-8")
+    ends_the_same(kind, tmp_path, alone)
+
+
+# --- damaged and foreign files --------------------------------------------------------------------------------------
+def flip(path: Path) -> None:
+    """One bit of the middle; of a state, of its largest tensor, because between tensors there is nothing to damage."""
+    data, middle = bytearray(path.read_bytes()), 0
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            content = archive.read(max(archive.infolist(), key=lambda entry: entry.file_size))
+        middle = data.index(content) + len(content) // 2
+    data[middle or len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def flip_and_forge(path: Path) -> None:
+    flip(path)
+    artefacts.sidecar(path).write_text(artefacts.sha256_file(path) + "\n", encoding="utf-8")
+
+
+def flip_without_sidecar(path: Path) -> None:
+    flip(path)
+    artefacts.sidecar(path).unlink()
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": flip,
+    "flipped, hash forged": flip_and_forge,
+    "flipped, no hash": flip_without_sidecar,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: (path.write_text("hello", encoding="utf-8"), artefacts.sidecar(path).unlink()),
+}
+
+
+@pytest.mark.fault("A8")
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_damaged_newest_state_falls_back(kind, alone, tmp_path, caplog, damage):
+    killed(kind, tmp_path, 9)
+    newest = states(tmp_path)[-1]
+    damage(newest)
+    ends_the_same(kind, tmp_path, alone)
+    assert newest.name in caplog.text and "the other resume state is used" in caplog.text
+
+
+@pytest.mark.fault("A8")
+def test_missing_sidecar_is_no_damage(kind, alone, tmp_path, caplog):
+    killed(kind, tmp_path, 9)
+    for path in states(tmp_path):
+        artefacts.sidecar(path).unlink()
+    ends_the_same(kind, tmp_path, alone)
+    assert not caplog.text
+
+
+@pytest.mark.fault("A9")
+def test_two_damaged_states_are_never_a_silent_restart(kind, alone, tmp_path):
+    killed(kind, tmp_path, 9)
+    for path in states(tmp_path):
+        flip(path)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("resume*")}
+    with pytest.raises(UserError, match=r"no resume state can be trusted.*--restart") as refused:
+        kind.run(tmp_path)
+    assert refused.value.exit_code == 2
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("resume*")} == before
+    assert kind.run(tmp_path, Options(restart=True))["provenance"]["restarted"] is True
+    assert ends_the_same(kind, tmp_path, alone)["provenance"]["interruptions"] == 0
+
+
+@pytest.mark.fault("A9")
+def test_restart_does_finished_work_again(kind, alone, tmp_path, monkeypatch):
+    kind.run(tmp_path)
+    counted, original = [], resumable.Session.step
+    monkeypatch.setattr(resumable.Session, "step", lambda self: (counted.append(1), original(self))[1])
+    assert kind.run(tmp_path, Options(restart=True))["provenance"]["restarted"] is True
+    assert len(counted) == alone.steps and kind.came_to(tmp_path) == alone.came_to
+
+
+@pytest.mark.fault("A10")
+def test_foreign_states_and_records_are_refused_by_name(kind, tmp_path):
+    killed(kind, tmp_path, 9)
+    with pytest.raises(UserError, match=rf"belongs to another run: .*{kind.differs}"):
+        kind.run(tmp_path, other=True)
+    kind.run(tmp_path)
+    with pytest.raises(UserError, match=r"outcome\.json: belongs to another run: (run|evaluation|unit)_id is"):
+        kind.run(tmp_path, other=True)
+
+
+@pytest.mark.fault("A10")
+def test_a_state_of_another_torch_is_refused_by_name(kind, tmp_path, monkeypatch):
+    killed(kind, tmp_path, 9)
+    monkeypatch.setattr(torch, "__version__", "99.1.0")
+    with pytest.raises(UserError, match=r"torch is '\d+' there and '99' here"):
+        kind.run(tmp_path)
+
+
+@pytest.mark.fault("A11", "A15")
+def test_finished_work_is_not_done_again(kind, tmp_path, monkeypatch):
+    """Whatever becomes of one of its two records: the workflow engine deletes one of them, disks damage any."""
+    record = kind.run(tmp_path)
+    monkeypatch.setattr(resumable.Session, "step", die)
+    assert kind.run(tmp_path) == record
+    result, other = tmp_path / kind.result, tmp_path / "outcome.json"
+    for path in (result, other):
+        for damage in (artefacts.remove, flip, lambda path: path.write_bytes(b"")):
+            written = next(one for one in (other, result) if one != path).stat().st_mtime_ns
+            damage(path)
+            assert kind.run(tmp_path) == record == artefacts.read_json(path)
+            assert path.stat().st_mtime_ns == written  # what was made from it is not older than it
+
+
+def test_a_record_can_be_restored_without_the_work(kind, tmp_path):
+    record = kind.run(tmp_path)
+    (tmp_path / kind.result).write_bytes(b"")
+    outcome_record.restore(tmp_path, kind.result)
+    assert artefacts.read_json(tmp_path / kind.result) == record
+    for path in outcome_record.paths(tmp_path, kind.result):
+        path.write_bytes(b"")
+    outcome_record.restore(tmp_path, kind.result)
+    assert outcome_record.sound_record(tmp_path, kind.result) is None
+
+
+@pytest.mark.fault("E9")
+def test_a_damaged_record_is_said(kind, tmp_path):
+    kind.run(tmp_path)
+    for path in outcome_record.paths(tmp_path, kind.result):
+        flip(path)
+    with pytest.raises(DataError, match=r"damaged.*--restart"):
+        kind.run(tmp_path)
+    kind.run(tmp_path, Options(restart=True))
+
+
+# --- signals and limits ---------------------------------------------------------------------------------------------
+@pytest.mark.fault("A3", "A4", "A5")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 75)])
+def test_signals_save_and_leave(kind, alone, tmp_path, monkeypatch, number, code):
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        at_step(patch, 7, lambda: os.kill(os.getpid(), number))
+        with pytest.raises(
+            StoppedError, match=f"{number.name} received; saved at .*run the same step again"
+        ) as stopped:
+            kind.run(tmp_path)
+    assert stopped.value.exit_code == code
+    assert signal.getsignal(number) == before
+    assert steps_of(states(tmp_path)[-1]) == 8 and not (tmp_path / kind.result).exists()
+    assert ends_the_same(kind, tmp_path, alone)["provenance"]["interruptions"] == 1
+
+
+@pytest.mark.fault("A6")
+def test_signal_inside_the_save(kind, alone, tmp_path, monkeypatch):
+    original = torch.save
+
+    def save(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", save)
+        with pytest.raises(StoppedError):
+            kind.run(tmp_path, ALWAYS)
+    ends_the_same(kind, tmp_path, alone)
+
+
+@pytest.mark.fault("A4")
+def test_second_interrupt_leaves_at_once(monkeypatch):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    stop = Stop()
+    stop.receive(signal.SIGINT)
+    assert stop.reason() == ("SIGINT received", 130) and not codes
+    stop.receive(signal.SIGINT)
+    assert codes == [130]
+
+
+@pytest.mark.fault("A1", "F1")
+def test_a_time_limit_stops_and_some_way_is_made_every_time(kind, alone, tmp_path):
+    for _ in range(alone.steps - 1):
+        with pytest.raises(StoppedError, match="time limit reached") as stopped:
+            kind.run(tmp_path, Options(limit=NOW))
+        assert stopped.value.exit_code == 75
+    record = kind.run(tmp_path, Options(limit=NOW))  # the last step also ends it
+    assert kind.came_to(tmp_path) == alone.came_to
+    assert [entry["from_step"] for entry in record["provenance"]["sessions"]] == list(range(alone.steps))
+    assert record["provenance"]["interruptions"] == alone.steps - 1
+
+
+@pytest.mark.fault("A13")
+def test_work_stops_when_its_workflow_is_gone(kind, alone, tmp_path, monkeypatch):
+    with subprocess.Popen(["sleep", "600"]) as sleeper, monkeypatch.context() as patch:
+        patch.setenv(processes.WORKFLOW_VARIABLE, f"{sleeper.pid} {processes.started(sleeper.pid)}")
+        patch.setattr("softmax_bottleneck.jobs.interrupt.LOOK_EVERY_S", 0.0)
+        at_step(patch, 5, lambda: (sleeper.kill(), sleeper.wait()))
+        with pytest.raises(StoppedError, match="the workflow that started it is gone; saved at") as stopped:
+            kind.run(tmp_path)
+    assert stopped.value.exit_code == 75
+    ends_the_same(kind, tmp_path, alone)
+
+
+@pytest.mark.fault("A16")
+def test_sessions_on_other_hardware_are_told_apart(kind, tmp_path, monkeypatch):
+    killed(kind, tmp_path, 9)
+    assert kind.run(tmp_path / "one")["provenance"]["mixed_hardware"] is False
+    monkeypatch.setattr(resumable, "hardware_name", lambda device: "another GPU")
+    provenance = kind.run(tmp_path)["provenance"]
+    assert provenance["mixed_hardware"] is True and provenance["sessions"][1]["device"] == "another GPU"
+
+
+def test_settings_of_the_process_are_given_back(kind, tmp_path):
+    torch.set_num_threads(2)
+    try:
+        kind.run(tmp_path)
+        assert torch.get_num_threads() == 2 and not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.set_num_threads(1)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+ALLOCATOR = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"
+
+
+@pytest.mark.fault("A17")
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (MemoryError(), MemoryExhaustedError, r"out of memory at a peak of [0-9.]+ GB.*mem_mb"),
+        (RuntimeError(ALLOCATOR), MemoryExhaustedError, r"out of memory at a peak of [0-9.]+ GB.*mem_mb"),
+        (torch.OutOfMemoryError("tried to allocate 9 GiB"), UserError, r"9 GiB.*schedule.batch_size \(another run"),
+        (RuntimeError("a bug"), RuntimeError, "a bug"),
+    ],
+)
+def test_too_little_memory_is_said_and_may_be_tried_again(kind, alone, tmp_path, monkeypatch, error, raised, words):
+    calls, (owner, function) = [], kind.inner
+    inner = getattr(owner, function)
+
+    def fails(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 6:
+            raise error
+        return inner(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, function, fails)
+        with pytest.raises(raised, match=words):
+            kind.run(tmp_path, ALWAYS)
+    assert steps_of(states(tmp_path)[-1]) >= 5
+    ends_the_same(kind, tmp_path, alone)
+
+
+# --- one writer -----------------------------------------------------------------------------------------------------
+def write_lease(folder: Path, age_s: float = 0.0, **facts: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "lease.json"
+    place = {"host": "here", "pid_namespace_id": processes.pid_namespace_id()}
+    path.write_text(json.dumps({"token": "other", **place, **facts}), encoding="utf-8")
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def of_parent() -> dict[str, int]:
+    """A living process that is not this one."""
+    return vars(processes.Process(os.getppid(), processes.started(os.getppid())))
+
+
+@pytest.mark.fault("A13")
+def test_a_second_process_is_refused(kind, tmp_path):
+    lease = write_lease(tmp_path / kind.owned, **of_parent())
+    with pytest.raises(BusyError, match=f"owned by process {os.getppid()} on here, seen . s ago") as busy:
+        kind.run(tmp_path)
+    assert busy.value.exit_code == 75
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [lease]
+
+
+def test_lease_of_a_living_process_on_this_machine_never_ages(tmp_path):
+    write_lease(tmp_path, age_s=1e6, **of_parent())
+    with pytest.raises(BusyError):
+        run_lease.Lease(tmp_path).__enter__()
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"pid": "dead"},
+        {"pid": os.getpid(), "started": 1},  # the number was given to another process
+        {"host": "elsewhere", "pid_namespace_id": "another", "pid": 1, "started": 1, "age_s": 1000.0},
+        {"pid": None, "age_s": 1000.0},  # half written by a machine that is gone
+    ],
+)
+def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
+    write_lease(tmp_path, **facts | ({"pid": dead_pid(), "started": 0} if facts["pid"] == "dead" else {}))
+    with run_lease.Lease(tmp_path) as owner:
+        owner.check()
+    assert "taken over" in caplog.text
+    assert not (tmp_path / "lease.json").exists()
+
+
+def test_fresh_lease_of_another_machine_is_respected(tmp_path):
+    write_lease(tmp_path, host="elsewhere", pid_namespace_id="another", pid=1, started=1)
+    with pytest.raises(BusyError, match="on elsewhere"):
+        run_lease.Lease(tmp_path).__enter__()
+
+
+@pytest.mark.fault("A13")
+def test_who_lost_the_lease_stops_without_writing(kind, tmp_path, monkeypatch):
+    at_step(monkeypatch, 8, lambda: write_lease(tmp_path / kind.owned, pid=1))
+    with pytest.raises(BusyError, match="took this run over"):
+        kind.run(tmp_path, ALWAYS)
+    assert not (tmp_path / kind.result).exists() and not (tmp_path / "outcome.json").exists()
+    assert steps_of(states(tmp_path)[-1]) == 8
+    assert run_lease._read(tmp_path / kind.owned / "lease.json")["token"] == "other"  # the new owner's lease stays
+
+
+@pytest.mark.fault("A13")
+def test_who_lost_the_lease_at_the_end_leaves_no_record(kind, tmp_path, monkeypatch):
+    original = resumable.Session.finish
+
+    def finish(self: resumable.Session) -> dict[str, Any]:
+        write_lease(tmp_path / kind.owned, pid=1)
+        return original(self)
+
+    monkeypatch.setattr(resumable.Session, "finish", finish)
+    with pytest.raises(BusyError, match="took this run over"):
+        kind.run(tmp_path)
+    assert not [path for pattern in kind.last_files for path in tmp_path.rglob(pattern)]
+
+
+def test_heartbeat_and_progress(kind, alone, tmp_path, monkeypatch):
+    monkeypatch.setattr(resumable, "TICK_S", 0.0)
+    monkeypatch.setattr(resumable, "LOG_INTERVAL_S", 0.0)
+    beats, lines, beat = [], [], run_lease.Lease.beat
+    monkeypatch.setattr(run_lease.Lease, "beat", lambda self: (beats.append(1), beat(self)))
+    kind.run(tmp_path, Options(say=lines.append))
+    assert len(beats) >= alone.steps and len(lines) >= alone.steps
+    assert all(re.fullmatch(r"\S+  .+  [0-9:]+ left", line) for line in lines)
+    assert lines[-1].endswith("  0:00 left")
+
+
+@pytest.mark.fault("A15")
+@pytest.mark.parametrize("jump_s", [7200.0, -7200.0])
+def test_limits_and_leases_do_not_notice_a_jumping_clock(kind, alone, tmp_path, monkeypatch, jump_s):
+    real, owned = time.time, tmp_path / kind.owned
+    monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+    write_lease(owned, age_s=jump_s, **of_parent()).exists()
+    with pytest.raises(BusyError):
+        kind.run(tmp_path)
+    (owned / "lease.json").unlink()
+    jumped = []
+
+    def jump() -> None:
+        jumped.append(monkeypatch.setattr(time, "time", lambda: real() - jump_s))
+        os.utime(owned / "lease.json", (real() - jump_s,) * 2)
+
+    at_step(monkeypatch, 9, jump)
+    kind.run(tmp_path, Options(limit=TimeLimit(3000.0)))
+    assert jumped and kind.came_to(tmp_path) == alone.came_to
+
+
+def test_a_clock_that_is_set_gives_no_process_another_start(monkeypatch):
+    """The kernel's time of the boot moves with the clock, and with it what psutil says of a process' start."""
+    import psutil
+
+    before, boot = processes.myself(), psutil._psplatform.boot_time
+    for jump_s in (7200.0, -7200.0, 0.37):
+        monkeypatch.setattr(psutil._psplatform, "boot_time", lambda jump_s=jump_s: boot() + jump_s)
+        assert psutil.boot_time() == boot() + jump_s
+        assert processes.myself() == before and before.lives

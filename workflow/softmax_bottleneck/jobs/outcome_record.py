@@ -1,0 +1,48 @@
+"""What finished work leaves: two equal records, so that the loss of one of them never makes it be done again.
+
+The workflow engine knows one of them, the result (`done.json`, `dynamic.json`), and deletes it before a job and after a
+failed one. `outcome.json` beside it is never its to delete, and restores it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+
+OUTCOME_FILE = "outcome.json"
+
+
+def paths(folder: Path, result: str) -> tuple[Path, Path]:
+    """Both records, in the order in which they are written."""
+    return folder / OUTCOME_FILE, folder / result
+
+
+def sound_record(folder: Path, result: str) -> Path | None:
+    """The record that can be read, where there is one."""
+    return next((path for path in paths(folder, result) if artefacts.is_sound(path)), None)
+
+
+def restore(folder: Path, result: str) -> None:
+    """Write the record that is missing or damaged anew from the other one, if that is sound.
+
+    It is dated as the sound one, so that nothing made from it before looks older than it.
+    """
+    sound = sound_record(folder, result)
+    for path in paths(folder, result):
+        if sound is not None and not artefacts.is_sound(path):
+            artefacts.write_bytes(path, artefacts.read_bytes(sound))
+            os.utime(path, ns=(sound.stat().st_mtime_ns,) * 2)
+
+
+def refuse_foreign(path: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """UserError for a record or state of something else, naming what differs."""
+    for key in sorted({*stored, *here}):
+        ours, theirs = here.get(key, "absent"), stored.get(key, "absent")
+        if ours != theirs:
+            raise UserError(f"{path}: belongs to another run: {key} is {theirs!r} there and {ours!r} here; "
+                            "move the folder away, or start this run over with --restart")  # fmt: skip
