@@ -166,10 +166,29 @@ def trainer(case: Case, device: str = "cpu") -> Trainer:
 
 def our_run(case: Case) -> Run:
     drops = case.dropouts
-    body = Body("awd-lstm", case.embedding, case.hidden, case.context, case.layers, drops.inputs, drops.hidden,
-                drops.output, drops.words, drops.weights, 0.0)  # fmt: skip
+    body = Body(
+        embedding_size=case.embedding,
+        hidden_size=case.hidden,
+        context_size=case.context,
+        layers=case.layers,
+        dropout_input=drops.inputs,
+        dropout_hidden=drops.hidden,
+        dropout_output=drops.output,
+        dropout_embedding=drops.words,
+        dropout_weight=drops.weights,
+    )
     schedule = Schedule(
-        "sgd", case.learning_rate, case.batch, case.bptt, False, 0, 0.25, 1.2e-6, 2.0, 1.0, 1000, 200, 5, 10
+        optimizer="sgd",
+        learning_rate=case.learning_rate,
+        batch_size=case.batch,
+        bptt=case.bptt,
+        variable_length=False,
+        max_length_delta=0,
+        clip=0.25,
+        weight_decay=1.2e-6,
+        activation_penalty=2.0,
+        temporal_penalty=1.0,
+        epochs=1000,
     )
     declared = dict(case.options)
     if case.is_mixture:

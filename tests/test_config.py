@@ -403,5 +403,5 @@ def test_every_key_of_a_study_is_documented() -> None:
         own = set(rules.get("properties", {}))
         return own.union(*(keys(child) for child in rules.values()))
 
-    missing = {key for key in keys(config.schema("study")) if f"`{key}`" not in text}
+    missing = {key for key in keys(config.json_schema(config.StudyFile)) if f"`{key}`" not in text}
     assert not missing

@@ -24,7 +24,9 @@ from test_train import VOCABULARY, make_corpus, make_run
 from test_transformer import transformer_run
 
 CORPUS = make_corpus(train_tokens=400, other_tokens=67)
-SETTINGS = config.Dynamic(5, 10, "mean", (0.002, 0.02), (0.01, 0.2), 1e-3, None)
+SETTINGS = config.Dynamic(
+    segment=5, statistics_batch_size=10, learning_rates=(0.002, 0.02), decays=(0.01, 0.2), epsilon=1e-3
+)
 
 
 def settings(**changes) -> config.Dynamic:

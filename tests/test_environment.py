@@ -43,7 +43,8 @@ def test_every_import_is_a_declared_dependency() -> None:
         "matplotlib",
         "seaborn",
         "jinja2",
-        "jsonschema",
+        "pydantic",
+        "typing_extensions",
         "safetensors",
     }
     found = set()

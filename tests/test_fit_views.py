@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -258,11 +259,9 @@ def test_demo_and_truth_are_cuts_of_the_same_study():
     assert laws["demo"] == laws["truth"] == laws["paper"]
     assert {u.law_id for u in studies["truth"].units} == {u.law_id for u in studies["paper"].fits["truth"]}
     for name, dataset in studies["truth"].datasets.items():
-        own = {key: value for key, value in dataset.language.items() if key in laws["truth"]}
+        own = {key: value for key, value in dataclasses.asdict(dataset.language).items() if key in laws["truth"]}
         wanted = {k: v for k, v in laws["truth"].items() if not k.endswith("_tokens")}
-        assert {
-            k: v for k, v in own.items() if k in wanted
-        } == wanted and name == f"truth-rank{dataset.language['rank']}"
+        assert {k: v for k, v in own.items() if k in wanted} == wanted and name == f"truth-rank{dataset.language.rank}"
     assert all(run.schedule.pieces == run.schedule.epochs for run in studies["truth"].runs)
 
 

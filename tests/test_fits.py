@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy import optimize
 from softmax_bottleneck import steps
+from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
 from softmax_bottleneck.jobs.resumable import Options
@@ -23,7 +24,7 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Unit, load_study
-from softmax_bottleneck.study.fits import fit_labels, units_of
+from softmax_bottleneck.study.fits import FitPlan, units_of
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.training import fit as fitting
 from softmax_bottleneck.training import free_contexts
@@ -60,7 +61,7 @@ LANGUAGE = {
 
 
 def units(entry: dict, **changes) -> tuple[Unit, ...]:
-    return units_of({"fits": {"toy": entry | changes}, "device": "cpu"}, "study.yaml")["toy"]
+    return units_of("toy", config.read(FitPlan, entry | changes, "fits.toy"), {"device": "cpu"}, "fits.toy")
 
 
 def silent(_: str) -> None: ...
@@ -242,7 +243,8 @@ def test_units_are_named_by_what_they_are():
     assert (more.law_id, more.path != first[0].path) == (first[0].law_id, True)
     assert {fit.file_name for fit in first[0].fits} < {fit.file_name for fit in more.fits}
     assert units(DIRICHLET, updates=21)[0].law_id != first[0].law_id
-    assert fit_labels({"toy": LANGUAGE})["toy"] == {"softmax": "Softmax", "mos": "MoS", "mos-equal": "MoS, equal"}
+    labels = config.read(FitPlan, LANGUAGE, "fits.toy").labels
+    assert labels == {"softmax": "Softmax", "mos": "MoS", "mos-equal": "MoS, equal"}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,17 @@ BODY = {
     "dropout_weight": 0.5,
     "embedding_noise": 0.0,
 }
-SCHEDULE = config.Schedule("et-asgd", 20.0, 20, 70, True, 40, 0.25, 1.2e-6, 2.0, 1.0, 1000, 200, 5, 10)
+SCHEDULE = config.Schedule(
+    optimizer="et-asgd",
+    learning_rate=20.0,
+    batch_size=20,
+    bptt=70,
+    clip=0.25,
+    weight_decay=1.2e-6,
+    activation_penalty=2.0,
+    temporal_penalty=1.0,
+    epochs=1000,
+)
 
 
 def run(head: str, options: dict | None = None, seed: int = 1, **body) -> config.Run:

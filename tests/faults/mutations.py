@@ -73,14 +73,19 @@ def renamed(values: dict[str, Any], place: Place, old: str, new: str) -> dict[st
 
 
 def _rule(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The rule that a reference leads to; of one that also allows null, the other, with both types."""
     while "$ref" in rule:
         rule = root["$defs"][rule["$ref"].rpartition("/")[2]]
+    others = [inner for inner in rule.get("anyOf", ()) if inner.get("type") != "null"]
+    if len(others) == 1:
+        inner = _rule(others[0], root)
+        return {**inner, "type": [inner["type"], "null"]} if "type" in inner else inner
     return rule
 
 
 def _children(value: Any, rule: Mapping[str, Any]) -> Iterator[tuple[str | int, Any, Mapping[str, Any]]]:
     if isinstance(value, dict):
-        known, others = rule.get("properties", {}), rule.get("additionalProperties")
+        known, others = rule.get("properties", {}), next(iter(rule.get("patternProperties", {}).values()), None)
         for key, child in value.items():
             found = known.get(key, others)
             if isinstance(found, Mapping):
@@ -112,7 +117,7 @@ def _forbidden(value: Any, rule: Mapping[str, Any]) -> Iterator[Any]:
         if key in rule:
             yield rule[key]
     if "enum" in rule:
-        yield from ("nonsense", None, 3, [value])
+        yield from ("nonsense", 3, [value], *([] if "null" in kinds else [None]))
     if "pattern" in rule:
         yield from PATTERN_BREAKERS
     if rule.get("minLength"):

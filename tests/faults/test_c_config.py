@@ -23,6 +23,7 @@ from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import costs
+from softmax_bottleneck.study.datasets import DatasetFile
 from softmax_bottleneck.training import check, trainer
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def full_study() -> dict[str, Any]:
 def study_mutations() -> list[mutations.Mutation]:
     values = full_study()
     found = [
-        *mutations.of(values, config.schema("study")),
+        *mutations.of(values, config.json_schema(config.StudyFile)),
         *mutations.of_heads(values, "mos"),
         *mutations.names(values),
     ]
@@ -87,7 +88,7 @@ def test_every_mutation_of_a_single_field_is_refused(place):
 
 
 def dataset_mutations() -> list[mutations.Mutation]:
-    found = list(mutations.of(small.DATASET, config.schema("dataset")))
+    found = list(mutations.of(small.DATASET, config.json_schema(DatasetFile)))
     for key in small.DATASET["language"]:
         place = ("language", key)
         for bad in (-1, 0, "x", None, math.nan, 1.5, True, [1]):
@@ -163,7 +164,7 @@ json_like = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-KEYS = sorted(config.schema("study")["properties"])
+KEYS = sorted(config.json_schema(config.StudyFile)["properties"])
 
 
 @pytest.mark.fault("C1", "C3", "C5")

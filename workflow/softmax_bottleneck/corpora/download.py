@@ -25,7 +25,6 @@ from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study, load_dataset
-from softmax_bottleneck.study.languages import LanguageSettings
 
 BLOCK_BYTES = 1 << 16
 HTML_START = re.compile(rb"\s*<(!doctype html|html|head)", re.IGNORECASE)
@@ -40,9 +39,9 @@ def download(study: Study, name: str, say: Say) -> None:
     dataset = load_dataset(name, study.file.resolve().parent)
     folder = study.store.corpus_folder(name)
     artefacts.sweep(folder)
-    if dataset.kind == "language":
+    if dataset.language:
         say(f"{name}: sampling the known-truth language")
-        language.write_language(LanguageSettings.from_mapping(dataset.language), folder)
+        language.write_language(dataset.language, folder)
     else:
         mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
         say(f"{name}: {len(dataset.files)} files, from {'the mirror folder first' if mirror else 'their addresses'}")

@@ -26,8 +26,7 @@ def size_of(store: Store, dataset: Dataset) -> Size:
         return declared
     if dataset.base:
         whole = size_of(store, load_dataset(dataset.base, dataset.folder))
-        cut = {"train": int(dataset.train_tokens or whole.tokens["train"])}
-        return Size(whole.tokens | cut, int(dataset.vocabulary_size or whole.vocabulary_size))
+        return Size(whole.tokens | {"train": dataset.cut["train_tokens"]}, dataset.cut["vocabulary_size"])
     words = {split: _words_of(dataset, f"{split}.txt") for split in SPLITS}
     return Size({split: len(of_split) for split, of_split in words.items()}, len(set().union(*words.values())))
 

@@ -39,7 +39,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
     if dataset.base:
         source = study.store.tokens_folder(dataset.base)
         parents = {VOCABULARY_FILE: artefacts.sha256_file(source / VOCABULARY_FILE)}
-        made = restrict(corpus.load(source), dataset.vocabulary_size, dataset.train_tokens, name)
+        made = restrict(corpus.load(source), name=name, **dataset.cut)
     else:
         source = study.store.corpus_folder(name)
         parents = artefacts.read_json(source / "files.json")["files"]

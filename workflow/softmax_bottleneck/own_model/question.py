@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
+
+from pydantic import Field
 
 from softmax_bottleneck import heads
-from softmax_bottleneck import study as config
 from softmax_bottleneck.own_model import shards
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import kinds, load_yaml, read
 
 FILES = ("hidden", "weight", "log_probs")
 UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
+Files = tuple[kinds.Line, ...]
 
 
-@dataclass(frozen=True)
+@kinds.declared
 class Question:
-    """What is to be analysed: the keys of workflow/schemas/own-model.schema.yaml."""
+    """What is to be analysed: the options of `rank`, and the keys of a YAML that asks it.
 
-    title: str
-    hidden: tuple[str, ...]
-    weight: tuple[str, ...]
-    bias: str | None
-    head: str
-    log_probs: tuple[str, ...]
-    width: int | None
-    max_memory: str | None
-    repeats: int
-    seed: int
+    Attributes:
+        title: name of the model in the report.
+        hidden: hidden states [contexts, width] that enter the output layer: FILE or FILE::NAME, patterns allowed.
+        weight: output matrix [words, width], whole or in shards of words.
+        bias: output bias [words].
+        head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
+        log_probs: instead of the four above: log-probabilities [contexts, words] in shards of contexts.
+        width: of the model that made log_probs, for the check of at most width + 2.
+        max_memory: beyond it the matrix is sampled (4GB); by default four fifths of what is free.
+        repeats: samples drawn, for the spread of an estimate.
+        seed: of the samples.
+    """
+
+    title: Annotated[str, Field(min_length=1, max_length=200)] = "Own model"
+    hidden: Files = ()
+    weight: Files = ()
+    bias: str | None = None
+    head: str = "softmax"
+    log_probs: Files = ()
+    width: Annotated[kinds.Integer, Field(ge=1)] | None = None
+    max_memory: Annotated[str, Field(pattern="^[0-9]+([.][0-9]+)? ?[KMGT]i?B$")] | None = None
+    repeats: Annotated[kinds.Integer, Field(ge=2, le=100)] = 3
+    seed: kinds.Seed = 1
 
     def files(self) -> list[Path]:
         """All files that are read, each once."""
@@ -48,11 +64,7 @@ def question(given: Mapping[str, Any], where: str) -> Question:
     Raises:
         UserError: an unknown key, a value that is not allowed, or neither a layer nor log-probabilities.
     """
-    rules = config.schema("own-model")
-    config.validate(given, rules, where)
-    values: dict[str, Any] = {key: rule.get("default", []) for key, rule in rules["properties"].items()} | dict(given)
-    values |= {key: tuple(values[key]) for key in FILES}
-    asked = Question(**values)
+    asked = read(Question, given, where)
     if bool(asked.log_probs) == bool(asked.hidden) or bool(asked.hidden) != bool(asked.weight):
         raise UserError(f"{where}: give hidden and weight (with bias and head), or log_probs alone")
     if asked.log_probs and (asked.bias or asked.head != "softmax"):
@@ -64,11 +76,9 @@ def question(given: Mapping[str, Any], where: str) -> Question:
 
 def read_question(path: Path) -> Question:
     """The question of a YAML file; the files it names are relative to it."""
-    given = config.load_yaml(path)
-    config.validate(given, config.schema("own-model"), str(path))
-    near = {key: [str(path.parent / name) for name in given.get(key, [])] for key in FILES}
-    bias = {"bias": str(path.parent / given["bias"])} if given.get("bias") else {}
-    return question(given | near | bias, str(path))
+    asked = question(load_yaml(path), str(path))
+    near = {key: tuple(str(path.parent / name) for name in getattr(asked, key)) for key in FILES}
+    return replace(asked, **cast(Any, near), bias=str(path.parent / asked.bias) if asked.bias else None)
 
 
 def parse_head(text: str) -> tuple[str, dict[str, Any]]:

@@ -1,28 +1,92 @@
 """Runs measured elsewhere: files of report/evidence that join the tables, marked with their origin and hardware.
 
-They are additional: no mean of a study's own runs ever contains one. A file is checked against
-workflow/schemas/evidence.schema.yaml; its text is other people's and is escaped wherever it is shown.
+They are additional: no mean of a study's own runs ever contains one. A file holds what `EvidenceFile` declares; its
+text is other people's and is escaped wherever it is shown.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from softmax_bottleneck.store.artefacts import sha256_file
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Experiment, Run, Study, schema, validate
+from softmax_bottleneck.study import Experiment, Run, Study, kinds, read
 
 FOLDER = ROOT / "report" / "evidence"
 MAX_BYTES = 16 << 20
 HARDWARE_SHOWN = 60  # characters
+MORE = ConfigDict(extra="allow", allow_inf_nan=False)  # with more keys than are read here
 
 
-@dataclass(frozen=True)
+@with_config(MORE)
+class StoredRun(TypedDict):
+    """The run's frozen settings, as its run.json has them, with the hash of settings, seed and code."""
+
+    run_id: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+
+
+@with_config(MORE)
+class StoredProvenance(TypedDict):
+    """Provenance block of the run's done.json: hardware (processor and cores), versions (Python and libraries)."""
+
+    hardware: kinds.Options
+    versions: kinds.Options
+
+
+@with_config(MORE)
+class StoredEpoch(TypedDict):
+    """A line of epochs.jsonl."""
+
+    epoch: Annotated[kinds.Integer, Field(ge=0)]
+
+
+@kinds.declared
+class Row:
+    """One number, in the tidy columns of report/published.
+
+    Attributes:
+        table: step that measured it.
+        condition: as `benchmark=WS-353`.
+        metric: name of the number.
+        value: the number.
+        n: numbers behind it.
+    """
+
+    table: str = ""
+    condition: str = ""
+    metric: kinds.Line
+    value: kinds.Number
+    n: kinds.Integer | None = None
+
+
+@kinds.declared
+class EvidenceFile:
+    """What report/evidence/<name>.json holds: one training run measured elsewhere.
+
+    Attributes:
+        origin: who measured it; shown in the tables.
+        run: its settings; a difference is computed only where they are the published ones.
+        rows: its numbers.
+        history: one line per epoch.
+        provenance: how and where it was made.
+    """
+
+    origin: Annotated[str, Field(min_length=1, max_length=120)]
+    run: StoredRun
+    rows: Annotated[tuple[Row, ...], Field(min_length=1, max_length=2000)]
+    history: Annotated[tuple[StoredEpoch, ...], Field(max_length=100_000)] = ()
+    provenance: StoredProvenance
+
+
+@dataclasses.dataclass(frozen=True)
 class Evidence:
     """One run measured elsewhere.
 
@@ -51,14 +115,14 @@ class Evidence:
         return facts | {"history": list(self.history), "provenance": self.provenance}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Evidence:
-        """From what `to_json` gives (TypeError: settings that are no run's)."""
+    def from_json(cls, content: Mapping[str, Any], where: str = "evidence") -> Evidence:
+        """From what `to_json` gives (UserError: settings that are no run's)."""
         return cls(
             name=content["name"],
             sha256=content["sha256"],
             origin=content["origin"],
             hardware=_hardware(content["provenance"]),
-            run=Run.from_json(content["run"]),
+            run=Run.from_json(content["run"], f"{where}: run"),
             run_id=content["run"]["run_id"],
             values={(row["metric"], row.get("condition", "")): float(row["value"]) for row in content["rows"]},
             history=tuple(content.get("history", [])),
@@ -85,11 +149,8 @@ def load(path: Path) -> Evidence:
         raise UserError(f"{path}: no JSON ({error}); write it with `python -m softmax_bottleneck evidence`") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}")
-    validate(content, schema("evidence"), str(path))
-    try:
-        return Evidence.from_json(content | {"name": path.stem, "sha256": sha256_file(path)})
-    except TypeError as error:
-        raise UserError(f"{path}: run: its settings are not those of a run ({error})") from None
+    read(EvidenceFile, content, str(path))
+    return Evidence.from_json(content | {"name": path.stem, "sha256": sha256_file(path)}, str(path))
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -125,5 +186,5 @@ def chosen(study: Study, experiment: Experiment, found: tuple[Evidence, ...]) ->
 def text(run: Mapping[str, Any], origin: str, rows: list[dict[str, Any]], history: list[Any], block: Any) -> str:
     """The JSON text of an evidence file, checked as it will be when it is read."""
     content = {"origin": origin, "run": dict(run), "rows": rows, "history": history, "provenance": block}
-    validate(content, schema("evidence"), "evidence")
+    read(EvidenceFile, content, "evidence")
     return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"

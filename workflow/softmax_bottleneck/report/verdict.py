@@ -120,7 +120,9 @@ def means(study: Study, found: Records, dataset: str, metric: str = "test_ppl") 
 
     A run counts once, under the label it is trained under; runs that learned only frequencies do not count.
     """
-    trained = {(run.dataset, run.model, run.seed) for run in study.runs if not run.twin} - found.unlearned.keys()
+    trained = {
+        (run.dataset, run.model, run.seed) for run in study.runs if not run.duplicate_of
+    } - found.unlearned.keys()
     rows = {}
     for model in study.labels:
         values = found.values(dataset, model, metric)

@@ -1,7 +1,7 @@
 """Studies, runs, experiments and datasets as frozen values, and messages that name the key.
 
-A study file is checked against `workflow/schemas` before anything runs. Torch is not imported here: heads state their
-options as literals in their own files, which are read without running them.
+Everything is checked before anything runs. Torch cannot be reached from here: heads state their options as literals in
+their own files, which are read without running them.
 """
 
 from softmax_bottleneck.store.paths import ROOT
@@ -9,10 +9,12 @@ from softmax_bottleneck.study.datasets import Dataset, find_config, load_dataset
 from softmax_bottleneck.study.experiments import Column, Experiment, load_experiment
 from softmax_bottleneck.study.fits import Fit, Unit
 from softmax_bottleneck.study.models import Search
+from softmax_bottleneck.study.reading import load_yaml, parse_yaml
 from softmax_bottleneck.study.runs import Body, Head, Run, Schedule, canonical_json
-from softmax_bottleneck.study.schemas import did_you_mean, load_yaml, schema, validate, with_defaults
 from softmax_bottleneck.study.stages import Dynamic, Evaluation, Stages
 from softmax_bottleneck.study.studies import Study, export, load_study, study_from_environment
+from softmax_bottleneck.study.study_file import StudyFile
+from softmax_bottleneck.study.validation import did_you_mean, json_schema, read
 
 __all__ = [
     "ROOT",
@@ -29,17 +31,18 @@ __all__ = [
     "Search",
     "Stages",
     "Study",
+    "StudyFile",
     "Unit",
     "canonical_json",
     "did_you_mean",
     "export",
     "find_config",
+    "json_schema",
     "load_dataset",
     "load_experiment",
     "load_study",
     "load_yaml",
-    "schema",
+    "parse_yaml",
+    "read",
     "study_from_environment",
-    "validate",
-    "with_defaults",
 ]

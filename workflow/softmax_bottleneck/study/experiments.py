@@ -2,65 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import kinds
 from softmax_bottleneck.study.datasets import find_config
-from softmax_bottleneck.study.schemas import load_yaml, schema, validate, with_defaults
+from softmax_bottleneck.study.reading import load_yaml
+from softmax_bottleneck.study.validation import read
+
+SeedChoice = Literal["all", "author", "random"]
+CsvName = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.csv$")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=kinds.STRICT)
 class Column:
-    """A metric of a table: its name in the records, its head, the decimals printed, filters on published rows.
+    """A metric of a table.
 
-    `measured: false` makes a column of published numbers only (a quotation of other papers); `datasets` limits it to
-    some corpora; `stage` is the stage it is of (`finetuned`, `dynamic`), training where it is empty;
-    `published_as` its name in report/published where that is another.
+    Attributes:
+        metric: its name in the records and in report/published.
+        label: column head, with its unit.
+        digits: decimals printed.
+        published: filters on the published rows: column -> regular expression.
+        datasets: corpora it is shown for; all when empty.
+        stage: stage the number is of (`finetuned`, `dynamic`); training when empty.
+        published_as: name of the metric in report/published where it is another.
+        measured: false for a column of published numbers only, a quotation of other papers.
     """
 
     metric: str
     label: str
-    digits: int = 2
-    published: Mapping[str, str] = field(default_factory=dict)
-    measured: bool = True
-    datasets: Sequence[str] = ()
-    stage: str = ""
+    digits: Annotated[kinds.Integer, Field(ge=0, le=8)] = 2
+    published: Mapping[str, str] = kinds.EMPTY
+    measured: kinds.Flag = True
+    datasets: tuple[str, ...] = ()
+    stage: Literal["", "finetuned", "dynamic"] = ""
     published_as: str = ""
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A named table or figure: the runs it needs and how records become cells.
+@kinds.declared
+class ExperimentFile:
+    """What the YAML of a table or figure says.
 
     Attributes:
-        models: labels of the rows; in a study, with grids expanded.
-        entries: in a study, the names before that: models and grids, also grids of which no member is trained.
+        id: equal to the file's name.
+        source: the work it comes from: its chapter in the report.
+        artefact: what the source calls it: Table 2, Figure 7.
+        title: one line over the table or figure.
+        caption: what is seen, and how it is computed.
+        kind: what is made of it.
+        view: how records become cells or a plot.
+        published: files of report/published joined to it.
+        models: rows of the published table, in its order; empty: no training runs needed.
+        datasets: corpora of the published table; a study without them shows its own.
         seeds: `all`, `author` (the authors' own, or the first) or `random` (all but the authors' own).
-        stages: what follows the training of its runs: `finetune`, `dynamic`, both or none.
-        published_rows: label -> the published rows it stands for: {"model": its name there, column: pattern}.
+        stages: what follows the training of its runs: finetuning, then dynamic evaluation.
+        published_rows: label -> the published rows it stands for, where its name there is another: `model`, its name in
+            report/published; other columns: regular expressions.
+        needs: why no study of this workflow can make it.
+        columns: metrics shown, in order.
+        options: what the view needs beyond this.
+    """
+
+    id: kinds.Name
+    source: Literal["parthiban2021", "kanai2018", "ganea2019", "merity2017", "benka2021", "known-truth"]
+    artefact: str
+    kind: Literal["table", "figure"]
+    title: str
+    caption: str = ""
+    view: str = "summary"
+    published: tuple[CsvName, ...] = ()
+    models: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+    seeds: SeedChoice = "all"
+    stages: kinds.Several[Literal["finetune", "dynamic"]] = ()
+    published_rows: Mapping[str, Annotated[Mapping[str, str], Field(min_length=1)]] = kinds.EMPTY
+    needs: str = ""
+    columns: tuple[Column, ...] = ()
+    options: kinds.Options = kinds.EMPTY
+
+
+@kinds.declared
+class Experiment(ExperimentFile):
+    """A table or figure as a study shows it.
+
+    Attributes:
+        models: with grids expanded.
+        entries: the models and grids before that, also grids of which no member is trained.
         needs: why this study cannot make it, or a part of it, in words; empty when it can.
     """
 
-    id: str
-    source: str
-    artefact: str
-    kind: str
-    title: str
-    caption: str
-    view: str
-    published: tuple[str, ...]
-    models: tuple[str, ...]
-    datasets: tuple[str, ...]
-    seeds: str
-    columns: tuple[Column, ...]
-    options: Mapping[str, Any]
-    published_rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    needs: str = ""
     entries: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
 
     @property
     def is_void(self) -> bool:
@@ -86,11 +122,7 @@ class Experiment:
 def load_experiment(name: str, near: Path) -> Experiment:
     """An experiment by id (UserError for an unknown id, bad key or value)."""
     path = find_config("experiments", name, near)
-    values = load_yaml(path)
-    validate(values, schema("experiment"), str(path))
-    if values["id"] != path.stem:
-        raise UserError(f"{path}: id: {values['id']!r} must equal the file's name {path.stem!r}")
-    complete = with_defaults(values, schema("experiment")["properties"], str(path))
-    columns = tuple(Column(**column) for column in complete.pop("columns"))
-    complete |= {key: tuple(complete[key]) for key in ("published", "models", "datasets", "stages")}
-    return Experiment(**complete, columns=columns)
+    declared = read(ExperimentFile, load_yaml(path), str(path))
+    if declared.id != path.stem:
+        raise UserError(f"{path}: id: {declared.id!r} must equal the file's name {path.stem!r}")
+    return Experiment(**vars(declared))

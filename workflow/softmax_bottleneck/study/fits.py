@@ -2,25 +2,95 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from softmax_bottleneck.heads import registry as heads
-from softmax_bottleneck.store.errors import UserError
+from pydantic import Field
+
+from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
+from softmax_bottleneck.study import kinds
 from softmax_bottleneck.study.languages import LanguageSettings
-from softmax_bottleneck.study.models import head_entry
+from softmax_bottleneck.study.models import HeadEntry
 from softmax_bottleneck.study.runs import Head, digest
-from softmax_bottleneck.study.schemas import did_you_mean, schema, validate, with_defaults
+from softmax_bottleneck.study.validation import did_you_mean, read
 
 # A language that is fitted is not sampled as a text; these lengths are never used.
 NO_TEXT = {"train_tokens": 100, "valid_tokens": 100, "test_tokens": 100}
+Size = Annotated[kinds.Integer, Field(ge=2, le=10**7)]
+Alpha = Annotated[kinds.Number, Field(ge=0.001, le=1000)]
 
 
-@dataclass(frozen=True)
+@kinds.declared
+class FittedModel:
+    """What is fitted.
+
+    Attributes:
+        head: name of a head, or its name and options.
+        label: name in tables and figures; the head's own when absent.
+        equal_to: label of a model: fitted at the largest width at which it has no more parameters than that one.
+    """
+
+    head: HeadEntry
+    label: kinds.Label | None = None
+    equal_to: str | None = None
+
+
+@kinds.declared
+class FitPlan:
+    """One entry under `fits` of a study.
+
+    Attributes:
+        kind: where the laws are from: `dirichlet`, drawn from a symmetric Dirichlet distribution (Ganea et al. 2019,
+            section 5.1); or `language`, the contexts of a known-truth language.
+        words: `dirichlet`: numbers of words M, one law each.
+        alphas: `dirichlet`: concentrations, one law each for every M; small ones make sparse distributions.
+        contexts: `dirichlet`: distributions drawn, N (published: 1e5).
+        language: `language`: its settings as in a dataset's file, without rank, seed and tokens.
+        ranks: `language`: columns r of the law, one language each; its log-probabilities have rank r + 2.
+        sample: words in the fresh sample of every update, on average; 0: the law itself, an infinite sample.
+        widths: of context and word vectors, D or d.
+        models: what is fitted: labels and their heads.
+        bias: whether words have a bias; the published synthetic study has none (eq. 1).
+        seeds: one draw of the laws, of the samples and of the starting points each.
+        updates: steps of Adam, each over all contexts; the step size falls to zero along a cosine.
+        learning_rate: first step size.
+    """
+
+    kind: Literal["dirichlet", "language"]
+    words: kinds.Several[Size] = ()
+    alphas: kinds.Several[Alpha] = ()
+    contexts: Size = 2
+    language: kinds.Options = kinds.EMPTY
+    ranks: kinds.Several[Size] = ()
+    sample: Annotated[kinds.Integer, Field(ge=0, le=10**12)] = 0
+    widths: kinds.Some[kinds.Width]
+    models: Annotated[Mapping[kinds.Name, FittedModel], Field(min_length=1)]
+    bias: kinds.Flag = True
+    seeds: kinds.Some[kinds.Seed] = (1,)
+    updates: Annotated[kinds.Integer, Field(ge=1, le=10**7)]
+    learning_rate: Annotated[kinds.Number, Field(gt=0, le=100)]
+
+    def __post_init__(self) -> None:
+        for key in ("alphas", "words") if self.kind == "dirichlet" else ("ranks",):
+            if not getattr(self, key):
+                raise ValueError(f"{key} is not set; fits of kind {self.kind} need at least one")
+        for model, entry in self.models.items():
+            if entry.equal_to is not None and entry.equal_to not in self.models:
+                hint = did_you_mean(entry.equal_to, self.models)
+                raise ValueError(f"models.{model}.equal_to: unknown {entry.equal_to!r}{hint}")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Names of the models in figures."""
+        return {name: model.label or declaration(model.head["name"]).label for name, model in self.models.items()}
+
+
+@dataclasses.dataclass(frozen=True)
 class Fit:
     """One head at one width.
 
@@ -35,7 +105,7 @@ class Fit:
     width: int
     equal_to: Head | None = None
 
-    @property
+    @cached_property
     def fit_id(self) -> str:
         """12 hex digits of the sha256 of what is fitted and of the code that fits it."""
         modules = {*self.head.modules, *(self.equal_to.modules if self.equal_to else ())}
@@ -53,7 +123,7 @@ class Fit:
         return f"d={self.width};head={self.head.name}" + (f";equal={self.equal_to.name}" if self.equal_to else "")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Unit:
     """Everything that is fitted to the laws of one draw.
 
@@ -63,7 +133,7 @@ class Unit:
         name: of its laws among those of the plan, `alpha0.1-M100` or `rank32`.
         condition: the same as the records say it, `alpha=0.1;M=100;N=1000`.
         law: what the laws are made from.
-        sample, bias, updates, learning_rate: see the schema.
+        sample, bias, updates, learning_rate: see `FitPlan`.
         device, threads, deterministic: how it is computed, as in the study.
     """
 
@@ -105,78 +175,38 @@ class Unit:
         return f"{self.name}/{self.seed}-{self.law_id}"
 
 
-def units_of(study: Mapping[str, Any], where: str) -> dict[str, tuple[Unit, ...]]:
-    """The units of every entry of a study's `fits`.
+def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str) -> tuple[Unit, ...]:
+    """The units of an entry of `fits`; `execution` says on which device and how they are computed.
 
     Raises:
-        UserError: naming the entry and the key.
+        UserError: naming the key.
     """
-    execution = {key: study[key] for key in ("device", "threads", "deterministic") if key in study}
-    fits = study.get("fits", {}).items()
-    return {name: tuple(_units(name, entry, execution, f"{where}: fits.{name}")) for name, entry in fits}
+    heads = {model: Head.of(entry.head, f"{where}: models.{model}") for model, entry in plan.models.items()}
+    fits = tuple(
+        Fit(model, heads[model], width, heads[entry.equal_to] if entry.equal_to else None)
+        for model, entry in plan.models.items()
+        for width in plan.widths
+    )
+    recipe = {key: getattr(plan, key) for key in ("sample", "bias", "updates", "learning_rate")}
+    laws = list(_dirichlet(plan) if plan.kind == "dirichlet" else _languages(plan, where))
+    return tuple(
+        Unit(name, plan.kind, law_name, condition, law, seed, **recipe, fits=fits, **execution)
+        for (law, condition, law_name), seed in itertools.product(laws, plan.seeds)
+    )
 
 
-def fit_labels(fits: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Names in figures of the models of every entry, by its name and their labels."""
-    return {
-        name: {model: one.get("label") or _declared(one) for model, one in entry["models"].items()}
-        for name, entry in fits.items()
-    }
+Law = tuple[dict[str, Any], str, str]  # what it is made from, its condition, its name
 
 
-def _declared(model: Mapping[str, Any]) -> str:
-    return heads.declaration(str(head_entry(model)["name"])).label
+def _dirichlet(plan: FitPlan) -> Iterator[Law]:
+    for alpha, words in itertools.product(plan.alphas, plan.words):
+        law = {"alpha": alpha, "words": words, "contexts": plan.contexts}
+        yield law, f"alpha={alpha:g};M={words};N={plan.contexts}", f"alpha{alpha:g}-M{words}"
 
 
-def _units(name: str, given: Mapping[str, Any], execution: Mapping[str, Any], where: str) -> Iterator[Unit]:
-    validate(given, schema("fits"), where)
-    entry = with_defaults(given, schema("fits")["properties"], where)
-    fits = tuple(_fits(entry, where))
-    recipe = {key: entry[key] for key in ("sample", "bias", "updates", "learning_rate")}
-    laws = list(LAWS[entry["kind"]](entry, where))
-    for (law, condition, law_name), seed in itertools.product(laws, entry["seeds"]):
-        yield Unit(name, entry["kind"], law_name, condition, law, seed, **recipe, fits=fits, **execution)
-
-
-Law = tuple[dict[str, Any], str, str]
-
-
-def _dirichlet(entry: Mapping[str, Any], where: str) -> Iterator[Law]:
-    for key in ("alphas", "words"):
-        if not entry[key]:
-            raise UserError(f"{where}: {key} is not set; a dirichlet study needs at least one")
-    for alpha, words in itertools.product(entry["alphas"], entry["words"]):
-        condition = f"alpha={alpha:g};M={words};N={entry['contexts']}"
-        law = {"alpha": alpha, "words": words, "contexts": entry["contexts"]}
-        yield law, condition, f"alpha{alpha:g}-M{words}"
-
-
-def _language(entry: Mapping[str, Any], where: str) -> Iterator[Law]:
-    if not entry["ranks"]:
-        raise UserError(f"{where}: ranks is not set; a study of languages needs at least one")
-    for rank in entry["ranks"]:
-        law = {**entry["language"], **NO_TEXT, "rank": rank}
-        try:
-            LanguageSettings.from_mapping({**law, "seed": 0})
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-        yield law, f"r={rank};V={law['vocabulary_size']}", f"rank{rank}"
-
-
-LAWS = {"dirichlet": _dirichlet, "language": _language}
-
-
-def _fits(entry: Mapping[str, Any], where: str) -> Iterator[Fit]:
-    found = {}
-    for model, given in entry["models"].items():
-        options = head_entry(given)
-        try:
-            found[model] = Head(name := options.pop("name"), heads.options(name, options))
-        except UserError as error:
-            raise UserError(f"{where}: models.{model}: {error}") from None
-    for model, given in entry["models"].items():
-        other = given.get("equal_to")
-        if other is not None and other not in found:
-            raise UserError(f"{where}: models.{model}.equal_to: unknown {other!r}{did_you_mean(other, list(found))}")
-        for width in entry["widths"]:
-            yield Fit(model, found[model], width, found[other] if other else None)
+def _languages(plan: FitPlan, where: str) -> Iterator[Law]:
+    for rank in plan.ranks:
+        settings = read(LanguageSettings, {**plan.language, **NO_TEXT, "rank": rank, "seed": 0}, f"{where}: language")
+        law = asdict(settings)
+        del law["seed"]
+        yield law, f"r={rank};V={settings.vocabulary_size}", f"rank{rank}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from softmax_bottleneck.study import Dataset, Run, Study
 
@@ -18,11 +20,12 @@ class Size:
 
 def declared_size(dataset: Dataset) -> Size | None:
     """Size of a corpus as its YAML declares it, if it does."""
-    if "tokens" in dataset.expected:
-        return Size(dict(dataset.expected["tokens"]), int(dataset.expected["vocabulary_size"]))
-    if dataset.language:
-        tokens = {split: int(dataset.language[f"{split}_tokens"]) for split in ("train", "valid", "test")}
-        return Size(tokens, int(dataset.language["vocabulary_size"]))
+    tokens = cast(Mapping[str, int], dataset.expected.get("tokens", {}))
+    if "vocabulary_size" in dataset.expected and tokens.keys() == {"train", "valid", "test"}:
+        return Size(dict(tokens), dataset.expected["vocabulary_size"])
+    if law := dataset.language:
+        tokens = {"train": law.train_tokens, "valid": law.valid_tokens, "test": law.test_tokens}
+        return Size(tokens, law.vocabulary_size)
     return None
 
 

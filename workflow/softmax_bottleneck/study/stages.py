@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from softmax_bottleneck.store.fingerprint import step_code
+from softmax_bottleneck.study import kinds
 from softmax_bottleneck.study.runs import Run, Schedule, digest
 
-STAGES = ("finetune", "dynamic")
 # What finetuning is in both published code bases; all else is as in training unless the study says otherwise.
 FINETUNE = {"optimizer": "asgd", "max_length_delta": 10}
+Rate = Annotated[kinds.Number, Field(ge=0, le=1000)]
 
 
-@dataclass(frozen=True)
+@kinds.declared
 class Dynamic:
-    """How the weights follow a text while it is scored; keys: workflow/schemas/study.schema.yaml."""
+    """How the weights follow a text while it is scored.
 
-    segment: int
-    statistics_batch_size: int
-    scaling: str
-    learning_rates: tuple[float, ...]
-    decays: tuple[float, ...]
-    epsilon: float
-    tune_tokens: int | None
+    Attributes:
+        segment: tokens between two updates (bptt).
+        statistics_batch_size: streams of the training text when gradient statistics are gathered (batch_size).
+        scaling: `mean`, root of the mean of squared gradients (Krause's code); or `sum`, root of their sum (Yang's).
+        learning_rates: step sizes tried on the validation text, each with every decay (lr).
+        decays: rates of the return to the trained weights that are tried (lamb).
+        epsilon: added to the gradient statistics that updates are divided by (epsilon).
+        tune_tokens: tokens of the validation text on which the settings are tried; all when null.
+    """
+
+    segment: kinds.Width = 5
+    statistics_batch_size: kinds.Width = 100
+    scaling: Literal["mean", "sum"] = "mean"
+    learning_rates: Annotated[kinds.Some[Rate], Field(max_length=100)] = (0.00005,)
+    decays: Annotated[kinds.Some[Annotated[kinds.Number, Field(ge=0, le=1)]], Field(max_length=100)] = (0.002,)
+    epsilon: Annotated[kinds.Number, Field(gt=0, le=1000)] = 0.00002
+    tune_tokens: Annotated[kinds.Integer, Field(ge=2, le=2**31 - 1)] | None = None
+
+
+DynamicPart = Annotated[kinds.Options, kinds.PartOf(Dynamic)]
 
 
 @dataclass(frozen=True)
@@ -37,10 +53,9 @@ class Stages:
     dynamic: Dynamic
 
     @classmethod
-    def of(cls, schedule: Mapping[str, Any], finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Stages:
-        """From the schedule of training, what of it is changed for finetuning, and complete dynamic settings."""
-        lists = {key: tuple(dynamic[key]) for key in ("learning_rates", "decays")}
-        return cls(Schedule(**{**schedule, **FINETUNE, **finetune}), Dynamic(**{**dynamic, **lists}))
+    def of(cls, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Stages:
+        """From the schedule of training, what of it is changed for finetuning, and settings of dynamic evaluation."""
+        return cls(dataclasses.replace(schedule, **{**FINETUNE, **finetune}), Dynamic(**dynamic))
 
     def finetuned(self, run: Run) -> Run:
         """The run that goes on where `run` ended."""

@@ -73,7 +73,7 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
         check_contexts(dataset, size_of(study.store, dataset).tokens["test"])
     left = [run for run in study.needed if not is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
-    free_gb = study.limits.get("disk_gb", _free_disk_gb(study.store.root))
+    free_gb = study.limits.disk_gb or _free_disk_gb(study.store.root)
     if disk_gb > free_gb:
         raise UserError(f"{study.file}: {len(left)} runs need about {disk_gb:.1f} GB of disk, and {free_gb:.1f} GB are "
                         "there: free some, or set limits.disk_gb where results lie elsewhere")  # fmt: skip
@@ -106,8 +106,8 @@ def _free_disk_gb(folder: Path) -> float:
 
 def _memory_gb(study: Study, on_gpu: bool) -> float:
     """Memory of the GPU or of the machine, if the study does not say another."""
-    if "memory_gb" in study.limits:
-        return float(study.limits["memory_gb"])
+    if study.limits.memory_gb:
+        return study.limits.memory_gb
     if on_gpu and torch.cuda.is_available():
         return float(torch.cuda.get_device_properties(0).total_memory) / 1e9
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
