@@ -181,7 +181,7 @@ def test_a_step_size_of_zero_is_the_static_perplexity_to_the_last_digit(head, de
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.weights(net).items())
 
 
-@pytest.mark.parametrize("rates", [(50.0,), (1e30,), (0.002, 0.02)])
+@pytest.mark.parametrize("rates", [(50.0,), (1000.0,), (0.002, 0.02)])
 def test_it_is_never_worse_than_the_trained_weights_on_validation(rates):
     net = built(dtype=torch.float32)
     before = {name: tensor.clone() for name, tensor in model.weights(net).items()}

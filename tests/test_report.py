@@ -255,10 +255,7 @@ def test_every_field_is_text(results: Path) -> None:
     experiments = tuple(
         dataclasses.replace(e, title=words, caption=words, artefact=HOSTILE[0]) for e in study.experiments[:6]
     )
-    datasets = {
-        name: dataclasses.replace(one, title=words, values={**one.values, "title": words})
-        for name, one in study.datasets.items()
-    }
+    datasets = {name: dataclasses.replace(one, title=words) for name, one in study.datasets.items()}
     evil = dataclasses.replace(
         study, title=words, description=words, labels=labels, experiments=experiments, datasets=datasets
     )

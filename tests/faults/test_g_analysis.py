@@ -369,10 +369,7 @@ def poisoned(study: Study, text: str) -> Study:
         for number, one in enumerate(study.experiments)
     )
     datasets = {
-        name: dataclasses.replace(
-            one, title=text, values={**one.values, "title": text, "source": text, "licence": text}
-        )
-        for name, one in study.datasets.items()
+        name: dataclasses.replace(one, title=text, source=text, licence=text) for name, one in study.datasets.items()
     }
     labels = {model: f"{text}{number}" for number, model in enumerate(study.labels)}
     return dataclasses.replace(
