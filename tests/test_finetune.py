@@ -1,7 +1,5 @@
 """Finetuning against the published loop in plain PyTorch, its stop rule, and resuming."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -18,10 +16,9 @@ from test_train import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, naive_
 
 def finetuned(run: config.Run, **schedule) -> config.Run:
     """The run that goes on from `run`, as a study plans it."""
-    values = dataclasses.asdict(run.schedule)
     settings = {"segment": 5, "statistics_batch_size": 10, "scaling": "mean", "learning_rates": [1e-4], "decays": [0.0],
                 "epsilon": 1e-5, "tune_tokens": None}  # fmt: skip
-    after = stages.Stages.of(values, schedule, settings).finetuned(run)
+    after = stages.Stages.of(run.schedule, schedule, settings).finetuned(run)
     return changed(after, start=run.path)
 
 
