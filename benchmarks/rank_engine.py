@@ -17,8 +17,8 @@ import torch
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.jobs import out_of_memory
-from softmax_bottleneck.measuring.measure import chunks_of, eigenvalues
-from softmax_bottleneck.ranks.spectra import (
+from softmax_bottleneck.measuring.measure import chunks_of, gram_maker
+from softmax_bottleneck.ranks import (
     Spectrum,
     factored_singular_values,
     gram_singular_values,
@@ -110,7 +110,7 @@ def by_torch(head: Head, h_ND: torch.Tensor) -> int:
 
 def by_gram(head: Head, h_ND: torch.Tensor) -> int:
     chunks = (log_p_NV.numpy() for log_p_NV in chunks_of(head, h_ND))
-    return _rank(gram_singular_values(chunks, head.vocabulary_size, solver=eigenvalues))
+    return _rank(gram_singular_values(chunks, head.vocabulary_size, make_gram=gram_maker(h_ND.device)))
 
 
 def by_factors(head: Head, h_ND: torch.Tensor) -> int:

@@ -15,7 +15,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus, download, tokenise
 from softmax_bottleneck.measuring import measure
 from softmax_bottleneck.measuring import predictions as topk
-from softmax_bottleneck.ranks.spectra import press_rank
+from softmax_bottleneck.ranks import press_rank
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store

@@ -6,19 +6,20 @@ import json
 import math
 import tracemalloc
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.linalg
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck.measuring import measure
-from softmax_bottleneck.ranks import spectra as spectrum
-from softmax_bottleneck.ranks.spectra import (
-    FLOAT32_EPS,
-    FLOAT64_EPS,
+from softmax_bottleneck.ranks import (
+    DeviceGram,
+    Gram,
     Spectrum,
-    dense_singular_values,
+    centred_singular_values,
     effective_rank,
     factored_singular_values,
     gram_singular_values,
@@ -27,7 +28,11 @@ from softmax_bottleneck.ranks.spectra import (
     nested_singular_values,
     press_rank,
     rank_report,
+    singular_values,
 )
+from softmax_bottleneck.ranks import spectra as spectrum
+from softmax_bottleneck.ranks.spectra import dense_singular_values
+from softmax_bottleneck.ranks.spectrum import FLOAT32_EPS, FLOAT64_EPS
 from softmax_bottleneck.store.errors import DataError, UserError
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (5, 40), (40, 5), (64, 64), (300, 700), (700, 300)]
@@ -150,7 +155,7 @@ def test_the_first_rows_and_all_rows_in_one_pass(m, n, first, route):
 
 
 def test_a_sum_goes_on_after_its_spectrum_without_a_second_matrix():
-    gram = spectrum._Gram(1000)
+    gram = Gram(1000)
     gram.add(rng().normal(size=(512, 1000)))  # two full blocks
     before = np.tril(gram.matrix)
     tracemalloc.start()
@@ -167,7 +172,9 @@ def test_the_faster_solver_finds_the_same_eigenvalues(m, n, monkeypatch):
     monkeypatch.setattr(spectrum, "DIRECT_ENTRIES", 0)
     monkeypatch.setattr(measure, "COPIED_SIDES", range(1, 1000))
     matrix = rng().normal(size=(m, n)) - 3
-    part, whole = nested_singular_values(in_chunks(matrix), n, m // 2, solver=measure.eigenvalues)
+    part, whole = nested_singular_values(
+        in_chunks(matrix), n, m // 2, make_gram=partial(Gram, solver=measure.eigenvalues)
+    )
     for found, rows in ((part, matrix[: m // 2]), (whole, matrix)):
         if found is not None:
             expected = np.linalg.svd(rows, compute_uv=False)
@@ -182,6 +189,104 @@ def test_the_solver_is_chosen_by_the_side_and_reads_the_lower_triangle(monkeypat
         monkeypatch.setattr(measure, "COPIED_SIDES", sides)
         half = np.asfortranarray(np.tril(symmetric) + np.triu(np.full_like(square, np.nan), 1))
         np.testing.assert_allclose(measure.eigenvalues(half), expected, rtol=0, atol=1e-12)
+
+
+# --- on a device ----------------------------------------------------------------------------------------------------
+ON_DEVICE = partial(DeviceGram, torch=torch, device="cpu")  # the way of a GPU
+
+
+@pytest.mark.parametrize("first", [None, 97, 900])
+@pytest.mark.parametrize(("m", "n"), [(1500, 400), (400, 1500)])
+def test_a_device_finds_the_spectra_of_the_cpu(m, n, first, monkeypatch):
+    monkeypatch.setattr(spectrum, "DIRECT_ENTRIES", 0)
+    matrix = (rng().normal(size=(m, n)) - 3).astype(np.float32)
+    pairs = zip(
+        nested_singular_values(in_chunks(matrix), n, first, make_gram=ON_DEVICE),
+        nested_singular_values(in_chunks(matrix), n, first),
+        strict=True,
+    )
+    for found, cpu in pairs:
+        assert (found is None) == (cpu is None)
+        if found is not None:
+            assert np.abs(found.sigma**2 - cpu.sigma**2).max() <= found.noise_floor**2 + cpu.noise_floor**2
+            assert found.method == f"{cpu.method} (cpu)"
+            assert rank_report(found).metrics() == rank_report(cpu).metrics()
+
+
+def test_a_crowd_around_the_tolerance_is_counted_on_a_device():
+    """200 singular values within 10 % of it: trusted, and counted as by the CPU."""
+    matrix = crowded_matrix()
+    found, cpu = (gram_singular_values(in_chunks(matrix), 600, make_gram=make) for make in (ON_DEVICE, Gram))
+    assert found.method == "gram-of-columns (cpu)"
+    assert rank_report(found).metrics() == rank_report(cpu).metrics()
+
+
+def lost(values):
+    """The smallest eigenvalues are another's: the sums over all hardly notice."""
+    return torch.cat((values[:100] * 0 + values[300], values[100:])).sort().values
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda values: values * (1 + 1e-8),
+        lambda values: torch.cat((values[:-2], values[-2:].mean().expand(2))),
+        lost,
+        lambda values: (_ for _ in ()).throw(RuntimeError("CUSOLVER_STATUS_EXECUTION_FAILED")),
+    ],
+    ids=["scaled", "same sum", "few too many", "failed"],
+)
+def test_eigenvalues_that_a_device_gets_wrong_are_found_by_the_cpu(wrong, monkeypatch):
+    """Caught by the trace, by the Frobenius norm, by the inertia, and by the device's own error."""
+    matrix = crowded_matrix()
+    expected = gram_singular_values(in_chunks(matrix), 600)
+    plain = torch.linalg.eigvalsh
+    monkeypatch.setattr(torch.linalg, "eigvalsh", lambda matrix: wrong(plain(matrix)))
+    found = gram_singular_values(in_chunks(matrix), 600, make_gram=ON_DEVICE)
+    assert found.method == "gram-of-columns (cpu; eigenvalues by the CPU)"
+    assert rank_report(found).metrics() == rank_report(expected).metrics()
+
+
+def test_a_device_without_a_factorisation_has_the_inertia_counted_by_the_cpu(monkeypatch):
+    def refuse(matrix):
+        raise RuntimeError("not implemented")
+
+    monkeypatch.setattr(torch.linalg, "ldl_factor_ex", refuse)
+    assert gram_singular_values(in_chunks(crowded_matrix()), 600, make_gram=ON_DEVICE).method.endswith("(cpu)")
+
+
+# --- centring -------------------------------------------------------------------------------------------------------
+def centred(matrix: np.ndarray, centring: str) -> np.ndarray:
+    """By the definition, entry by entry."""
+    matrix = matrix.astype(np.float64).copy()
+    if centring != "none":
+        for row in matrix:
+            row -= math.fsum(row) / len(row)
+    if centring == "both":
+        for column in matrix.T:
+            column -= math.fsum(column) / len(column)
+    return matrix
+
+
+@pytest.mark.parametrize("centring", ["none", "rows", "both"])
+@pytest.mark.parametrize(("m", "n"), [(1, 4), (40, 7), (300, 200), (700, 300), (200, 900)])
+def test_centred_spectra_are_those_of_the_centred_matrix(m, n, centring, route):
+    matrix = (rng().normal(size=(m, n)) - 8 + rng(1).normal(size=n)).astype(np.float32)
+    expected = np.linalg.svd(centred(matrix, centring), compute_uv=False)
+    streamed = centred_singular_values(lambda: in_chunks(matrix), n, centring)
+    for found in (streamed, singular_values(matrix, centring)):
+        np.testing.assert_allclose(found.sigma**2, expected**2, rtol=0, atol=found.noise_floor**2 + 1e-12 * m * n)
+
+
+@pytest.mark.parametrize(("centring", "rank"), [("none", 8), ("rows", 7), ("both", 6)])
+def test_centring_takes_log_z_and_the_bias_from_the_rank(centring, rank):
+    """D + 2, D + 1, D (Yang et al. 2018, section 2), from factors and from rows."""
+    h, w, b, log_z, matrix = log_probabilities(900, 400, 6)
+    factored = factored_singular_values(h, w, b, log_z, centring)
+    streamed = centred_singular_values(lambda: in_chunks(matrix), 400, centring)
+    assert factored.n_zero == 400 - rank
+    np.testing.assert_allclose(factored.sigma, streamed.sigma[:rank], rtol=1e-7)
+    assert press_rank(factored.sigma, 900, 400).rank == press_rank(streamed.sigma, 900, 400).rank == rank
 
 
 # --- the tolerance --------------------------------------------------------------------------------------------------
@@ -382,7 +487,7 @@ def test_chunks_of_another_form_are_refused():
 @pytest.mark.fault("D7")
 def test_too_little_memory_says_how_much_is_needed():
     with pytest.raises(UserError, match="10000000 columns needs a Gram matrix of 745058"):
-        spectrum._Gram(10_000_000)
+        Gram(10_000_000)
 
 
 @pytest.mark.fault("D7")

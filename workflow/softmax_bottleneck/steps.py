@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from softmax_bottleneck.corpora.corpus import Corpus
     from softmax_bottleneck.corpora.language import Language
     from softmax_bottleneck.measuring import predictions as topk
-    from softmax_bottleneck.ranks.spectra import Spectrum
+    from softmax_bottleneck.ranks import Spectrum
     from softmax_bottleneck.training.model import LanguageModel
 
 Say = Callable[[str], None]
@@ -173,7 +173,7 @@ def spectrum(study: Study, path: str, say: Say) -> None:
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
     """Ranks as `metrics`, and what they depend on."""
-    from softmax_bottleneck.ranks.spectra import rank_report
+    from softmax_bottleneck.ranks import rank_report
 
     report = rank_report(found)
     metrics = report.metrics()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from softmax_bottleneck.corpora.language import make_language
-from softmax_bottleneck.ranks.spectra import Spectrum, gram_singular_values
+from softmax_bottleneck.ranks import Spectrum, gram_singular_values
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study.languages import LanguageSettings
 

@@ -7,6 +7,7 @@ vocabulary, K pieces of a function.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,14 +21,16 @@ from softmax_bottleneck.corpora.corpus import Corpus, batchify, unigram_perplexi
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.measuring.predictions import SHOWN_WORDS, TopWords
-from softmax_bottleneck.ranks.spectra import (
-    Float64,
+from softmax_bottleneck.ranks import (
+    DeviceGram,
+    Gram,
     Spectrum,
     factored_singular_values,
-    lapack_eigenvalues,
     log_normalisers,
     nested_singular_values,
 )
+from softmax_bottleneck.ranks.gram import lapack_eigenvalues
+from softmax_bottleneck.ranks.spectrum import Float64
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import Schedule
 from softmax_bottleneck.training.model import LanguageModel
@@ -239,7 +242,9 @@ def spectra(
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
     if not model.head.is_log_linear:
         chunks = (log_p_NV.cpu().numpy() for log_p_NV in chunks_of(model.head, hidden))
-        return nested_singular_values(chunks, model.head.decoder.out_features, first_rows, solver=eigenvalues)
+        return nested_singular_values(
+            chunks, model.head.decoder.out_features, first_rows, make_gram=gram_maker(hidden.device)
+        )
     weight_VD, bias_V = (tensor.cpu().numpy() for tensor in (model.head.decoder.weight, model.head.decoder.bias))
     contexts_ND = model.head.contexts(hidden).cpu().numpy()
     log_z_N = log_normalisers(contexts_ND, weight_VD, bias_V)
@@ -249,8 +254,15 @@ def spectra(
     return factored_singular_values(contexts_ND[:first_rows], weight_VD, bias_V, log_z_N[:first_rows]), whole
 
 
+def gram_maker(device: torch.device) -> Callable[[int], Gram]:
+    """How Gram matrices are made where the model is: on its GPU, checked; on a CPU with the faster solver."""
+    if device.type == "cpu":
+        return functools.partial(Gram, solver=eigenvalues)
+    return functools.partial(DeviceGram, solver=eigenvalues, torch=torch, device=device)
+
+
 def eigenvalues(matrix: Float64) -> Float64:
-    """As `spectrum.lapack_eigenvalues`, by the faster library; takes the matrix' memory once more at COPIED_SIDES."""
+    """As `gram.lapack_eigenvalues`, by the faster library; takes the matrix' memory once more at COPIED_SIDES."""
     if len(matrix) not in COPIED_SIDES:
         return lapack_eigenvalues(matrix)
     found: Float64 = torch.linalg.eigvalsh(torch.from_numpy(matrix.T), UPLO="U").numpy()  # .T: rows in order, no copy

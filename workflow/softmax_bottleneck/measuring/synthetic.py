@@ -28,15 +28,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softmax_bottleneck.ranks import robustness
-from softmax_bottleneck.ranks.spectra import (
+from softmax_bottleneck.ranks import (
     Spectrum,
-    dense_singular_values,
     factored_singular_values,
     gram_singular_values,
     log_normalisers,
     press_rank,
+    robustness,
 )
+from softmax_bottleneck.ranks.spectra import dense_singular_values
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 

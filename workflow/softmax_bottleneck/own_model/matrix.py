@@ -27,8 +27,9 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.own_model import shards
 from softmax_bottleneck.own_model.question import Question, parse_head
 from softmax_bottleneck.own_model.shards import Floats, Shard
-from softmax_bottleneck.ranks import spectra
-from softmax_bottleneck.ranks.spectra import Float64, Progress, RankReport, Spectrum
+from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report, spectra
+from softmax_bottleneck.ranks.spectra import Progress
+from softmax_bottleneck.ranks.spectrum import Float64
 from softmax_bottleneck.store import progress
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say
@@ -181,7 +182,7 @@ class Layer(LogProbs):
         )
         matrix = LayerMatrix(*self._arrays(some_rows), None, some_words)
         found = spectra.dense_singular_values(matrix.block())
-        return replace(bound, rank=spectra.rank_report(found).press.rank)
+        return replace(bound, rank=rank_report(found).press.rank)
 
     def _arrays(self, rows: Indices | None) -> tuple[Floats, Floats, Floats]:
         """Hidden states [N, D] of some rows or all, weight [V, D], bias [V]."""

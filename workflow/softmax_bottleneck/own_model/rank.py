@@ -22,7 +22,8 @@ import psutil
 
 from softmax_bottleneck.own_model.matrix import Bound, Indices, LogProbs, log_probs_of
 from softmax_bottleneck.own_model.question import Question, parse_bytes
-from softmax_bottleneck.ranks.spectra import SENSITIVITY, RankReport, Spectrum, press_rank, rank_report
+from softmax_bottleneck.ranks import RankReport, Spectrum, press_rank, rank_report
+from softmax_bottleneck.ranks.counts import SENSITIVITY
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
 

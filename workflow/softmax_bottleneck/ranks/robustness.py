@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softmax_bottleneck.ranks.spectra import effective_rank, press_rank
+from softmax_bottleneck.ranks.counts import effective_rank, press_rank
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 

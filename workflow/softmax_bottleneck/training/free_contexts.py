@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from softmax_bottleneck import heads
 from softmax_bottleneck.corpora.known_distributions import Laws, fresh_sample, spectrum_of, squared_error_bound
 from softmax_bottleneck.heads.base import Head
-from softmax_bottleneck.ranks.spectra import gram_singular_values, rank_report
+from softmax_bottleneck.ranks import gram_singular_values, rank_report
 from softmax_bottleneck.store.seeds import derive
 
 START_SCALE = 0.1  # of context vectors: larger ones saturate the tanh of mixtures, which then converge slowly

@@ -1,0 +1,156 @@
+"""Ranks, counted from singular values: the Press rank, effective ranks, and all that they depend on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from softmax_bottleneck.ranks.spectrum import FLOAT32_EPS, Float64, Spectrum
+from softmax_bottleneck.store.errors import DataError, UserError
+
+EFFECTIVE_EPSILONS = (1e-3, 1e-4, 1e-5)  # Parthiban et al. 2021, Table 6
+SENSITIVITY = 0.01  # ranks are also counted at the tolerance x (1 +- this)
+CLEAR_MARGIN = 10.0  # a tolerance this many noise floors high moves by < 0.5 % through the noise, half of SENSITIVITY
+
+
+@dataclass(frozen=True)
+class PressRank:
+    """Number of singular values above tol = 0.5 sqrt(m+n+1) sigma_max eps (Press et al., Numerical Recipes, 2.6).
+
+    `low` and `high` are the counts at the tolerance x 1.01 and x 0.99.
+    """
+
+    rank: int
+    low: int
+    high: int
+    tolerance: float
+    sigma_max: float
+
+    @property
+    def tolerance_sensitive(self) -> bool:
+        """Whether a tolerance 1 % larger or smaller would give another rank."""
+        return self.low != self.high
+
+
+def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> PressRank:
+    """Press rank of an m x n matrix from its singular values; zeros may be left out.
+
+    The published counts use the epsilon of float32 whatever the numbers were computed in; with that of float64
+    every count changes.
+    DataError when one is negative, nan or infinite.
+    """
+    values = sound(sigma)
+    sigma_max = float(values.max())
+    tolerance = 0.5 * math.sqrt(m + n + 1) * sigma_max * eps
+    rank, low, high = (int((values > tolerance * (1 + by)).sum()) for by in (0.0, SENSITIVITY, -SENSITIVITY))
+    return PressRank(rank, low, high, tolerance, sigma_max)
+
+
+def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
+    """Smallest k with sum_{i<=k} sigma_i^2 >= (1 - epsilon) sum_i sigma_i^2 (Parthiban et al. 2021, Table 6).
+
+    Counted as what may be left out, from the smallest up, so that no small square drowns in a large sum. A zero
+    matrix has effective rank 0.
+    """
+    if not 0 < epsilon < 1:
+        raise UserError(f"epsilon of the effective rank is {epsilon}: expected a number between 0 and 1")
+    squares = np.sort(sound(sigma)) ** 2
+    left_out = np.cumsum(squares)
+    return len(squares) - int((left_out <= epsilon * left_out[-1]).sum())
+
+
+def sound(sigma: ArrayLike) -> Float64:
+    """Singular values as an array, none of them negative, nan or infinite (DataError)."""
+    values = np.asarray(sigma, dtype=np.float64)
+    if values.ndim != 1 or not len(values):
+        raise DataError(f"singular values have shape {values.shape}, expected one row of at least one")
+    if not np.isfinite(values).all() or (values < 0).any():
+        worst = values[~(np.isfinite(values) & (values >= 0))][0]
+        raise DataError(f"{worst} is no singular value: the spectrum is damaged, compute it again")
+    return values
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The ranks of one matrix and everything they depend on.
+
+    Attributes:
+        press: Press rank, its neighbours and its tolerance.
+        effective: epsilon -> epsilon-effective rank.
+        n_zero: singular values that are exactly zero.
+        eps: machine epsilon in the tolerance.
+        noise_floor: singular values below this are rounding errors of the method.
+        note: what a reader must know about the count, or nothing.
+        m, n, method, dtype: see `Spectrum`.
+    """
+
+    press: PressRank
+    effective: Mapping[float, int]
+    m: int
+    n: int
+    n_zero: int
+    method: str
+    dtype: str
+    eps: float
+    noise_floor: float
+    note: str
+
+    @property
+    def floor_clear(self) -> bool:
+        """Whether the tolerance is so far above the noise floor that noise shifts it by less than half of 1 %."""
+        return self.press.tolerance >= CLEAR_MARGIN * self.noise_floor
+
+    def metrics(self) -> dict[str, int]:
+        """The ranks under the names of the published tables: rank_press, its neighbours, rank_eff_1e-3 and so on."""
+        press = self.press
+        ranks = {"rank_press": press.rank, "rank_press_low": press.low, "rank_press_high": press.high}
+        return ranks | {f"rank_eff_{_plain(epsilon)}": rank for epsilon, rank in self.effective.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """A flat JSON object of everything."""
+        return {
+            **self.metrics(),
+            "tolerance_sensitive": self.press.tolerance_sensitive,
+            "tolerance": self.press.tolerance,
+            "sigma_max": self.press.sigma_max,
+            **{key: getattr(self, key) for key in ("m", "n", "n_zero", "method", "dtype", "eps", "noise_floor")},
+            "floor_clear": self.floor_clear,
+            "note": self.note,
+        }
+
+
+def rank_report(
+    spectrum: Spectrum, *, epsilons: Sequence[float] = EFFECTIVE_EPSILONS, eps: float = FLOAT32_EPS
+) -> RankReport:
+    """Press rank and epsilon-effective ranks of a spectrum. A zero matrix has rank 0 by every rule."""
+    press = press_rank(spectrum.sigma, spectrum.m, spectrum.n, eps)
+    return RankReport(
+        press=press,
+        effective={epsilon: effective_rank(spectrum.sigma, epsilon) for epsilon in epsilons},
+        **{key: getattr(spectrum, key) for key in ("m", "n", "n_zero", "method", "dtype", "noise_floor")},
+        eps=eps,
+        note=_note(press, spectrum),
+    )
+
+
+def _note(press: PressRank, spectrum: Spectrum) -> str:
+    notes = []
+    if press.tolerance_sensitive:
+        notes.append(f"tolerance-sensitive: {press.low} to {press.high} within 1 % of the tolerance")
+    if press.tolerance < CLEAR_MARGIN * spectrum.noise_floor:
+        notes.append(
+            f"the tolerance {press.tolerance:.2g} is not clear of the noise floor {spectrum.noise_floor:.2g} of"
+            f" {spectrum.method}: take the SVD of the matrix itself"
+        )
+    return "; ".join(notes)
+
+
+def _plain(epsilon: float) -> str:
+    """0.001 as 1e-3, as the tables write it."""
+    mantissa, exponent = f"{epsilon:e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"

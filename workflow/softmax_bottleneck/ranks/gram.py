@@ -1,0 +1,202 @@
+"""Gram matrices in float64 and their eigenvalues: on the CPU, or on a device of torch's, whose answer is then checked.
+
+Suffixes: m rows, n columns of the matrix M; the Gram matrix M^T M is n x n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
+from scipy.linalg.lapack import dsytrf, dsytrf_lwork
+
+from softmax_bottleneck.ranks.spectrum import FLOAT32_EPS, FLOAT64_EPS, Float64, Floats, Spectrum
+from softmax_bottleneck.store.errors import UserError
+
+Solver = Callable[[Float64], Float64]  # as lapack_eigenvalues, which need not destroy the matrix
+
+# OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x 256 rows (two threads; 17,000 x 256 is well).
+SYRK_ENTRIES = 1 << 21
+BLOCK = 256  # rows added to a Gram matrix at once: as fast as thousands, and the error of a sum grows with its length
+DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES = 4096, 1 << 27  # a GPU wants more of them; a gibibyte at most
+SUMS_AGREE = 1e-10  # relative: far above the rounding of a sum over all eigenvalues
+
+
+class Gram:
+    """The lower triangle of a sum of row^T row in float64, and the number of roundings each entry has seen.
+
+    Rows wait for a block to be full, so that the sum does not depend on the chunks they come in.
+    """
+
+    def __init__(self, n: int, solver: Solver | None = None) -> None:
+        try:
+            self.matrix = self._zeros(n)
+        except MemoryError:
+            raise UserError(
+                f"the spectrum of a matrix with {n} columns needs a Gram matrix of {8 * n * n / 2**30:.1f} GiB,"
+                " which this machine cannot give: use one with more memory or a smaller vocabulary"
+            ) from None
+        self._solver = solver or lapack_eigenvalues
+        self._block = np.empty((self._rows_at_once(n), n))
+        self.depth = max(BLOCK, len(self._block))
+        self._filled = 0
+        self._method = ""
+
+    def _zeros(self, n: int) -> Any:
+        return np.zeros((n, n), order="F")
+
+    def _rows_at_once(self, n: int) -> int:
+        return max(1, min(BLOCK, SYRK_ENTRIES // n))
+
+    def add(self, chunk: Floats) -> None:
+        """Add the products of these rows."""
+        start = 0
+        while start < len(chunk):
+            part = chunk[start : start + len(self._block) - self._filled]
+            self._block[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            start += len(part)
+            if self._filled == len(self._block):
+                self._add_block()
+
+    def _add_block(self) -> None:
+        if self._filled:
+            self._add_products(self._block[: self._filled])
+            self.depth += 1
+            self._filled = 0
+
+    def _add_products(self, rows: Float64) -> None:
+        # A C-ordered [rows, n] block is a Fortran-ordered [n, rows] one: no copy, and the sum stays in place.
+        self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
+
+    def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
+        """Singular values of the m x n matrix whose Gram matrix this is; destroys the lower triangle.
+
+        The floor: a sum of products rounded `depth` times is off by depth eps/2 of the sum of magnitudes (so E is at
+        most that times the trace, rigorously); LAPACK's eigenvalues by p(n) eps sigma_max^2, p growing slowly (sqrt(n)
+        is some ten times what is seen). An eigenvalue below zero shows an error at least that large.
+        """
+        self._add_block()
+        trace = float(self.matrix.trace())
+        eigenvalues = self._eigenvalues(m, n, trace)
+        error = max(self._error(trace, eigenvalues), -float(eigenvalues[0]))
+        sigma = np.sqrt(np.maximum(eigenvalues[::-1][: min(m, n)], 0.0))
+        return Spectrum(sigma, 0, m, n, method + self._method, dtype, noise_floor=math.sqrt(error))
+
+    def _error(self, trace: float, eigenvalues: Float64) -> float:
+        largest = max(float(eigenvalues[-1]), 0.0)
+        return FLOAT64_EPS * (self.depth / 2 * trace + math.sqrt(len(eigenvalues)) * largest)
+
+    def _eigenvalues(self, m: int, n: int, trace: float) -> Float64:
+        return self._solver(self.matrix)
+
+    def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
+        """As `spectrum` for columns, but the sum goes on: it waits in the upper triangle, which LAPACK leaves alone."""
+        self._add_block()
+        diagonal = self.matrix.diagonal().copy()
+        _mirror(self.matrix, source=self.matrix.T)
+        spectrum = self.spectrum(m, n, "gram-of-columns", dtype)
+        _mirror(self.matrix.T, source=self.matrix)
+        np.einsum("ii->i", self.matrix)[:] = diagonal
+        return spectrum
+
+
+class DeviceGram(Gram):
+    """A Gram matrix on a device of torch's (handed in), with its eigenvalues, as far as they can be trusted.
+
+    Solvers on GPUs are known to fail, or to answer wrongly, for n above some 23,000. So the eigenvalues must add up to
+    the trace, their squares to the squared Frobenius norm, and as many must lie above the Press tolerance as the
+    inertia of the shifted matrix says; else the CPU finds them from the same matrix, and the spectrum's method says so.
+    Memory on the device: three to four times 8 n^2 bytes.
+    """
+
+    def __init__(self, n: int, solver: Solver | None = None, *, torch: Any, device: Any) -> None:
+        self._torch, self._device = torch, torch.device(device)
+        super().__init__(n, solver)
+
+    def _zeros(self, n: int) -> Any:
+        return self._torch.zeros(n, n, dtype=self._torch.float64, device=self._device)
+
+    def _rows_at_once(self, n: int) -> int:
+        return max(1, min(DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES // n))
+
+    def _add_products(self, rows: Float64) -> None:
+        rows_RN = self._torch.from_numpy(rows).to(self._device)
+        self.matrix.addmm_(rows_RN.T, rows_RN)
+
+    def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
+        """As `Gram.spectrum_so_far`; torch's solver leaves the matrix alone."""
+        return self.spectrum(m, n, "gram-of-columns", dtype)
+
+    def _eigenvalues(self, m: int, n: int, trace: float) -> Float64:
+        try:
+            eigenvalues: Float64 = self._torch.linalg.eigvalsh(self.matrix).cpu().numpy()
+            trusted = self._trusted(eigenvalues, m, n, trace)
+        except RuntimeError:  # no memory for it, or it did not converge
+            trusted = False
+        self._method = f" ({self._device.type})" if trusted else f" ({self._device.type}; eigenvalues by the CPU)"
+        return eigenvalues if trusted else self._solver(np.asfortranarray(self.matrix.cpu().numpy()))
+
+    def _trusted(self, eigenvalues: Float64, m: int, n: int, trace: float) -> bool:
+        squares = float(self._torch.linalg.vector_norm(self.matrix)) ** 2
+        sums = ((eigenvalues.sum(), trace), ((eigenvalues**2).sum(), squares))
+        if not all(abs(found - exact) <= SUMS_AGREE * abs(exact) for found, exact in sums):
+            return False
+        threshold = 0.25 * (m + n + 1) * FLOAT32_EPS**2 * float(eigenvalues[-1])  # the Press tolerance, squared
+        slack = self._error(trace, eigenvalues)
+        fewest, most = ((eigenvalues > threshold + by).sum() for by in (slack, -slack))
+        return bool(fewest <= self._inertia_count(threshold) <= most)
+
+    def _inertia_count(self, threshold: float) -> int:
+        """As `inertia_count`, on the device; by the CPU where the device has no room or no routine for it."""
+        try:
+            shifted = self.matrix.clone()
+            shifted.diagonal().sub_(threshold)
+            factors, pivots, _ = self._torch.linalg.ldl_factor_ex(shifted)
+            return _positive(factors.diagonal().cpu().numpy(), pivots.cpu().numpy())
+        except RuntimeError:
+            return inertia_count(self.matrix.cpu().numpy(), threshold)
+
+
+def lapack_eigenvalues(matrix: Float64) -> Float64:
+    """Eigenvalues, ascending, of the symmetric matrix whose lower triangle this is (Fortran order); destroys it."""
+    return np.asarray(scipy.linalg.eigvalsh(matrix, lower=True, overwrite_a=True, check_finite=False, driver="evd"))
+
+
+def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
+    """Number of eigenvalues above a threshold, without computing any (lower triangle is read).
+
+    Sylvester's law of inertia: A - threshold I = L D L^T has as many positive eigenvalues as D, whose blocks are 1 x
+    1 or 2 x 2. With a Gram matrix and tol^2 this is the Press rank by another road: n^3/3 flops against 4/3 n^3.
+    Memory: one copy of the matrix.
+    """
+    shifted = np.array(symmetric_nn, dtype=np.float64, order="F")
+    np.einsum("ii->i", shifted)[:] -= threshold
+    work, _ = dsytrf_lwork(len(shifted), lower=1)
+    factors, pivots, info = dsytrf(shifted, lower=1, lwork=int(work), overwrite_a=1)
+    if info < 0:
+        raise ValueError(f"LAPACK dsytrf: argument {-info} is not valid")
+    return _positive(factors.diagonal(), pivots)
+
+
+def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
+    """Positive eigenvalues of the D of Bunch and Kaufman's factors.
+
+    They mark both rows of a 2 x 2 block by a negative pivot; its determinant is negative: one eigenvalue each side.
+    """
+    single = pivots_n > 0
+    return int((diagonal_n[single] > 0).sum()) + int((~single).sum()) // 2
+
+
+def _mirror(matrix: Float64, source: Float64) -> None:
+    """Set what lies above the diagonal to the same entries of `source`, the transpose; a band at a time."""
+    for start in range(0, len(matrix), BLOCK):
+        stop = min(start + BLOCK, len(matrix))
+        matrix[start:stop, stop:] = source[start:stop, stop:]
+        above = np.triu_indices(stop - start, k=1)
+        matrix[start:stop, start:stop][above] = source[start:stop, start:stop][above]

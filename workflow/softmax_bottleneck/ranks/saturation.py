@@ -1,0 +1,59 @@
+"""How far an output layer uses its width: measures of saturation of small language models.
+
+Godey, Villemonte de la Clergerie and Sagot 2024, "Why do small language models underperform? Studying language model
+saturation via the softmax bottleneck". Suffixes: N vectors, D width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.special
+from numpy.typing import ArrayLike
+
+from softmax_bottleneck.ranks.counts import sound
+from softmax_bottleneck.ranks.spectrum import Floats, refuse_empty, refuse_non_finite
+from softmax_bottleneck.store.errors import DataError
+
+
+def singular_value_entropy(sigma: ArrayLike) -> float:
+    """Entropy of the singular values divided by their sum, in nats: 0 of rank 1, ln(how many) where all are equal.
+
+    The paper prints its distance from the uniform distribution, ln(how many) minus this, which falls to 0 where all
+    directions are used alike and jumps where a model saturates. Zeros count among the values, but add nothing.
+
+    Raises:
+        DataError: a value is negative, nan or infinite, or all are zero.
+    """
+    values = sound(sigma)
+    total = float(values.sum())
+    if not total > 0:
+        raise DataError("all singular values are zero: a matrix of zeros has no distribution of them")
+    return float(scipy.special.entr(values / total).sum())
+
+
+def singular_value_divergence(sigma: ArrayLike) -> float:
+    """Kullback-Leibler divergence, nats, of the normalised singular values from the uniform distribution."""
+    return math.log(len(sound(sigma))) - singular_value_entropy(sigma)
+
+
+def anisotropy(vectors_ND: Floats) -> float:
+    """Mean cosine of the angle between two different ones of these vectors (Ethayarajh 2019, section 3).
+
+    0 for vectors in all directions alike, 1 where all point the same way. From the sum s of the N unit vectors, the
+    mean is (|s|^2 - N) / (N (N - 1)): one pass, no pairs.
+
+    Raises:
+        DataError: fewer than two vectors, or one of them is zero or not finite.
+    """
+    refuse_empty(*vectors_ND.shape)
+    refuse_non_finite(vectors_ND, "the vectors")
+    count = len(vectors_ND)
+    values = vectors_ND.astype(np.float64)
+    length_N = np.linalg.norm(values, axis=1)
+    if count < 2 or not length_N.all():
+        where = f"vector {int(np.argmin(length_N))} is zero" if count > 1 else "there is one vector"
+        raise DataError(f"{where}: an angle needs two vectors that are not zero")
+    total_D = (values / length_N[:, None]).sum(0)
+    return float((total_D @ total_D - count) / (count * (count - 1)))
