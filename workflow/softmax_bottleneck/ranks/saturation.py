@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy.special
 from numpy.typing import ArrayLike
 
 from softmax_bottleneck.ranks.counts import sound
@@ -30,7 +29,9 @@ def singular_value_entropy(sigma: ArrayLike) -> float:
     total = float(values.sum())
     if not total > 0:
         raise DataError("all singular values are zero: a matrix of zeros has no distribution of them")
-    return float(scipy.special.entr(values / total).sum())
+    shares = values / total
+    shares = shares[shares > 0]  # after the division, which may underflow
+    return float(-(shares * np.log(shares)).sum())
 
 
 def singular_value_divergence(sigma: ArrayLike) -> float:
