@@ -118,6 +118,16 @@ def test_data_still_to_be_fetched_right_and_wrong(tmp_path: Path, monkeypatch: p
     assert one.state == BAD and "train.txt has another sha256" in one.found
 
 
+def test_an_archive_is_looked_for_not_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = corpus(tmp_path, addresses=["https://example.org/x.zip"], sha256=artefacts.sha256_bytes(b"zip"), member="t")
+    (tmp_path / "results" / "corpora" / "tiny").mkdir(parents=True)
+    for name, data in (("x.zip", b"zip"), ("train.txt", b"a text of it\n")):
+        (tmp_path / "results" / "corpora" / "tiny" / name).write_bytes(data)
+    one = found(study)["data: tiny"]
+    assert one.state == OK and one.found.startswith("1 files, right by sha256, in results")
+
+
 def test_a_gpu_that_is_asked_for_and_not_there(begun: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

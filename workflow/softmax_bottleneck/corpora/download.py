@@ -24,7 +24,7 @@ from softmax_bottleneck.corpora import archives, language
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Study, load_dataset
+from softmax_bottleneck.study import Dataset, Study, load_dataset
 
 BLOCK_BYTES = 1 << 16
 HTML_START = re.compile(rb"\s*<(!doctype html|html|head)", re.IGNORECASE)
@@ -45,15 +45,20 @@ def download(study: Study, name: str, say: Say) -> None:
     else:
         mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
         say(f"{name}: {len(dataset.files)} files, from {'the mirror folder first' if mirror else 'their addresses'}")
-        plain = {file: entry for file, entry in dataset.files.items() if "member" not in entry}
-        packed = archives.by_archive(dataset.files, str(dataset.folder / f"{dataset.name}.yaml"))
-        sources = plain | {archive: members[0].source for archive, members in packed.items()}
+        sources, packed = sources_of(dataset)
         fetch(source_files(sources, dataset.folder), folder, mirror)
         for archive, members in packed.items():
             archives.extract(folder / archive, folder, members)
     texts = sorted(path for path in folder.iterdir() if path.suffix == ".txt")
     hashes = {path.name: artefacts.sha256_file(path) for path in texts}
     artefacts.write_json(folder / "files.json", {"files": hashes, "provenance": provenance.block()})
+
+
+def sources_of(dataset: Dataset) -> tuple[dict[str, Mapping[str, Any]], dict[str, list[archives.Wanted]]]:
+    """What is to be fetched, by file name, and what is wanted of which of these files, which are archives then."""
+    plain = {name: entry for name, entry in dataset.files.items() if "member" not in entry}
+    packed = archives.by_archive(dataset.files, str(dataset.folder / f"{dataset.name}.yaml"))
+    return plain | {archive: members[0].source for archive, members in packed.items()}, packed
 
 
 # --- fetching -------------------------------------------------------------------------------------------------------

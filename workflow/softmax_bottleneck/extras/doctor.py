@@ -12,13 +12,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from softmax_bottleneck.corpora.download import source_files, sources_of
 from softmax_bottleneck.jobs.time_limit import seconds
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import IncompleteError, UserError
@@ -51,22 +54,17 @@ Findings = Iterator[Finding]
 
 def examine(file: Path, overrides: Mapping[str, Any]) -> list[Finding]:
     """Every check, the slow ones side by side; a study that cannot be read leaves those that need none."""
-    study, first = _study(file, overrides)
     checks: list[Callable[[], Findings]] = [_software, _locale, _writable, _batch_system]
-    if study is not None:
-        one = study
-        checks += [lambda: _data(one), lambda: _device(one), lambda: _size(one)]
-    with ThreadPoolExecutor(len(checks)) as pool:
-        return [first, *(finding for found in pool.map(lambda check: list(check()), checks) for finding in found)]
-
-
-def _study(file: Path, overrides: Mapping[str, Any]) -> tuple[Study | None, Finding]:
     try:
         study = load_study(file, overrides)
     except UserError as error:
-        return None, Finding("configuration", BAD, str(error), "mend the file; config/README.md has every key")
-    done = sum(is_done(study, run) for run in study.needed)
-    return study, Finding("configuration", OK, f"{study.name}: {len(study.needed)} runs, {done} of them trained")
+        first = Finding("configuration", BAD, str(error), "mend the file; config/README.md has every key")
+    else:
+        done = sum(is_done(study, run) for run in study.needed)
+        first = Finding("configuration", OK, f"{study.name}: {len(study.needed)} runs, {done} of them trained")
+        checks += [partial(check, study) for check in (_data, _device, _size)]
+    with ThreadPoolExecutor(len(checks)) as pool:
+        return [first, *chain.from_iterable(pool.map(lambda check: list(check()), checks))]
 
 
 # --- this machine ---------------------------------------------------------------------------------------------------
@@ -74,34 +72,27 @@ def _software() -> Findings:
     """Packages against the lock: a missing one stops the study, another version may change numbers."""
     lines = LOCK.read_text(encoding="utf-8").splitlines()
     locked = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    present = {name: _version(name) for name in locked if name not in NOT_NEEDED_TO_RUN}
-    absent = [name for name, version in present.items() if version is None]
-    other = [f"{name} {version}" for name, version in present.items() if version and _plain(version) != locked[name]]
+    absent, other = [], []
+    for name in locked.keys() - NOT_NEEDED_TO_RUN:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            absent.append(name)
+        else:
+            if version.partition("+")[0] != locked[name]:  # 2.13.0+cu126 is the locked 2.13.0, built for a GPU
+                other.append(f"{name} {version}")
     if absent:
         yield Finding("packages", BAD, f"not installed: {_few(absent)}", "make env, or install envs/requirements.lock")
     elif other:
         yield Finding("packages", NOTE, f"not the tested versions: {_few(other)}", "numbers may differ in last digits")
     else:
-        yield Finding(
-            "packages", OK, f"all {len(present)} as in envs/requirements.lock; Python {sys.version.split()[0]}"
-        )
+        yield Finding("packages", OK, f"all as in envs/requirements.lock; Python {sys.version.split()[0]}")
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _plain(version: str) -> str:
-    """`2.13.0+cu126` is the locked 2.13.0, built for a GPU."""
-    return version.partition("+")[0]
-
-
-def _few(names: list[str], shown: int = 4) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+def _few(names: Iterable[str], shown: int = 4) -> str:
+    listed = sorted(names)
+    more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
+    return ", ".join(listed[:shown]) + more
 
 
 def _locale() -> Findings:
@@ -169,7 +160,7 @@ def _data(study: Study) -> Findings:
         if dataset.kind == "language":
             yield Finding(f"data: {name}", OK, "sampled from its law when needed")
         elif dataset.files:
-            yield _files(study.store, dataset, study.mirror)
+            yield _files(study, dataset)
 
 
 def _sources(dataset: Dataset, near: Path) -> Iterator[str]:
@@ -181,32 +172,30 @@ def _sources(dataset: Dataset, near: Path) -> Iterator[str]:
         yield from _sources(load_dataset(dataset.base, near), near)
 
 
-def _files(store: Store, dataset: Dataset, mirror: Path | None) -> Finding:
-    folder, label = store.corpus_folder(dataset.name), f"data: {dataset.name}"
-    places = {"in results": folder}
-    if mirror and dataset.mirror:
-        places["in the mirror"] = mirror / dataset.mirror
-    states = {name: _place_of(entry, name, dataset, places) for name, entry in dataset.files.items()}
-    wrong = [where for where in states.values() if where.startswith("wrong")]
+def _files(study: Study, dataset: Dataset) -> Finding:
+    """Where the files of a dataset are; the first place that has one counts, as for `download`."""
+    label, places = f"data: {dataset.name}", {"in results": study.store.corpus_folder(dataset.name)}
+    if study.mirror and dataset.mirror:
+        places["in the mirror"] = study.mirror / dataset.mirror
+    files = source_files(sources_of(dataset)[0], dataset.folder)
+    wrong: list[str] = []
+    missing: list[str] = []
+    right = set()
+    for file in files:
+        paths_of = {"beside the study": file.path} if file.path else {w: p / file.name for w, p in places.items()}
+        where = next((where for where, path in paths_of.items() if path.is_file()), None)
+        if where is None:
+            (wrong if file.path else missing).append(f"{file.path or file.name} is missing")
+        elif file.sha256 and artefacts.sha256_file(paths_of[where]) != file.sha256:
+            wrong.append(f"{paths_of[where]} has another sha256")
+        else:
+            right.add(where)
     if wrong:
         return Finding(label, BAD, _few(wrong), "delete the file: it is fetched again and checked")
-    missing = [name for name, where in states.items() if where == "to be fetched"]
     if missing:
         network = "needs the network, here and not on the compute nodes; or set mirror: to a folder with copies"
-        return Finding(label, NOTE, f"{len(missing)} of {len(states)} files are still to be fetched", network)
-    return Finding(label, OK, f"{len(states)} files, right by sha256, {_few(sorted(set(states.values())))}")
-
-
-def _place_of(entry: Mapping[str, Any], name: str, dataset: Dataset, places: Mapping[str, Path]) -> str:
-    """Where a file is, whether it is wrong there, or `to be fetched`."""
-    if "path" in entry:
-        local = dataset.folder / entry["path"]
-        return "beside the study" if local.is_file() else f"wrong: {local} is missing"
-    for where, folder in places.items():
-        file = folder / name
-        if file.is_file():
-            return where if artefacts.sha256_file(file) == entry["sha256"] else f"wrong: {file} has another sha256"
-    return "to be fetched"
+        return Finding(label, NOTE, f"{len(missing)} of {len(files)} files are still to be fetched", network)
+    return Finding(label, OK, f"{len(files)} files, right by sha256, {_few(right)}")
 
 
 def _size(study: Study) -> Findings:
@@ -228,36 +217,22 @@ def _size(study: Study) -> Findings:
 
 
 def _hours(study: Study, left: list[Run], costs: Mapping[str, Cost]) -> Finding:
-    """The longest run against what all attempts of a job add up to."""
-    kind = "cpu" if left[0].device == "cpu" or not _has_cuda() else "gpu"
-    longest = max(left, key=lambda run: _of(costs[run.path], kind))
-    need_h = _of(costs[longest.path], kind)
-    given_h, attempts = _hours_of_profile(study)
+    """The longest run against what all attempts of a job add up to, each cut to `max_wall`."""
+    import torch
+
+    kind = "cpu" if left[0].device == "cpu" or torch.version.cuda is None else "gpu"
+    need_h, longest = max((getattr(costs[run.path], f"{kind}_h"), run.path) for run in left)
+    profile = load_yaml(PROFILE)["__variables__"]
+    most_h = seconds(study.max_wall) / 3600 if study.max_wall else float("inf")
+    minutes = [min(profile["gpu_minutes"] * (1 + n), profile["most_gpu_minutes"]) for n in range(profile["attempts"])]
+    given_h = sum(min(limit / 60, most_h) for limit in minutes)
     found = (
-        f"longest run about {need_h:.1f} {kind.upper()} hours ({longest.path}); {attempts} attempts under SLURM have "
+        f"longest run about {need_h:.1f} {kind.upper()} hours ({longest}); {len(minutes)} attempts under SLURM have"
+        f" {given_h:.1f} h together"
     )
-    found += f"{given_h:.1f} h together"
     if need_h < given_h:
         return Finding("time limits", OK, found)
     return Finding("time limits", SHORT, found, f"raise gpu_minutes or attempts in {PROFILE.relative_to(paths.ROOT)}")
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.version.cuda is not None
-
-
-def _of(cost: Cost, kind: str) -> float:
-    return cost.cpu_h if kind == "cpu" else cost.gpu_h
-
-
-def _hours_of_profile(study: Study) -> tuple[float, int]:
-    """Hours that the attempts of one training job add up to, each cut to `max_wall`; and how many they are."""
-    profile = load_yaml(PROFILE)["__variables__"]
-    longest_h = seconds(study.max_wall) / 3600 if study.max_wall else float("inf")
-    steps = [min(profile["gpu_minutes"] * (1 + n), profile["most_gpu_minutes"]) for n in range(profile["attempts"])]
-    return sum(min(minutes / 60, longest_h) for minutes in steps), len(steps)
 
 
 # --- the batch system -----------------------------------------------------------------------------------------------
