@@ -41,6 +41,12 @@ def sigmoid_head(logits: Array, options: Mapping[str, Any], parameters: Paramete
     return sigmoid(logits)
 
 
+def softcap(logits: Array, options: Mapping[str, Any], parameters: Parameters) -> Array:
+    """Gemma 2, section 2, with tanh written out."""
+    up, down = np.exp(logits / options["c"]), np.exp(-logits / options["c"])
+    return np.exp(options["c"] * (up - down) / (up + down))
+
+
 def lms(logits: Array, options: Mapping[str, Any], parameters: Parameters) -> Array:
     """Ganea 2019, eq. 14."""
     u, v = (np.log(1.0 + np.exp(parameters[f"pointwise.raw_{name}"])) for name in "uv")
@@ -64,6 +70,7 @@ POINTWISE: dict[str, Callable[[Array, Mapping[str, Any], Parameters], Array]] = 
     "gss": gss,
     "relu": relu,
     "sigmoid": sigmoid_head,
+    "softcap": softcap,
     "lms": lms,
     "lms-plif": lms_plif,
 }

@@ -169,7 +169,7 @@ REFUSALS = [
     ({"head": "lms-plif:frozen=true"}, r"has weights of its own"),
     ({"max_memory": "4 parsecs"}, r"max_memory"),
     ({"max_memory": "1MB"}, r"1 MB|too little even for a small part: at least \d+ MiB"),
-    ({"log_probs": ["h.npy"]}, r"give hidden and weight \(with bias and head\), or log_probs alone"),
+    ({"log_probs": ["h.npy"]}, r"give hidden and weight \(with bias and head\), or log_probs alone, or model and text"),
     ({"weights": ["w.npy"]}, r"unknown key 'weights'; did you mean 'weight'\?"),
 ]
 

@@ -199,7 +199,7 @@ def test_h4_folders_pipes_and_odd_names(
     assert main(["rank", "--hidden", "h-*.npy", "--weight", "w.npy", "--out", "out", "--log", "log"]) == 0
     assert artefacts.read_json(Path("out/rank.json"))["contexts"] == 90
     assert main(["rank", "--hidden", "h-\udcff.npy::x", "--weight", "w.npy", "--log", "log"]) == 2
-    assert r"h-\udcff.npy: an .npy file holds one array" in Path("log").read_text(encoding="utf-8")
+    assert r"hidden.0: 'h-\udcff.npy::x' is not allowed" in Path("log").read_text(encoding="utf-8")
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_h6_one_word_has_rank_zero_by_every_way(layer: tuple[np.ndarray, np.ndar
         (["--max-memory", "4GB\n"], "'4GB\\n' is no size: expected one like 4GB"),
         (["--max-memory", "9" * 400 + "GB"], "is no size"),
         (["--max-memory", "٤GB"], "is no size"),
-        (["--title", "\udcff"], "title: '\\udcff' is not UTF-8 text"),
+        (["--title", "\udcff"], "title: '\\udcff' is not allowed"),
         (["--width", "0"], "width: 0 is not allowed"),
     ],
     ids=lambda value: "-".join(value)[:24] if isinstance(value, list) else "",

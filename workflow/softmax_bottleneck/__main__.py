@@ -237,8 +237,10 @@ def _rank(given: argparse.Namespace, say: steps.Say) -> None:
     if given.config and named:
         raise UserError(f"--config {given.config} asks the whole question: leave out {', '.join(sorted(named))}")
     asked = asking.read_question(given.config) if given.config else asking.question(named, "rank")
-    result = own_model.analyse(asked, say)
-    page = own_report.write(result, given.out or Store().own_folder(given.config.stem if given.config else "model"))
+    name = given.config or Path(asked.model or "model").resolve()
+    folder = given.out or Store().own_folder(name.stem)
+    result = own_model.analyse(asked, say, folder / "export")
+    page = own_report.write(result, folder)
     for name, text in own_report.lines(result):
         print(f"{name:32}  {text}")
     for note in result.notes():
@@ -395,6 +397,13 @@ def _add_rank(command: argparse.ArgumentParser) -> None:
     add("--bias", metavar="FILE[::NAME]", help="output bias [words]")
     add("--head", metavar="NAME[:OPTION=VALUE,...]", help="softmax (default), or gss:c=-1.5,k=2.5, sigsoftmax, ...")
     add("--log-probs", **files, help="instead: log-probabilities [contexts, words] in shards of contexts")
+    add(
+        "--model",
+        metavar="DIR|FILE.gguf",
+        help="instead: a Hugging Face folder or GGUF file, with --text",
+    )
+    add("--text", metavar="FILE", help="text whose tokens are the contexts of --model")
+    add("--weights-only", action="store_true", default=None, help="the output matrix of --model or --weight, no text")
     add("--width", type=int, help="with --log-probs: the model's width d, to check rank <= d + 2")
     add("--max-memory", metavar="SIZE", help="4GB; beyond it parts are analysed (default: most of what is free)")
     add("--repeats", type=int, help="how many parts (default 3)")

@@ -16,7 +16,7 @@ import math
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,10 +80,12 @@ class LogProbs(ABC):
         highest_rank: what size, or theory, allows.
         cuts_rows: whether fewer rows, rather than columns, are what saves memory.
         note: what a reader must know of such files, or nothing.
+        title, sides: what it is called, and what its rows and columns are.
     """
 
     head: tuple[str, Mapping[str, Any]]
     note = ""
+    title, sides = "matrix of log-probabilities", ("contexts", "words")
 
     def __init__(self, files: list[Shard], m: int, n: int, width: int | None) -> None:
         self.files, self.m, self.n, self.width = files, m, n, width
@@ -114,6 +116,8 @@ def log_probs_of(asked: Question) -> LogProbs:
     if asked.log_probs:
         return StoredLogProbs(shards.find(asked.log_probs, "log_probs"), asked.width)
     hidden, weight = shards.find(asked.hidden, "hidden"), shards.find(asked.weight, "weight")
+    if asked.weights_only:
+        return OutputMatrix(weight, None)
     bias = shards.find([asked.bias], "bias") if asked.bias else []
     return Layer(hidden, weight, bias, *parse_head(asked.head))
 
@@ -282,7 +286,7 @@ class LayerMatrix:
         return (self.block(rows=rows) for rows in _slices(*self.shape))
 
 
-# --- log-probabilities ----------------------------------------------------------------------------------------------
+# --- matrices as they are -------------------------------------------------------------------------------------------
 class StoredLogProbs(LogProbs):
     """Log-probabilities themselves, whatever head they are of; rows that are none are refused."""
 
@@ -292,7 +296,7 @@ class StoredLogProbs(LogProbs):
         super().__init__(files, sum(shard.rows for shard in files), files[0].columns, width)
         self._sum_tolerance = max(SUM_TOLERANCE[shard.dtype] for shard in files)
         halves = sorted({shard.dtype for shard in files} & {"float16", "bfloat16"})
-        if halves:
+        if halves and self.head[0] == "log_probs":
             self.note = (
                 f"the log-probabilities were stored as {' and '.join(halves)}: their rounding lies far above the"
                 " tolerance and is counted as rank; export float32, or hidden states and weights (in any precision)"
@@ -330,18 +334,33 @@ class StoredLogProbs(LogProbs):
     def _rows(self, rows: Indices | None, columns: Indices | None) -> Iterator[Floats]:
         first = 0
         for block_RV in shards.blocks(self.files, rows):
-            with np.errstate(over="ignore", divide="ignore"):  # logits may be anything
-                log_sum_R = np.log(np.exp(block_RV.astype(np.float64)).sum(1))
-            worst = int(np.abs(log_sum_R).argmax())
-            if abs(log_sum_R[worst]) > self._sum_tolerance:
-                row = first + worst if rows is None else rows[first + worst]
-                raise DataError(
-                    f"log_probs: row {row} of {self.files[0].label} and what follows: its probabilities add up"
-                    f" to {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? export"
-                    " log_softmax of them"
-                )
+            self._refuse_other_numbers(block_RV, range(first, first + len(block_RV)) if rows is None else rows[first:])
             first += len(block_RV)
             yield block_RV if columns is None else block_RV[:, columns]
+
+    def _refuse_other_numbers(self, block_RV: Floats, rows: Sequence[int] | Indices) -> None:
+        with np.errstate(over="ignore", divide="ignore"):  # logits may be anything
+            log_sum_R = np.log(np.exp(block_RV.astype(np.float64)).sum(1))
+        worst = int(np.abs(log_sum_R).argmax())
+        if abs(log_sum_R[worst]) > self._sum_tolerance:
+            raise DataError(
+                f"log_probs: row {rows[worst]} of {self.files[0].label} and what follows: its probabilities add up to"
+                f" {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? export log_softmax of them"
+            )
+
+
+class OutputMatrix(StoredLogProbs):
+    """The output matrix [words, D] alone, without any context."""
+
+    head = ("output_matrix", {})
+    title, sides = "output matrix", ("words", "columns")
+
+    def bound(self, ranks: RankReport) -> None:
+        """There is none to ask for."""
+        return None
+
+    def _refuse_other_numbers(self, block_RV: Floats, rows: Sequence[int] | Indices) -> None:
+        """Any numbers are weights."""
 
 
 # --- singular values ------------------------------------------------------------------------------------------------

@@ -81,15 +81,12 @@ def lines(result: Result) -> list[tuple[str, str]]:
     press, matrix = result.ranks.press, result.matrix
     name, options = matrix.head
     chosen = ", ".join(f"{key} = {value}" for key, value in options.items())
-    head = (
-        name.replace("_", "-")
-        + (f" ({chosen})" if chosen else "")
-        + (f", width {matrix.width}" if matrix.width else "")
-    )
+    head = f", {name.replace('_', '-')}" + (f" ({chosen})" if chosen else "")
+    head += f", width {matrix.width}" if matrix.width else ""
     part = " of the first part" if result.sample else ""
     near = f"({press.low:,} to {press.high:,} at its tolerance ± 1 %)"
     return [
-        ("log-probabilities", f"{matrix.m:,} contexts × {matrix.n:,} words, {head}"),
+        (matrix.title, f"{matrix.m:,} {matrix.sides[0]} × {matrix.n:,} {matrix.sides[1]}{head}"),
         (f"Press rank{part}", f"{press.rank:,}  {near}"),
         *((f"effective rank at {e:g}{part}", f"{rank:,}") for e, rank in result.ranks.effective.items()),
         *([(f"softmax bound d + 2 = {result.bound.limit}", bound_words(result.bound))] if result.bound else []),
@@ -143,7 +140,7 @@ def page(result: Result, picture: str) -> str:
 def verdict(result: Result) -> str:
     """The finding in one sentence."""
     matrix, sample, rank = result.matrix, result.sample, result.ranks.press.rank
-    subject = f"The {matrix.m:,} × {matrix.n:,} matrix of log-probabilities has"
+    subject = f"The {matrix.m:,} × {matrix.n:,} {matrix.title} has"
     if sample:
         return f"{subject} a Press rank of at least {sample.at_least:,} and at most {sample.at_most:,}."
     return f"{subject} Press rank {rank:,}, of {min(matrix.m, matrix.n):,} that its size allows."

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import kinds, load_yaml, read
 
 FILES = ("hidden", "weight", "log_probs")
+WAYS = [["hidden", "weight"], ["log_probs"], ["model", "text"], ["weight", "weights_only"], ["model", "weights_only"]]
 UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
 Files = tuple[kinds.Line, ...]
 
@@ -31,8 +32,11 @@ class Question:
         bias: output bias [words].
         head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
         log_probs: instead of the four above: log-probabilities [contexts, words] in shards of contexts.
+        model: instead: a Hugging Face folder or a .gguf file, with `text` or `weights_only`.
+        text: file in UTF-8 whose tokens are the contexts of `model`.
+        weights_only: the output matrix itself (of `model` or `weight`), without any text.
         width: of the model that made log_probs, for the check of at most width + 2.
-        max_memory: beyond it the matrix is sampled (4GB); by default four fifths of what is free.
+        max_memory: str | None = None
         repeats: samples drawn, for the spread of an estimate.
         seed: of the samples.
     """
@@ -43,13 +47,20 @@ class Question:
     bias: str | None = None
     head: str = "softmax"
     log_probs: Files = ()
+    model: kinds.Line | None = None
+    text: kinds.Line | None = None
+    weights_only: kinds.Flag = False
     width: Annotated[kinds.Integer, Field(ge=1)] | None = None
-    max_memory: Annotated[str, Field(pattern="^[0-9]+([.][0-9]+)? ?[KMGT]i?B$")] | None = None
+    max_memory: str | None = None
     repeats: Annotated[kinds.Integer, Field(ge=2, le=100)] = 3
     seed: kinds.Seed = 1
 
     def files(self) -> list[Path]:
         """All files that are read, each once."""
+        if self.model:
+            path = Path(self.model)
+            inside = sorted(file for pattern in ("*.json", "*.safetensors") for file in path.glob(pattern))
+            return [*(inside or [path]), *([Path(self.text)] if self.text else [])]
         named = {key: getattr(self, key) for key in FILES} | {"bias": (self.bias,) if self.bias else ()}
         found = [shard.path for what, patterns in named.items() for shard in shards.find(patterns, what)]
         return list(dict.fromkeys(found))
@@ -64,21 +75,25 @@ def question(given: Mapping[str, Any], where: str) -> Question:
     Raises:
         UserError: an unknown key, a value that is not allowed, or neither a layer nor log-probabilities.
     """
-    asked = read(Question, given, where)
-    if bool(asked.log_probs) == bool(asked.hidden) or bool(asked.hidden) != bool(asked.weight):
-        raise UserError(f"{where}: give hidden and weight (with bias and head), or log_probs alone")
-    if asked.log_probs and (asked.bias or asked.head != "softmax"):
-        raise UserError(f"{where}: bias and head belong to hidden and weight; log_probs are what a head gave")
-    if any("\ud800" <= character <= "\udfff" for character in asked.title):
-        raise UserError(f"{where}: title: {asked.title!r} is not UTF-8 text; write it in UTF-8")
+    named = {"title": Path(str(given["model"])).resolve().stem} if given.get("model") else {}
+    asked = read(Question, {**named, **given}, where)
+    parts = [key for key in (*FILES, "model", "text", "weights_only") if getattr(asked, key)]
+    if parts not in WAYS:
+        raise UserError(
+            f"{where}: give hidden and weight (with bias and head), or log_probs alone, or model and text; with"
+            " weights_only model or weight alone"
+        )
+    if parts != ["hidden", "weight"] and (asked.bias or asked.head != "softmax"):
+        raise UserError(f"{where}: bias and head belong to hidden and weight; {parts[0]} says all of it")
     return asked
 
 
 def read_question(path: Path) -> Question:
     """The question of a YAML file; the files it names are relative to it."""
     asked = question(load_yaml(path), str(path))
-    near = {key: tuple(str(path.parent / name) for name in getattr(asked, key)) for key in FILES}
-    return replace(asked, **cast(Any, near), bias=str(path.parent / asked.bias) if asked.bias else None)
+    near: dict[str, Any] = {key: tuple(str(path.parent / name) for name in getattr(asked, key)) for key in FILES}
+    near |= {key: str(path.parent / name) for key in ("bias", "model", "text") if (name := getattr(asked, key))}
+    return replace(asked, **near)
 
 
 def parse_head(text: str) -> tuple[str, dict[str, Any]]:

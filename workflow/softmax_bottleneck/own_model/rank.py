@@ -20,7 +20,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from softmax_bottleneck.own_model.huggingface import exported
 from softmax_bottleneck.own_model.matrix import Bound, Indices, LogProbs, log_probs_of
+from softmax_bottleneck.own_model.output_matrix import with_output_matrix
 from softmax_bottleneck.own_model.question import Question, parse_bytes
 from softmax_bottleneck.ranks import RankReport, Spectrum, press_rank, rank_report
 from softmax_bottleneck.ranks.counts import SENSITIVITY
@@ -118,9 +120,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Result:
-    """Spectrum and ranks of a model, of the first part where it was sampled."""
+    """Spectrum and ranks of a model, of the first part where it was sampled; `made`: notes on how its files were."""
 
     asked: Question
+    made: list[str]
     matrix: LogProbs
     plan: Plan
     spectrum: Spectrum
@@ -132,20 +135,26 @@ class Result:
     def notes(self) -> list[str]:
         """What a reader must know beside the numbers."""
         full = self.spectrum.sigma_max > 0 and self.ranks.press.rank == min(self.spectrum.m, self.spectrum.n)
-        more = "full rank: more contexts (or words) might show a higher one" if full and not self.sample else ""
-        return [note for note in (self.ranks.note, self.matrix.note, more) if note]
+        higher = full and not self.sample and not self.asked.weights_only
+        more = "full rank: more contexts (or words) might show a higher one" if higher else ""
+        return [note for note in (*self.made, self.ranks.note, self.matrix.note, more) if note]
 
 
-def analyse(asked: Question, say: Say) -> Result:
-    """Singular values and ranks of the model asked about.
+def analyse(asked: Question, say: Say, folder: Path | None = None) -> Result:
+    """Singular values and ranks of the model asked about; what has to be made of it first is written to `folder`.
 
     Raises:
         UserError, DataError: one line that names the file and what is wrong with it.
     """
     started = time.monotonic()
-    matrix = log_probs_of(asked)
+    files, made = asked, list[str]()
+    if asked.model and folder and asked.weights_only:
+        files = with_output_matrix(asked, folder)
+    elif asked.model and folder:
+        files, made = exported(asked, folder, say)
+    matrix = log_probs_of(files)
     chosen = plan(matrix, parse_bytes(asked.max_memory) if asked.max_memory else int(FREE_SHARE * free_bytes()))
-    whole = f"{matrix.m} x {matrix.n} log-probabilities need {gib(chosen.whole)} of memory"
+    whole = f"a {matrix.title} of {matrix.m} x {matrix.n} needs {gib(chosen.whole)} of memory"
     if chosen.sampled:
         parts = f"{asked.repeats} random parts of {chosen.rows} x {chosen.columns} in {gib(chosen.needed)}"
         say(f"{whole}, more than the limit of {gib(chosen.limit)}: {parts} instead")
@@ -155,7 +164,7 @@ def analyse(asked: Question, say: Say) -> Result:
         spectrum, sample = matrix.spectrum(None, None, say), None
     ranks = rank_report(spectrum)
     bound = matrix.bound(ranks)
-    return Result(asked, matrix, chosen, spectrum, ranks, bound, sample, time.monotonic() - started)
+    return Result(asked, made, matrix, chosen, spectrum, ranks, bound, sample, time.monotonic() - started)
 
 
 # --- parts of a matrix ----------------------------------------------------------------------------------------------

@@ -237,25 +237,37 @@ def _numpy_shard(
 
 def _safetensors(path: Path, name: str) -> Shard:
     """Eight bytes of header length, a JSON header, the numbers; read here because numpy has no bfloat16."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END) - 8
-        file.seek(0)
-        length = int.from_bytes(file.read(8), "little")
-        if length > min(HEADER_BYTES, size):
-            raise ValueError(f"its header of {length} bytes is longer than the file")
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
+    header, start, size = _safetensors_header(path)
     chosen = _chosen(path, name, list(header))
     label, entry = f"{path}::{chosen}", header[chosen]
     if entry["dtype"] not in SAFETENSORS_TYPES:
         raise DataError(f"{label}: numbers are {entry['dtype']}, expected one of {', '.join(SAFETENSORS_TYPES)}")
     kind, shape = SAFETENSORS_TYPES[entry["dtype"]], tuple(entry["shape"])
     stored = np.dtype("<u2") if kind == "bfloat16" else np.dtype(kind).newbyteorder("<")
-    _require_adjacent(header, size - length)
+    _require_adjacent(header, size)
     first, end = entry["data_offsets"]
     if _bytes_of(label, shape, stored.itemsize) != end - first:
         raise ValueError(f"{chosen} is not where the header says")
-    return Shard(path, label, shape, kind, stored, False, partial(_at, path, 8 + length + first))
+    return Shard(path, label, shape, kind, stored, False, partial(_at, path, start + first))
+
+
+def _safetensors_header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """What is said of every array, where the numbers start, and how many bytes of them there are."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END) - 8
+        file.seek(0)
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(HEADER_BYTES, size):
+            raise ValueError(f"its header of {length} bytes is longer than the file")
+        header: dict[str, Any] = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    return header, 8 + length, size - length
+
+
+def names(path: Path) -> list[str]:
+    """Names of the arrays in a .safetensors file (DataError where it is none)."""
+    with damage_refused(f"{path}: not a sound .safetensors file", "export it again"):
+        return list(_safetensors_header(path)[0])
 
 
 def _require_adjacent(header: Mapping[str, Any], size: int) -> None:

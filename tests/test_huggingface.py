@@ -1,0 +1,179 @@
+"""`rank --model` on tiny random models of many families, made here, saved and read back; needs transformers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.own_model import huggingface, question, rank
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install softmax-bottleneck[hf]")
+V, D = 61, 8
+TEXT = " ".join(f"w{(i * i + 3 * i) % 50}" for i in range(70))
+SIZES = {"hidden_size": D, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": V, "intermediate_size": 16}
+FAMILIES: dict[str, Any] = {
+    "GPT2": lambda: transformers.GPT2Config(n_embd=D, n_layer=1, n_head=2, vocab_size=V, n_positions=32),
+    "Llama": lambda: transformers.LlamaConfig(**SIZES, num_key_value_heads=1, tie_word_embeddings=False),
+    "Gemma2": lambda: transformers.Gemma2Config(
+        **SIZES, num_key_value_heads=1, head_dim=4, final_logit_softcapping=2.0, query_pre_attn_scalar=4
+    ),
+    "Qwen2": lambda: transformers.Qwen2Config(**SIZES, num_key_value_heads=2, tie_word_embeddings=True),
+    "GPTNeoX": lambda: transformers.GPTNeoXConfig(**SIZES),
+    "OPT": lambda: transformers.OPTConfig(
+        hidden_size=D, word_embed_proj_dim=6, num_hidden_layers=1, num_attention_heads=2, ffn_dim=16, vocab_size=V
+    ),
+    "Mamba": lambda: transformers.MambaConfig(hidden_size=D, num_hidden_layers=1, vocab_size=V, state_size=4),
+    "Granite": lambda: transformers.GraniteConfig(**SIZES, num_key_value_heads=2, logits_scaling=4.0),
+    "Phi": lambda: transformers.PhiConfig(**SIZES),  # its output layer has a bias
+}
+
+
+def saved(family: str, folder: Path, **how: Any) -> Any:
+    """A random model with large weights (so that caps and softmaxes matter), and a tokenizer of 50 words and a few."""
+    torch.manual_seed(len(family))
+    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family]()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    model.save_pretrained(folder, **how)
+    words = {f"w{i}": i for i in range(50)} | {"<unk>": 50}
+    raw = {"version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None, "decoder": None,
+           "truncation": None, "padding": None, "pre_tokenizer": {"type": "WhitespaceSplit"},
+           "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}}  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(raw), encoding="utf-8")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return model
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(huggingface, "WINDOW", 30)
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    return tmp_path
+
+
+def own_log_probs(model: Any, words: int) -> np.ndarray:
+    """The model's own logits in windows of 30 tokens, normalised over the tokenizer's words, by the plain formula."""
+    ids = [int(word[1:]) for word in TEXT.split()]
+    parts = []
+    for start in range(0, len(ids), 30):
+        with torch.no_grad():
+            parts.append(model(torch.tensor([ids[start : start + 30]])).logits[0, :, :words].double())
+    return torch.cat(parts).log_softmax(1).numpy()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ranks_are_those_of_the_models_own_log_probabilities(place: Path, family: str) -> None:
+    expected = np.linalg.svd(own_log_probs(saved(family, place / "model"), 51), compute_uv=False)
+    asked = question.question({"model": "model", "text": "text.txt"}, "test")
+    result = rank.analyse(asked, lambda line: None, place / "export")
+    sigma = result.spectrum.with_zeros()
+    np.testing.assert_allclose(sigma, expected[: len(sigma)], atol=2e-6 * expected[0])
+    assert (result.matrix.m, result.matrix.n) == (70, 51)
+    assert any("10 rows of the output matrix are padding" in note for note in result.notes())
+    assert result.matrix.head[0] == ("softcap" if family == "Gemma2" else "softmax")
+    assert any("scaled by 0.25" in note for note in result.notes()) == (family == "Granite")
+
+
+def test_the_perplexity_is_the_models_own(place: Path) -> None:
+    log_p = own_log_probs(saved("Llama", place / "model"), 51)
+    ids = [int(word[1:]) for word in TEXT.split()]
+    inside = [i for i in range(1, 70) if i % 30]  # the first token of a window is not predicted
+    expected = np.exp(-np.mean([log_p[i - 1, ids[i]] for i in inside]))
+    asked = question.question({"model": "model", "text": "text.txt"}, "test")
+    result = rank.analyse(asked, lambda line: None, place / "export")
+    (found,) = (re.match(r"perplexity ([\d.]+) on 67 tokens", note) for note in result.notes() if "perplexity" in note)
+    assert float(found[1]) == pytest.approx(expected, abs=0.006)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_shards_of_half_precision_are_read(place: Path, dtype: torch.dtype) -> None:
+    model = saved("Llama", place / "float")
+    model.to(dtype).save_pretrained(place / "model", max_shard_size="2KB")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (place / "float" / name).rename(place / "model" / name)
+    assert len(list((place / "model").glob("*.safetensors"))) > 1
+    assert main(["rank", "--model", "model", "--text", "text.txt", "--out", "out"]) == 0
+    facts = artefacts.read_json(Path("out/rank.json"))
+    assert (facts["contexts"], facts["words"], facts["width"]) == (70, 51, D)
+    assert facts["metrics"]["rank_press"] <= D + 2 and facts["title"] == "model"
+    assert main(["rank", "--model", "model", "--weights-only", "--out", "weights"]) == 0
+    weight = model.get_output_embeddings().weight.detach().float().numpy()
+    sigma = artefacts.read_npz(Path("weights/spectrum.npz"))["sigma"]
+    np.testing.assert_allclose(sigma, np.linalg.svd(weight, compute_uv=False), rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["GPT2", "Qwen2", "GPTNeoX", "OPT", "Mamba", "Gemma2"])
+def test_weights_alone_are_found_by_their_name(place: Path, family: str) -> None:
+    model = saved(family, place / "model")
+    asked = question.question({"model": "model", "weights_only": True}, "test")
+    result = rank.analyse(asked, lambda line: None, place / "export")
+    weight = model.get_output_embeddings().weight.detach().numpy()
+    np.testing.assert_allclose(result.spectrum.sigma, np.linalg.svd(weight, compute_uv=False), rtol=1e-4)
+
+
+def refusals(folder: Path) -> dict[str, tuple[str, str]]:
+    """What is done to a sound folder, and what is said then."""
+    index = next(folder.glob("*.index.json")).name
+    shard = sorted(folder.glob("*.safetensors"))[0].name
+    return {
+        "tokenizer.json": ("remove", "no tokenizer.json in it"),
+        "config.json": ("remove", "no config.json in it"),
+        shard: ("remove", f"{shard} is missing"),
+        index: ("[1, 2", "not sound"),
+        "config.json ": ('{"auto_map": {}}', "needs code of its own"),
+        "config.json  ": ('{"model_type": "unheard-of"}', "cannot be loaded"),
+        "tokenizer.json ": ("{", "cannot be loaded"),
+    }
+
+
+def test_folders_that_are_not_sound_are_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved("Llama", place / "model", max_shard_size="2KB")
+    for name, (change, words) in refusals(place / "model").items():
+        path = place / "model" / name.strip()
+        before = path.read_bytes()
+        path.unlink() if change == "remove" else path.write_text(change, encoding="utf-8")
+        capsys.readouterr()
+        assert main(["rank", "--model", "model", "--text", "text.txt", "--out", "out"]) == 2, name
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1 and words in lines[0], (name, lines)
+        path.write_bytes(before)
+    facts = json.loads((place / "model" / "config.json").read_text(encoding="utf-8"))
+    (place / "model" / "config.json").write_text(json.dumps(facts | {"num_hidden_layers": 2}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"config.json and weights disagree: model.layers.1"):
+        rank.analyse(
+            question.question({"model": "model", "text": "text.txt"}, "test"), lambda line: None, place / "export"
+        )
+    assert not Path("out").exists()
+
+
+def test_logits_of_an_unknown_kind_are_refused(place: Path) -> None:
+    plain = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
+    with pytest.raises(UserError, match=r"neither W h \+ b nor that scaled or capped: they differ by .*--log-probs"):
+        huggingface._rule_of(plain, plain**3, None, Path("model"))
+
+
+def test_gguf_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gguf = pytest.importorskip("gguf", reason="needs gguf: pip install softmax-bottleneck[gguf]")
+    values = np.random.default_rng(1).normal(size=(40, 32)).astype(np.float32)
+    writer = gguf.GGUFWriter("small.gguf", "llama")
+    packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+    writer.add_tensor("token_embd.weight", packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+    assert main(["rank", "--model", "small.gguf", "--weights-only", "--out", "out"]) == 0
+    expected = np.linalg.svd(gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q8_0), compute_uv=False)
+    np.testing.assert_allclose(artefacts.read_npz(Path("out/spectrum.npz"))["sigma"], expected, rtol=1e-5)
+    Path("small.gguf").write_bytes(Path("small.gguf").read_bytes()[:100])
+    assert main(["rank", "--model", "small.gguf", "--weights-only", "--out", "out"]) == 2
+    assert "small.gguf: not a sound GGUF file" in capsys.readouterr().err
