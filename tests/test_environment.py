@@ -38,6 +38,7 @@ def test_every_import_is_a_declared_dependency() -> None:
         "torch",
         "numpy",
         "psutil",
+        "markupsafe",
         "scipy",
         "pandas",
         "matplotlib",

@@ -67,8 +67,10 @@ def units(entry: dict, **changes) -> tuple[Unit, ...]:
 def silent(_: str) -> None: ...
 
 
-def fitted(law: laws.Laws, head: str, width: int, updates: int, rate: float = 0.1, bias: bool = False, **options):
-    one = FreeContexts(head, options, width, law.law_NM.shape, bias, 1, CPU)
+def fitted(
+    law: laws.KnownDistributions, head: str, width: int, updates: int, rate: float = 0.1, bias: bool = False, **options
+):
+    one = FreeContexts(head, options, width, law.p_NM.shape, bias, 1, CPU)
     recipe = Recipe(sample=0, bias=bias, updates=updates, learning_rate=rate)
     for number in range(updates):
         free_contexts.update([one], law, recipe, 1, number, CPU)
@@ -84,7 +86,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("alpha", "words"), [(0.05, 12), (1.0, 5), (20.0, 30)])
 def test_dirichlet_laws_have_the_moments_of_the_distribution(alpha, words):
     drawn = laws.dirichlet(alpha, words, 4000, seed=3)
-    law = drawn.law_NM.astype(np.float64)
+    law = drawn.p_NM.astype(np.float64)
     assert law.shape == (4000, words) and np.allclose(law.sum(1), 1, atol=1e-5)
     variance = (words - 1) / (words**2 * (words * alpha + 1))
     assert law.mean() == pytest.approx(1 / words) and law.var(0).mean() == pytest.approx(variance, rel=0.05)
@@ -97,9 +99,9 @@ def test_dirichlet_laws_have_the_moments_of_the_distribution(alpha, words):
 
 
 def test_more_contexts_add_to_fewer_and_seeds_differ():
-    few, many = (laws.dirichlet(0.1, 7, n, seed=2).law_NM for n in (1000, 2500))
+    few, many = (laws.dirichlet(0.1, 7, n, seed=2).p_NM for n in (1000, 2500))
     assert np.array_equal(few, many[:1000])
-    assert not np.array_equal(few, laws.dirichlet(0.1, 7, 1000, seed=3).law_NM)
+    assert not np.array_equal(few, laws.dirichlet(0.1, 7, 1000, seed=3).p_NM)
 
 
 def test_language_laws_are_those_of_the_language():
@@ -109,11 +111,11 @@ def test_language_laws_are_those_of_the_language():
     assert law.entropy_nats == pytest.approx(truth.entropy_nats, rel=1e-5)
     assert law.no_context_nats == pytest.approx(truth.unigram_entropy_nats - truth.entropy_nats, rel=1e-4)
     assert law.facts["rank_truth"] == truth.rank == 11
-    assert len(law.law_NM) == truth.reachable_C.sum()
+    assert len(law.p_NM) == truth.reachable_C.sum()
 
 
 def test_every_update_has_a_sample_of_its_own_with_the_laws_frequencies():
-    law = laws.make_laws(
+    law = laws.make_distributions(
         "language", LAW | {"rank": 9} | dict.fromkeys(("train_tokens", "valid_tokens", "test_tokens"), 100), 1
     )
     samples = [laws.fresh_sample(law, 20_000, 1, number) for number in range(40)]
@@ -123,7 +125,7 @@ def test_every_update_has_a_sample_of_its_own_with_the_laws_frequencies():
     )
     counts = np.stack(samples).astype(np.float64) * 20_000
     assert np.allclose(counts, counts.round(), atol=1e-2)
-    expected = law.weight_N[:, None] * law.law_NM * 20_000
+    expected = law.weight_N[:, None] * law.p_NM * 20_000
     big = expected > 20
     assert np.allclose(counts.mean(0)[big], expected[big], atol=6 * np.sqrt(expected[big].max() / 40))
     # Independent counts: their variance over updates is their mean.
@@ -135,7 +137,7 @@ def test_one_update_is_the_gradient_of_the_exact_loss():
     law = laws.dirichlet(0.5, 6, 9, seed=1)
     one = FreeContexts("softmax", {}, 3, (9, 6), False, 1, CPU)
     h, w = one.contexts_ND.detach().double().numpy(), one.head.decoder.weight.detach().double().numpy()
-    difference = np.exp(log_softmax(h @ w.T)) - law.law_NM  # d loss / d logits, mean weight one
+    difference = np.exp(log_softmax(h @ w.T)) - law.p_NM  # d loss / d logits, mean weight one
     free_contexts.CHUNK_CELLS["cpu"], whole = 12, free_contexts.CHUNK_CELLS["cpu"]  # two rows at a time
     try:
         free_contexts.update([one], law, Recipe(0, False, 10, 0.1), 1, 0, CPU)
@@ -151,7 +153,7 @@ def test_distances_are_those_of_a_naive_computation(head):
     law = laws.dirichlet(0.3, 7, 40, seed=1)
     one = fitted(law, head, 2, 5)
     log_q = np.concatenate(list(one.log_probs(11)))
-    p = law.law_NM.astype(np.float64)
+    p = law.p_NM.astype(np.float64)
     kl = np.mean([np.sum(a[a > 0] * (np.log(a[a > 0]) - b[a > 0])) for a, b in zip(p, log_q, strict=True)])
     found = free_contexts.distances(one, law, 11)
     assert found["kl_nats"] == pytest.approx(kl, abs=1e-5)
@@ -187,7 +189,7 @@ def test_theorem_1_no_softmax_is_nearer_than_the_tail_of_singular_values(width):
     rng = np.random.default_rng(1)
     log_p = np.log(rng.dirichlet(np.ones(10), 25))
     tail = np.sum(np.linalg.svd(log_p, compute_uv=False)[width + 1 :] ** 2)
-    law = laws.Laws(np.exp(log_p).astype(np.float32), np.full(25, 1 / 25))
+    law = laws.KnownDistributions(np.exp(log_p).astype(np.float32), np.full(25, 1 / 25))
     assert laws.squared_error_bound(laws.spectrum_of(law).sigma, width + 1) == pytest.approx(tail, rel=1e-4)
 
     def error(flat: np.ndarray) -> float:
@@ -207,7 +209,7 @@ def test_theorem_2_the_best_context_vector_gives_the_distribution_of_largest_ent
     one = fitted(law, "softmax", 2, 3000, rate=0.05)
     w = one.head.decoder.weight.detach().double().numpy()
     log_q = np.concatenate(list(one.log_probs(4)))
-    for p, q in zip(law.law_NM.astype(np.float64), log_q, strict=True):
+    for p, q in zip(law.p_NM.astype(np.float64), log_q, strict=True):
         constraints = [
             {"type": "eq", "fun": lambda r: r.sum() - 1},
             {"type": "eq", "fun": lambda r, p=p: w.T @ (r - p)},

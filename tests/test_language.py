@@ -79,7 +79,7 @@ def enumerated(nano):
 # --- the law --------------------------------------------------------------------------------------------------------
 def test_the_law_is_the_formula(nano, enumerated):
     law, weight = enumerated
-    np.testing.assert_allclose(np.exp(nano.log_law_CV), law, rtol=1e-12)
+    np.testing.assert_allclose(np.exp(nano.log_p_CV), law, rtol=1e-12)
     np.testing.assert_allclose(nano.weight_C, weight, atol=1e-12)
     assert nano.weight_C[~nano.reachable_C].sum() == 0.0
     assert (nano.weight_C[nano.reachable_C] > 0).all()
@@ -88,7 +88,7 @@ def test_the_law_is_the_formula(nano, enumerated):
 @pytest.mark.parametrize(("name", "rank"), [("nano", 26), ("demo", 102)])
 def test_rank_is_exactly_two_more_than_the_columns(name, rank, request):
     language = request.getfixturevalue(name)
-    reachable = language.log_law_CV[language.reachable_C]
+    reachable = language.log_p_CV[language.reachable_C]
     values = np.linalg.svd(reachable, compute_uv=False)
     assert np.linalg.matrix_rank(reachable) == rank == language.rank
     np.testing.assert_allclose(language.singular_values, values[:rank], rtol=1e-9)
@@ -111,7 +111,7 @@ def test_entropies_against_enumeration(nano, enumerated):
 
 def test_entropy_against_simulation(nano, text):
     ids, states = text
-    surprise = -nano.log_law_CV[states, ids]
+    surprise = -nano.log_p_CV[states, ids]
     blocks = surprise[: len(surprise) // 100 * 100].reshape(100, -1).mean(axis=1)
     standard_error = blocks.std(ddof=1) / 10
     assert standard_error < 0.01
@@ -128,7 +128,7 @@ def test_one_word_of_history_is_not_enough(name, request):
     # The same previous word after two different markers: two different laws.
     size = len(language.words)
     plain = int(np.flatnonzero(language.sets_topic_V[1:] < 0)[0]) + 1
-    assert language.kl_nats(language.log_law_CV[[size + plain]], np.array([plain]))[0] > 0.05
+    assert language.kl_nats(language.log_p_CV[[size + plain]], np.array([plain]))[0] > 0.05
 
 
 def test_the_demo_is_as_its_description_says(demo):
@@ -158,7 +158,7 @@ def test_contexts_of_a_sample_follow_from_its_words(nano, text):
 
 def test_samples_follow_the_law(nano, text):
     ids, states = text
-    law = np.exp(nano.log_law_CV)
+    law = np.exp(nano.log_p_CV)
     statistic = freedom = 0.0
     for state in np.flatnonzero(np.bincount(states, minlength=len(law)) >= 1000):
         seen = np.bincount(ids[states == state], minlength=len(nano.words))
@@ -177,16 +177,16 @@ def test_streams_are_one_per_purpose():
     assert not np.array_equal(one.random(5), other.random(5))
     assert np.array_equal(generator(1, "train").random(5), generator(1, "train").random(5))
     again = make_language(declared("truth-nano")), make_language(declared("truth-nano"))
-    assert np.array_equal(again[0].log_law_CV, again[1].log_law_CV)
+    assert np.array_equal(again[0].log_p_CV, again[1].log_p_CV)
     changed = make_language(dataclasses.replace(declared("truth-nano"), seed=2))
-    assert not np.array_equal(again[0].log_law_CV, changed.log_law_CV)
+    assert not np.array_equal(again[0].log_p_CV, changed.log_p_CV)
 
 
 # --- distance to the truth ------------------------------------------------------------------------------------------
 def test_distance_of_the_law_from_itself_and_from_the_unigram_law(nano):
-    everywhere = np.arange(len(nano.log_law_CV))
-    np.testing.assert_array_equal(nano.kl_nats(nano.log_law_CV, everywhere), 0.0)
-    unigram = np.broadcast_to(np.log(nano.unigram_V), nano.log_law_CV.shape)
+    everywhere = np.arange(len(nano.log_p_CV))
+    np.testing.assert_array_equal(nano.kl_nats(nano.log_p_CV, everywhere), 0.0)
+    unigram = np.broadcast_to(np.log(nano.unigram_V), nano.log_p_CV.shape)
     distance = nano.kl_nats(unigram, everywhere)
     assert (distance > 0).all()
     assert nano.weight_C @ distance == pytest.approx(nano.unigram_entropy_nats - nano.entropy_nats, abs=1e-10)
@@ -194,17 +194,17 @@ def test_distance_of_the_law_from_itself_and_from_the_unigram_law(nano):
 
 def test_distance_of_another_law_in_another_order_of_words(nano):
     rng = np.random.default_rng(5)
-    states = rng.integers(0, len(nano.log_law_CV), 20)
+    states = rng.integers(0, len(nano.log_p_CV), 20)
     model = rng.dirichlet(np.ones(len(nano.words)), 20)
     order = rng.permutation(len(nano.words))
     words = tuple(nano.words[i] for i in order)
-    expected = [scipy.stats.entropy(np.exp(nano.log_law_CV[s]), q) for s, q in zip(states, model, strict=True)]
+    expected = [scipy.stats.entropy(np.exp(nano.log_p_CV[s]), q) for s, q in zip(states, model, strict=True)]
     np.testing.assert_allclose(nano.kl_nats(np.log(model)[:, order], states, words), expected, rtol=1e-10)
     model[3, 7] = 0.0
     with np.errstate(divide="ignore"):
         assert nano.kl_nats(np.log(model), states)[3] == math.inf
     with pytest.raises(DataError, match="dictionary is not the law's: 1 words differ"):
-        nano.kl_nats(nano.log_law_CV[states, 1:], states, nano.words[1:])
+        nano.kl_nats(nano.log_p_CV[states, 1:], states, nano.words[1:])
 
 
 # --- word similarity ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Laws that output heads are fitted to: many next-word distributions, each of a context of its own, known exactly.
+"""Distributions that output heads are fitted to: next words of many contexts, each with its own, known exactly.
 
 Two sources. Ganea et al. 2019, section 5.1: every context's distribution is a draw from a symmetric Dirichlet, eq. 15,
 
@@ -34,23 +34,23 @@ BLOCK = 1000  # contexts drawn from one stream, so that a larger N adds to a sma
 
 
 @dataclass(frozen=True, eq=False)
-class Laws:
+class KnownDistributions:
     """The distributions, how likely their contexts are, and what is known of them.
 
     Attributes:
-        law_NM: P*, rows sum to one.
+        p_NM: P*, rows sum to one.
         weight_N: probability of every context, of sum one.
-        facts: metrics of the laws themselves.
+        facts: metrics of the distributions themselves.
     """
 
-    law_NM: Floats
+    p_NM: Floats
     weight_N: Array
     facts: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def joint_NM(self) -> Array:
         """Probability of (context, word)."""
-        joint_NM: Array = self.weight_N[:, None] * self.law_NM
+        joint_NM: Array = self.weight_N[:, None] * self.p_NM
         return joint_NM
 
     @cached_property
@@ -61,7 +61,7 @@ class Laws:
     @property
     def blocks(self) -> list[Floats]:
         """The rows of P* in blocks, for sums in float64 that need no second matrix."""
-        return [self.law_NM[start : start + BLOCK] for start in range(0, len(self.law_NM), BLOCK)]
+        return [self.p_NM[start : start + BLOCK] for start in range(0, len(self.p_NM), BLOCK)]
 
     @property
     def entropy_nats(self) -> float:
@@ -70,27 +70,29 @@ class Laws:
 
     @cached_property
     def no_context_nats(self) -> float:
-        """KL(P*||Q) of the best model that sees no context, Q the mean of all laws: what there is to be learned."""
-        mean_M = np.zeros(self.law_NM.shape[1])
-        for start, block in zip(range(0, len(self.law_NM), BLOCK), self.blocks, strict=True):
+        """KL(P*||Q) of the best model that sees no context, Q the mean of them all: what there is to be learned."""
+        mean_M = np.zeros(self.p_NM.shape[1])
+        for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):
             mean_M += self.weight_N[start : start + BLOCK] @ block.astype(np.float64)
         return float(-special.xlogy(mean_M, mean_M).sum()) - self.entropy_nats
 
 
-def make_laws(kind: str, law: Mapping[str, Any], seed: int) -> Laws:
-    """The laws of a unit of fits: of kind `dirichlet` or `language`, with the values that describe them."""
+def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDistributions:
+    """The distributions of a unit of fits: of kind `dirichlet` or `language`, with the values that describe them."""
     if kind == "dirichlet":
         return dirichlet(law["alpha"], law["words"], law["contexts"], seed)
     return language(LanguageSettings.from_mapping({**law, "seed": seed}))
 
 
-def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> Laws:
+def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistributions:
     """N draws from the symmetric Dirichlet over M words (Ganea et al. 2019, eq. 15)."""
-    law_NM = np.empty((contexts, words), np.float32)
+    p_NM = np.empty((contexts, words), np.float32)
     for start in range(0, contexts, BLOCK):
         rng = np.random.default_rng(derive(seed, "dirichlet", repr(float(alpha)), words, start))
-        law_NM[start : start + BLOCK] = rng.dirichlet(np.full(words, alpha), min(BLOCK, contexts - start))
-    return Laws(law_NM, np.full(contexts, 1.0 / contexts), {"kl_uniform_nats": dirichlet_divergence(alpha, words)})
+        p_NM[start : start + BLOCK] = rng.dirichlet(np.full(words, alpha), min(BLOCK, contexts - start))
+    return KnownDistributions(
+        p_NM, np.full(contexts, 1.0 / contexts), {"kl_uniform_nats": dirichlet_divergence(alpha, words)}
+    )
 
 
 def dirichlet_divergence(alpha: float, words: int) -> float:
@@ -102,31 +104,31 @@ def dirichlet_divergence(alpha: float, words: int) -> float:
     return math.log(words) - float(special.digamma(words * alpha + 1) - special.digamma(alpha + 1))
 
 
-def language(settings: LanguageSettings) -> Laws:
+def language(settings: LanguageSettings) -> KnownDistributions:
     """The law of every reachable context of a known-truth language, weighted as in the long run."""
     truth = make_language(settings)
     reachable_N = truth.reachable_C
-    log_law_NM = truth.log_law_CV[reachable_N]
+    log_p_NM = truth.log_p_CV[reachable_N]
     weight_N = truth.weight_C[reachable_N]
     facts = {"rank_truth": float(truth.rank), "entropy_ppl": math.exp(truth.entropy_nats)}
-    return Laws(np.exp(log_law_NM).astype(np.float32), weight_N / weight_N.sum(), facts)
+    return KnownDistributions(np.exp(log_p_NM).astype(np.float32), weight_N / weight_N.sum(), facts)
 
 
-def fresh_sample(laws: Laws, size: int, seed: int, update: int) -> Floats:
-    """Relative counts [N, M] of an independent sample of (context, word) pairs from the laws: a new one every update.
+def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -> Floats:
+    """Relative counts [N, M] of an independent sample of (context, word) pairs: a new one every update.
 
     The number of words is Poisson around `size`, which makes the counts of all pairs independent. A function of (seed,
     update) alone, so that fits that stop and go on, and fits of other heads, see the same texts.
     """
     rng = np.random.default_rng(derive(seed, "fresh sample", update))
-    counts_NM: Floats = rng.poisson(laws.joint_NM * size).astype(np.float32)
+    counts_NM: Floats = rng.poisson(known.joint_NM * size).astype(np.float32)
     counts_NM /= size
     return counts_NM
 
 
-def spectrum_of(laws: Laws) -> Spectrum:
+def spectrum_of(known: KnownDistributions) -> Spectrum:
     """Singular values of the matrix of log P*, every word of which must be possible in every context."""
-    return gram_singular_values([np.log(block.astype(np.float64)) for block in laws.blocks], laws.law_NM.shape[1])
+    return gram_singular_values([np.log(block.astype(np.float64)) for block in known.blocks], known.p_NM.shape[1])
 
 
 def squared_error_bound(sigma: Array, rank: int) -> float:

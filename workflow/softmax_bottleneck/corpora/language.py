@@ -76,7 +76,7 @@ class Language:
     zipf_V: Floats
 
     @cached_property
-    def log_law_CV(self) -> Floats:
+    def log_p_CV(self) -> Floats:
         """Exact log P*(next word | context), nats, for all T*V contexts (of which `reachable_C` occur)."""
         logits_CV = self.contexts_CR @ self.columns_VR.T + self.zipf_V
         top_C1 = logits_CV.max(axis=1, keepdims=True)
@@ -104,7 +104,7 @@ class Language:
     def _factors(self) -> tuple[Floats, Floats]:
         contexts_CR = self.contexts_CR[self.reachable_C]
         logits_C = contexts_CR @ self.columns_VR[0] + self.zipf_V[0]
-        minus_log_z_C = self.log_law_CV[self.reachable_C, 0] - logits_C
+        minus_log_z_C = self.log_p_CV[self.reachable_C, 0] - logits_C
         left_CR = np.column_stack([contexts_CR, np.ones(len(contexts_CR)), minus_log_z_C])
         return left_CR, np.column_stack([self.columns_VR, self.zipf_V, np.ones(len(self.words))])
 
@@ -120,10 +120,10 @@ class Language:
     def weight_C(self) -> Floats:
         """Stationary probability of every context, by iterating the chain of contexts to rounding."""
         shape = (self.topics, len(self.words))
-        law_TVV = np.exp(self.log_law_CV).reshape(*shape, -1)
+        p_TVV = np.exp(self.log_p_CV).reshape(*shape, -1)
         weight_TV = np.full(shape, 1.0 / (shape[0] * shape[1]))
         for _ in range(100_000):
-            following_TV = self._next_contexts(np.matmul(weight_TV[:, None, :], law_TVV)[:, 0])
+            following_TV = self._next_contexts(np.matmul(weight_TV[:, None, :], p_TVV)[:, 0])
             change = np.abs(following_TV - weight_TV).sum()
             weight_TV = following_TV / following_TV.sum()
             if change < 1e-14:
@@ -146,7 +146,7 @@ class Language:
     @cached_property
     def unigram_V(self) -> Floats:
         """Long-run frequency of every word."""
-        frequency_V: Floats = self.weight_C @ np.exp(self.log_law_CV)
+        frequency_V: Floats = self.weight_C @ np.exp(self.log_p_CV)
         return frequency_V
 
     @cached_property
@@ -158,14 +158,14 @@ class Language:
     def one_word_entropy_nats(self) -> float:
         """Log of the best perplexity with one word of history; what it exceeds entropy_nats by is the worth of more."""
         size = len(self.words)
-        joint_VV = (self.weight_C[:, None] * np.exp(self.log_law_CV)).reshape(self.topics, size, size).sum(axis=0)
+        joint_VV = (self.weight_C[:, None] * np.exp(self.log_p_CV)).reshape(self.topics, size, size).sum(axis=0)
         return float(-(joint_VV * np.log(joint_VV / joint_VV.sum(axis=1, keepdims=True))).sum())
 
     # --- single contexts
     def context_entropy_nats(self, states_N: NDArray[np.integer[Any]]) -> Floats:
         """Entropy of the next word in each context, nats. Its mean over a text's contexts is that text's own bound."""
-        log_law_NV = self.log_law_CV[states_N]
-        entropy_N: Floats = -(np.exp(log_law_NV) * log_law_NV).sum(axis=1)
+        log_p_NV = self.log_p_CV[states_N]
+        entropy_N: Floats = -(np.exp(log_p_NV) * log_p_NV).sum(axis=1)
         return entropy_N
 
     def kl_nats(
@@ -184,10 +184,10 @@ class Language:
         Raises:
             DataError: `words` are not the words of the law.
         """
-        log_law_NV = self.log_law_CV[states_N]
+        log_p_NV = self.log_p_CV[states_N]
         if words is not None:
-            log_law_NV = log_law_NV[:, self.order(words)]
-        kl_N: Floats = (np.exp(log_law_NV) * (log_law_NV - log_q_NV)).sum(axis=1)
+            log_p_NV = log_p_NV[:, self.order(words)]
+        kl_N: Floats = (np.exp(log_p_NV) * (log_p_NV - log_q_NV)).sum(axis=1)
         return kl_N
 
     def order(self, words: tuple[str, ...]) -> Ints:
@@ -207,7 +207,7 @@ class Language:
             word indices and, for each of them, the context that it was drawn in.
         """
         size = len(self.words)
-        ladder_CV = np.cumsum(np.exp(self.log_law_CV), axis=1)
+        ladder_CV = np.cumsum(np.exp(self.log_p_CV), axis=1)
         sets_topic = self.sets_topic_V.tolist()
         ids: list[int] = []
         states: list[int] = []
@@ -228,7 +228,7 @@ class Language:
         The Pearson correlation of log P*(v|c) less its mean over words (the subtraction removes log Z, which all words
         share), over contexts; contexts and words are weighted by how often they occur.
         """
-        score_CV = self.log_law_CV - (self.log_law_CV @ self.unigram_V)[:, None]
+        score_CV = self.log_p_CV - (self.log_p_CV @ self.unigram_V)[:, None]
         score_CV -= self.weight_C @ score_CV
         covariance_VV = score_CV.T @ (score_CV * self.weight_C[:, None])
         deviation_V = np.sqrt(np.diag(covariance_VV))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from softmax_bottleneck.corpora.known_distributions import Laws, make_laws
+from softmax_bottleneck.corpora.known_distributions import KnownDistributions, make_distributions
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
@@ -73,7 +73,7 @@ class Fitting(Work):
 
     def __init__(self, unit: Unit, files: Mapping[str, Path], device: torch.device, say: Say) -> None:
         self.unit, self.files, self.device, self.say = unit, files, device, say
-        self.laws: Laws = make_laws(unit.kind, unit.law, unit.seed)
+        self.known: KnownDistributions = make_distributions(unit.kind, unit.law, unit.seed)
         self.recipe = Recipe(unit.sample, unit.bias, unit.updates, unit.learning_rate)
         pending = {fit.file_name: fit for fit in unit.fits if not artefacts.is_sound(files[fit.file_name])}
         self.fits = {name: self._begin(fit) for name, fit in pending.items()}
@@ -81,7 +81,7 @@ class Fitting(Work):
 
     def _begin(self, fit: Fit) -> FreeContexts:
         """A fit of its own width, or of the largest with no more parameters than the head it is compared with."""
-        shape, bias, width = self.laws.law_NM.shape, self.unit.bias, fit.width
+        shape, bias, width = self.known.p_NM.shape, self.unit.bias, fit.width
         if fit.equal_to is not None:
             most = free_contexts.count_parameters(fit.equal_to.name, fit.equal_to.options, width, shape, bias)
             width = free_contexts.width_with(fit.head.name, fit.head.options, shape, bias, most)
@@ -100,7 +100,7 @@ class Fitting(Work):
     def step(self, session: Session) -> bool:
         """One update of all of them."""
         fits = list(self.fits.values())
-        free_contexts.update(fits, self.laws, self.recipe, self.unit.seed, self.updates, self.device)
+        free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
         self.updates += 1
         return False
 
@@ -126,10 +126,10 @@ class Fitting(Work):
                 facts = self._measured(fit, self.fits.pop(fit.file_name))
                 session.lease.beat()
                 artefacts.write_json(self.files[fit.file_name], facts)
-        metrics = {("law", ""): free_contexts.law_metrics(self.laws)}
+        metrics = {("law", ""): free_contexts.law_metrics(self.known)}
         if self._is_ranked():
             widths = sorted({fit.width for fit in self.unit.fits})
-            metrics["law", ""] |= free_contexts.law_ranks(self.laws, widths, self.unit.bias)
+            metrics["law", ""] |= free_contexts.law_ranks(self.known, widths, self.unit.bias)
         for fit in self.unit.fits:
             metrics[fit.model, fit.condition] = artefacts.read_json(self.files[fit.file_name])["metrics"]
         rows = [
@@ -141,17 +141,17 @@ class Fitting(Work):
 
     def _is_ranked(self) -> bool:
         """Ranks are of a logarithm: every word must be possible in every context."""
-        return self.laws.law_NM.size <= LARGEST_RANKED and bool((self.laws.law_NM > 0).all())
+        return self.known.p_NM.size <= LARGEST_RANKED and bool((self.known.p_NM > 0).all())
 
     def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
         """The record of a fit: distances, sizes and ranks, none of them if a distance is no number."""
-        rows = free_contexts.chunk_rows(self.laws, self.device)
-        metrics = free_contexts.distances(fitted, self.laws, rows)
+        rows = free_contexts.chunk_rows(self.known, self.device)
+        metrics = free_contexts.distances(fitted, self.known, rows)
         sound = all(math.isfinite(value) for value in metrics.values())
         metrics |= {"parameters": fitted.parameters, "width": fitted.contexts_ND.shape[1]}
         if sound and self._is_ranked():
             try:
-                metrics |= free_contexts.ranks(fitted, self.laws, rows)
+                metrics |= free_contexts.ranks(fitted, self.known, rows)
             except DataError:  # a word that the head rules out has no logarithm, and the matrix no rank
                 self.say(f"{self.unit.path}: {fit.model} at width {fit.width} rules words out: it has no rank")
         return {

@@ -26,7 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from softmax_bottleneck import heads
-from softmax_bottleneck.corpora.known_distributions import Laws, fresh_sample, spectrum_of, squared_error_bound
+from softmax_bottleneck.corpora.known_distributions import (
+    KnownDistributions,
+    fresh_sample,
+    spectrum_of,
+    squared_error_bound,
+)
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.ranks import gram_singular_values, rank_report
 from softmax_bottleneck.store.seeds import derive
@@ -134,30 +139,32 @@ def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bi
 
 
 # --- updates --------------------------------------------------------------------------------------------------------
-def update(fits: list[FreeContexts], laws: Laws, recipe: Recipe, seed: int, number: int, device: torch.device) -> None:
-    """One update, counted from 0, of several fits on the same laws, or on the same fresh sample of them.
+def update(
+    fits: list[FreeContexts], known: KnownDistributions, recipe: Recipe, seed: int, number: int, device: torch.device
+) -> None:
+    """One update, counted from 0, of several fits to the same distributions, or to the same fresh sample of them.
 
     The loss is summed over contexts whose mean weight is one, so that gradients do not shrink with their number.
     """
-    sample_NM = fresh_sample(laws, recipe.sample, seed, number) if recipe.sample else None
-    rows = chunk_rows(laws, device)
-    for start in range(0, len(laws.law_NM), rows):
+    sample_NM = fresh_sample(known, recipe.sample, seed, number) if recipe.sample else None
+    rows = chunk_rows(known, device)
+    for start in range(0, len(known.p_NM), rows):
         part = slice(start, start + rows)
-        mass_RM = laws.law_NM[part] * laws.weight_N[part, None] if sample_NM is None else sample_NM[part]
-        mass = torch.from_numpy((mass_RM * len(laws.law_NM)).astype(np.float32)).to(device)
+        mass_RM = known.p_NM[part] * known.weight_N[part, None] if sample_NM is None else sample_NM[part]
+        mass = torch.from_numpy((mass_RM * len(known.p_NM)).astype(np.float32)).to(device)
         for fit in fits:
             fit.add_gradients(mass, start)
     for fit in fits:
         fit.step(recipe.rate(number))
 
 
-def chunk_rows(laws: Laws, device: torch.device) -> int:
+def chunk_rows(known: KnownDistributions, device: torch.device) -> int:
     """Contexts handled at once."""
-    return max(1, CHUNK_CELLS.get(device.type, CHUNK_CELLS["cuda"]) // laws.law_NM.shape[1])
+    return max(1, CHUNK_CELLS.get(device.type, CHUNK_CELLS["cuda"]) // known.p_NM.shape[1])
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
-def distances(fit: FreeContexts, laws: Laws, rows: int) -> dict[str, float]:
+def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
     """How far a fit is from the laws.
 
     `kl_nats` is the mean of KL(P*||Q) over contexts by their weight; `mode_match` the share, by weight, of contexts
@@ -165,37 +172,37 @@ def distances(fit: FreeContexts, laws: Laws, rows: int) -> dict[str, float]:
     possible perplexity.
     """
     kl = match = 0.0
-    starts = range(0, len(laws.law_NM), rows)
+    starts = range(0, len(known.p_NM), rows)
     for start, log_q_RM in zip(starts, fit.log_probs(rows), strict=True):
         part = slice(start, start + len(log_q_RM))
-        law_RM = laws.law_NM[part].astype(np.float64)
-        weight_R = laws.weight_N[part]
-        cross_R = -(law_RM * log_q_RM).sum(1) / law_RM.sum(1)
-        kl += float(weight_R @ (cross_R - laws.entropy_N[part]))
-        match += float(weight_R @ (log_q_RM.argmax(1) == law_RM.argmax(1)))
-    best = math.exp(laws.entropy_nats)
+        p_RM = known.p_NM[part].astype(np.float64)
+        weight_R = known.weight_N[part]
+        cross_R = -(p_RM * log_q_RM).sum(1) / p_RM.sum(1)
+        kl += float(weight_R @ (cross_R - known.entropy_N[part]))
+        match += float(weight_R @ (log_q_RM.argmax(1) == p_RM.argmax(1)))
+    best = math.exp(known.entropy_nats)
     return {"kl_nats": kl, "mode_match": match, "excess_ppl": best * math.exp(kl) - best}
 
 
-def ranks(fit: FreeContexts, laws: Laws, rows: int) -> dict[str, float]:
+def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
     """Press rank and effective ranks of log Q over all contexts, and the mean squared difference to log P*."""
-    spectrum = gram_singular_values(fit.log_probs(rows), laws.law_NM.shape[1])
-    starts = range(0, len(laws.law_NM), rows)
+    spectrum = gram_singular_values(fit.log_probs(rows), known.p_NM.shape[1])
+    starts = range(0, len(known.p_NM), rows)
     chunks = zip(starts, fit.log_probs(rows), strict=True)
-    squares = [((np.log(laws.law_NM[start : start + rows]) - log_q_RM) ** 2).sum() for start, log_q_RM in chunks]
-    return {**rank_report(spectrum).metrics(), "squared_error": float(np.sum(squares)) / laws.law_NM.size}
+    squares = [((np.log(known.p_NM[start : start + rows]) - log_q_RM) ** 2).sum() for start, log_q_RM in chunks]
+    return {**rank_report(spectrum).metrics(), "squared_error": float(np.sum(squares)) / known.p_NM.size}
 
 
-def law_metrics(laws: Laws) -> dict[str, float]:
-    """What is known of the laws: their own facts, their entropy, and the best that a model without context can do."""
-    return {**laws.facts, "kl_no_context_nats": laws.no_context_nats, "entropy_nats": laws.entropy_nats}
+def law_metrics(known: KnownDistributions) -> dict[str, float]:
+    """Facts of the distributions, their entropy, and the best that a model without context can do."""
+    return {**known.facts, "kl_no_context_nats": known.no_context_nats, "entropy_nats": known.entropy_nats}
 
 
-def law_ranks(laws: Laws, widths: Iterable[int], bias: bool) -> dict[str, float]:
+def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> dict[str, float]:
     """Ranks of log P*, and the least mean squared difference to it of a softmax of each width (theorem 1)."""
-    spectrum = spectrum_of(laws)
+    spectrum = spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())
     for width in widths:
         least = squared_error_bound(spectrum.sigma, width + 1 + bias)
-        found[f"squared_error_bound_d{width}"] = least / laws.law_NM.size
+        found[f"squared_error_bound_d{width}"] = least / known.p_NM.size
     return found
