@@ -17,7 +17,8 @@ import torch
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.jobs import out_of_memory
-from softmax_bottleneck.measuring.measure import chunks_of, gram_maker
+from softmax_bottleneck.measuring.perplexity import chunks_of
+from softmax_bottleneck.measuring.spectrum import gram_maker
 from softmax_bottleneck.ranks import (
     Spectrum,
     factored_singular_values,

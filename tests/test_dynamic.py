@@ -14,7 +14,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.jobs.resumable import Options
-from softmax_bottleneck.measuring import measure
+from softmax_bottleneck.measuring import perplexity
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.training import dynamic as evaluation
@@ -176,7 +176,7 @@ def test_a_step_size_of_zero_is_the_static_perplexity_to_the_last_digit(head, de
     metrics = found["metrics"]
     assert metrics["valid_ppl"] == metrics["valid_ppl_static"] == trainer.perplexity(static[0])
     assert metrics["test_ppl"] == metrics["test_ppl_static"] and metrics["dynamic_learning_rate"] == 0
-    measured = measure.perplexities(-measure.losses(net, CORPUS.test, 1, 12)).sound  # by another route
+    measured = perplexity.perplexities(-perplexity.losses(net, CORPUS.test, 1, 12)).sound  # by another route
     assert metrics["test_ppl"] == pytest.approx(measured, rel=1e-6)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.weights(net).items())
 

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 import torch
 from scipy import optimize
-from softmax_bottleneck import steps
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.jobs.run_lease import Lease
 from softmax_bottleneck.jobs.time_limit import TimeLimit
+from softmax_bottleneck.measuring.synthetic import synthetic as synthetic_step
 from softmax_bottleneck.records import collect, verify
 from softmax_bottleneck.report import fit_tables
 from softmax_bottleneck.store import artefacts
@@ -443,7 +443,7 @@ def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     (unit,) = study.units
     assert [one.kind for one in verify.verify(study).findings] == ["missing"]
     fitting.fit(study, unit.path, silent)
-    steps.synthetic(study, silent)
+    synthetic_step(study, silent)
     shown = collect.collect(study).synthetic
     assert {"kl_nats", "mode_match", "kl_uniform_nats"} <= set(shown["metric"]) and set(shown["table"]) == {"dirichlet"}
     assert not verify.verify(study).findings

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from naive_heads import lms_plif
-from softmax_bottleneck import steps
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus, download, tokenise
-from softmax_bottleneck.measuring import measure
+from softmax_bottleneck.measuring import measure as measure_module
+from softmax_bottleneck.measuring import perplexity
 from softmax_bottleneck.measuring import predictions as topk
+from softmax_bottleneck.measuring import spectrum as spectrum_module
+from softmax_bottleneck.measuring.measure import measure as measure_step
+from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
 from softmax_bottleneck.ranks import press_rank
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
@@ -63,24 +66,24 @@ def test_one_pass_gives_losses_ranks_top_words_and_distances(built, monkeypatch)
     """In chunks of a few rows, against one call per token and sorting whole rows."""
     run, language_model = built
     atol = 1e-3 if run.head.name == "relu" else 2e-5  # the logarithm of a logit near zero magnifies its rounding
-    monkeypatch.setattr(measure, "SEGMENT", 7)
-    monkeypatch.setattr(measure, "_rows_at_once", lambda *_: 5)
+    monkeypatch.setattr(perplexity, "SEGMENT", 7)
+    monkeypatch.setattr(perplexity, "_rows_at_once", lambda *_: 5)
     expected = token_by_token(language_model, CORPUS.test)
     targets = CORPUS.test[1:]
-    contexts = measure.hidden_states(language_model, CORPUS.test, 12)
+    contexts = perplexity.hidden_states(language_model, CORPUS.test, 12)
     seen: list[int] = []
 
     def first_columns(log_q: np.ndarray, start: int) -> np.ndarray:
         seen.append(start)
         return log_q[:, 0].astype(np.float64)
 
-    found = measure.predict(language_model, contexts, [0, 4, 5, len(targets) - 1], first_columns)
+    found = perplexity.predict(language_model, contexts, [0, 4, 5, len(targets) - 1], first_columns)
     rows = np.arange(len(targets))
     np.testing.assert_allclose(found.log_p_T, expected[rows, targets], atol=atol)
     assert seen == list(range(0, len(targets), 5))
     np.testing.assert_allclose(found.kl_T, expected[:, 0], atol=atol)
     assert np.array_equal(contexts.targets.numpy(), targets)
-    exact = np.concatenate(list(measure.log_probability_chunks(language_model, contexts.hidden)))
+    exact = np.concatenate(list(perplexity.log_probability_chunks(language_model, contexts.hidden)))
     for row in rows:  # the order of words by a stable sort of the same float32 numbers
         order = np.argsort(-exact[row], kind="stable")
         assert found.true_rank_T[row] == 1 + order.tolist().index(targets[row])
@@ -96,8 +99,8 @@ def test_equally_probable_words_stand_in_the_order_of_their_ids():
     with torch.no_grad():
         language_model.head.decoder.weight.zero_()
         language_model.head.decoder.bias.zero_()
-    contexts = measure.hidden_states(language_model, CORPUS.test, 12)
-    found = measure.predict(language_model, contexts, [3])
+    contexts = perplexity.hidden_states(language_model, CORPUS.test, 12)
+    found = perplexity.predict(language_model, contexts, [3])
     assert np.array_equal(found.true_rank_T, CORPUS.test[1:] + 1)
     assert found.top[3].ids.tolist() == [0, 1, 2, 3, 4]
     assert found.kl_T is None
@@ -109,15 +112,15 @@ def test_probabilities_that_do_not_sum_to_one_are_an_error(monkeypatch):
     log_probs = language_model.head.log_probs
     monkeypatch.setattr(language_model.head, "log_probs", lambda h: log_probs(h) + 0.001)
     with pytest.raises(DataError, match="do not sum to one"):
-        measure.predict(language_model, measure.hidden_states(language_model, CORPUS.test, 12))
+        perplexity.predict(language_model, perplexity.hidden_states(language_model, CORPUS.test, 12))
 
 
 @pytest.mark.parametrize("streams", [1, 3])
 def test_perplexities_of_all_splits(built, streams):
     run, language_model = built
-    log_p = measure.predict(language_model, measure.hidden_states(language_model, CORPUS.test, 12)).log_p_T
+    log_p = perplexity.predict(language_model, perplexity.hidden_states(language_model, CORPUS.test, 12)).log_p_T
     schedule = dataclasses.replace(run.schedule, eval_batch_size=streams)
-    found = measure.perplexity_metrics(language_model, CORPUS, log_p, schedule)
+    found = perplexity.perplexity_metrics(language_model, CORPUS, log_p, schedule)
     for split, ids in CORPUS.splits.items():
         columns = [ids] if split == "test" else np.array_split(ids[: len(ids) // streams * streams], streams)
         nats = [-token_by_token(language_model, column)[np.arange(len(column) - 1), column[1:]] for column in columns]
@@ -142,10 +145,10 @@ def test_a_body_without_memory_is_measured_in_blocks_as_it_was_trained():
             found += (-log_p_NV.gather(1, block[1:, None])[:, 0]).tolist()
         return found
 
-    contexts = measure.hidden_states(language_model, CORPUS.test, schedule.bptt)
-    log_p = measure.predict(language_model, contexts).log_p_T
+    contexts = perplexity.hidden_states(language_model, CORPUS.test, schedule.bptt)
+    log_p = perplexity.predict(language_model, contexts).log_p_T
     np.testing.assert_allclose(-log_p, nats(CORPUS.test), rtol=1e-5)
-    found = measure.perplexity_metrics(language_model, CORPUS, log_p, schedule)
+    found = perplexity.perplexity_metrics(language_model, CORPUS, log_p, schedule)
     for split, streams in (("valid", 2), ("test", 3)):
         ids = getattr(CORPUS, split)
         columns = np.array_split(ids[: len(ids) // streams * streams], streams)
@@ -158,8 +161,8 @@ def test_a_body_without_memory_is_measured_in_blocks_as_it_was_trained():
 def test_spectra_of_the_first_contexts_and_of_all(built, first):
     _, language_model = built
     matrix = token_by_token(language_model, CORPUS.test)
-    hidden = measure.hidden_states(language_model, CORPUS.test, 12).hidden.numpy()
-    part, whole = measure.spectra(language_model, hidden, first)
+    hidden = perplexity.hidden_states(language_model, CORPUS.test, 12).hidden.numpy()
+    part, whole = spectrum_module.spectra(language_model, hidden, first)
     assert (part is None) == (first is None or first >= len(matrix))
     for found, rows in ((part, matrix[:first]), (whole, matrix)):
         if found is not None:
@@ -172,14 +175,14 @@ def test_spectra_of_the_first_contexts_and_of_all(built, first):
 def test_slopes_and_curves_of_a_piecewise_linear_head():
     options = HEADS["lms-plif"]
     heads = [model.build(make_run("lms-plif", seed, options), CORPUS.vocabulary_size) for seed in (1, 2)]
-    one, other = (measure.piecewise_linear(head) for head in heads)
+    one, other = (measure_module.piecewise_linear(head) for head in heads)
     raw = one.raw_slope.detach().double().numpy()
     slopes = np.log1p(np.exp(raw))
-    found = measure.slope_metrics(one, "_init")
+    found = measure_module.slope_metrics(one, "_init")
     expected = {"mean": slopes.mean(), "std": slopes.std(), "min": slopes.min(), "max": slopes.max()}
     assert found == pytest.approx({f"slope_{key}_init": value for key, value in expected.items()}, rel=1e-6)
-    curves = measure.function_curves(one, other)
-    assert len(curves["logit"]) == measure.GRID <= 400
+    curves = measure_module.function_curves(one, other)
+    assert len(curves["logit"]) == measure_module.GRID <= 400
     assert (curves["logit"][0], curves["logit"][-1]) == (-2.0, 2.0)
     value = np.log(lms_plif(np.array(curves["logit"]), options, {"pointwise.raw_slope": raw}))
     np.testing.assert_allclose(curves["trained"], value, atol=1e-4)
@@ -189,8 +192,8 @@ def test_slopes_and_curves_of_a_piecewise_linear_head():
 def test_a_mixture_of_piecewise_linear_parts_has_a_function_and_others_have_none():
     options = {"components": 2, "pointwise": "lms-plif", "pointwise_options": {"knots": 40}}
     mixture = model.build(make_run("mos", options=options), CORPUS.vocabulary_size)
-    assert measure.piecewise_linear(mixture).knots == 40
-    assert measure.piecewise_linear(model.build(make_run(), CORPUS.vocabulary_size)) is None
+    assert measure_module.piecewise_linear(mixture).knots == 40
+    assert measure_module.piecewise_linear(model.build(make_run(), CORPUS.vocabulary_size)) is None
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -257,7 +260,7 @@ def test_the_steps_of_a_run(study: config.Study):
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(Store().tokens_folder("toy"))
-    for step in (train.train, steps.measure, steps.spectrum):
+    for step in (train.train, measure_step, spectrum_step):
         step(study, run.path, print)
     language_model = trained.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)
@@ -297,7 +300,7 @@ def test_the_steps_of_a_run(study: config.Study):
 
 def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study):
     run = next(run for run in study.needed if run.model == "mos")
-    for step in (train.train, steps.measure, steps.spectrum):
+    for step in (train.train, measure_step, spectrum_step):
         step(study, run.path, print)
     assert not (Store().run_folder(run.path) / "epochs_rank.json").exists()
     assert "function" not in read(run, "measure.json")
@@ -307,7 +310,7 @@ def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study
 def test_a_diverged_run_is_said_in_every_file(study: config.Study, monkeypatch: pytest.MonkeyPatch):
     run = study.needed[0]
     monkeypatch.setattr(train.Trainer, "end_epoch", lambda *_: (_ for _ in ()).throw(train.DivergedError("too hot")))
-    for step in (train.train, steps.measure, steps.spectrum):
+    for step in (train.train, measure_step, spectrum_step):
         step(study, run.path, print)
     for name in ("measure.json", "topk.json", "rank.json"):
         said = read(run, name)
@@ -318,7 +321,7 @@ def test_published_places_reach_a_cut_of_their_corpus(study: config.Study, tmp_p
     """A dataset with `base` shows its base's places, and refuses them on another text."""
     places = "group,context,true_next_token,test_target_index_0based,n_contexts_tokens_quoted\nrandom,1,{word},20,9\n"
     tokens = corpus.load(Store().tokens_folder("toy"))
-    monkeypatch.setattr(steps, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(measure_module, "PUBLISHED", tmp_path)
     folder = tmp_path / "datasets"
     text = DATASET.format(rank_contexts=100) + "contexts: places.csv\n"
     (folder / "toy.yaml").write_text(text, encoding="utf-8")
@@ -327,7 +330,7 @@ def test_published_places_reach_a_cut_of_their_corpus(study: config.Study, tmp_p
     config.load_dataset.cache_clear()
     smaller = tokenise.restrict(tokens, 9, 500, "cut")
     (tmp_path / "places.csv").write_text(places.format(word=tokens.words[tokens.test[20]]), encoding="utf-8")
-    assert [place.index for place in steps._places(study, "cut", smaller)] == [20]
+    assert [place.index for place in measure_module._places(study, "cut", smaller)] == [20]
     (tmp_path / "places.csv").write_text(places.format(word="absent"), encoding="utf-8")
     with pytest.raises(topk.DataError, match="its text is another one"):
-        steps._places(study, "toy", tokens)
+        measure_module._places(study, "toy", tokens)

@@ -14,7 +14,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck.measuring import measure
+from softmax_bottleneck.measuring import spectrum as spectrum_module
 from softmax_bottleneck.ranks import (
     DeviceGram,
     Gram,
@@ -170,10 +170,10 @@ def test_a_sum_goes_on_after_its_spectrum_without_a_second_matrix():
 def test_the_faster_solver_finds_the_same_eigenvalues(m, n, monkeypatch):
     """torch's, forced on small sides, through the whole engine; numpy's SVD beside it."""
     monkeypatch.setattr(spectrum, "DIRECT_ENTRIES", 0)
-    monkeypatch.setattr(measure, "COPIED_SIDES", range(1, 1000))
+    monkeypatch.setattr(spectrum_module, "COPIED_SIDES", range(1, 1000))
     matrix = rng().normal(size=(m, n)) - 3
     part, whole = nested_singular_values(
-        in_chunks(matrix), n, m // 2, make_gram=partial(Gram, solver=measure.eigenvalues)
+        in_chunks(matrix), n, m // 2, make_gram=partial(Gram, solver=spectrum_module.eigenvalues)
     )
     for found, rows in ((part, matrix[: m // 2]), (whole, matrix)):
         if found is not None:
@@ -186,9 +186,9 @@ def test_the_solver_is_chosen_by_the_side_and_reads_the_lower_triangle(monkeypat
     symmetric = square + square.T
     expected = np.linalg.eigvalsh(symmetric)
     for sides in (range(0), range(1, 100)):
-        monkeypatch.setattr(measure, "COPIED_SIDES", sides)
+        monkeypatch.setattr(spectrum_module, "COPIED_SIDES", sides)
         half = np.asfortranarray(np.tril(symmetric) + np.triu(np.full_like(square, np.nan), 1))
-        np.testing.assert_allclose(measure.eigenvalues(half), expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(spectrum_module.eigenvalues(half), expected, rtol=0, atol=1e-12)
 
 
 # --- on a device ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import small
 from run_hash import result_hash
-from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.jobs import project_lock as alone
@@ -335,7 +334,7 @@ def test_a_fault_of_the_program_is_told_apart(begun: Study, monkeypatch: pytest.
 
     log = tmp_path / "outcomes.jsonl"
     monkeypatch.setenv(outcomes.VARIABLE, str(log))
-    monkeypatch.setattr(steps, "train", fails)
+    monkeypatch.setattr("softmax_bottleneck.training.train.train", fails)
     path = begun.needed[0].path
     with pytest.raises(ValueError, match="a bug"):
         main(["train", "--study", str(begun.file), "--run", path])

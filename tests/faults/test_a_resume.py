@@ -18,11 +18,13 @@ import pytest
 import small
 import torch
 from run_hash import result_hash
-from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import interrupt, processes, resumable
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.measuring.measure import measure as measure_step
+from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
+from softmax_bottleneck.measuring.wordsim import wordsim as wordsim_step
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
@@ -79,11 +81,11 @@ def home(study: Study) -> Path:
 
 LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
     "measure": (
-        lambda study, path: steps.measure(study, path, small.quiet),
+        lambda study, path: measure_step(study, path, small.quiet),
         ("hidden.npz", "topk.json", "measure.json"),
     ),
-    "spectrum": (lambda study, path: steps.spectrum(study, path, small.quiet), ("spectrum.npz", "rank.json")),
-    "wordsim": (lambda study, path: steps.wordsim(study, path, small.quiet), ("wordsim.json",)),
+    "spectrum": (lambda study, path: spectrum_step(study, path, small.quiet), ("spectrum.npz", "rank.json")),
+    "wordsim": (lambda study, path: wordsim_step(study, path, small.quiet), ("wordsim.json",)),
     "collect": (lambda study, _: collect.collect_to(study, home(study)), (*records.FILES, "verify.json")),
     "render": (lambda study, _: render.render(study, home(study)), ("claims.json", "page.json")),
     "report": (lambda study, _: report.report(home(study)), ("index.html",)),
@@ -395,7 +397,7 @@ def test_out_of_memory_is_said_with_its_peak_and_may_be_tried_again(begun, monke
         assert main(command(begun)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(trainer.Trainer, "update", fails)
-        patch.setattr("softmax_bottleneck.measuring.measure.hidden_states", fails)
+        patch.setattr("softmax_bottleneck.measuring.perplexity.hidden_states", fails)
         assert main([module, *command(begun)[1:]]) == 75
     line = said(capsys)
     assert re.search(r"out of memory at a peak of [0-9.]+ GB", line) and "mem_mb" in line

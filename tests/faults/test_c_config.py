@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.corpora.sizes import size_of
-from softmax_bottleneck.measuring import measure
+from softmax_bottleneck.measuring import spectrum
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -250,7 +250,7 @@ def test_memory_for_singular_values_is_that_of_the_gram_matrix(finished, tmp_pat
 
     assert 2 * 33_278**2 * 8e-9 > spectrum_gb("wikitext-2/mos") > 33_278**2 * 8e-9 > spectrum_gb("wikitext-2/softmax")
     assert spectrum_gb("ptb/mos") > 2 * 10_000**2 * 8e-9
-    assert costs.COPIED_SIDES == measure.COPIED_SIDES
+    assert costs.COPIED_SIDES == spectrum.COPIED_SIDES
 
 
 @pytest.mark.fault("C8")

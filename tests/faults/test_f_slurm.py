@@ -19,13 +19,13 @@ import small
 import yte
 from kinds import at_step
 from run_hash import result_hash
-from softmax_bottleneck import steps
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import slurm_launcher as launcher
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs import slurm
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.time_limit import TimeLimit, time_limit
+from softmax_bottleneck.measuring.measure import measure as measure_step
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError
@@ -342,9 +342,9 @@ def test_what_snakemake_takes_for_done_counts_only_with_a_sound_record(
     assert collect.collect(study).counts()["ok"] == len(study.needed) - 1
     outcome.rename(outcome.with_suffix(".away"))
     with pytest.raises(DataError, match=r"done\.json"):
-        steps.measure(study, study.needed[0].path, small.quiet)
+        measure_step(study, study.needed[0].path, small.quiet)
     outcome.with_suffix(".away").rename(outcome)
-    for step in (steps.measure, train.train):  # its outcome is whole: the record is written anew
+    for step in (measure_step, train.train):  # its outcome is whole: the record is written anew
         done.write_bytes(b"")
         step(study, study.needed[0].path, small.quiet)
         assert collect.collect(study).counts()["ok"] == len(study.needed)

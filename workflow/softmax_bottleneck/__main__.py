@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from softmax_bottleneck import steps
 from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
@@ -28,6 +27,7 @@ from softmax_bottleneck.store.errors import (
     UserError,
 )
 from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import plan
 
 EXIT_DISK, EXIT_INTERRUPTED = 74, 130
@@ -60,7 +60,7 @@ def _subject(given: argparse.Namespace) -> str:
     return next((str(vars(given)[key]) for key in SUBJECTS if key in vars(given)), "")
 
 
-def _called(given: argparse.Namespace, say: steps.Say) -> tuple[str, int]:
+def _called(given: argparse.Namespace, say: Say) -> tuple[str, int]:
     """What went wrong in one line, and the exit code; others than 0 are for people or time to mend."""
     try:
         given.call(given, say)
@@ -88,7 +88,7 @@ def _disk_trouble(error: OSError) -> tuple[str, int]:
     return f"{what}; mend the disk or the folder, then call again", EXIT_DISK
 
 
-def _speaker(log: Path | None) -> steps.Say:
+def _speaker(log: Path | None) -> Say:
     """Prints a line to the terminal and, when asked, keeps it in a log file; a log that fails stops no work."""
 
     def say(line: str) -> None:
@@ -119,7 +119,7 @@ def _asked_for(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
 
 
 # --- sub-commands ---------------------------------------------------------------------------------------------------
-def _plan(given: argparse.Namespace, say: steps.Say) -> None:
+def _plan(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras.plan import text
     from softmax_bottleneck.training import check
 
@@ -127,13 +127,13 @@ def _plan(given: argparse.Namespace, say: steps.Say) -> None:
     print(json.dumps(check.facts(study, check.costs(study)), indent=1) if given.json else text(study))
 
 
-def _check(given: argparse.Namespace, say: steps.Say) -> None:
+def _check(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.training import check
 
     check.check(_study(given), say)
 
 
-def _doctor(given: argparse.Namespace, say: steps.Say) -> None:
+def _doctor(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras import doctor
 
     findings = doctor.examine(*_asked_for(given))
@@ -141,7 +141,7 @@ def _doctor(given: argparse.Namespace, say: steps.Say) -> None:
     doctor.verdict(findings)
 
 
-def _slurm(given: argparse.Namespace, say: steps.Say) -> None:
+def _slurm(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras import doctor
     from softmax_bottleneck.extras import slurm_launcher as launcher
 
@@ -155,25 +155,49 @@ def _slurm(given: argparse.Namespace, say: steps.Say) -> None:
         raise IncompleteError(f"Snakemake ended with exit code {code}; its log is above; call again to go on")
 
 
-def _reproduce(given: argparse.Namespace, say: steps.Say) -> None:
+def _reproduce(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras import reproduce
 
     reproduce.reproduce(_study(given), given.set, given.cores, given.words, say)
 
 
-def _download(given: argparse.Namespace, say: steps.Say) -> None:
+def _download(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.corpora.download import download
 
     download(_study(given), given.dataset, say)
 
 
-def _tokenise(given: argparse.Namespace, say: steps.Say) -> None:
+def _tokenise(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.corpora.tokenise import tokenise
 
     tokenise(_study(given), given.dataset, say)
 
 
-def _collect(given: argparse.Namespace, say: steps.Say) -> None:
+def _measure(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.measuring.measure import measure
+
+    measure(_study(given), given.run, say)
+
+
+def _spectrum(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.measuring.spectrum import spectrum
+
+    spectrum(_study(given), given.run, say)
+
+
+def _wordsim(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.measuring.wordsim import wordsim
+
+    wordsim(_study(given), given.run, say)
+
+
+def _synthetic(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.measuring.synthetic import synthetic
+
+    synthetic(_study(given), say)
+
+
+def _collect(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.records import collect
 
     study = _study(given)
@@ -183,13 +207,13 @@ def _collect(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"{study.name}: {len(records.rows)} records, {records.counts()}")
 
 
-def _evidence(given: argparse.Namespace, say: steps.Say) -> None:
+def _evidence(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.records import collect
 
     print(collect.evidence_of(Store(), given.run, given.origin), end="")
 
 
-def _render(given: argparse.Namespace, say: steps.Say) -> None:
+def _render(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.report import render
 
     study = _study(given)
@@ -197,7 +221,7 @@ def _render(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"{study.name}: {len(study.experiments)} tables and figures")
 
 
-def _report(given: argparse.Namespace, say: steps.Say) -> None:
+def _report(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.report import report
 
     study = _study(given)
@@ -208,7 +232,7 @@ def _report(given: argparse.Namespace, say: steps.Say) -> None:
         raise IncompleteError(f"{study.name}: none of {counts['planned']} planned runs is there; the page says so")
 
 
-def _verify(given: argparse.Namespace, say: steps.Say) -> None:
+def _verify(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.records.verify import verify
 
     study = _study(given)
@@ -218,7 +242,7 @@ def _verify(given: argparse.Namespace, say: steps.Say) -> None:
         raise IncompleteError(f"{study.name}: not complete, or not sound")
 
 
-def _summary(given: argparse.Namespace, say: steps.Say) -> None:
+def _summary(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.records import records
     from softmax_bottleneck.report import render
 
@@ -228,7 +252,7 @@ def _summary(given: argparse.Namespace, say: steps.Say) -> None:
     print(f"\nReport: {(folder / 'report' / 'index.html').resolve()}")
 
 
-def _rank(given: argparse.Namespace, say: steps.Say) -> None:
+def _rank(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.own_model import page as own_report
     from softmax_bottleneck.own_model import question as asking
     from softmax_bottleneck.own_model import rank as own_model
@@ -248,7 +272,7 @@ def _rank(given: argparse.Namespace, say: steps.Say) -> None:
     say(f"wrote {page}")
 
 
-def _crate(given: argparse.Namespace, say: steps.Say) -> None:
+def _crate(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras import crate
 
     deposit = crate.Deposit(tuple(given.author), given.licence, frozenset(given.include))
@@ -261,7 +285,7 @@ def _limited_study(given: argparse.Namespace) -> config.Study:
     return dataclasses.replace(_study(given), **named)
 
 
-def _train(given: argparse.Namespace, say: steps.Say) -> None:
+def _train(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.jobs import replicas
 
     study = _limited_study(given)
@@ -285,7 +309,7 @@ def _same_call(given: argparse.Namespace) -> list[str]:
     return words + (["--set", *given.set] if given.set else [])
 
 
-def _finetune(given: argparse.Namespace, say: steps.Say) -> None:
+def _finetune(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.training.finetune import finetune
 
     _accept(given, finetune(_limited_study(given), given.run, say, given.restart))
@@ -296,13 +320,13 @@ def _accept(given: argparse.Namespace, done: dict[str, Any]) -> None:
         raise DivergedResultError(f"{given.run}: diverged: {done['reason']}; recorded, and not to be tried again")
 
 
-def _dynamic(given: argparse.Namespace, say: steps.Say) -> None:
+def _dynamic(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.training.dynamic import dynamic
 
     dynamic(_limited_study(given), given.run, say, given.restart)
 
 
-def _fit(given: argparse.Namespace, say: steps.Say) -> None:
+def _fit(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.training.fit import fit
 
     fit(_limited_study(given), given.unit, say, given.restart)
@@ -412,7 +436,7 @@ def _add_rank(command: argparse.ArgumentParser) -> None:
     add("--out", type=Path, help="folder for rank.json, spectrum.npz, spectrum.svg, index.html (results/own/<name>)")
 
 
-Call = Callable[[argparse.Namespace, steps.Say], None]
+Call = Callable[[argparse.Namespace, Say], None]
 COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "plan": ("print each experiment with the runs it needs, how many are done, hours and disk", _add_plan, _plan),
     "doctor": ("whether a study can be run here: data, disk, GPU, packages, time limits, SLURM", _add_doctor, _doctor),
@@ -428,14 +452,14 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "dynamic": ("dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped", _add_train,
                 _dynamic),
     "measure": ("perplexities and predicted words of a trained run, hidden states of the test text", _add_run,
-                lambda given, say: steps.measure(_study(given), given.run, say)),
+                _measure),
     "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,
-                 lambda given, say: steps.spectrum(_study(given), given.run, say)),
+                 _spectrum),
     "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_run,
-                lambda given, say: steps.wordsim(_study(given), given.run, say)),
+                _wordsim),
     "fit": ("output heads on free context vectors, fitted to the laws of one unit", _add_fits, _fit),
     "synthetic": ("ranks of untrained layers, noise, and the numbers of all fits", _add_study,
-                  lambda given, say: steps.synthetic(_study(given), say)),
+                  _synthetic),
     "rank": ("singular values and ranks of a model of your own, from files", _add_rank, _rank),
     "evidence": ("a finished run as a file for report/evidence of another checkout, to the standard output",
                  _add_evidence, _evidence),

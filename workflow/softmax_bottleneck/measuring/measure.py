@@ -1,275 +1,87 @@
-"""What a trained run is measured on: perplexities, predicted words, distance to a known law, log-probability matrix.
-
-Hidden states are computed once; predictions and ranks are then a matrix product away from them.
-Suffixes: T tokens in order, N contexts of one chunk, L rows and B columns of a batched text, D context width, V
-vocabulary, K pieces of a function.
-"""
+"""The step `measure`: perplexities and predicted words of a trained run, and the hidden states of the test text."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+import time
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from softmax_bottleneck.corpora.corpus import Corpus, batchify, unigram_perplexity
-from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
-from softmax_bottleneck.measuring.predictions import SHOWN_WORDS, TopWords
-from softmax_bottleneck.ranks import (
-    DeviceGram,
-    Gram,
-    Spectrum,
-    factored_singular_values,
-    log_normalisers,
-    nested_singular_values,
-)
-from softmax_bottleneck.ranks.gram import lapack_eigenvalues
-from softmax_bottleneck.ranks.spectrum import Float64
-from softmax_bottleneck.store.errors import DataError
-from softmax_bottleneck.study import Schedule
+from softmax_bottleneck.measuring import known_truth, perplexity, predictions
+from softmax_bottleneck.store import artefacts, paths, provenance
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Run, Study, load_dataset
+from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training.model import LanguageModel
+from softmax_bottleneck.training.run_record import run_and_record, write_unusable
+from softmax_bottleneck.training.trained import loaded
 
-# Of log-probabilities at once. On a CPU: what its caches hold while many operations go over them (predictions); more,
-# below what malloc keeps, where a matrix product with many rows comes before few of them (spectra).
-CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
-SPECTRUM_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}
-# Sides of Gram matrices whose eigenvalues torch finds, on a copy: MKL takes 3/5 of the time of scipy's OpenBLAS.
-COPIED_SIDES = range(4096, 16_385)
-ROWS = 64  # a chunk has a multiple of so many contexts, at least so many: a matrix product needs rows
-SEGMENT = 4096  # time steps of one pass through a body that carries its state, so that the length changes no number
+PUBLISHED = paths.ROOT / "report" / "published"
 GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
 
 
-@dataclass(frozen=True)
-class Contexts:
-    """Hidden states [T, D] (float32) before the head, and the token [T] that followed each."""
+def measure(study: Study, path: str, say: Say) -> None:
+    """Perplexities and predicted words of a trained run, and the hidden states of the test text."""
+    folder = study.store.run_folder(path)
+    run, done = run_and_record(folder)
+    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
+    if done["status"] != "ok":
+        for name in ("topk.json", "measure.json"):
+            write_unusable(folder / name, done, parents)
+        return
 
-    hidden: Tensor
-    targets: Tensor
-
-
-@torch.no_grad()
-def body_segments(
-    model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Hidden states [T, B, D] of a text cut into streams, and the tokens [T, B] that follow, some time steps at once.
-
-    In evaluation mode, state carried through from zero; a body that carries none reads `bptt` tokens, each block on its
-    own, as in training.
-    """
-    model.eval()
-    segment = SEGMENT if model.body.carries_state else bptt
-    ids_LB = torch.from_numpy(batchify(ids_T, streams).astype(np.int64)).to(model.head.decoder.weight.device)
-    state = model.initial_state(streams)
-    for start in range(0, len(ids_LB) - 1, segment):
-        stop = min(start + segment, len(ids_LB) - 1)
-        out = model(ids_LB[start:stop], state)
-        state = out.state
-        yield out.dropped_TBD, ids_LB[start + 1 : stop + 1]
-
-
-def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:
-    """Hidden states of a text read as one stream (the published test setting): T - 1 contexts in the text's order."""
-    segments = list(body_segments(model, ids_T, 1, bptt))
-    hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
-    return Contexts(hidden_TD, targets_T)
+    started = time.monotonic()
+    tokens = corpus.load(study.store.tokens_folder(run.dataset))
+    places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
+    with loaded(run, folder) as model:
+        contexts = perplexity.hidden_states(model, tokens.test, run.schedule.bptt)
+        found = perplexity.predict(model, contexts, [place.index - 1 for place in places], law.kl_nats if law else None)
+        metrics = perplexity.perplexity_metrics(model, tokens, found.log_p_T, run.schedule)
+        slopes, curves = _learned_function(run, model)
+    metrics |= slopes | {"params_m": done["parameters"] / 1e6, "train_ppl": done["train_ppl"]}
+    metrics["sec_per_epoch"] = done["timing"]["seconds_per_epoch"]
+    metrics["ms_per_batch"] = 1000 * metrics["sec_per_epoch"] * done["epochs"] / done["steps"]
+    metrics["train_minutes"] = done["timing"]["wall_s"] / 60
+    metrics |= law.metrics(found.kl_T) if law and found.kl_T is not None else {}
+    hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
+    parents["hidden.npz"] = artefacts.write_npz(folder / "hidden.npz", **hidden)
+    usual = {"status": "ok", "provenance": provenance.block(parents, run_id=path.rpartition("-")[2])}
+    hits = predictions.hit_rates(found.true_rank_T)
+    shown = [predictions.describe(place, found.top[place.index - 1], tokens) for place in places]
+    artefacts.write_json(folder / "topk.json", usual | {"contexts": shown, "hits": hits})
+    artefacts.write_json(folder / "measure.json", usual | {"metrics": metrics} | curves)
+    say(f"{path}: test perplexity {metrics['test_ppl']:.2f} ({time.monotonic() - started:.0f} s)")
 
 
-def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
-    """The log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
-    model.eval()
-    return chunks_of(model.head, hidden_TD, CHUNK_BYTES)
+def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place, ...]:
+    """The places whose most probable words are shown: the published ones of its text, or a sample."""
+
+    near = study.file.resolve().parent
+    dataset = load_dataset(name, near)
+    named = dataset.contexts or (dataset.base and load_dataset(dataset.base, near).contexts)
+    if not named:
+        return predictions.sampled_places(tokens)
+    places = predictions.published_places(PUBLISHED / named)
+    predictions.check_places(places, tokens)
+    return places
 
 
-@torch.no_grad()
-def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
-    """As `log_probability_chunks`, of a head in evaluation mode; `chunk_bytes` by device, about the size of each."""
-    for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
-        yield head.log_probs(chunk_ND)
+def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
+    """Slopes of a PLIF head after training and as its seed drew them, and both functions; empty for other heads."""
+
+    trained = piecewise_linear(model)
+    if trained is None:
+        return {}, {}
+    initial = piecewise_linear(models.build(run, model.head.decoder.out_features))
+    assert initial is not None  # the same head
+    slopes = slope_metrics(trained) | slope_metrics(initial, "_init")
+    return slopes, {"function": function_curves(trained, initial)}
 
 
-def _rows_at_once(head: Head, chunk_bytes: Mapping[str, int]) -> int:
-    fitting = chunk_bytes.get(head.decoder.weight.device.type, chunk_bytes["cpu"]) // (4 * head.vocabulary_size)
-    return max(ROWS, fitting // ROWS * ROWS)
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What a model predicts at every context of a text, from one pass over its log-probabilities.
-
-    Attributes:
-        log_p_T: log-probability of the true word, nats, float64.
-        true_rank_T: its place among all words by probability, from 1; of equally probable ones the smaller id is first.
-        top: row -> the most probable words there, for the rows asked for.
-        kl_T: KL(P* || Q) in nats where the law P* is known, else None.
-    """
-
-    log_p_T: NDArray[np.float64]
-    true_rank_T: NDArray[np.int64]
-    top: dict[int, TopWords]
-    kl_T: NDArray[np.float64] | None
-
-
-KlNats = Callable[[NDArray[np.float32], int], NDArray[np.float64]]
-
-
-@torch.no_grad()
-def predict(
-    model: LanguageModel, contexts: Contexts, rows: Collection[int] = (), kl: KlNats | None = None
-) -> Predictions:
-    """Go once through the log-probabilities of all contexts; rows that do not sum to one are an error.
-
-    Args:
-        model: in evaluation mode afterwards.
-        contexts: of the text.
-        rows: whose most probable words are wanted.
-        kl: gives KL(P* || Q) in nats for each row of log-probabilities [N, V], of which the first is row `start`.
-    """
-    log_p_T: list[Tensor] = []
-    true_rank_T: list[Tensor] = []
-    kl_T: list[NDArray[np.float64]] = []
-    top: dict[int, TopWords] = {}
-    tolerance = 1e-4 + model.head.decoder.out_features * float(getattr(model.head, "probability_floor", 0.0))
-    start = 0
-    for log_p_NV in log_probability_chunks(model, contexts.hidden):
-        _refuse_unnormalised(log_p_NV, tolerance)
-        targets_N1 = contexts.targets[start : start + len(log_p_NV), None]
-        log_p_T.append(log_p_NV.gather(1, targets_N1)[:, 0])
-        true_rank_T.append(_rank_of(log_p_NV, targets_N1))
-        for row in (row for row in rows if start <= row < start + len(log_p_NV)):
-            top[row] = _top_words(log_p_NV[row - start], int(true_rank_T[-1][row - start]))
-        if kl is not None:
-            kl_T.append(kl(log_p_NV.cpu().numpy(), start))
-        start += len(log_p_NV)
-    return Predictions(
-        torch.cat(log_p_T).double().cpu().numpy(),
-        torch.cat(true_rank_T).cpu().numpy(),
-        top,
-        np.concatenate(kl_T) if kl_T else None,
-    )
-
-
-def _rank_of(log_p_NV: Tensor, targets_N1: Tensor) -> Tensor:
-    log_p_N1 = log_p_NV.gather(1, targets_N1)
-    ids_V = torch.arange(log_p_NV.shape[1], device=log_p_NV.device)
-    before_NV = (log_p_NV > log_p_N1).logical_or_((log_p_NV == log_p_N1).logical_and_(ids_V < targets_N1))
-    return 1 + before_NV.sum(1)
-
-
-def _top_words(log_p_V: Tensor, true_rank: int) -> TopWords:
-    log_p, ids = log_p_V.sort(descending=True, stable=True)
-    return TopWords(ids[:SHOWN_WORDS].cpu().numpy(), log_p[:SHOWN_WORDS].double().cpu().numpy(), true_rank)
-
-
-def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
-    worst = log_p_NV.logsumexp(1).abs().max().item()
-    if not worst < tolerance:
-        raise DataError(f"probabilities do not sum to one: log of a row's sum is {worst:.2e} (limit {tolerance:.0e}); "
-                        "the head's log_probs must be normalised")  # fmt: skip
-
-
-@torch.no_grad()
-def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
-    """Loss of every token of a text but the streams' first ones, nats, float64, by the head's fused loss.
-
-    Neither a row of log-probabilities nor the hidden states of the text are kept.
-    """
-    segments = body_segments(model, ids_T, streams, bptt)
-    found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
-    return torch.cat(found).cpu().numpy()
-
-
-@dataclass(frozen=True)
-class Perplexities:
-    """Perplexity of one text by both divisors.
-
-    published: the sum of losses over the text's length L, though only L - 1 tokens are predicted (SPEC section 1).
-    sound: over the number of tokens predicted.
-    """
-
-    published: float
-    sound: float
-
-
-def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities:
-    """Both perplexities of a text scored in `streams` parallel streams."""
-    total_nats = -math.fsum(log_p_T)
-    return Perplexities(math.exp(total_nats / (len(log_p_T) + streams)), math.exp(total_nats / len(log_p_T)))
-
-
-def perplexity_metrics(
-    model: LanguageModel, corpus: Corpus, log_p_T: NDArray[np.float64], schedule: Schedule
-) -> dict[str, float]:
-    """Perplexities of all splits; of the test text by what was predicted, of the others read as parallel streams.
-
-    Where a schedule tests several streams, so is the test text read.
-    """
-
-    def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:
-        return perplexities(-losses(model, ids_T, streams, schedule.bptt), streams)
-
-    streams = schedule.test_batch_size
-    test = perplexities(log_p_T) if streams == 1 else streamed(corpus.test, streams)
-    valid, train = (streamed(ids_T, schedule.eval_batch_size) for ids_T in (corpus.valid, corpus.train))
-    exact = schedule.loss_divisor == "targets"
-    return {
-        "test_ppl": test.sound if exact else test.published,
-        "test_ppl_sound": test.sound,
-        "valid_ppl": valid.sound if exact else valid.published,
-        "valid_ppl_sound": valid.sound,
-        "train_ppl_sound": train.sound,
-        "unigram_ppl": unigram_perplexity(corpus),
-    }
-
-
-# --- spectra --------------------------------------------------------------------------------------------------------
-@torch.no_grad()
-def spectra(
-    model: LanguageModel, hidden_TD: NDArray[np.float32], first_rows: int | None = None
-) -> tuple[Spectrum | None, Spectrum]:
-    """Singular values of the log-probability matrix over the first contexts and over all of them.
-
-    From the factors where the head is log-linear. The first is None where `first_rows` is, and where there are no more
-    contexts than that.
-    """
-    model.eval()
-    hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
-    if not model.head.is_log_linear:
-        chunks = (log_p_NV.cpu().numpy() for log_p_NV in chunks_of(model.head, hidden))
-        return nested_singular_values(
-            chunks, model.head.decoder.out_features, first_rows, make_gram=gram_maker(hidden.device)
-        )
-    weight_VD, bias_V = (tensor.cpu().numpy() for tensor in (model.head.decoder.weight, model.head.decoder.bias))
-    contexts_ND = model.head.contexts(hidden).cpu().numpy()
-    log_z_N = log_normalisers(contexts_ND, weight_VD, bias_V)
-    whole = factored_singular_values(contexts_ND, weight_VD, bias_V, log_z_N)
-    if first_rows is None or first_rows >= len(contexts_ND):
-        return None, whole
-    return factored_singular_values(contexts_ND[:first_rows], weight_VD, bias_V, log_z_N[:first_rows]), whole
-
-
-def gram_maker(device: torch.device) -> Callable[[int], Gram]:
-    """How Gram matrices are made where the model is: on its GPU, checked; on a CPU with the faster solver."""
-    if device.type == "cpu":
-        return functools.partial(Gram, solver=eigenvalues)
-    return functools.partial(DeviceGram, solver=eigenvalues, torch=torch, device=device)
-
-
-def eigenvalues(matrix: Float64) -> Float64:
-    """As `gram.lapack_eigenvalues`, by the faster library; takes the matrix' memory once more at COPIED_SIDES."""
-    if len(matrix) not in COPIED_SIDES:
-        return lapack_eigenvalues(matrix)
-    found: Float64 = torch.linalg.eigvalsh(torch.from_numpy(matrix.T), UPLO="U").numpy()  # .T: rows in order, no copy
-    return found
-
-
-# --- learned functions ----------------------------------------------------------------------------------------------
 def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
     """The function of a PLIF head, or of a mixture's components; None where there is none."""
     return next((module for module in model.head.modules() if isinstance(module, PiecewiseLinear)), None)

@@ -21,7 +21,7 @@ Suffixes: S contexts, H hidden size, V vocabulary, K components.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -37,11 +37,13 @@ from softmax_bottleneck.ranks import (
     robustness,
 )
 from softmax_bottleneck.ranks.spectra import dense_singular_values
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
+from softmax_bottleneck.study import Study
 
 Array = NDArray[np.floating[Any]]
-Say = Callable[[str], None]
 Row = dict[str, str | int | float]
 
 
@@ -99,7 +101,7 @@ READINGS = (
 )
 
 
-def rows(options: Mapping[str, Any], say: Say) -> list[Row]:
+def rows_of(options: Mapping[str, Any], say: Say) -> list[Row]:
     """Tidy rows of an experiment that trains nothing, by its option `synthetic`; UserError when there is none."""
     name = options["synthetic"]
     if name in robustness.EXPERIMENTS:
@@ -197,3 +199,18 @@ def _spectrum(matrix_SV: Array) -> Spectrum:
 def _log_softmax(logits_SV: Array) -> Array:
     shifted_SV = logits_SV - logits_SV.max(1, keepdims=True)
     return np.asarray(shifted_SV - np.log(np.exp(shifted_SV).sum(1, keepdims=True)))
+
+
+# --- the step ---------------------------------------------------------------------------------------------------------
+def synthetic(study: Study, say: Say) -> None:
+    """Numbers of the experiments that train no language model: untrained layers, noise and rounding, fits to laws."""
+
+    chosen = [experiment for experiment in study.experiments if "synthetic" in experiment.options]
+    rows = [row for experiment in chosen for row in rows_of(experiment.options, say)]
+    parents = {}
+    for unit in study.units:
+        path = study.store.fits_folder(unit.path) / "done.json"
+        rows += artefacts.read_json(path)["rows"]
+        parents[f"{unit.path}/{path.name}"] = artefacts.sha256_file(path)
+    facts = {"status": "ok", "rows": rows, "provenance": provenance.block(parents)}
+    artefacts.write_json(study.store.study_folder(study.name) / "synthetic.json", facts)

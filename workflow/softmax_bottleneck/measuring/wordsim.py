@@ -12,18 +12,26 @@ Suffixes: V vocabulary, D word-vector width, N scored pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import safe_open
 
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.language import SIMILARITY_FILE
 from softmax_bottleneck.measuring.statistics import RESAMPLES, spearman
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
+from softmax_bottleneck.study import Run, Study, load_dataset
+from softmax_bottleneck.training.run_record import run_and_record, write_unusable
 
+OWN_BENCHMARK = "self"  # of a known-truth language: similarity by its own definition
 SHIFT = 1e-6  # added to every component of a normalised word vector, as published
 
 
@@ -202,3 +210,42 @@ def _wins(mine: Mapping[str, float | None], theirs: Mapping[str, float | None]) 
     pairs = [(rho, theirs.get(name)) for name, rho in mine.items()]
     both = [(left, right) for left, right in pairs if left is not None and right is not None]
     return Wins(wins=sum(left > right for left, right in both), compared=len(both))
+
+
+# --- the step ---------------------------------------------------------------------------------------------------------
+def wordsim(study: Study, path: str, say: Say) -> None:
+    """Rank correlation of word-vector similarities with people's (or the language's own) judgements."""
+
+    folder = study.store.run_folder(path)
+    run, done = run_and_record(folder)
+    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
+    if done["status"] != "ok":
+        write_unusable(folder / "wordsim.json", done, parents)
+        return
+    words = corpus.load(study.store.tokens_folder(run.dataset)).words
+    with safe_open(artefacts.checked(folder / "model.safetensors"), framework="numpy") as file:
+        untied = "body.embedding.weight" in file.keys()  # noqa: SIM118  # a file, not a mapping
+        vectors = file.get_tensor("body.embedding.weight" if untied else "head.decoder.weight")
+    found = {}
+    for label, file_path in _benchmarks(study, run):
+        parents[file_path.name] = artefacts.sha256_file(file_path)
+        found[label] = evaluate(vectors, words, read_benchmark(file_path)).to_json()
+    facts = {
+        "status": "ok",
+        "benchmarks": found,
+        "provenance": provenance.block(parents, run_id=path.rpartition("-")[2]),
+    }
+    artefacts.write_json(folder / "wordsim.json", facts)
+    say(f"{path}: {len(found)} word-similarity benchmarks")
+
+
+def _benchmarks(study: Study, run: Run) -> Iterator[tuple[str, Path]]:
+    """Label and file of the benchmarks of a run's dataset."""
+
+    named = study.datasets[run.dataset].wordsim
+    if named == OWN_BENCHMARK:
+        yield "known truth", study.store.corpus_folder(run.dataset) / SIMILARITY_FILE
+    elif named:
+        benchmarks = load_dataset(named, study.file.resolve().parent)
+        for name, entry in benchmarks.files.items():
+            yield entry.get("label", name), study.store.corpus_folder(named) / name

@@ -25,7 +25,7 @@ STEPS = {
     "dynamic": ("training.dynamic",),
     "fit": ("training.fit",),
     "measure": ("measuring.measure",),
-    "spectrum": ("measuring.measure",),
+    "spectrum": ("measuring.spectrum",),
     "wordsim": ("measuring.wordsim",),
     "synthetic": ("measuring.synthetic",),
     "collect": ("records.collect",),

@@ -1,0 +1,213 @@
+"""What a trained run is measured on: perplexities, predicted words, distance to a known law, log-probability matrix.
+
+Hidden states are computed once; predictions and ranks are then a matrix product away from them.
+Suffixes: T tokens in order, N contexts of one chunk, L rows and B columns of a batched text, D context width, V
+vocabulary, K pieces of a function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from softmax_bottleneck.corpora.corpus import Corpus, batchify, unigram_perplexity
+from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.measuring.predictions import SHOWN_WORDS, TopWords
+from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.study import Schedule
+from softmax_bottleneck.training.model import LanguageModel
+
+# Of log-probabilities at once. On a CPU: what its caches hold while many operations go over them (predictions); more,
+# below what malloc keeps, where a matrix product with many rows comes before few of them (spectra).
+CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
+SPECTRUM_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}
+ROWS = 64  # a chunk has a multiple of so many contexts, at least so many: a matrix product needs rows
+SEGMENT = 4096  # time steps of one pass through a body that carries its state, so that the length changes no number
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Hidden states [T, D] (float32) before the head, and the token [T] that followed each."""
+
+    hidden: Tensor
+    targets: Tensor
+
+
+@torch.no_grad()
+def body_segments(
+    model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Hidden states [T, B, D] of a text cut into streams, and the tokens [T, B] that follow, some time steps at once.
+
+    In evaluation mode, state carried through from zero; a body that carries none reads `bptt` tokens, each block on its
+    own, as in training.
+    """
+    model.eval()
+    segment = SEGMENT if model.body.carries_state else bptt
+    ids_LB = torch.from_numpy(batchify(ids_T, streams).astype(np.int64)).to(model.head.decoder.weight.device)
+    state = model.initial_state(streams)
+    for start in range(0, len(ids_LB) - 1, segment):
+        stop = min(start + segment, len(ids_LB) - 1)
+        out = model(ids_LB[start:stop], state)
+        state = out.state
+        yield out.dropped_TBD, ids_LB[start + 1 : stop + 1]
+
+
+def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:
+    """Hidden states of a text read as one stream (the published test setting): T - 1 contexts in the text's order."""
+    segments = list(body_segments(model, ids_T, 1, bptt))
+    hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
+    return Contexts(hidden_TD, targets_T)
+
+
+def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
+    """The log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
+    model.eval()
+    return chunks_of(model.head, hidden_TD, CHUNK_BYTES)
+
+
+@torch.no_grad()
+def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
+    """As `log_probability_chunks`, of a head in evaluation mode; `chunk_bytes` by device, about the size of each."""
+    for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
+        yield head.log_probs(chunk_ND)
+
+
+def _rows_at_once(head: Head, chunk_bytes: Mapping[str, int]) -> int:
+    fitting = chunk_bytes.get(head.decoder.weight.device.type, chunk_bytes["cpu"]) // (4 * head.vocabulary_size)
+    return max(ROWS, fitting // ROWS * ROWS)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model predicts at every context of a text, from one pass over its log-probabilities.
+
+    Attributes:
+        log_p_T: log-probability of the true word, nats, float64.
+        true_rank_T: its place among all words by probability, from 1; of equally probable ones the smaller id is first.
+        top: row -> the most probable words there, for the rows asked for.
+        kl_T: KL(P* || Q) in nats where the law P* is known, else None.
+    """
+
+    log_p_T: NDArray[np.float64]
+    true_rank_T: NDArray[np.int64]
+    top: dict[int, TopWords]
+    kl_T: NDArray[np.float64] | None
+
+
+KlNats = Callable[[NDArray[np.float32], int], NDArray[np.float64]]
+
+
+@torch.no_grad()
+def predict(
+    model: LanguageModel, contexts: Contexts, rows: Collection[int] = (), kl: KlNats | None = None
+) -> Predictions:
+    """Go once through the log-probabilities of all contexts; rows that do not sum to one are an error.
+
+    Args:
+        model: in evaluation mode afterwards.
+        contexts: of the text.
+        rows: whose most probable words are wanted.
+        kl: gives KL(P* || Q) in nats for each row of log-probabilities [N, V], of which the first is row `start`.
+    """
+    log_p_T: list[Tensor] = []
+    true_rank_T: list[Tensor] = []
+    kl_T: list[NDArray[np.float64]] = []
+    top: dict[int, TopWords] = {}
+    tolerance = 1e-4 + model.head.decoder.out_features * float(getattr(model.head, "probability_floor", 0.0))
+    start = 0
+    for log_p_NV in log_probability_chunks(model, contexts.hidden):
+        _refuse_unnormalised(log_p_NV, tolerance)
+        targets_N1 = contexts.targets[start : start + len(log_p_NV), None]
+        log_p_T.append(log_p_NV.gather(1, targets_N1)[:, 0])
+        true_rank_T.append(_rank_of(log_p_NV, targets_N1))
+        for row in (row for row in rows if start <= row < start + len(log_p_NV)):
+            top[row] = _top_words(log_p_NV[row - start], int(true_rank_T[-1][row - start]))
+        if kl is not None:
+            kl_T.append(kl(log_p_NV.cpu().numpy(), start))
+        start += len(log_p_NV)
+    return Predictions(
+        torch.cat(log_p_T).double().cpu().numpy(),
+        torch.cat(true_rank_T).cpu().numpy(),
+        top,
+        np.concatenate(kl_T) if kl_T else None,
+    )
+
+
+def _rank_of(log_p_NV: Tensor, targets_N1: Tensor) -> Tensor:
+    log_p_N1 = log_p_NV.gather(1, targets_N1)
+    ids_V = torch.arange(log_p_NV.shape[1], device=log_p_NV.device)
+    before_NV = (log_p_NV > log_p_N1).logical_or_((log_p_NV == log_p_N1).logical_and_(ids_V < targets_N1))
+    return 1 + before_NV.sum(1)
+
+
+def _top_words(log_p_V: Tensor, true_rank: int) -> TopWords:
+    log_p, ids = log_p_V.sort(descending=True, stable=True)
+    return TopWords(ids[:SHOWN_WORDS].cpu().numpy(), log_p[:SHOWN_WORDS].double().cpu().numpy(), true_rank)
+
+
+def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
+    worst = log_p_NV.logsumexp(1).abs().max().item()
+    if not worst < tolerance:
+        raise DataError(f"probabilities do not sum to one: log of a row's sum is {worst:.2e} (limit {tolerance:.0e}); "
+                        "the head's log_probs must be normalised")  # fmt: skip
+
+
+@torch.no_grad()
+def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
+    """Loss of every token of a text but the streams' first ones, nats, float64, by the head's fused loss.
+
+    Neither a row of log-probabilities nor the hidden states of the text are kept.
+    """
+    segments = body_segments(model, ids_T, streams, bptt)
+    found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
+    return torch.cat(found).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Perplexities:
+    """Perplexity of one text by both divisors.
+
+    published: the sum of losses over the text's length L, though only L - 1 tokens are predicted (SPEC section 1).
+    sound: over the number of tokens predicted.
+    """
+
+    published: float
+    sound: float
+
+
+def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities:
+    """Both perplexities of a text scored in `streams` parallel streams."""
+    total_nats = -math.fsum(log_p_T)
+    return Perplexities(math.exp(total_nats / (len(log_p_T) + streams)), math.exp(total_nats / len(log_p_T)))
+
+
+def perplexity_metrics(
+    model: LanguageModel, corpus: Corpus, log_p_T: NDArray[np.float64], schedule: Schedule
+) -> dict[str, float]:
+    """Perplexities of all splits; of the test text by what was predicted, of the others read as parallel streams.
+
+    Where a schedule tests several streams, so is the test text read.
+    """
+
+    def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:
+        return perplexities(-losses(model, ids_T, streams, schedule.bptt), streams)
+
+    streams = schedule.test_batch_size
+    test = perplexities(log_p_T) if streams == 1 else streamed(corpus.test, streams)
+    valid, train = (streamed(ids_T, schedule.eval_batch_size) for ids_T in (corpus.valid, corpus.train))
+    exact = schedule.loss_divisor == "targets"
+    return {
+        "test_ppl": test.sound if exact else test.published,
+        "test_ppl_sound": test.sound,
+        "valid_ppl": valid.sound if exact else valid.published,
+        "valid_ppl_sound": valid.sound,
+        "train_ppl_sound": train.sound,
+        "unigram_ppl": unigram_perplexity(corpus),
+    }

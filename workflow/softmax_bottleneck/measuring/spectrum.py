@@ -1,0 +1,139 @@
+"""The step `spectrum`: singular values and ranks of a run's log-probability matrix, at its end and along training."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.jobs.devices import choose_device
+from softmax_bottleneck.jobs.numerics import numerics
+from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
+from softmax_bottleneck.ranks import (
+    DeviceGram,
+    Gram,
+    Spectrum,
+    factored_singular_values,
+    log_normalisers,
+    nested_singular_values,
+    rank_report,
+)
+from softmax_bottleneck.ranks.gram import lapack_eigenvalues
+from softmax_bottleneck.ranks.spectrum import Float64
+from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Study, load_dataset
+from softmax_bottleneck.training import trained
+from softmax_bottleneck.training.model import LanguageModel
+from softmax_bottleneck.training.run_record import run_and_record, write_unusable
+
+# Sides of Gram matrices whose eigenvalues torch finds, on a copy: MKL takes 3/5 of the time of scipy's OpenBLAS.
+COPIED_SIDES = range(4096, 16_385)
+
+
+def spectrum(study: Study, path: str, say: Say) -> None:
+    """Singular values and ranks of the test text's log-probability matrix.
+
+    Where a dataset declares `rank_contexts`, the ranks are those of that many contexts, and `<rank>_all` of all.
+    """
+    folder = study.store.run_folder(path)
+    run, done = run_and_record(folder)
+    parents = {"measure.json": artefacts.sha256_file(folder / "measure.json")}
+    if done["status"] != "ok":
+        write_unusable(folder / "rank.json", done, parents)
+        return
+
+    started = time.monotonic()
+    hidden_TD = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
+    with trained.loaded(run, folder) as model:
+        first, whole = spectra(model, hidden_TD, load_dataset(run.dataset, study.file.resolve().parent).rank_contexts)
+    sigma = {"singular_values": (first or whole).with_zeros()}
+    facts = _rank_facts(first or whole)
+    if first:
+        sigma["singular_values_all"] = whole.with_zeros()
+        facts["all"] = _rank_facts(whole)
+        facts["metrics"] |= {f"{name}_all": rank for name, rank in facts["all"].pop("metrics").items()}
+    parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", **sigma)
+    block = provenance.block(parents, run_id=path.rpartition("-")[2])
+    artefacts.write_json(folder / "rank.json", facts | {"status": "ok", "provenance": block})
+    took = f"{time.monotonic() - started:.0f} s"
+    say(f"{path}: Press rank {facts['metrics']['rank_press']} of {whole.n} columns ({took})")
+    _ranks_along_training(study, path, say)
+
+
+def _rank_facts(found: Spectrum) -> dict[str, Any]:
+    """Ranks as `metrics`, and what they depend on."""
+
+    report = rank_report(found)
+    metrics = report.metrics()
+    return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
+
+
+def _ranks_along_training(study: Study, path: str, say: Say) -> None:
+    """Ranks untrained, at the epochs whose weights were kept, and at the best one; nothing where none were kept."""
+    folder = study.store.run_folder(path)
+    run, done = run_and_record(folder)
+    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
+
+    if not trained.snapshots(folder):
+        return
+    started, rows = time.monotonic(), []
+    test_T = corpus.load(study.store.tokens_folder(run.dataset)).test
+    limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
+    device = choose_device(run.device)
+    with numerics(run, device):
+        for row, model in trained.models_along_training(folder, device):
+            contexts = hidden_states(model, test_T[: limit + 1 if limit else None], run.schedule.bptt)
+            _, found = spectra(model, contexts.hidden.cpu().numpy())
+            kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")}
+            rows.append(kept | {"best": row["epoch"] == done["best_epoch"]} | _rank_facts(found)["metrics"])
+    facts = {"status": "ok", "rows": rows}
+    block = provenance.block(parents, run_id=path.rpartition("-")[2])
+    artefacts.write_json(folder / "epochs_rank.json", facts | {"provenance": block})
+    say(f"{path}: ranks at {len(rows)} moments of training ({time.monotonic() - started:.0f} s)")
+
+
+@torch.no_grad()
+def spectra(
+    model: LanguageModel, hidden_TD: NDArray[np.float32], first_rows: int | None = None
+) -> tuple[Spectrum | None, Spectrum]:
+    """Singular values of the log-probability matrix over the first contexts and over all of them.
+
+    From the factors where the head is log-linear. The first is None where `first_rows` is, and where there are no more
+    contexts than that.
+    """
+    model.eval()
+    hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
+    if not model.head.is_log_linear:
+        chunks = (log_p_NV.cpu().numpy() for log_p_NV in chunks_of(model.head, hidden))
+        return nested_singular_values(
+            chunks, model.head.decoder.out_features, first_rows, make_gram=gram_maker(hidden.device)
+        )
+    weight_VD, bias_V = (tensor.cpu().numpy() for tensor in (model.head.decoder.weight, model.head.decoder.bias))
+    contexts_ND = model.head.contexts(hidden).cpu().numpy()
+    log_z_N = log_normalisers(contexts_ND, weight_VD, bias_V)
+    whole = factored_singular_values(contexts_ND, weight_VD, bias_V, log_z_N)
+    if first_rows is None or first_rows >= len(contexts_ND):
+        return None, whole
+    return factored_singular_values(contexts_ND[:first_rows], weight_VD, bias_V, log_z_N[:first_rows]), whole
+
+
+def gram_maker(device: torch.device) -> Callable[[int], Gram]:
+    """How Gram matrices are made where the model is: on its GPU, checked; on a CPU with the faster solver."""
+    if device.type == "cpu":
+        return functools.partial(Gram, solver=eigenvalues)
+    return functools.partial(DeviceGram, solver=eigenvalues, torch=torch, device=device)
+
+
+def eigenvalues(matrix: Float64) -> Float64:
+    """As `gram.lapack_eigenvalues`, by the faster library; takes the matrix' memory once more at COPIED_SIDES."""
+    if len(matrix) not in COPIED_SIDES:
+        return lapack_eigenvalues(matrix)
+    found: Float64 = torch.linalg.eigvalsh(torch.from_numpy(matrix.T), UPLO="U").numpy()  # .T: rows in order, no copy
+    return found
