@@ -31,10 +31,11 @@ help:  ## this list
 
 env: $(BIN)/.ready  ## build the pinned environment in .venv
 
-$(BIN)/.ready: envs/requirements.lock
+$(BIN)/.ready: envs/requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make env: Python 3.11 or newer is needed: PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement envs/requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 reproduce: env  ## run a study (CONFIG) to its report

@@ -82,6 +82,8 @@ rule measure:
         run_file("topk.json"),
     log:
         "results/logs/measure/{run}.log",
+    group:
+        "measure"
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads
@@ -101,6 +103,8 @@ rule spectrum:
         run_file("rank.json"),
     log:
         "results/logs/spectrum/{run}.log",
+    group:
+        "measure"
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads
@@ -115,12 +119,15 @@ rule spectrum:
 
 rule wordsim:
     input:
+        run_file("measure.json"),  # which ties it to the job that measures its run
         trained_run,
         benchmarks_of,
     output:
         run_file("wordsim.json"),
     log:
         "results/logs/wordsim/{run}.log",
+    group:
+        "measure"
     conda:
         "../../envs/environment.yaml"
     params:
