@@ -19,7 +19,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report report-zip crate check-crate readme plan verify doctor slurm test test-all slurm-test triton-test soak bench lint format clean
+.PHONY: help env reproduce report report-zip crate check-crate readme plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -48,6 +48,9 @@ report: env  ## rebuild a study's page from what is in results/ now
 
 verify: env  ## hash everything a study shows; list what is missing, damaged, stale or impossible
 	@python -m softmax_bottleneck verify --study "$$CONFIG"
+
+repair: env  ## remove what is damaged with what was made from it; `make reproduce` makes it again
+	@python -m softmax_bottleneck repair --study "$$CONFIG"
 
 report-zip: env  ## Snakemake's own report of a finished study: rules, jobs and results, as a zip
 	snakemake --configfile "$$CONFIG" --report "$(STUDY)/report.zip"

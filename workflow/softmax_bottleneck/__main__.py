@@ -243,6 +243,19 @@ def _verify(given: argparse.Namespace, say: Say) -> None:
 
 
 def _summary(given: argparse.Namespace, say: Say) -> None:
+def _repair(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.jobs import project_lock
+    from softmax_bottleneck.records.repair import repair
+
+    study = _study(given)
+    project_lock.take()
+    found, removed = repair(study)
+    for path in removed:
+        say(f"removed {study.store.root / path}")
+    say(f"{study.name}: {len(found.findings)} findings, {len(removed)} removed; `make reproduce` makes them again")
+
+
+def _summary(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.records import records
     from softmax_bottleneck.report import render
 
@@ -468,6 +481,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "report": ("the study's page, which embeds what render wrote", _add_study, _report),
     "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_plan,
                _verify),
+    "repair": ("remove what is damaged and what was made from it, so that it is made again", _add_study, _repair),
     "crate": ("a finished study as a Workflow Run RO-Crate, to be deposited and cited", _add_crate, _crate),
     "summary": ("a small result table, and where the report is", _add_study, _summary),
 }  # fmt: skip

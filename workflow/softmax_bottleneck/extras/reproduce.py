@@ -22,6 +22,7 @@ from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.jobs import project_lock as alone
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES
 from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records.verify import verify
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
@@ -153,13 +154,17 @@ def _why(code: int, stopped_by: Sequence[signal.Signals], log: Path) -> Unfinish
 
 
 def _missing(study: Study) -> UnfinishedError | None:
-    """Snakemake was content; whether every planned run was collected."""
-    counts = records.load(study.store.study_folder(study.name)).counts()
-    missing = counts["planned"] - counts["ok"] - counts["diverged"]
-    if not missing:
-        return None
-    told = f"{missing} of {counts['planned']} planned runs are not there or not sound; `make verify` lists them"
-    return _unfinished(IncompleteError.exit_code, told)
+    """Snakemake was content; whether every planned run is there, and every file that the page rests on is whole."""
+    found = verify(study)
+    missing = sum(found.counts[state] for state in ("failed", "missing", "stale", "unsound"))
+    wrong = [finding for finding in found.findings if finding.kind != "diverged"]
+    if wrong:
+        words = f"{wrong[0].file}: {wrong[0].words}" + (f" ({len(wrong) - 1} more findings)" if len(wrong) > 1 else "")
+        return _unfinished(IncompleteError.exit_code, f"{words}; mend with `make repair`, then call again")
+    if missing:
+        told = f"{missing} of {found.counts['planned']} planned runs are not there or not sound; `make verify` lists them"
+        return _unfinished(IncompleteError.exit_code, told)
+    return None
 
 
 def _unfinished(code: int, words: str) -> UnfinishedError:

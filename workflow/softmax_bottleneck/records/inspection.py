@@ -85,10 +85,12 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
     sizes = {name: _size(study, name) for name in study.datasets}
     findings = [one for own in runs.values() for one in integrity.inspect(own, sizes[own.run.dataset])]
     files = sum(len(own.hashes) for own in runs.values())
+    findings += _missing_files(study, runs)
     findings += _gaps(records, {one.file.removeprefix("runs/").rpartition("/")[0] for one in findings})
     for path in _corpus_files(study):
         files += 1
         findings += damage(study.store, path)
+    findings += _edited_texts(study)
     for unit in study.units:
         hashed, wrong = _fits(study.store, unit)
         files += hashed
@@ -113,20 +115,58 @@ def _gaps(collected: Records, known: set[str]) -> Iterator[Finding]:
             yield Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"]))
 
 
+TRAINED_FILES = ("run.json", "outcome.json", "epochs.jsonl", "model.safetensors")
+MEASURED_FILES = ("measure.json", "topk.json", "hidden.npz", "rank.json", "spectrum.npz")
+TOKEN_FILES = ("corpus.json", "vocabulary.json", "train.npy", "valid.npy", "test.npy")
+DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves the large files out
+
+
+def _missing_files(study: Study, runs: Mapping[str, RunFiles]) -> Iterator[Finding]:
+    """What a finished run must have and has not: no later step would miss it before it is too late."""
+    left_out = integrity.LARGE if (study.store.root.parent / DEPOSIT_FILE).is_file() else ()
+    for path, own in runs.items():
+        if own.is_evaluation:
+            wanted = ["outcome.json"] if "dynamic" in own.contents else []
+        else:
+            finished = own.contents.get("done", {}).get("status") == "ok"
+            measured = finished and "measure" in own.contents and "rank" in own.contents
+            wanted = [*(TRAINED_FILES if finished else ()), *(MEASURED_FILES if measured else ())]
+        for name in wanted:
+            if not (own.folder / name).exists() and name not in left_out:
+                yield Finding("missing", f"runs/{path}/{name}", f"{name} is gone: `make repair` prepares its making")
+
+
 def _corpus_files(study: Study) -> Iterator[Path]:
-    """Files of the study's corpora that have a hash beside them."""
-    store = study.store
-    folders = [one(name) for name in study.datasets for one in (store.tokens_folder, store.corpus_folder)]
-    inside = [path for folder in folders for path in sorted(folder.glob("*")) if path.suffix != ".sha256"]
-    yield from (path for path in inside if path.is_file() and artefacts.sidecar(path).exists())
+    """Files of the study's corpora that must have a hash beside them, where the corpus is there at all."""
+    for name in study.datasets:
+        tokens, corpus = study.store.tokens_folder(name), study.store.corpus_folder(name)
+        if tokens.exists():
+            yield from (tokens / file for file in TOKEN_FILES)
+        if corpus.exists():
+            yield corpus / "files.json"
+            yield from (path for path in sorted(corpus.iterdir()) if artefacts.sidecar(path).exists())
+
+
+def _edited_texts(study: Study) -> Iterator[Finding]:
+    """Texts that are not the ones that were brought here."""
+    for name in study.datasets:
+        folder = study.store.corpus_folder(name)
+        if artefacts.is_sound(folder / "files.json"):
+            for file, digest in artefacts.read_json(folder / "files.json")["files"].items():
+                path = folder / file
+                if not path.is_file() or artefacts.sha256_file(path) != digest:
+                    where = path.relative_to(study.store.root).as_posix()
+                    yield Finding("damaged", where, f"{file} is not the text that was brought: `make repair` removes it")
 
 
 def damage(store: Store, path: Path) -> list[Finding]:
-    """A finding when a file is not what was written."""
+    """A finding when a file is not what was written, or not there."""
     if artefacts.is_sound(path):
         return []
     name = path.relative_to(store.root).as_posix()
-    return [Finding("damaged", name, f"{path.name} is damaged: delete it and run its step again")]
+    if not path.exists():
+        return [Finding("missing", name, f"{path.name} is gone: `make repair`, then `make reproduce` makes it again")]
+    return [Finding("damaged", name, f"{path.name} is damaged: `make repair` removes it, `make reproduce` makes it again")]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
@@ -144,7 +184,7 @@ def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
         if not (folder / part).exists() or artefacts.sha256_file(folder / part) != digest:
             where = (folder / part).relative_to(store.root).as_posix()
             findings.append(
-                Finding("stale", where, f"not the fit that {name} was made from: delete both and fit again")
+                Finding("stale", where, f"not the fit that {name} was made from: `make repair` removes both")
             )
     return 1 + len(parents), findings
 

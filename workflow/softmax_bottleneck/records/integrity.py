@@ -69,7 +69,7 @@ class RunFiles:
 
     def damaged(self, path: Path) -> None:
         """Note that a file is not what was written."""
-        self.find("damaged", path.name, f"{path.name} is damaged: delete it and run its step again")
+        self.find("damaged", path.name, f"{path.name} is damaged: `make repair` removes it, `make reproduce` makes it again")
 
     def find(self, kind: str, name: str, words: str) -> None:
         """Note what is wrong with a file of this run."""
@@ -105,7 +105,7 @@ def _read_json(found: RunFiles, name: str, path: Path) -> None:
     try:
         data, digest = artefacts.read_hashed(path)
         content = json.loads(data)
-    except (DataError, ValueError):
+    except (DataError, ValueError, OSError):
         content = None
     if isinstance(content, dict) and isinstance(content.get("run", {}), dict):
         found.contents[name] = content
@@ -120,7 +120,7 @@ def _read_curve(found: RunFiles, path: Path) -> None:
         found.curve = [line for line in artefacts.read_lines(path) if isinstance(line, dict)]
         if artefacts.sidecar(path).exists():
             found.hashes[path.name] = artefacts.sha256_file(path)
-    except (DataError, ValueError):
+    except (DataError, ValueError, OSError):
         found.damaged(path)
 
 
@@ -136,7 +136,10 @@ def _read_spectrum(found: RunFiles, path: Path) -> None:
 
 
 def _hash(found: RunFiles, path: Path) -> None:
-    found.hashes[path.name] = artefacts.sha256_file(path)
+    try:
+        found.hashes[path.name] = artefacts.sha256_file(path)
+    except OSError:  # a folder in its place, no right to read it
+        return found.damaged(path)
     if artefacts.stored_hash(path) != found.hashes[path.name]:
         found.damaged(path)
 
@@ -145,14 +148,14 @@ def _check_owner(found: RunFiles, name: str, content: Mapping[str, Any], own: se
     stored = {_mapping(content.get("run")).get("run_id"), _mapping(content.get("provenance")).get("run_id")} - {None}
     if stored - own:
         other = sorted(str(one) for one in stored - own)[0]
-        found.find("foreign", f"{name}.json", f"{name}.json belongs to run {other}: delete it and run its step again")
+        found.find("foreign", f"{name}.json", f"{name}.json belongs to run {other}: `make repair` removes it")
 
 
 def _check_parents(found: RunFiles, name: str, content: Mapping[str, Any]) -> None:
     """Compare the hashes of what a file was made from with those of the files beside it."""
     for parent, stored in _mapping(_mapping(content.get("provenance")).get("parents")).items():
         if found.hashes.get(parent, stored) != stored:
-            words = f"{name}.json was made from another {parent}: delete it and run its step again"
+            words = f"{name}.json was made from another {parent}: `make repair` removes it"
             found.find("stale", f"{name}.json", words)
 
 
@@ -163,7 +166,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 # --- what is possible -----------------------------------------------------------------------------------------------
 def _check_ranges(found: RunFiles, name: str, content: Mapping[str, Any]) -> None:
     for words in _impossible(name, content):
-        found.find("invalid", f"{name}.json", f"{name}.json: {words}: run its step again")
+        found.find("invalid", f"{name}.json", f"{name}.json: {words}: `make repair` removes it")
 
 
 def _impossible(name: str, content: Mapping[str, Any]) -> Iterator[str]:
@@ -251,7 +254,7 @@ def inspect(found: RunFiles, size: Size | None) -> list[Finding]:
         found.find("stale", "model.safetensors", "model.safetensors are not the weights that done.json speaks of")
     result = "dynamic.json" if found.is_evaluation else "done.json"
     if found.hashes.get("outcome.json", "") not in ("", found.hashes.get(result, "")):
-        found.find("stale", "outcome.json", f"outcome.json is not what {result} says: delete {result} and call again")
+        found.find("stale", "outcome.json", f"outcome.json is not what {result} says: `make repair` settles it")
     _check_settings(found)
     damaged = {one.file.rpartition("/")[2] for one in found.findings if one.kind == "damaged"}
     for name, check in _ARRAYS.items():
@@ -264,7 +267,7 @@ def _check_large_parents(found: RunFiles, name: str) -> None:
     parents = _mapping(_mapping(found.contents.get(name, {}).get("provenance")).get("parents"))
     for parent in set(LARGE) & set(parents):
         if found.hashes.get(parent, parents[parent]) != parents[parent]:
-            words = f"{name}.json was made from another {parent}: delete it and run its step again"
+            words = f"{name}.json was made from another {parent}: `make repair` removes it"
             found.find("stale", f"{name}.json", words)
 
 
@@ -286,7 +289,7 @@ def _check_array(found: RunFiles, name: str, check: Check, size: Size | None) ->
     except (DataError, SafetensorError, KeyError, ValueError) as error:
         words = [f"cannot be read ({error})"]
     for one in words:
-        found.find("invalid", name, f"{name}: {one}: delete it and run its step again")
+        found.find("invalid", name, f"{name}: {one}: `make repair` removes it")
 
 
 def _weights(found: RunFiles, size: Size | None) -> Iterator[str]:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.collect import collect
 from softmax_bottleneck.records.inspection import Verification, damage
 from softmax_bottleneck.study import Study
 
-STUDY_FILES = ("check.json", "synthetic.json", *records.FILES, "verify.json", "claims.json", "page.json")
-STUDY_FOLDERS = ("tables", "figures", "report")
+MADE_FROM_RECORDS = ("claims.json", "page.json", "report/index.html")
 
 
 def verify(study: Study) -> Verification:
-    """Look at everything a study shows; nothing is written."""
+    """Look at everything a study shows, its page too; nothing is written."""
     found = Verification.from_json(collect(study).verification)
-    home = study.store.study_folder(study.name)
-    inside = [path for folder in STUDY_FOLDERS for path in sorted((home / folder).glob("*"))]
-    named = [path for name in STUDY_FILES if (path := home / name).exists()]
-    paths = [path for path in (*named, *inside) if path.is_file() and path.suffix not in (".sha256", ".tmp")]
+    paths = list(own_files(study))
     findings = [finding for path in paths for finding in damage(study.store, path)]
     return replace(found, files=found.files + len(paths), findings=(*found.findings, *findings))
+
+
+def own_files(study: Study) -> Iterator[Path]:
+    """What lies in the study's own folder by now: a step that has run left all of its files."""
+    home = study.store.study_folder(study.name)
+    shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]
+    for names in (("check.json",), ("synthetic.json",), (*records.FILES, "verify.json"), (*shown, *MADE_FROM_RECORDS)):
+        if any((home / name).exists() for name in names):
+            yield from (home / name for name in names)

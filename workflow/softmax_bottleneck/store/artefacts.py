@@ -238,8 +238,11 @@ def stored_hash(path: Path) -> str | None:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether the file exists and equals the hash beside it."""
-    return path.is_file() and stored_hash(path) == sha256_file(path)
+    """Whether the file exists, can be read, and equals the hash beside it."""
+    try:
+        return path.is_file() and stored_hash(path) == sha256_file(path)
+    except OSError:
+        return False
 
 
 def checked(path: Path) -> Path:

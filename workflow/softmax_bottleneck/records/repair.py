@@ -1,0 +1,80 @@
+"""What is damaged goes, with everything that was made from it, so that the workflow makes exactly that again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from softmax_bottleneck.jobs import outcome_record
+from softmax_bottleneck.records import records
+from softmax_bottleneck.records.inspection import Verification
+from softmax_bottleneck.records.verify import MADE_FROM_RECORDS, verify
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Study
+
+NOTHING_TO_REMOVE = ("diverged", "failed", "duplicate")  # results, and what only a person can tell
+WORDSIM = ("wordsim.json",)
+SPECTRUM = ("rank.json", "spectrum.npz", "epochs_rank.json")
+MEASURE = ("measure.json", "topk.json", "hidden.npz")
+# A file of a run -> what is made again with it; anything else in the folder means training it again.
+MADE_TOGETHER = (
+    dict.fromkeys(WORDSIM, WORDSIM)
+    | dict.fromkeys(SPECTRUM, SPECTRUM)
+    | dict.fromkeys(MEASURE, (*MEASURE, *SPECTRUM, *WORDSIM))
+)
+STUDY_PARTS = (*records.FILES, "verify.json", *MADE_FROM_RECORDS, "tables", "figures", "report", "partial")
+
+
+def repair(study: Study) -> tuple[Verification, list[Path]]:
+    """Remove damage and what rests on it; what was found before, and the removed paths below results/.
+
+    A record of a finished run that was lost is restored from its twin first, and costs nothing.
+    """
+    for run in (*study.needed, *study.finetuned):
+        outcome_record.restore(study.store.run_folder(run.path), "done.json")
+    for evaluation in study.evaluations:
+        outcome_record.restore(study.store.run_folder(evaluation.path), "dynamic.json")
+    found = verify(study)
+    wrong = [Path(finding.file) for finding in found.findings if finding.kind not in NOTHING_TO_REMOVE]
+    doomed = dict.fromkeys(path for file in wrong for path in _with_what_rests_on_it(study, file))
+    there = [path for path in doomed if (study.store.root / path).exists()]
+    if there:
+        there += [path for name in STUDY_PARTS if (study.store.root / (path := Path(study.name, name))).exists()]
+    for path in dict.fromkeys(there):
+        _remove(study.store.root / path)
+    return found, list(dict.fromkeys(there))
+
+
+def _with_what_rests_on_it(study: Study, file: Path) -> Iterator[Path]:
+    """A damaged file below results/ and what was made from it, as paths below results/."""
+    room = file.parts[0]
+    if room == "runs":
+        yield from _of_run(study, file)
+    elif room in ("corpora", "tokens"):
+        yield Path(*file.parts[:2])
+    elif room == "fits":
+        yield file
+        for unit in study.units:
+            if Path("fits", "laws", unit.law_path) in file.parents or Path("fits", unit.path) in file.parents:
+                yield Path("fits", unit.path, "done.json")
+    else:
+        yield file
+
+
+def _of_run(study: Study, file: Path) -> Iterator[Path]:
+    folder = file if (study.store.root / file / "run.json").exists() else file.parent
+    if folder == file:
+        return  # a run without numbers: nothing of it is damaged, the workflow goes on with it
+    if file.name in MADE_TOGETHER and not folder.name.startswith("dynamic-"):
+        yield from (folder / name for name in MADE_TOGETHER[file.name])
+    else:
+        yield folder.parent if folder.name == "snapshots" else folder
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    artefacts.sidecar(path).unlink(missing_ok=True)
