@@ -84,7 +84,10 @@ def test_a_damaged_file_takes_its_run_out_and_is_named(study, name: str) -> None
     fake.write_run(run)
     path = Store().run_folder(run.path) / f"{name}.json"
     path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
-    assert states(study)[run.path] == ("unsound", f"{name}.json is damaged: `make repair` removes it, `make reproduce` makes it again")
+    assert states(study)[run.path] == (
+        "unsound",
+        f"{name}.json is damaged: `make repair` removes it",
+    )
     assert collect.collect(study).rows.empty
 
 

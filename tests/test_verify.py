@@ -179,7 +179,7 @@ def test_the_report_says_what_was_verified(study: Study) -> None:
     (folder(study.needed[0]) / "rank.json").write_text("{}", encoding="utf-8")
     fake.build(study)
     text = page.read_text(encoding="utf-8")
-    assert "rank.json is damaged: `make repair` removes it, `make reproduce` makes it again" in text
+    assert "rank.json is damaged: `make repair` removes it" in text
     assert '<li class="state-unsound"><b>1</b> unsound</li>' in text
     assert '<li class="state-stale zero"><b>0</b> stale</li>' in text
     assert '<li class="state-mixed-hardware zero"><b>0</b> mixed hardware</li>' in text

@@ -242,7 +242,6 @@ def _verify(given: argparse.Namespace, say: Say) -> None:
         raise IncompleteError(f"{study.name}: not complete, or not sound")
 
 
-def _summary(given: argparse.Namespace, say: Say) -> None:
 def _repair(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.jobs import project_lock
     from softmax_bottleneck.records.repair import repair

@@ -49,7 +49,7 @@ def download(study: Study, name: str, say: Say) -> None:
         fetch(source_files(sources, dataset.folder), folder, mirror)
         for archive, members in packed.items():
             archives.extract(folder / archive, folder, members)
-    texts = sorted(path for path in folder.iterdir() if path.suffix == ".txt")
+    texts = sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".npz"))
     hashes = {path.name: artefacts.sha256_file(path) for path in texts}
     artefacts.write_json(folder / "files.json", {"files": hashes, "provenance": provenance.block()})
 

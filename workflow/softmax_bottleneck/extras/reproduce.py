@@ -162,7 +162,9 @@ def _missing(study: Study) -> UnfinishedError | None:
         words = f"{wrong[0].file}: {wrong[0].words}" + (f" ({len(wrong) - 1} more findings)" if len(wrong) > 1 else "")
         return _unfinished(IncompleteError.exit_code, f"{words}; mend with `make repair`, then call again")
     if missing:
-        told = f"{missing} of {found.counts['planned']} planned runs are not there or not sound; `make verify` lists them"
+        told = (
+            f"{missing} of {found.counts['planned']} planned runs are not there or not sound; `make verify` lists them"
+        )
         return _unfinished(IncompleteError.exit_code, told)
     return None
 

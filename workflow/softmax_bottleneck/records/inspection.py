@@ -11,12 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.records import integrity
 from softmax_bottleneck.records.integrity import Finding, RunFiles
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study, Unit
 
@@ -100,11 +98,12 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
 
 
 def _size(study: Study, name: str) -> integrity.Size | None:
-    try:
-        size = size_of(study.store, study.datasets[name])
-    except UserError:
+    """Of a corpus as it was tokenised; None where it is not, or not any more."""
+    path = study.store.tokens_folder(name) / "corpus.json"
+    if not artefacts.is_sound(path):
         return None
-    return integrity.Size(size.tokens["test"], size.vocabulary_size)
+    facts = artefacts.read_json(path)
+    return integrity.Size(facts["tokens"]["test"], facts["vocabulary_size"])
 
 
 def _gaps(collected: Records, known: set[str]) -> Iterator[Finding]:
@@ -156,7 +155,7 @@ def _edited_texts(study: Study) -> Iterator[Finding]:
                 path = folder / file
                 if not path.is_file() or artefacts.sha256_file(path) != digest:
                     where = path.relative_to(study.store.root).as_posix()
-                    yield Finding("damaged", where, f"{file} is not the text that was brought: `make repair` removes it")
+                    yield Finding("damaged", where, f"{file} is not the text brought here: `make repair` removes it")
 
 
 def damage(store: Store, path: Path) -> list[Finding]:
@@ -165,8 +164,8 @@ def damage(store: Store, path: Path) -> list[Finding]:
         return []
     name = path.relative_to(store.root).as_posix()
     if not path.exists():
-        return [Finding("missing", name, f"{path.name} is gone: `make repair`, then `make reproduce` makes it again")]
-    return [Finding("damaged", name, f"{path.name} is damaged: `make repair` removes it, `make reproduce` makes it again")]
+        return [Finding("missing", name, f"{path.name} is gone: `make repair` prepares its making")]
+    return [Finding("damaged", name, f"{path.name} is damaged: `make repair` removes it")]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:

@@ -69,7 +69,7 @@ class RunFiles:
 
     def damaged(self, path: Path) -> None:
         """Note that a file is not what was written."""
-        self.find("damaged", path.name, f"{path.name} is damaged: `make repair` removes it, `make reproduce` makes it again")
+        self.find("damaged", path.name, f"{path.name} is damaged: `make repair` removes it")
 
     def find(self, kind: str, name: str, words: str) -> None:
         """Note what is wrong with a file of this run."""

@@ -31,10 +31,13 @@ def repair(study: Study) -> tuple[Verification, list[Path]]:
 
     A record of a finished run that was lost is restored from its twin first, and costs nothing.
     """
-    for run in (*study.needed, *study.finetuned):
-        outcome_record.restore(study.store.run_folder(run.path), "done.json")
-    for evaluation in study.evaluations:
-        outcome_record.restore(study.store.run_folder(evaluation.path), "dynamic.json")
+    results = {run.path: "done.json" for run in (*study.needed, *study.finetuned)}
+    for path, name in (results | {one.path: "dynamic.json" for one in study.evaluations}).items():
+        folder = study.store.run_folder(path)
+        for record in outcome_record.paths(folder, name):
+            if record.is_dir():
+                _remove(record)
+        outcome_record.restore(folder, name)
     found = verify(study)
     wrong = [Path(finding.file) for finding in found.findings if finding.kind not in NOTHING_TO_REMOVE]
     doomed = dict.fromkeys(path for file in wrong for path in _with_what_rests_on_it(study, file))

@@ -1,0 +1,125 @@
+"""Damage to any file of a finished study is found, removed with what was made from it, and what is left is sound."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import small
+from softmax_bottleneck.records.repair import repair
+from softmax_bottleneck.records.verify import verify
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Study
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+    artefacts.sidecar(path).unlink(missing_ok=True)
+
+
+def change_and_lose_the_hash(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b" ")
+    artefacts.sidecar(path).unlink(missing_ok=True)
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garble_the_hash(path: Path) -> None:
+    artefacts.sidecar(path).write_bytes(b"\xff\xfe")
+
+
+DAMAGE: tuple[Callable[[Path], None], ...] = (
+    flip,
+    lose,
+    change_and_lose_the_hash,
+    become_a_folder,
+    empty,
+    garble_the_hash,
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+    """A finished study; every test leaves it as it was."""
+    folder = tmp_path_factory.mktemp("whole")
+    with small.inside(folder):
+        study = small.tokenised(folder)
+        small.finish(study)
+        shutil.copytree("results", "kept")
+        yield study
+
+
+@pytest.fixture(autouse=True)
+def restored(home: Study) -> Iterator[None]:
+    yield
+    restore()
+
+
+def restore() -> None:
+    shutil.rmtree("results")
+    shutil.copytree("kept", "results")
+
+
+def kinds(study: Study) -> list[Path]:
+    """One file of every kind below results/."""
+    root = study.store.root
+    known: dict[str, Path] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path.suffix != ".sha256" and artefacts.sidecar(path).exists():
+            room = path.relative_to(root).parts[0]
+            kind = path.suffix if path.parent.name in ("tables", "figures") else path.name
+            known.setdefault(f"{room}/{path.parent.name if room == study.name else room}/{kind}", path)
+    return list(known.values())
+
+
+@pytest.mark.fault("E14")
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_every_damage_to_every_kind_of_file_is_found_and_removed(home: Study, damage: Callable[[Path], None]) -> None:
+    assert verify(home).complete and len(kinds(home)) >= 25
+    for path in kinds(home):
+        damage(path)
+        if damage is garble_the_hash or path.name not in ("done.json", "outcome.json"):
+            assert not verify(home).complete, path
+        repair(home)
+        left = [finding for finding in verify(home).findings if finding.kind != "missing"]
+        assert left == [], (path, left)
+        assert not path.is_dir()
+        restore()
+
+
+@pytest.mark.fault("E14")
+def test_a_sound_study_loses_nothing_to_repair(home: Study) -> None:
+    before = small.tree(home.store.root)
+    _, removed = repair(home)
+    assert removed == [] and small.tree(home.store.root) == before
+
+
+@pytest.mark.fault("E14")
+@pytest.mark.parametrize("name", ["model.safetensors", "measure.json", "spectrum.npz", "wordsim.json", "outcome.json"])
+def test_what_was_removed_is_made_again_to_the_same_bits(home: Study, name: str) -> None:
+    run = home.needed[0]
+    folder = home.store.run_folder(run.path)
+    bits = ("model.safetensors", "hidden.npz", "spectrum.npz")
+    before = {file: artefacts.sha256_file(folder / file) for file in bits}
+    flip(folder / name)
+    os.utime(folder / name)
+    repair(home)
+    small.finish(home)
+    assert verify(home).complete
+    assert {file: artefacts.sha256_file(folder / file) for file in bits} == before
