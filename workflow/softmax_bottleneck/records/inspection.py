@@ -131,7 +131,8 @@ def _missing_files(study: Study, runs: Mapping[str, RunFiles]) -> Iterator[Findi
             measured = finished and "measure" in own.contents and "rank" in own.contents
             wanted = [*(TRAINED_FILES if finished else ()), *(MEASURED_FILES if measured else ())]
         for name in wanted:
-            if not (own.folder / name).exists() and name not in left_out:
+            unsealed = name == "epochs.jsonl" and artefacts.stored_hash(own.folder / name) is None
+            if (unsealed or not (own.folder / name).exists()) and name not in left_out:
                 yield Finding("missing", f"runs/{path}/{name}", f"{name} is gone: `make repair` prepares its making")
 
 

@@ -31,9 +31,10 @@ def repair(study: Study) -> tuple[Verification, list[Path]]:
 
     A record of a finished run that was lost is restored from its twin first, and costs nothing.
     """
-    results = {run.path: "done.json" for run in (*study.needed, *study.finetuned)}
-    for path, name in (results | {one.path: "dynamic.json" for one in study.evaluations}).items():
-        folder = study.store.run_folder(path)
+    records_of = {run.path: "done.json" for run in (*study.needed, *study.finetuned)}
+    records_of |= {evaluation.path: "dynamic.json" for evaluation in study.evaluations}
+    for run_path, name in records_of.items():
+        folder = study.store.run_folder(run_path)
         for record in outcome_record.paths(folder, name):
             if record.is_dir():
                 _remove(record)
