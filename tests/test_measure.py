@@ -323,14 +323,14 @@ def test_published_places_reach_a_cut_of_their_corpus(study: config.Study, tmp_p
     tokens = corpus.load(Store().tokens_folder("toy"))
     monkeypatch.setattr(measure_module, "PUBLISHED", tmp_path)
     folder = tmp_path / "datasets"
-    text = DATASET.format(rank_contexts=100) + "contexts: places.csv\n"
+    text = DATASET.format(rank_contexts=100) + "contexts: toy_contexts.csv\n"
     (folder / "toy.yaml").write_text(text, encoding="utf-8")
     cut = "name: cut\nkind: corpus\ntitle: Cut\nbase: toy\nvocabulary_size: 9\ntrain_tokens: 500\n"
     (folder / "cut.yaml").write_text(cut, encoding="utf-8")
     config.load_dataset.cache_clear()
     smaller = tokenise.restrict(tokens, 9, 500, "cut")
-    (tmp_path / "places.csv").write_text(places.format(word=tokens.words[tokens.test[20]]), encoding="utf-8")
+    (tmp_path / "toy_contexts.csv").write_text(places.format(word=tokens.words[tokens.test[20]]), encoding="utf-8")
     assert [place.index for place in measure_module._places(study, "cut", smaller)] == [20]
-    (tmp_path / "places.csv").write_text(places.format(word="absent"), encoding="utf-8")
+    (tmp_path / "toy_contexts.csv").write_text(places.format(word="absent"), encoding="utf-8")
     with pytest.raises(topk.DataError, match="its text is another one"):
         measure_module._places(study, "toy", tokens)
