@@ -80,7 +80,7 @@ KINDS = {
         "seed is 1 there and 2 here",
     ),
     "dynamic evaluation": Kind(
-        run_dynamic, "dynamic.json", ".", (dynamic_evaluation.Reading, "read"), ("outcome.json", "dynamic.json"),
+        run_dynamic, "dynamic.json", ".", (dynamic_evaluation.Reading, "step"), ("outcome.json", "dynamic.json"),
         r"epsilon is '0\.001' there and '0\.5' here",
     ),
     "fits": Kind(

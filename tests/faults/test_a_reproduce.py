@@ -17,8 +17,7 @@ import pytest
 import small
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.jobs import outcomes
-from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.jobs import outcomes, project_lock
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store.errors import BusyError, UserError
@@ -85,7 +84,7 @@ class Call:
 
     def snakemake(self) -> int:
         """Number of Snakemake's process, and of its group."""
-        return int(json.loads((Store().root / alone.FILE).read_text(encoding="utf-8"))["pid"])
+        return int(json.loads((Store().root / project_lock.FILE).read_text(encoding="utf-8"))["pid"])
 
     def ends(self) -> tuple[int, str, str]:
         """Exit code, what was printed, and the last line of the errors."""
@@ -257,11 +256,11 @@ def test_plain_snakemake_needs_no_unlock(project: Study) -> None:
 # --- the lock --------------------------------------------------------------------------------------------------------
 HOLDER = """
 import os, subprocess, sys
-from softmax_bottleneck.jobs import project_lock as alone
-lock = alone.take()
-child = "from softmax_bottleneck.jobs import project_lock as alone; import time; "
-child += "alone.take(); print('held', flush=True); time.sleep(120)"
-environment = os.environ | {alone.HANDED_VARIABLE: str(lock)}
+from softmax_bottleneck.jobs import project_lock
+lock = project_lock.acquire()
+child = "from softmax_bottleneck.jobs import project_lock; import time; "
+child += "project_lock.acquire(); print('held', flush=True); time.sleep(120)"
+environment = os.environ | {project_lock.HANDED_VARIABLE: str(lock)}
 print(subprocess.Popen([sys.executable, "-c", child], pass_fds=[lock], env=environment).pid, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -284,16 +283,16 @@ def orphan_with_the_lock() -> Iterator[int]:
 def test_the_lock_that_was_handed_over_outlives_its_taker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with orphan_with_the_lock() as pid, pytest.raises(BusyError, match=f"process {pid} "):
-        alone.take()
+        project_lock.acquire()
 
 
 @pytest.mark.fault("A20")
 def test_a_descriptor_of_something_else_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in ("1", "99999", "x"):
-        monkeypatch.setenv(alone.HANDED_VARIABLE, number)
-        alone.take()
-        alone._taken.pop().close()
+        monkeypatch.setenv(project_lock.HANDED_VARIABLE, number)
+        project_lock.acquire()
+        project_lock._held.pop().close()
 
 
 @pytest.mark.fault("A20")
@@ -303,7 +302,7 @@ def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path: Path, monkeypatch:
     Path("results").mkdir()
     Path("results/.workflow.lock").symlink_to("../mine.txt")
     with pytest.raises(UserError, match=r"results/\.workflow\.lock: is a link; remove it"):
-        alone.take()
+        project_lock.acquire()
     assert Path("mine.txt").read_text(encoding="utf-8") == "mine"
 
 

@@ -20,7 +20,7 @@ import pytest
 import small
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck import study as config
-from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.jobs import project_lock
 from softmax_bottleneck.records import collect, verify
 from softmax_bottleneck.report import render
 from softmax_bottleneck.store import artefacts
@@ -218,7 +218,7 @@ def test_e4_a_folder_that_cannot_be_written_is_refused_at_once(finished, tmp_pat
             assert call("train", "--run", study.needed[0].path) == 2
             assert "make it writable" in told(capsys)
             with pytest.raises(UserError, match="results: cannot be written"):
-                alone.take()
+                project_lock.acquire()
             command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "1"]
             done = subprocess.run([*command, "--configfile", "study.yaml"], capture_output=True, text=True, timeout=120)
             assert done.returncode != 0
@@ -291,7 +291,7 @@ def test_e7_an_unusual_environment_changes_no_byte(study, monkeypatch, variables
 HOLD = """
 from softmax_bottleneck.jobs import project_lock
 import time
-project_lock.take(); print('held', flush=True); time.sleep(120)
+project_lock.acquire(); print('held', flush=True); time.sleep(120)
 """
 
 
@@ -327,12 +327,12 @@ def test_e8_a_second_workflow_is_turned_away_whatever_it_asks_for(finished, tmp_
 def test_e8_the_lock_ends_with_its_process(tmp_path, held, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BusyError, match=f"process {held.pid} "):
-        alone.take()
+        project_lock.acquire()
     held.send_signal(signal.SIGKILL)
     held.wait()
-    alone.take()
+    project_lock.acquire()
     assert json.loads(Path("results/.workflow.lock").read_text(encoding="utf-8"))["pid"] == os.getpid()
-    alone._taken.pop().close()
+    project_lock._held.pop().close()
 
 
 @pytest.mark.fault("E8")
@@ -341,9 +341,9 @@ def test_e8_a_disk_without_locks_is_no_reason_to_stop(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(alone.fcntl, "flock", unsupported)
-    alone.take()
-    alone._taken.pop().close()
+    monkeypatch.setattr(project_lock.fcntl, "flock", unsupported)
+    project_lock.acquire()
+    project_lock._held.pop().close()
 
 
 # --- results that are not what they were ----------------------------------------------------------------------------

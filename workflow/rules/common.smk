@@ -8,7 +8,7 @@ sys.path.insert(0, str(WORKFLOW))
 from snakemake.exceptions import WorkflowError
 
 from softmax_bottleneck import study as settings
-from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.jobs import project_lock
 from softmax_bottleneck.jobs.processes import export_workflow
 from softmax_bottleneck.records import evidence, records
 from softmax_bottleneck.report import captions
@@ -38,7 +38,7 @@ except UserError as error:
 def take_the_project():
     """One workflow at a time; a second one leaves with the exit code that says so."""
     try:
-        alone.take()
+        project_lock.acquire()
     except (BusyError, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -49,7 +49,7 @@ onstart:
 
 
 # Snakemake calls `onstart` of the main Snakefile alone: a module takes the project when it is read.
-if not workflow.modifier.is_main_snakefile() and workflow.is_main_process and not alone.looks_on(sys.argv):
+if not workflow.modifier.is_main_snakefile() and workflow.is_main_process and not project_lock.is_read_only_call(sys.argv):
     take_the_project()
 
 # Which study a step belongs to reaches it through the environment: as a parameter of the rule it would make a run that

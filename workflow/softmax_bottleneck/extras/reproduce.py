@@ -18,8 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from softmax_bottleneck.extras import slurm_launcher as launcher
-from softmax_bottleneck.jobs import outcomes
-from softmax_bottleneck.jobs import project_lock as alone
+from softmax_bottleneck.jobs import outcomes, project_lock
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.records.verify import verify
@@ -54,7 +53,7 @@ def reproduce(study: Study, overrides: Sequence[str], cores: int, words: Sequenc
         UserError: the results folder cannot be written.
         UnfinishedError: runs are missing; says why, with the exit code of the true cause.
     """
-    lock = alone.take()
+    lock = project_lock.acquire()
     log = study.store.root / "logs" / "reproduce" / f"{study.name}.jsonl"
     log.unlink(missing_ok=True)
     call = launcher.command(study.file, overrides, ["--cores", str(cores), *words], PROFILE)
@@ -73,7 +72,7 @@ def reproduce(study: Study, overrides: Sequence[str], cores: int, words: Sequenc
 def _snakemake(call: Sequence[str], lock: int, log: Path, say: launcher.Say) -> tuple[int, list[signal.Signals]]:
     """Exit code of Snakemake in a process group of its own, and the signals that were passed on to that group."""
     received: list[signal.Signals] = []
-    environment = os.environ | {alone.HANDED_VARIABLE: str(lock), outcomes.VARIABLE: str(log.resolve())}
+    environment = os.environ | {project_lock.HANDED_VARIABLE: str(lock), outcomes.VARIABLE: str(log.resolve())}
     with _on_signal(received.append):
         # In a session of its own a Ctrl-C reaches it once, from here, and not a second time from the terminal.
         child = subprocess.Popen(

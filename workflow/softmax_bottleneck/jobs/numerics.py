@@ -29,8 +29,8 @@ class Settings(Protocol):
 def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
     """Threads and determinism while inside; float32 means float32 (no TF32). Freed memory is kept from here on."""
     keep_freed()
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), filled
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), fills
     if device.type == "cuda":
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
@@ -39,17 +39,15 @@ def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = False
         # Dropped weights are new tensors at every update; copying them into cuDNN's layout is the price of DropConnect.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-    torch.set_num_threads(settings.threads)
-    _set_deterministic(settings.deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # slow; all is overwritten
+    _set(settings.threads, settings.deterministic, fills=False)  # filling is slow, and all of it is overwritten
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        _set_deterministic(before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = before[2]  # type: ignore[attr-defined]
+        _set(*before)
 
 
-def _set_deterministic(on: bool) -> None:
-    """As ``torch.use_deterministic_algorithms``, which imports torch's compiler besides: a second of every step."""
-    torch.set_deterministic_debug_mode("error" if on else "default")
+def _set(threads: int, deterministic: bool, fills: bool) -> None:
+    torch.set_num_threads(threads)
+    # As torch.use_deterministic_algorithms, which imports torch's compiler besides: a second of every step.
+    torch.set_deterministic_debug_mode("error" if deterministic else "default")
+    torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]

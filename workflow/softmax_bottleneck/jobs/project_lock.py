@@ -24,8 +24,8 @@ from softmax_bottleneck.store.paths import Store
 FILE = ".workflow.lock"
 HANDED_VARIABLE = "SOFTMAX_BOTTLENECK_LOCK"  # number of the descriptor by which a child inherits the lock
 HELD = {errno.EACCES, errno.EAGAIN}
-# Calls of Snakemake that start no job and may look on while another works.
-LOOKING_ON = frozenset(
+# Options of Snakemake with which it starts no job: such a call may read while another works.
+READ_ONLY_CALLS = frozenset(
     [
         *("--dry-run", "--dryrun", "-n", "--lint", "--report", "--summary", "-S", "--detailed-summary", "-D", "--dag"),
         *("--rulegraph", "--filegraph", "--d3dag", "--list-rules", "--list", "-l", "--list-target-rules", "--lt"),
@@ -33,15 +33,15 @@ LOOKING_ON = frozenset(
         "--print-compilation",
     ]
 )
-_taken: list[IO[str]] = []  # open until the process ends
+_held: list[IO[str]] = []  # open until the process ends
 
 
-def looks_on(words: Iterable[str]) -> bool:
+def is_read_only_call(words: Iterable[str]) -> bool:
     """Whether a command line of Snakemake is one that starts no job."""
-    return any(word.partition("=")[0] in LOOKING_ON for word in words)
+    return any(word.partition("=")[0] in READ_ONLY_CALLS for word in words)
 
 
-def take() -> int:
+def acquire() -> int:
     """Take the results folder for this process, or go on with what the process that started it took; the descriptor.
 
     Raises:
@@ -55,7 +55,7 @@ def take() -> int:
     except OSError as error:
         if error.errno in HELD:
             raise BusyError(f"{path.parent}: {_owner(file)}; wait for it, or stop it and try again") from None
-    _taken.append(file)
+    _held.append(file)
     file.truncate(0)
     facts = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     file.write(json.dumps(facts) + "\n")

@@ -21,15 +21,15 @@ from softmax_bottleneck.jobs.devices import hardware_name
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, signals_to
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.jobs.run_lease import Lease
-from softmax_bottleneck.jobs.time_limit import TimeLimit
+from softmax_bottleneck.jobs.time_limit import TimeLimit, time_limit
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import LOG_INTERVAL_S, Say, duration
+from softmax_bottleneck.study import Study
 
-SAVE_INTERVAL_S = 300.0
 SAVE_SHARE = 0.05  # of the time at most goes into saving where parts are short
+LONGEST_SHARE = 0.8  # of the interval between saves that a step is expected to take: one slept through is no measure
 TICK_S = 5.0  # between signs of life
-
 
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
@@ -78,7 +78,12 @@ class Options:
     say: Say = lambda line: None
     limit: TimeLimit = field(default_factory=TimeLimit)
     restart: bool = False
-    save_interval_s: float = SAVE_INTERVAL_S
+    save_interval_s: float = 300.0
+
+    @classmethod
+    def of(cls, study: Study, say: Say, restart: bool) -> Options:
+        """Of a step's call, within the study's and the batch system's time limits."""
+        return cls(say, time_limit(study.max_wall, study.time_margin), restart)
 
 
 DEFAULTS = Options()
@@ -170,9 +175,7 @@ def _finished(job: Job) -> dict[str, Any] | None:
     """
     sound = outcome_record.sound_record(job.folder, job.result)
     if sound is None:
-        damaged = [
-            path for path in (job.folder / outcome_record.OUTCOME_FILE, job.folder / job.result) if path.exists()
-        ]
+        damaged = [path for path in outcome_record.paths(job.folder, job.result) if path.exists()]
         if damaged and not any((job.folder / name).exists() for name in checkpoint.NAMES):
             raise DataError(f"{damaged[0]}: the record of a finished run is damaged; restore it from a backup, "
                             "or do the run again with --restart")  # fmt: skip
@@ -185,34 +188,34 @@ def _finished(job: Job) -> dict[str, Any] | None:
     return record
 
 
+@dataclass
 class Session:
     """One process working on a job.
 
     Attributes:
         steps: done by all sessions.
+        before_s: wall time of earlier ones.
+        history: an entry for each.
         longest_s: time that the longest step of every kind took in this one.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        options: Options,
-        work: Work,
-        lease: Lease,
-        stop: Stop,
-        checkpointer: checkpoint.Checkpointer,
-    ) -> None:
-        self.job, self.options, self.work, self.lease, self.stop = job, options, work, lease, stop
-        self.checkpointer = checkpointer
-        self.history: list[dict[str, Any]] = []  # one entry per session
-        self.before_s = 0.0  # wall time of earlier sessions
-        self.steps = 0
-        self.longest_s: dict[str, float] = {}
-        state = checkpointer.load()
+    job: Job
+    options: Options
+    work: Work
+    lease: Lease
+    stop: Stop
+    checkpointer: checkpoint.Checkpointer
+    steps: int = 0
+    before_s: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    longest_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        state = self.checkpointer.load()
         if state is not None:
-            work.load(checkpoint.on_device(state["work"], job.device, copy=False))
+            self.work.load(checkpoint.on_device(state["work"], self.job.device, copy=False))
             self.history, self.before_s, self.steps = list(state["history"]), state["wall_s"], state["steps"]
-        hardware = {"device": hardware_name(job.device), "threads": torch.get_num_threads(), **slurm.batch_job()}
+        hardware = {"device": hardware_name(self.job.device), "threads": torch.get_num_threads(), **slurm.batch_job()}
         self.history.append({"from_step": self.steps, **hardware})
         self.started = self.saved = self.ticked = self.reported = time.monotonic()
 
@@ -243,7 +246,7 @@ class Session:
         kind, began = self.work.next_step, time.monotonic()
         part_ended = self.work.step(self)
         self.steps += 1
-        took_s = min(time.monotonic() - began, self.options.save_interval_s / 2)
+        took_s = min(time.monotonic() - began, LONGEST_SHARE * self.options.save_interval_s)
         self.longest_s[kind] = max(took_s, self.longest_s.get(kind, 0.0))
         return part_ended
 

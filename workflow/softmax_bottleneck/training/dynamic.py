@@ -11,11 +11,10 @@ from softmax_bottleneck.corpora import corpus as corpora
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
-from softmax_bottleneck.jobs.time_limit import time_limit
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Evaluation, Study
+from softmax_bottleneck.study import Dynamic, Evaluation, Study
 from softmax_bottleneck.training import trained
 from softmax_bottleneck.training.dynamic_evaluation import Evaluator
 from softmax_bottleneck.training.model import LanguageModel
@@ -34,7 +33,7 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
         write_unusable(folder / RESULT_FILE, before, parents)
         return
     corpus = corpora.load(study.store.tokens_folder(evaluation.run.dataset))
-    options = Options(say, time_limit(study.max_wall, study.time_margin), restart)
+    options = Options.of(study, say, restart)
     with trained.loaded(evaluation.run, start) as model:
         record = evaluate(evaluation, model, corpus, folder, parents, options)
     static, after = (record["metrics"][f"test_ppl{ending}"] for ending in ("_static", ""))
@@ -71,43 +70,26 @@ def evaluate(
     identity = {"run_id": run.run_id, "code": evaluation.code, **settings}
     device = model.head.decoder.weight.device
     job = Job(f"{run.model}/{run.seed}", folder, RESULT_FILE, ids, identity, device, numerics(run, device))
-    return run_to_end(job, lambda: DynamicEvaluation(Evaluator(model, corpus, evaluation.settings), parents), options)
+    return run_to_end(job, lambda: DynamicEvaluation(model, corpus, evaluation.settings, parents), options)
 
 
-class DynamicEvaluation(Work):
-    """An evaluation in its folder: steps are segments, texts are its parts."""
+class DynamicEvaluation(Evaluator, Work):
+    """An evaluation as work in a folder: steps are segments, texts are its parts."""
 
-    def __init__(self, evaluator: Evaluator, parents: Mapping[str, str]) -> None:
-        self.evaluator, self.parents = evaluator, parents
-
-    @property
-    def finished(self) -> bool:
-        """Whether both texts are scored."""
-        return self.evaluator.finished
+    def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic, parents: Mapping[str, str]) -> None:
+        super().__init__(model, corpus, settings)
+        self.parents = dict(parents)
 
     @property
     def where(self) -> str:
         """How far it is."""
-        return f"text {self.evaluator.done + 1} of {len(self.evaluator.texts)}, {self.evaluator.share:.0%} of all"
-
-    def step(self, session: Session) -> bool:
-        """One segment."""
-        return self.evaluator.step()
-
-    def state(self) -> dict[str, Any]:
-        """For the resume state."""
-        return self.evaluator.state()
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
-        self.evaluator.load(state)
+        return f"text {self.done + 1} of {len(self.texts)}, {self.share:.0%} of all"
 
     def progress(self, wall_s: float) -> tuple[float, str]:
         """The share of all texts."""
-        return self.evaluator.share, f"dynamic evaluation, {self.where}"
+        return self.share, f"dynamic evaluation, {self.where}"
 
     def outcome(self, session: Session) -> Outcome:
         """Perplexities, and what was tried."""
-        settings = dataclasses.asdict(self.evaluator.settings)
-        facts = {"status": "ok", "settings": settings, "wall_s": round(session.wall_s(), 3)}
-        return facts | self.evaluator.results(), dict(self.parents), {}
+        settings, wall_s = dataclasses.asdict(self.settings), round(session.wall_s(), 3)
+        return {"status": "ok", "settings": settings, "wall_s": wall_s} | self.results(), self.parents, {}

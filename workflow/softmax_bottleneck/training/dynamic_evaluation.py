@@ -97,22 +97,22 @@ class Reading:
         """Whether the whole text is read."""
         return self.position >= len(self.ids_LB) - 1
 
-    def read(self) -> RowNLL:
-        """Losses of the next segment's tokens and their sum, nats, with the graph behind them."""
+    def step(self) -> None:
+        """Read the next segment, and use the losses of its tokens (nats, with the graph behind them)."""
         stop = min(self.position + self.segment, len(self.ids_LB) - 1)
         output = self.model(self.ids_LB[self.position : stop], self.hidden)
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)
         self.hidden = tuple((h_1BH.detach(), c_1BH.detach()) for h_1BH, c_1BH in output.state)
         self.position = stop
-        return self.model.head.losses(output.dropped_TBD, targets_N, generator=None)
+        self.use(self.model.head.losses(output.dropped_TBD, targets_N, generator=None))
+
+    def use(self, losses: RowNLL) -> None:
+        """What this way of reading is for."""
+        raise NotImplementedError
 
     def gradients(self, losses: RowNLL) -> list[Tensor]:
         """Gradient of the mean loss of what was read, for every parameter."""
         return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
-
-    def step(self) -> None:
-        """Read one segment, and do what this way of reading is for."""
-        raise NotImplementedError
 
     def leave(self) -> None:
         """Put back what the reading has changed: nothing."""
@@ -137,9 +137,9 @@ class Gathering(Reading):
         self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.batches = 0
 
-    def step(self) -> None:
-        """One batch."""
-        gradients = self.gradients(self.read())
+    def use(self, losses: RowNLL) -> None:
+        """Add up what a batch says."""
+        gradients = self.gradients(losses)
         torch._foreach_addcmul_(self.squares, gradients, gradients)
         self.batches += 1
 
@@ -153,15 +153,9 @@ class Scoring(Reading):
         super().__init__(model, ids_LB, segment)
         self.total = torch.zeros((), dtype=torch.float64, device=ids_LB.device)
 
-    def step(self) -> None:
-        """Score one segment."""
-        self.score()
-
-    def score(self) -> RowNLL:
-        """Read one segment and add up its losses."""
-        losses = self.read()
+    def use(self, losses: RowNLL) -> None:
+        """Add up the losses."""
         self.total += losses.nll_N.detach().sum(dtype=torch.float64)
-        return losses
 
     def mean(self) -> float:
         """Loss per predicted token so far, nats; infinite when it is not a number."""
@@ -192,9 +186,10 @@ class Following(Scoring):
     def weights(self, tensors: list[Tensor]) -> None:
         torch._foreach_copy_(self.weights, tensors)
 
-    def step(self) -> None:
-        """Score one segment, then learn from it."""
-        gradients = self.gradients(self.score())
+    def use(self, losses: RowNLL) -> None:
+        """Add up the losses, then learn from them."""
+        super().use(losses)
+        gradients = self.gradients(losses)
         with torch.no_grad():
             torch._foreach_lerp_(self.parameters, self.trained, self.way_back)
             torch._foreach_addcmul_(self.parameters, gradients, self.pace, value=-1.0)
@@ -262,7 +257,7 @@ class Evaluator:
         """Whether both texts are scored."""
         return self.reading is None
 
-    def step(self) -> bool:
+    def step(self, session: object = None) -> bool:
         """One batch of the training text, or one segment of another; whether a text ended with it."""
         reading = self.reading
         assert reading is not None

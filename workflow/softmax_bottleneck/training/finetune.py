@@ -18,7 +18,6 @@ from torch import Tensor
 from softmax_bottleneck.corpora import corpus as corpora
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.jobs.resumable import Options
-from softmax_bottleneck.jobs.time_limit import time_limit
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
@@ -44,7 +43,7 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
         artefacts.write_json(folder / DONE_FILE, record)
         return record
     corpus = corpora.load(study.store.tokens_folder(run.dataset))
-    options = Options(say, time_limit(study.max_wall, study.time_margin), restart)
+    options = Options.of(study, say, restart)
     make = partial(Finetuner, weights=trained.load_weights(start))
     return train_run(run, corpus, folder, options, make=make, parents=parents)
 

@@ -19,7 +19,6 @@ from softmax_bottleneck.corpora.known_distributions import KnownDistributions, m
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
-from softmax_bottleneck.jobs.time_limit import time_limit
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
@@ -34,7 +33,7 @@ LARGEST_RANKED = 1 << 24  # cells of a matrix whose ranks are measured
 def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """Output heads on free context vectors, fitted to the laws of one unit, going on where an earlier call stopped."""
     unit = study.unit(path)
-    options = Options(say, time_limit(study.max_wall, study.time_margin), restart)
+    options = Options.of(study, say, restart)
     law_folder = study.store.fits_folder(f"laws/{unit.law_path}")
     record = fit_unit(unit, study.store.fits_folder(path), law_folder, options)
     say(f"{path}: {len(unit.fits)} fits ({record['wall_s']:.0f} s)")

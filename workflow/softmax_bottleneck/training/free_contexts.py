@@ -114,7 +114,8 @@ class FreeContexts:
             self.contexts_ND.copy_(state["contexts"])
         self.head.load_state_dict(state["head"])
         groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": state["moments"], "param_groups": groups})
+        moments = {index: kept | {"step": kept["step"].cpu()} for index, kept in state["moments"].items()}
+        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})  # Adam counts its steps on the CPU
 
 
 def _head(name: str, options: Mapping[str, Any], width: int, words: int, bias: bool) -> Head:

@@ -69,21 +69,13 @@ def build(run: Run, vocabulary_size: int, device: torch.device | str = "cpu") ->
         body = bodies.build(kind, vocabulary_size=vocabulary_size, **options)
         head = heads.build(run.head.name, vocabulary_size=vocabulary_size, **sizes, **run.head.options)
         model = LanguageModel(body, head, tied=tied)
-        if initialisation == "xavier":
-            _draw_matrices(model)
-    return model if meta else _to(model, torch.device(device))
-
-
-def _draw_matrices(model: LanguageModel) -> None:
-    """Every matrix from Xavier's uniform law (Glorot and Bengio 2010), as Benka's code does after building."""
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            nn.init.xavier_uniform_(parameter)
-
-
-def _to(model: LanguageModel, device: torch.device) -> LanguageModel:
-    model = model.to(device)
-    model.tie()  # moving may give the two names a tensor each
+        if initialisation == "xavier":  # every matrix (Glorot and Bengio 2010), as Benka's code does after building
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    nn.init.xavier_uniform_(parameter)
+    if not meta:
+        model = model.to(device)
+        model.tie()  # moving may give the two names a tensor each
     return model
 
 

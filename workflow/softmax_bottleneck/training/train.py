@@ -18,7 +18,6 @@ from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
-from softmax_bottleneck.jobs.time_limit import time_limit
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
@@ -36,8 +35,7 @@ def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str,
     """Train one run, going on where an earlier call stopped; the content of its done.json."""
     run = study.run(path)
     keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
-    options = Options(say, time_limit(study.max_wall, study.time_margin), restart)
-    corpus = corpora.load(study.store.tokens_folder(run.dataset))
+    options, corpus = Options.of(study, say, restart), corpora.load(study.store.tokens_folder(run.dataset))
     return train_run(run, corpus, study.store.run_folder(path), options, keeps_snapshots=keeps_snapshots)
 
 

@@ -257,22 +257,35 @@ class Trainer:
         """
         reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB) - 1
         self.tally.close(keep=reached_end)
-        averaged = self.optimiser.swapped() if isinstance(self.optimiser, optim.ASGD) else nullcontext()
-        with averaged:
+        earlier = [row["valid_loss_nats"] for row in self.rows]
+        to_beat = earlier + ([self.best.valid_loss] if self.best else [])  # finetuning begins with a best one
+        with self.optimiser.swapped() if isinstance(self.optimiser, optim.ASGD) else nullcontext():
             valid_loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, on_chunk, self.schedule.loss_divisor)
             self._refuse_absurd(valid_loss)
-            best = self._improves(valid_loss)
-            if best or self.schedule.tested_weights == "last":
-                self.best = Best(self.place.epoch, valid_loss, _copy(models.weights(self.model)))
-        row = self._record(valid_loss, best, wall_s)
-        self._maybe_switch(valid_loss)
+            is_best = not to_beat or valid_loss < min(to_beat)
+            if is_best or self.schedule.tested_weights == "last":
+                weights = {name: tensor.detach().clone() for name, tensor in models.weights(self.model).items()}
+                self.best = Best(self.place.epoch, valid_loss, weights)
+        row = {
+            "epoch": self.place.epoch,
+            "phase": "asgd" if self.optimiser.averaged else "sgd",
+            "train_ppl": perplexity(self.tally.mean()),
+            "valid_loss_nats": valid_loss,
+            "valid_ppl": perplexity(valid_loss),
+            "lr": self.schedule.learning_rate * self.rate,
+            "wall_s": round(wall_s, 3),
+            "steps": len(self.chunks),
+            "best": is_best,
+        }
         self.rows.append(row)
-        self._next_epoch()
+        if not self.optimiser.averaged and self._switches(earlier, valid_loss):
+            self.switch_epoch = self.place.epoch
+            self.optimiser = self._optimiser(optim.ASGD)
+        self.place = Place(self.place.epoch + 1, 0, self.place.updates)
+        self.hidden = self.model.initial_state(self.schedule.batch_size)
+        self.tally = Tally(self.device)
+        self._begin_epoch()
         return row
-
-    def _improves(self, valid_loss: float) -> bool:
-        earlier = [row["valid_loss_nats"] for row in self.rows] + ([self.best.valid_loss] if self.best else [])
-        return not earlier or valid_loss < min(earlier)
 
     def _refuse_absurd(self, valid_loss: float) -> None:
         if not math.isfinite(valid_loss):
@@ -283,35 +296,12 @@ class Trainer:
         if valid_loss < 0:
             raise DivergedError(f"invalid: a validation perplexity of {valid_ppl:.6g} is below one")
 
-    def _record(self, valid_loss: float, best: bool, wall_s: float) -> dict[str, Any]:
-        return {
-            "epoch": self.place.epoch,
-            "phase": "asgd" if self.optimiser.averaged else "sgd",
-            "train_ppl": perplexity(self.tally.mean()),
-            "valid_loss_nats": valid_loss,
-            "valid_ppl": perplexity(valid_loss),
-            "lr": self.schedule.learning_rate * self.rate,
-            "wall_s": round(wall_s, 3),
-            "steps": len(self.chunks),
-            "best": best,
-        }
-
-    def _maybe_switch(self, valid_loss: float) -> None:
-        """ET-ASGD switches after a fixed epoch, NT-ASGD when validation stalls; once."""
-        if self.optimiser.averaged:
-            return
-        earlier = [row["valid_loss_nats"] for row in self.rows]
+    def _switches(self, earlier: list[float], valid_loss: float) -> bool:
+        """ET-ASGD begins to average after a fixed epoch, NT-ASGD when validation stalls."""
+        if self.schedule.optimizer == "et-asgd":
+            return self.place.epoch == self.schedule.switch_after_epoch
         stalled = optim.should_switch(earlier, valid_loss, self.schedule.nonmonotone_window)
-        fixed = self.place.epoch == self.schedule.switch_after_epoch
-        if (self.schedule.optimizer == "nt-asgd" and stalled) or (self.schedule.optimizer == "et-asgd" and fixed):
-            self.switch_epoch = self.place.epoch
-            self.optimiser = self._optimiser(optim.ASGD)
-
-    def _next_epoch(self) -> None:
-        self.place = Place(self.place.epoch + 1, 0, self.place.updates)
-        self.hidden = self.model.initial_state(self.schedule.batch_size)
-        self.tally = Tally(self.device)
-        self._begin_epoch()
+        return self.schedule.optimizer == "nt-asgd" and stalled
 
     def state(self) -> dict[str, Any]:
         """All of it, as tensors, numbers and text."""
@@ -344,7 +334,3 @@ class Trainer:
 
 def _stream(ids_T: np.ndarray[Any, Any], batch_size: int, device: torch.device) -> Tensor:
     return torch.from_numpy(batchify(ids_T, batch_size).astype(np.int64)).to(device)
-
-
-def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
