@@ -41,7 +41,7 @@ from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.records import collect, integrity, verify
 from softmax_bottleneck.records import integrity as chain
-from softmax_bottleneck.report import tables
+from softmax_bottleneck.report import views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -307,7 +307,6 @@ def corruptions(number: int, folder: Path) -> Counter:
 def _finished_study(folder: Path) -> config.Study:
     study = small.tokenised(folder)
     small.finish(study)
-    tables.make(study, "known-truth")
     assert verify.verify(study).complete
     return study
 
@@ -475,7 +474,7 @@ def seed_subsets(folder: Path) -> Counter:
 
 def _shown_right(study: config.Study, runs: list[config.Run], present: list[config.Run]) -> bool:
     experiment = next(one for one in study.experiments if one.id == "known-truth")
-    table = tables.build(study, experiment, collect.collect(study))
+    table = views.build(study, experiment, collect.collect(study))
     part = table.parts[0]
     cells = next(row.cells for row in part.rows if row.key == "gss")
     cell = cells[part.columns.index("Test perplexity")]

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records import records  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
-from softmax_bottleneck.report import cells, claims, verdict  # noqa: E402
+from softmax_bottleneck.report import cells, claims, source, verdict  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402
 
@@ -58,7 +58,7 @@ def _heading(study: Study, found: Records, dataset: str, models: Sequence[str]) 
     counts = sorted({len(found.values(dataset, model, "test_ppl")) for model in models})
     runs = f"{' or '.join(map(str, counts))} run{'' if counts == [1] else 's'} each"
     words = f"{study.datasets[dataset].title}: mean ± standard deviation over {runs}."
-    bound, rank = (cells.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
+    bound, rank = (source.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
     known = f" The best possible perplexity is {bound:.2f}, and the true rank of log P* is {rank:.0f}."
     return words if bound is None or rank is None else f"{words}{known}"
 

@@ -38,7 +38,7 @@ def page() -> str:
 
 
 def _line(metric: Metric) -> str:
-    facts = (f"`{metric.name}`", metric.label, metric.unit, metric.digits, BETTER[metric.smaller_is_better])
+    facts = (f"`{metric.name}`", metric.label.format("*"), metric.unit, metric.digits, BETTER[metric.smaller_is_better])
     return f"| {' | '.join(map(str, (*facts, metric.definition)))} |"
 
 

@@ -11,7 +11,7 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, evidence, records
-from softmax_bottleneck.report import cells, tables
+from softmax_bottleneck.report import cells, source, views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -44,7 +44,7 @@ def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str,
 
 
 def rows(study: config.Study, name: str = "parthiban2021-table2") -> dict[str, cells.Row]:
-    table = tables.build(study, tables.experiment_of(study, name, "table"), collect.collect(study))
+    table = views.build(study, source.experiment_of(study, name, "table"), collect.collect(study))
     return {row.key: row for row in table.parts[0].rows}
 
 
@@ -73,9 +73,9 @@ def test_it_stands_in_a_row_of_its_own_and_in_no_mean(study: config.Study) -> No
 @pytest.mark.fault("G10")
 def test_its_text_is_escaped_and_its_rows_are_among_the_records(study: config.Study) -> None:
     carried(study)
-    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
     found = collect.collect(study)
-    page = tables.table_page(tables.build(study, experiment, found))
+    page = views.table_page(views.build(study, experiment, found))
     assert "<b>A. Name" not in page and "&lt;b&gt;A. Name" in page
     records.save(found, study.store.study_folder(study.name))
     lines = records.read_csv(study.store.study_folder(study.name) / "records.csv")

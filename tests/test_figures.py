@@ -12,7 +12,8 @@ import fake_results as fake
 import numpy as np
 import pytest
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import figures, plots, tables
+from softmax_bottleneck.report import figures, source
+from softmax_bottleneck.report.figures import plots
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -35,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
 
 
 def build(study, name: str) -> figures.Figure:
-    return figures.build(study, tables.experiment_of(study, name, "figure"), collect.collect(study))
+    return figures.build(study, source.experiment_of(study, name, "figure"), collect.collect(study))
 
 
 def data(figure: figures.Figure) -> list[dict[str, str]]:
@@ -157,4 +158,4 @@ def test_make_writes_the_figure_and_its_data(tmp_path: Path, monkeypatch) -> Non
     path = tmp_path / "results/fake/figures/known-truth-figure.svg"
     assert artefacts.is_sound(path) and artefacts.is_sound(path.with_suffix(".csv"))
     with pytest.raises(UserError, match="no figure 'known-truth' in this study"):
-        tables.experiment_of(study, "known-truth", "figure")
+        source.experiment_of(study, "known-truth", "figure")

@@ -13,7 +13,7 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras.plan import text as text_of_plan
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import cells, figures, tables
+from softmax_bottleneck.report import cells, figures, source, views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
@@ -47,7 +47,7 @@ fits:
     learning_rate: 0.1
 """
 GANEA = ("figure1", "figure2", "figure3", "figures6-8", "alphas")
-TRUTH = ("width", "rank", "measured-rank", "won-back", "rank-kl")
+TRUTH = ("width", "rank", "measured-rank", "gap-closed", "rank-kl")
 EXPERIMENTS = "".join(
     [f"  ganea2019-{name}:\n" for name in GANEA]
     + [f"  truth-{name}:\n" for name in (*TRUTH, "kl", "correlations", "conclusions")]
@@ -109,7 +109,7 @@ def bare(study: Study, tmp_path_factory) -> records.Records:
 
 
 def data(study: Study, found: records.Records, name: str) -> tuple[figures.Figure, pd.DataFrame]:
-    figure = figures.build(study, tables.experiment_of(study, name, "figure"), found)
+    figure = figures.build(study, source.experiment_of(study, name, "figure"), found)
     lines = [line.split(",") for line in figure.csv.splitlines()]
     return figure, pd.DataFrame(lines[1:], columns=lines[0])
 
@@ -123,7 +123,7 @@ def test_figures_show_every_fit_once(study, filled, name):
     models = {"dirichlet": 3, "truth": 3}
     wanted = {
         "ganea2019-figure2": 2 * 2 * 3, "ganea2019-figure3": 2 * 2 * 3, "ganea2019-figures6-8": 2 * 2 * 3,
-        "ganea2019-alphas": 2 * 2 * 2 * 3, "truth-won-back": 3 * 2 * (models["truth"] - 1),
+        "ganea2019-alphas": 2 * 2 * 2 * 3, "truth-gap-closed": 3 * 2 * (models["truth"] - 1),
     }  # fmt: skip
     assert len(shown) == wanted.get(name, 2 * 2 * 2 * models["truth"])
     assert "nan" not in figure.alt and figure.alt.endswith(".") and "<svg" in figure.svg
@@ -143,13 +143,13 @@ def test_the_numbers_drawn_are_those_of_the_fits(study, filled):
         assert float(row["kl_nats"]) == pytest.approx(kl)
     _, shown = data(study, filled, "ganea2019-figures6-8")
     assert set(shown["alpha"]) == {"1"} and set(shown["M"]) == {"10", "50"}
-    _, shown = data(study, filled, "truth-won-back")
+    _, shown = data(study, filled, "truth-gap-closed")
     one = shown[(shown["model"] == "gss") & (shown["r"] == "32") & (shown["d"] == "4") & (shown["seed"] == "2")]
-    assert float(one["won_back"].iloc[0]) == pytest.approx(1 - 0.402 / 0.802)
+    assert float(one["gap_closed"].iloc[0]) == pytest.approx(1 - 0.402 / 0.802)
 
 
 def table(study: Study, found: records.Records, name: str) -> cells.Table:
-    return tables.build(study, tables.experiment_of(study, name, "table"), found)
+    return views.build(study, source.experiment_of(study, name, "table"), found)
 
 
 def test_the_loss_stands_by_law_head_and_width(study, filled):
@@ -177,7 +177,7 @@ def test_conclusions_have_a_verdict_numbers_rule_and_limits(study, filled, bare)
     full = table(study, filled, "truth-conclusions").parts[0]
     assert full.columns == ("Verdict", "Numbers", "Rule", "What it does not say")
     verdicts = {row.key: row.cells[0].text for row in full.rows}
-    assert verdicts["grows"] == verdicts["wins-back"] == verdicts["theorem-1"] == "follows"
+    assert verdicts["grows"] == verdicts["closes-gap"] == verdicts["theorem-1"] == "follows"
     assert verdicts["closes"] == "does not follow"  # r = 8, d = 16 still loses 0.05 of 4 nats
     assert all(cell.text for row in full.rows for cell in row.cells)
     empty = table(study, bare, "truth-conclusions").parts[0]

@@ -19,7 +19,8 @@ from softmax_bottleneck.jobs.run_lease import Lease
 from softmax_bottleneck.jobs.time_limit import TimeLimit
 from softmax_bottleneck.measuring.synthetic import synthetic as synthetic_step
 from softmax_bottleneck.records import collect, verify
-from softmax_bottleneck.report import fit_tables
+from softmax_bottleneck.report.fits import with_gap_closed
+from softmax_bottleneck.report.views import fit_conclusions
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -351,7 +352,7 @@ def frames(kl, ranks, seeds=(1, 2, 3)) -> tuple[pd.DataFrame, pd.DataFrame]:
         for r in (8, 32, 128)
         for seed in seeds
     ]
-    return pd.DataFrame(rows), pd.DataFrame(laws_)
+    return with_gap_closed(pd.DataFrame(rows)), pd.DataFrame(laws_)
 
 
 def bottleneck(model: str, r: int, d: int, seed: int) -> float:
@@ -365,33 +366,33 @@ def full(model: str, r: int, d: int) -> int:
 
 def test_conclusions_follow_where_they_should():
     frame, law = frames(bottleneck, full)
-    verdicts = {one.id: one.judge(frame, law).verdict for one in fit_tables.CONCLUSIONS}
-    assert verdicts == dict.fromkeys(verdicts, fit_tables.FOLLOWS)
-    shares = fit_tables.recovery(frame)
-    mos = shares[(shares["model"] == "mos") & (shares["r"] == 128) & (shares["d"] == 8) & (shares["seed"] == 1)]
+    verdicts = {one.id: one.judge(frame, law).verdict for one in fit_conclusions.CONCLUSIONS}
+    assert verdicts == dict.fromkeys(verdicts, fit_conclusions.FOLLOWS)
+    mos = frame[(frame["model"] == "mos") & (frame["r"] == 128) & (frame["d"] == 8) & (frame["seed"] == 1)]
     naive = 1 - (0.4 * 0.6 * 1.01 + 0.001) / (0.4 * 1.01 + 0.001)
-    assert mos["won_back"].iloc[0] == pytest.approx(naive)
+    assert mos["gap_closed"].iloc[0] == pytest.approx(naive)
 
 
 def test_conclusions_do_not_follow_where_they_should_not():
     flat, law = frames(lambda model, r, d, seed: 0.05 + 0.01 * (model != "softmax") + 0.001 * seed, full)
-    verdicts = {one.id: one.judge(flat, law).verdict for one in fit_tables.CONCLUSIONS}
-    for name in ("closes", "grows", "wins-back", "rank-does-not-tell"):
-        assert verdicts[name] == fit_tables.FAILS, name
+    verdicts = {one.id: one.judge(flat, law).verdict for one in fit_conclusions.CONCLUSIONS}
+    for name in ("closes", "grows", "closes-gap", "rank-does-not-tell"):
+        assert verdicts[name] == fit_conclusions.FAILS, name
     tight, law = frames(bottleneck, full)
     law["squared_error_bound_d8"] = 3.0
-    assert {o.id: o.judge(tight, law).verdict for o in fit_tables.CONCLUSIONS}["theorem-1"] == fit_tables.FAILS
+    verdicts = {one.id: one.judge(tight, law).verdict for one in fit_conclusions.CONCLUSIONS}
+    assert verdicts["theorem-1"] == fit_conclusions.FAILS
 
 
 def test_one_seed_is_not_enough_where_an_interval_is_needed():
     frame, law = frames(bottleneck, full, seeds=(1,))
-    verdicts = {one.id: one.judge(frame, law).verdict for one in fit_tables.CONCLUSIONS}
-    assert verdicts["wins-back"] == verdicts["rank-is-not-enough"] == fit_tables.NOT_ENOUGH
+    verdicts = {one.id: one.judge(frame, law).verdict for one in fit_conclusions.CONCLUSIONS}
+    assert verdicts["closes-gap"] == verdicts["rank-is-not-enough"] == fit_conclusions.NOT_ENOUGH
 
 
 def test_intervals_are_students():
     values = pd.DataFrame({"seed": [1, 1, 2, 2, 3, 3], "x": [1.0, 2, 2, 3, 4, 5]})
-    mean, low, high, n = fit_tables.over_seeds(values, "x")
+    mean, low, high, n = fit_conclusions.over_seeds(values, "x")
     assert (mean, n) == (pytest.approx(17 / 6), 3)
     means = np.array([1.5, 2.5, 4.5])
     half = 4.302652729911275 * means.std(ddof=1) / math.sqrt(3)  # t quantile, 2 degrees of freedom

@@ -40,7 +40,8 @@ def test_names_that_code_refers_to_are_in_the_catalogue() -> None:
 
 
 def test_a_parameter_at_the_end_of_a_name_is_read() -> None:
-    assert metrics.find("rank_eff_1e-3").label == "Effective rank"
+    assert metrics.find("rank_eff_1e-3").label == "Effective rank, ε = 10⁻³"
+    assert metrics.find("hit_rate_5").label == "True word among the first 5"
     gain = metrics.find("test_ppl_gain_vs_softmax")
     assert gain.step == "render" and "than that of softmax" in gain.definition and gain.smaller_is_better is False
     assert metrics.find("test_ppl").file == "measure.json"

@@ -17,7 +17,9 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.ranks import robustness
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import cells, figures, paper_figures, paper_tables, tables
+from softmax_bottleneck.report import cells, figures, source, views
+from softmax_bottleneck.report.figures import functions
+from softmax_bottleneck.report.views import ranks, words
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import check
@@ -33,7 +35,7 @@ def paper() -> config.Study:
 
 def benchmarks() -> dict[str, tuple[int, int]]:
     """Pairs of every published benchmark, half of them found."""
-    rows = records.read_csv(cells.PUBLISHED / "parthiban2021_sm_table13.csv")
+    rows = records.read_csv(source.PUBLISHED / "parthiban2021_sm_table13.csv")
     rows = rows[rows["metric"] == "n_pairs"]
     names = rows["condition"].str.removeprefix("benchmark=")
     return {name: (int(pairs), int(pairs) // 2) for name, pairs in zip(names, rows["value"], strict=True)}
@@ -60,18 +62,18 @@ def made(tmp_path_factory: pytest.TempPathFactory):
         yield study, collect.collect(study)
 
 
-def table(made, name: str) -> tables.Table:
+def table(made, name: str) -> cells.Table:
     study, found = made
-    return tables.build(study, tables.experiment_of(study, PREFIX + name, "table"), found)
+    return views.build(study, source.experiment_of(study, PREFIX + name, "table"), found)
 
 
 def figure(made, name: str) -> tuple[figures.Figure, list[dict[str, str]]]:
     study, found = made
-    drawn = figures.build(study, tables.experiment_of(study, PREFIX + name, "figure"), found)
+    drawn = figures.build(study, source.experiment_of(study, PREFIX + name, "figure"), found)
     return drawn, list(csv.DictReader(io.StringIO(drawn.csv)))
 
 
-def flat(one: tables.Table) -> list[tuple[str, str, str, cells.Cell]]:
+def flat(one: cells.Table) -> list[tuple[str, str, str, cells.Cell]]:
     return [
         (part.dataset, row.key, column, cell)
         for part in one.parts
@@ -158,7 +160,7 @@ def published_counts() -> list[tuple[str, str, str]]:
     corpora = {"ptb": "ptb", "wt2": "wikitext-2"}
     found = []
     for name in ("table2", "table5", "sm_table4", "sm_table5", "sm_table10", "sm_table11"):
-        rows = records.read_csv(cells.PUBLISHED / f"parthiban2021_{name}.csv")
+        rows = records.read_csv(source.PUBLISHED / f"parthiban2021_{name}.csv")
         for row in rows[rows["metric"] == "params_m"].itertuples():
             k = re.match(r"K=(\d+);NT", row.condition)
             found.append((corpora[row.dataset], f"mos-nt-components{k[1]}" if k else row.model, row.value))
@@ -182,9 +184,9 @@ def test_every_published_number_of_a_table_stands_in_it(made, name: str) -> None
     study, _ = made
     one = table(made, name)
     shown = {cell.published.value for *_, cell in flat(one) if cell.published}
-    experiment = tables.experiment_of(study, PREFIX + name, "table")
+    experiment = source.experiment_of(study, PREFIX + name, "table")
     own = [file for file in experiment.published if file.startswith(f"parthiban2021_{name.replace('-', '_')}.")]
-    rows = cells.read_published(tuple(own))
+    rows = source.read_published(tuple(own))
     ignored = {"SM 5.1 text", "Table 1 caption", "SM 2.2 text"}  # facts about the rows, not in the table
     printed = set(rows[~rows["table"].isin(ignored)]["value"].str.replace("|", ", "))
     assert printed - shown <= {"N/A"}
@@ -196,7 +198,7 @@ def test_every_table_is_filled_once_all_runs_are_done(made) -> None:
     for experiment in study.experiments:
         if experiment.kind != "table" or experiment.source != "parthiban2021":
             continue
-        one = tables.build(study, experiment, made[1])
+        one = views.build(study, experiment, made[1])
         gaps = {cell.gap for *_, cell in flat(one) if cell.wanted and not cell.measured and not cell.words}
         assert all(gap == "" or re.search("not in this study|not computable", gap) for gap in gaps), (
             experiment.id,
@@ -310,11 +312,11 @@ def test_slopes_before_and_after_training_stand_side_by_side(made) -> None:
 def test_smooth_functions_hug_the_piecewise_linear_ones() -> None:
     x = np.linspace(-40, 40, 801)
     for c, k in ((0, 2), (-1.5, 2.5), (1, 0.5)):
-        gap = paper_figures.smooth(x, c, k) - paper_figures.piecewise_linear(x, c, k)
+        gap = functions.smooth(x, c, k) - functions.piecewise_linear(x, c, k)
         assert abs(gap).max() == pytest.approx(abs(k - 1) * np.log(2))  # at x = c
         assert abs(gap[[0, -1]]).max() < 1e-9
     literal = np.log(np.exp(x[300:500]) / (1 + np.exp(-x[300:500])))  # SigSoftmax: ln(exp(l) sigmoid(l))
-    assert paper_figures.smooth(x, 0, 2)[300:500] == pytest.approx(literal)
+    assert functions.smooth(x, 0, 2)[300:500] == pytest.approx(literal)
 
 
 # --- small studies --------------------------------------------------------------------------------------------------
@@ -327,7 +329,7 @@ def test_what_is_not_in_a_study_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     found = collect.collect(study)
     for experiment in study.experiments[-5:]:
         assert study.runs_of(experiment) == () and experiment.is_void
-        item = (tables if experiment.kind == "table" else figures).build(study, experiment, found)
+        item = (views if experiment.kind == "table" else figures).build(study, experiment, found)
         words = item.note if experiment.kind == "table" else item.alt
         assert words == experiment.needs and re.search("Not in this study|none of its models|larger study", words)
 
@@ -357,8 +359,8 @@ def test_one_seed_less_is_said_wherever_it_was_used(
             continue
         planned = len([run for run in study.runs_of(experiment) if run.model == "gss"])
         if experiment.kind == "table":
-            page = tables.table_page(tables.build(study, experiment, found))
-            own = [c for d, row, _, c in flat(tables.build(study, experiment, found)) if c.runs.endswith("/gss")]
+            page = views.table_page(views.build(study, experiment, found))
+            own = [c for d, row, _, c in flat(views.build(study, experiment, found)) if c.runs.endswith("/gss")]
             averaged = [c for c in own if c.count and c.measured]
             assert all(c.count == f"n {planned - 1}/{planned}" for c in averaged), experiment.id
             assert all(f"seed 1 {state}" in c.gap for c in averaged), experiment.id
@@ -376,8 +378,8 @@ def test_views_need_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     study = fake.load(tmp_path, fake.paper_text(experiments=()))
     found = collect.collect(study)
     for experiment in study.experiments:
-        item = (tables if experiment.kind == "table" else figures).build(study, experiment, found)
-        assert "nan" not in (tables.table_page(item) if experiment.kind == "table" else item.alt).lower().replace(
+        item = (views if experiment.kind == "table" else figures).build(study, experiment, found)
+        assert "nan" not in (views.table_page(item) if experiment.kind == "table" else item.alt).lower().replace(
             "finance", ""
         )
 
@@ -387,7 +389,7 @@ def test_every_experiment_of_a_study_has_its_file() -> None:
     assert {dataclasses.asdict(e)["id"] for e in study.experiments} <= {
         path.stem for path in (config.ROOT / "config" / "experiments").glob("*.yaml")
     }
-    assert paper_tables.PAPER_SIZE == robustness.PAPER_SIZE
+    assert ranks.PAPER_SIZE == robustness.PAPER_SIZE
 
 
 def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Path, monkeypatch) -> None:
@@ -401,6 +403,6 @@ def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Pa
     kept = place | {"context": 3, "target": "the", "published_target": "the", "note": ""}
     facts = {"status": "ok", "contexts": [place | {"note": "'centrust' is not in this vocabulary"}, kept], "hits": {}}
     artefacts.write_json(Store().run_folder(run.path) / "topk.json", facts)
-    cut, plain = paper_tables.predictions(collect.collect(study), run)
-    assert (cut.target, cut.hit, cut.words) == ("centrust", None, "<unk> 0.50\nthe 0.10")
-    assert (plain.target, plain.hit, plain.words) == ("the", True, "<unk> 0.50\n*the 0.10")
+    cut, plain = words.predictions(collect.collect(study), run)
+    assert (cut.place.target, cut.hit, cut.words) == ("centrust", None, "<unk> 0.50\nthe 0.10")
+    assert (plain.place.target, plain.hit, plain.words) == ("the", True, "<unk> 0.50\n*the 0.10")

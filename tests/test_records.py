@@ -11,7 +11,8 @@ import fake_results as fake
 import pandas as pd
 import pytest
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import cells, judging, render, report
+from softmax_bottleneck.report import judging, render, report
+from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 
@@ -186,11 +187,11 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     assert (run.model in view.learned("*")) == learned
     assert view.matching("*") == sorted({other.model for other in study.needed})
     experiment = next(e for e in study.experiments if e.id == "parthiban2021-rank-perplexity")
-    source = cells.Source(study, experiment, found, pd.DataFrame(columns=list(records.COLUMNS)))
-    assert (run.seed in source.learned(run.dataset, run.model, "test_ppl")) == learned
-    assert source.values(run.dataset, run.model, "test_ppl")[run.seed] == test_ppl
+    seen = Source(study, experiment, found, pd.DataFrame(columns=list(records.COLUMNS)))
+    assert (run.seed in seen.learned(run.dataset, run.model, "test_ppl")) == learned
+    assert seen.values(run.dataset, run.model, "test_ppl")[run.seed] == test_ppl
     note = f"Left out, since no better than unigram counts: {study.labels[run.model]}."
-    assert source.unlearned_note == ("" if learned else note)
+    assert seen.unlearned_note == ("" if learned else note)
 
 
 def test_tables_and_page_are_made_again_from_the_studys_folder_alone(study) -> None:

@@ -9,7 +9,7 @@ import yaml
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras.plan import text as text_of_plan
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import cells, tables
+from softmax_bottleneck.report import cells, views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -204,7 +204,7 @@ def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeyp
     assert found.counts()["planned"] == 4 and len(found.stages) == 8
     missing = found.stages[found.stages["state"] == "missing"]
     assert missing["reason"].tolist() == ["not finetuned yet", "not evaluated yet"]
-    (part,) = tables.build(one, one.experiments[0], found).parts
+    (part,) = views.build(one, one.experiments[0], found).parts
     softmax, mos = (row.cells for row in part.rows)
     assert [cell.measured.mean for cell in softmax[:3] if cell.measured] == [41.5, 36.5, 32.5]
     assert [cell.count for cell in mos[:3]] == ["n 2", "n 1/2", "n 1/2"]

@@ -16,7 +16,10 @@ import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import cells, tables
+from softmax_bottleneck.report import cells, numbers, source, views
+from softmax_bottleneck.report.options import NoOptions
+from softmax_bottleneck.report.registry import FIGURES, VIEWS
+from softmax_bottleneck.report.views import words
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column
@@ -37,12 +40,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
         return made
 
 
-def build(made, name: str) -> tables.Table:
+def build(made, name: str) -> cells.Table:
     study, found = made
-    return tables.build(study, tables.experiment_of(study, name, "table"), found)
+    return views.build(study, source.experiment_of(study, name, "table"), found)
 
 
-def cell(table: tables.Table, dataset: str, row: str, column: str) -> cells.Cell:
+def cell(table: cells.Table, dataset: str, row: str, column: str) -> cells.Cell:
     part = next(part for part in table.parts if part.dataset == dataset)
     cells = next(one for one in part.rows if one.key == row).cells
     return cells[part.columns.index(column)]
@@ -72,7 +75,7 @@ def test_every_published_number_of_a_table_stands_in_exactly_one_cell(finished) 
         for one in row.cells
         if one.published
     ]
-    rows = records.read_csv(cells.PUBLISHED / "parthiban2021_table6.csv")
+    rows = records.read_csv(source.PUBLISHED / "parthiban2021_table6.csv")
     names = {"ptb": "ptb", "wt2": "wikitext-2"}
     assert sorted(shown) == sorted(
         (names[d], m, v) for d, m, v in zip(*(rows[key] for key in ("dataset", "model", "value")), strict=True)
@@ -81,15 +84,15 @@ def test_every_published_number_of_a_table_stands_in_exactly_one_cell(finished) 
 
 def test_a_choice_between_two_published_numbers_is_refused(finished) -> None:
     study, found = finished["paper"]
-    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
     loose = dataclasses.replace(experiment, columns=(Column("test_ppl", "Test perplexity"),))
     with pytest.raises(UserError, match=r"parthiban2021-table2: test_ppl of softmax on ptb: several published numbers"):
-        tables.build(study, loose, found)
+        views.build(study, loose, found)
 
 
 def test_an_unknown_published_file_is_named() -> None:
     with pytest.raises(UserError, match=r"did you mean 'parthiban2021_table2\.csv'"):
-        cells.read_published(("parthiban2021_table22.csv",))
+        source.read_published(("parthiban2021_table22.csv",))
 
 
 # --- measured numbers -----------------------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ def test_p_values_are_those_of_scipy_without_the_authors_seeds(finished) -> None
             found = cell(table, "ptb", model, column)
             assert found.measured.mean == pytest.approx(p, rel=1e-9)
             assert found.note == "n 3 and 3" and found.difference is None
-    assert cell(table, "ptb", "softmax", "p against Softmax (Student)").text == cells.DASH
+    assert cell(table, "ptb", "softmax", "p against Softmax (Student)").text == numbers.DASH
 
 
 def test_gains_are_softmax_minus_model(finished) -> None:
@@ -138,7 +141,7 @@ def test_gains_are_softmax_minus_model(finished) -> None:
 def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
     """Figure 4 follows from SM Table 3; rhos are put in as if they had been measured."""
     study, _ = finished["paper"]
-    published = records.read_csv(cells.PUBLISHED / "parthiban2021_sm_table3.csv")
+    published = records.read_csv(source.PUBLISHED / "parthiban2021_sm_table3.csv")
     names = {"ptb": "ptb", "wt2": "wikitext-2"}
     first = {(run.dataset, run.model): run for run in reversed(study.needed)}
     lines = [
@@ -151,8 +154,8 @@ def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
     ]
     rows = pd.DataFrame(lines, columns=list(records.COLUMNS))
     found = records.Records(rows, collect.collect(study).states)
-    experiment = tables.experiment_of(study, "parthiban2021-figure4", "figure")
-    parts = tables.wins(cells.source_of(study, experiment, found))
+    experiment = source.experiment_of(study, "parthiban2021-figure4", "figure")
+    parts = words.wins(source.Source.of(study, experiment, found), NoOptions())
     shown = [one for part in parts for row in part.rows for one in row.cells if one.wanted]
     assert len(shown) == 2 * 6 * 5
     assert all(one.measured.mean == one.published.number for one in shown)
@@ -171,11 +174,11 @@ def test_differences_only_where_the_setting_is_the_published_one(finished) -> No
 def test_one_changed_setting_is_not_the_published_one(finished, part: str, key: str, value: float) -> None:
     study, _ = finished["paper"]
     run = study.needed[0]
-    assert cells.same_setting(run, cells.paper_study())
-    assert cells.same_setting(dataclasses.replace(run, seed=5, threads=4), cells.paper_study())
+    assert source.same_setting(run, source.paper_study())
+    assert source.same_setting(dataclasses.replace(run, seed=5, threads=4), source.paper_study())
     changed = dataclasses.replace(run, **{part: dataclasses.replace(getattr(run, part), **{key: value})})
-    assert not cells.same_setting(changed, cells.paper_study())
-    assert not cells.same_setting(run, None)
+    assert not source.same_setting(changed, source.paper_study())
+    assert not source.same_setting(run, None)
 
 
 def test_a_difference_on_the_edge_of_the_published_spread() -> None:
@@ -194,7 +197,7 @@ def test_every_subset_of_seeds_says_how_many_there_are_and_why(tmp_path: Path, m
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     study = fake.load(tmp_path, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2, 3, 4, 5]"))
     runs = [run for run in study.needed if run.model == "gss"]
-    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
     experiment = dataclasses.replace(experiment, models=("gss",))
     for run in runs:
         fake.write_run(run)
@@ -210,7 +213,7 @@ def test_every_subset_of_seeds_says_how_many_there_are_and_why(tmp_path: Path, m
         )
         rows = complete.rows[complete.rows["run_id"].isin(ids) | (complete.rows["model"] != "gss")]
         one = cell(
-            tables.build(study, experiment, records.Records(rows, states)), "truth-demo", "gss", "Test perplexity"
+            views.build(study, experiment, records.Records(rows, states)), "truth-demo", "gss", "Test perplexity"
         )
         values = [fake.perplexities(run)["test_ppl"] for run in kept]
         assert one.count == (f"n {len(kept)}" if len(kept) == 5 else f"n {len(kept)}/5")
@@ -230,11 +233,11 @@ def test_no_run_at_all_leaves_words_and_no_numbers(tmp_path: Path, monkeypatch: 
     found = collect.collect(study)
     for experiment in study.experiments:
         if experiment.kind == "table":
-            table = tables.build(study, experiment, found)
+            table = views.build(study, experiment, found)
             for part, row, one in ((p, r, c) for p in table.parts for r in p.rows for c in r.cells):
                 exactly_zero = row.key == "language" and one.note == "exact"
                 assert one.measured is None or exactly_zero, (part.title, row.key)
-                assert "nan" not in tables.table_page(table).lower()
+                assert "nan" not in views.table_page(table).lower()
 
 
 @pytest.mark.fault("G2")
@@ -265,7 +268,7 @@ def test_rank_demo_keeps_readings_apart(finished) -> None:
     other["condition"] = other["condition"] + ";tanh=False"
     other["value"] = 7.0
     both = records.Records(pd.concat([found.rows, other], ignore_index=True), found.states)
-    table = tables.build(study, tables.experiment_of(study, "merity2017-ranks", "table"), both)
+    table = views.build(study, source.experiment_of(study, "merity2017-ranks", "table"), both)
     rows = {row.label: row for row in table.parts[0].rows}
     assert list(rows) == ["Softmax", "MoC", "MoS", "MoS (tanh=False)"]
     assert rows["MoS (tanh=False)"].cells[1].measured == cells.Measured(7.0, 0.0, 3)
@@ -280,7 +283,7 @@ def test_a_new_model_needs_no_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     fake.write_all(study)
     found = collect.collect(study)
     for name in ("known-truth", "parthiban2021-table2", "parthiban2021-table6"):
-        table = tables.build(study, tables.experiment_of(study, name, "table"), found)
+        table = views.build(study, source.experiment_of(study, name, "table"), found)
         assert table.parts[0].rows[-1].label == "Brand new" and table.parts[0].rows[-1].cells[0].measured
 
 
@@ -288,10 +291,10 @@ def test_a_new_model_needs_no_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished, tmp_path: Path, monkeypatch) -> None:
     study, found = finished["fake"]
     hostile = dataclasses.replace(study, labels={**study.labels, "mos": "</td><script>alert(1)</script>", "ss": "=1+1"})
-    experiment = tables.experiment_of(hostile, "parthiban2021-table2", "table")
+    experiment = source.experiment_of(hostile, "parthiban2021-table2", "table")
     experiment = dataclasses.replace(experiment, title="{{7*7}} $x$ <b>")
-    table = tables.build(hostile, experiment, found)
-    html = tables.table_page(table)
+    table = views.build(hostile, experiment, found)
+    html = views.table_page(table)
     assert "<script" not in html and "{{7*7}} $x$ &lt;b&gt;" in html
     lines = list(csv.DictReader(io.StringIO(table.csv)))
     assert len(lines) == sum(len(row.cells) for part in table.parts for row in part.rows)
@@ -307,13 +310,11 @@ def test_make_writes_csv_and_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "results/fake/tables/parthiban2021-table2.csv"
     assert artefacts.is_sound(path) and artefacts.is_sound(path.with_suffix(".html"))
     with pytest.raises(UserError, match="no table 'parthiban2021-table22' in this study; did you mean"):
-        tables.experiment_of(study, "parthiban2021-table22", "table")
+        source.experiment_of(study, "parthiban2021-table22", "table")
 
 
 def test_every_declared_experiment_has_a_view_and_published_files() -> None:
-    from softmax_bottleneck.report import figures
-
     for path in sorted((config.ROOT / "config" / "experiments").glob("*.yaml")):
         experiment = config.load_experiment(path.stem, path.parent)
-        assert experiment.view in (tables.views() if experiment.kind == "table" else figures.views()), path
-        cells.read_published(experiment.published)
+        assert experiment.view in (VIEWS if experiment.kind == "table" else FIGURES), path
+        source.read_published(experiment.published)

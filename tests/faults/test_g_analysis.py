@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import collect, records, verify
-from softmax_bottleneck.report import cells, render, tables
+from softmax_bottleneck.report import cells, render, source, views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
@@ -151,8 +151,8 @@ def test_g1_all_32_subsets_of_five_seeds_are_told_everywhere(place):
 def _assert_cell(
     study: Study, found: records.Records, kept: set[int], lost: dict[int, Any], values: list[float]
 ) -> None:
-    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
-    table = tables.build(study, experiment, found)
+    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    table = views.build(study, experiment, found)
     part = next(part for part in table.parts if part.dataset == "truth-demo")
     row = next(row for row in part.rows if row.key == "gss")
     cell = row.cells[part.columns.index("Test perplexity")]
@@ -164,7 +164,7 @@ def _assert_cell(
     if kept:
         assert cell.measured.mean == pytest.approx(plain.fmean(values))
         assert cell.measured.sd == (None if len(kept) == 1 else pytest.approx(plain.stdev(values)))
-    page = Page(tables.table_page(table)).words
+    page = Page(views.table_page(table)).words
     assert "nan" not in page.lower()
     line = next(
         line
@@ -208,8 +208,8 @@ def test_g1_a_lost_seed_changes_no_other_cell_in_whatever_order(place):
 
 def _cells(study: Study) -> dict[tuple[str, str, str], tuple[object, ...]]:
     found = collect.collect(study)
-    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
-    parts = tables.build(study, experiment, found).parts
+    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    parts = views.build(study, experiment, found).parts
     return {
         (part.dataset, row.key, column): (cell.text, cell.count, cell.gap)
         for part in parts for row in part.rows for column, cell in zip(part.columns, row.cells, strict=True)
@@ -308,7 +308,7 @@ def test_g6_no_rho_is_words_with_the_coverage(place):
         path = Store().run_folder(run.path) / "wordsim.json"
         artefacts.write_json(path, {"status": "ok", "benchmarks": {"None-999": none}})
     found = collect.collect(study)
-    table = tables.build(study, tables.experiment_of(study, "parthiban2021-sm-table3", "table"), found)
+    table = views.build(study, source.experiment_of(study, "parthiban2021-sm-table3", "table"), found)
     (row,) = [row for part in table.parts for row in part.rows if row.label == "None-999"] or [None]
     if row is not None:
         *rhos, pairs, absent = row.cells
@@ -475,7 +475,7 @@ def _table_of(text: str) -> Page:
     )
     row = cells.Row("key", f"l{text}", (cell, cells.Cell(gap=f"g{text}")))
     part = cells.Part("d", f"t{text}", (f"a{text}", f"b{text}"), (row,), f"n{text}")
-    return Page(tables.table_page(cells.Table("id", "s", *[f"x{text}"] * 4, (part,), f"n{text}", f"o{text}")))
+    return Page(views.table_page(cells.Table("id", "s", *[f"x{text}"] * 4, (part,), f"n{text}", f"o{text}")))
 
 
 @pytest.mark.fault("G11")
@@ -510,17 +510,17 @@ def test_g13_a_page_without_results_says_so_and_exits_3(place, capsys):
 @pytest.mark.fault("G14")
 def test_g14_what_was_not_published_is_said_and_never_zero(place, monkeypatch):
     study = fake.load(place, fake.paper_text("[1001]", ("table2",)))
-    experiment = tables.experiment_of(study, "parthiban2021-table2", "table")
-    whole = cells.read_published(experiment.published)
+    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    whole = source.read_published(experiment.published)
     gone = whole[~((whole["model"] == "gss") & (whole["metric"] == "test_ppl"))]
-    monkeypatch.setattr(cells, "read_published", lambda names: gone)
-    table = tables.build(study, experiment, collect.collect(study))
+    monkeypatch.setattr(source, "read_published", lambda names: gone)
+    table = views.build(study, experiment, collect.collect(study))
     found = [
         cell for part in table.parts for row in part.rows if row.key == "gss"
         for column, cell in zip(part.columns, row.cells, strict=True) if column == "Test perplexity"
     ]  # fmt: skip
     assert found and all(cell.published is None and cell.difference_text == "—" for cell in found)
-    assert Page(tables.table_page(table)).words.count("not published") >= len(found)
+    assert Page(views.table_page(table)).words.count("not published") >= len(found)
     lines = [
         line
         for line in csv.DictReader(io.StringIO(table.csv))

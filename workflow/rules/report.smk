@@ -39,7 +39,7 @@ rule collect:
 rule render:
     input:
         study_files(records.FILES),
-        of_workflow("config/paper.yaml", "report/published/*.csv", "report/*.j2", "report/*.css"),
+        of_workflow("config/paper.yaml", "report/published/*.csv", "report/*.j2", "report/*.css", "report/*.mplstyle"),
     output:
         [shown(experiment, suffix) for experiment in STUDY.experiments for suffix in experiment.suffixes],
         page=f"{RESULTS}/page.json",

@@ -121,16 +121,21 @@ def _asked_for(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
 # --- sub-commands ---------------------------------------------------------------------------------------------------
 def _plan(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras.plan import text
+    from softmax_bottleneck.report.options import check_options
     from softmax_bottleneck.training import check
 
     study = _study(given)
+    check_options(study)
     print(json.dumps(check.facts(study, check.costs(study)), indent=1) if given.json else text(study))
 
 
 def _check(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.report.options import check_options
     from softmax_bottleneck.training import check
 
-    check.check(_study(given), say)
+    study = _study(given)
+    check_options(study)
+    check.check(study, say)
 
 
 def _doctor(given: argparse.Namespace, say: Say) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import did_you_mean
@@ -29,6 +30,7 @@ RANK_PREDICTED, RANK_PREDICTED_PAPER = "rank_predicted", "rank_predicted_paper"
 P_VALUE, P_VALUE_WELCH, PEARSON = "p_value", "p_value_welch", "pearson_r"
 GAIN, REDUCTION = "_gain_vs_", "_reduction_pct"  # of another metric: `<metric>_gain_vs_<model>`
 
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 SMALLER, LARGER, NEITHER = True, False, None  # which is better
 
 
@@ -38,7 +40,7 @@ class Metric:
 
     Attributes:
         name: in the records, in report/published and in the columns of experiments; `*` stands for a parameter.
-        label: as a column head.
+        label: as a column head; `{}` is the parameter.
         unit: empty for a plain number.
         digits: decimals that are printed.
         smaller_is_better: None where neither is.
@@ -118,7 +120,7 @@ _ALL = (
     ),
     *_made_by("measure", "topk.json",
         (TOP5_HIT, "Hit", "", 0, LARGER, "1 if the true next word is among the first five"),
-        (f"{HIT_RATE}*", "True word among the first", "", 4, LARGER,
+        (f"{HIT_RATE}*", "True word among the first {}", "", 4, LARGER,
          "share of test contexts whose true word is among the first 1, 5 or 10; `_low`, `_high`: 95 % Wilson interval"),
     ),
     *_made_by("dynamic", "dynamic.json",
@@ -140,7 +142,7 @@ _ALL = (
         ("rank_columns", "Words", "", 0, NEITHER, "columns n of the matrix"),
         (RANK_TOLERANCE, "Press tolerance", "", 4, NEITHER, "0.5 √(m + n + 1) σ_max ε"),
         (SIGMA_MAX, "Largest singular value", "", 2, NEITHER, "σ_max of the matrix of log-probabilities"),
-        (f"{EFFECTIVE_RANK}*", "Effective rank", "", 0, NEITHER,
+        (f"{EFFECTIVE_RANK}*", "Effective rank, ε = {}", "", 0, NEITHER,
          "least number of singular values with 1 − ε of the sum of squares of all (Parthiban et al. 2021, section 6)"),
     ),
     *_made_by("wordsim", "wordsim.json",
@@ -162,7 +164,7 @@ _ALL = (
         (KL_UNIFORM, "KL of the uniform distribution (nats)", "nats", 4, NEITHER,
          "its expected distance from a draw of the Dirichlet (Ganea et al. 2019, eq. 15)"),
         ("entropy_nats", "Entropy of the law (nats)", "nats", 4, NEITHER, "mean over contexts, by their weight"),
-        (f"{SQUARED_ERROR_BOUND}*", "Least squared error", "", 4, NEITHER,
+        (f"{SQUARED_ERROR_BOUND}*", "Least squared error, d = {}", "", 4, NEITHER,
          "least mean squared error of a softmax of that width (Ganea et al. 2019, theorem 1)"),
     ),
     *_made_by("synthetic", "synthetic.json",
@@ -191,6 +193,7 @@ _DERIVED = (
 )
 
 
+@cache
 def find(name: str, stage: str = "") -> Metric:
     """The metric of a name, its parameter read; after dynamic evaluation its file is that of the stage.
 
@@ -206,5 +209,9 @@ def find(name: str, stage: str = "") -> Metric:
     metric = next((metric for pattern, metric in CATALOGUE.items() if fnmatchcase(name, pattern)), None)
     if metric is None:
         raise UserError(f"unknown metric {name!r}{did_you_mean(name, list(CATALOGUE))}")
+    parameter = name.removeprefix(metric.name.rstrip("*"))
+    if parameter.startswith("1e"):
+        parameter = f"10{parameter.removeprefix('1e').translate(SUPERSCRIPT)}"
+    metric = replace(metric, name=name, label=metric.label.format(parameter))
     is_dynamic = stage == "dynamic" and metric.step == "measure"
     return replace(metric, step="dynamic", file="dynamic.json") if is_dynamic else metric

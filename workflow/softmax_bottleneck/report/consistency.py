@@ -20,7 +20,7 @@ import pandas as pd
 from softmax_bottleneck.measuring import statistics, wordsim
 from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.ranks import robustness
-from softmax_bottleneck.report.cells import read_published
+from softmax_bottleneck.report.source import read_published
 
 CORPORA = {"ptb": "PTB", "wt2": "WT2"}
 VOCABULARY = {"ptb": 10_000, "wt2": 33_278}

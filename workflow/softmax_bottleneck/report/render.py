@@ -15,9 +15,11 @@ import pandas as pd
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import cells, claims, consistency, figures, tables, verdict
-from softmax_bottleneck.report.cells import Measured, Table, label
+from softmax_bottleneck.report import cells, claims, consistency, figures, verdict, views
+from softmax_bottleneck.report.cells import Measured, Table
 from softmax_bottleneck.report.figures import Figure
+from softmax_bottleneck.report.options import check_options
+from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Experiment, Study
@@ -51,6 +53,7 @@ SOURCES: Mapping[str, tuple[str, str]] = {
 
 def render(study: Study, folder: Path) -> None:
     """Write every table, figure and claim of a study into a folder that holds its records (DataError: damaged)."""
+    check_options(study)
     found = records.load(folder)
     heads = heads_of(study)
     entries = [_entry(study, experiment, found, folder, heads) for experiment in study.experiments]
@@ -66,8 +69,8 @@ def _entry(
     shown: Table | Figure
     path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
     if experiment.kind == "table":
-        shown = tables.build(study, experiment, found)
-        page = tables.table_page(shown, heads)
+        shown = views.build(study, experiment, found)
+        page = views.table_page(shown, heads)
         artefacts.write_text(path.with_suffix(".html"), page)
         words = {"note": shown.note}
     else:
@@ -214,7 +217,7 @@ def provenance_of(study: Study, found: Records) -> dict[str, Any]:
         facts = {key: dataclasses.asdict(run)[key] for key in ("head", "body", "schedule", "data_identity")}
         settings[f"{run.dataset}/{run.model}"] = facts | {"code": run.code}
     files = {path for experiment in study.experiments for path in experiment.published}
-    published = {name: artefacts.sha256_file(cells.PUBLISHED / name) for name in sorted(files)}
+    published = {name: artefacts.sha256_file(PUBLISHED / name) for name in sorted(files)}
     return {
         "schema": provenance.SCHEMA,
         "study": study.name,

@@ -12,7 +12,8 @@ import numpy as np
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, claims, judging
-from softmax_bottleneck.report.cells import Measured, label
+from softmax_bottleneck.report.cells import Measured
+from softmax_bottleneck.report.source import exact_value, label
 from softmax_bottleneck.study import Run, Study
 
 NAMED = 4  # models or conclusions in a sentence; more are counted
@@ -177,7 +178,7 @@ def _rank_words(study: Study, found: Records, dataset: str) -> str:
 
 
 def _truth_words(study: Study, found: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
-    bound, rank = (cells.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
+    bound, rank = (exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
     if bound is None:
         return ""
     best = min(scores.values(), key=lambda score: score.mean)

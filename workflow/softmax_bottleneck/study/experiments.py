@@ -25,8 +25,8 @@ class Column:
 
     Attributes:
         metric: its name in the records and in report/published.
-        label: column head, with its unit.
-        digits: decimals printed.
+        label: column head, with its unit; that of the catalogue of metrics when empty.
+        digits: decimals printed; as many as the catalogue says when absent.
         published: filters on the published rows: column -> regular expression.
         datasets: corpora it is shown for; all when empty.
         stage: stage the number is of (`finetuned`, `dynamic`); training when empty.
@@ -35,8 +35,8 @@ class Column:
     """
 
     metric: str
-    label: str
-    digits: Annotated[kinds.Integer, Field(ge=0, le=8)] = 2
+    label: str = ""
+    digits: Annotated[kinds.Integer, Field(ge=0, le=8)] | None = None
     published: Mapping[str, str] = kinds.EMPTY
     measured: kinds.Flag = True
     datasets: tuple[str, ...] = ()

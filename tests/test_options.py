@@ -1,0 +1,83 @@
+"""Options of views: typed, refused where nobody knows them, and read without any plotting library."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck import study as config
+from softmax_bottleneck.report import figures, options, views
+from softmax_bottleneck.report.registry import FIGURES, VIEWS
+from softmax_bottleneck.store.errors import UserError
+
+STUDIES = sorted(path for path in (config.ROOT / "config").glob("*.yaml") if "own-model" not in path.name)
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_every_study_tells_its_views_only_what_they_know(file: Path) -> None:
+    options.check_options(config.load_study(file))
+
+
+@pytest.mark.parametrize(
+    "experiment, given, message",
+    [
+        ("sm-table1", "{tsted: test_ppl}", r"options: unknown key 'tsted'; did you mean 'tested'"),
+        ("sm-table1", "{tested: tst_ppl}", r"options: tested: unknown metric 'tst_ppl'; did you mean 'test_ppl'"),
+        ("sm-table1", "{seeds_not_tested: [1, x]}", r"options: seeds_not_tested\.1: 'x' is not allowed"),
+        ("sm-table7", "{settings: [{setting: a, publishd: b, label: c}]}",
+         r"options: settings\.0: unknown key 'publishd'; did you mean 'published'"),
+        ("sm-table7", "{settings: [{setting: a, label: c}]}", r"options: settings\.0: published is not set"),
+        ("sm-figure2", "{panels: [frist]}", r"options: panels\.0: 'frist' is not allowed \(one of first, all\)"),
+        ("sm-figure2", "{first: many}", r"options: first: 'many' is not allowed \(must be of type integer\)"),
+        ("sm-figure2", "{first: true}", r"options: first: True is not allowed"),
+        ("figure1", "{curves: {c: 1}}", r"options: curves: .* is not allowed \(must be a list\)"),
+        ("figure2", "{windows: {ptb: [1, 2, 3]}}", r"options: windows\.ptb: .* is not allowed \(at most 2 items\)"),
+        ("hit-rates", "{first: 3}", r"options: unknown key 'first'"),
+    ],
+)  # fmt: skip
+def test_an_option_nobody_knows_is_refused_with_file_and_key(
+    tmp_path: Path, experiment: str, given: str, message: str
+) -> None:
+    name = f"parthiban2021-{experiment}"
+    study = fake.load(tmp_path, f"{fake.STUDY}  {name}: {{options: {given}}}\n")
+    with pytest.raises(UserError, match=rf"study\.yaml: experiments\.{name}: {message}"):
+        options.check_options(study)
+
+
+def test_what_an_experiment_itself_says_wrong_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "experiments").mkdir()
+    text = (config.ROOT / "config" / "experiments" / "known-truth.yaml").read_text(encoding="utf-8")
+    file = tmp_path / "experiments" / "known-truth.yaml"
+    for change, message in (
+        (("metric: excess_ppl", "metric: exces_ppl"), r"columns\.1\.metric: unknown metric 'exces_ppl'; did you mean"),
+        (("view: truth", "view: trut"), r"view: unknown 'trut'; did you mean 'truth'"),
+        (("view: truth", "view: truth\noptions: {baselin: ss}"), r"options: unknown key 'baselin'; did you mean"),
+    ):
+        file.write_text(text.replace(*change), encoding="utf-8")
+        with pytest.raises(UserError, match=rf"experiments/known-truth\.yaml: {message}"):
+            options.check_options(fake.load(tmp_path))
+
+
+def test_every_view_is_registered_once_with_the_options_its_function_takes() -> None:
+    assert views and figures  # importing them registers
+    made = {name: view.make for name, view in VIEWS.items()}
+    for known, functions in ((options.TABLES, made), (options.FIGURES, FIGURES)):
+        assert known.keys() == functions.keys()
+        for name, function in functions.items():
+            parameters = list(inspect.signature(function).parameters.values())
+            hints = typing.get_type_hints(inspect.unwrap(function))
+            assert hints[parameters[1].name] is known[name], name
+    for kind in {*options.TABLES.values(), *options.FIGURES.values()}:
+        assert dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen and kind.__doc__
+
+
+def test_options_are_read_without_pandas_torch_or_matplotlib() -> None:
+    code = "import sys; from softmax_bottleneck.report import options; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pandas", "torch", "matplotlib", "seaborn", "jinja2", "scipy.stats"} & set(done.stdout.split())

@@ -1,0 +1,316 @@
+"""What all figures share: one palette, panels and legends, notes on which runs are drawn, and SVG.
+
+The same input gives the same bytes: no dates, fixed ids, text as outlines. Every SVG changes into dark colours by
+itself where the reader's screen is dark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
+
+from softmax_bottleneck.records.metrics import SUPERSCRIPT, TEST_PPL
+from softmax_bottleneck.records.records import groups
+from softmax_bottleneck.report.source import Source, label
+from softmax_bottleneck.study import ROOT, Run, Study
+
+mpl.use("Agg")  # seaborn imports pyplot, which would look for a screen
+
+# Readable on white and on near-black, told apart with the common colour-vision deficiencies (after Okabe and Ito).
+PALETTE: Mapping[str, str] = {
+    "softmax": "#808489",
+    "ss": "#e69f00",
+    "gss": "#d55e00",
+    "lms-plif": "#009e73",
+    "lms-plif-frozen": "#7ccbae",
+    "moc": "#56b4e9",
+    "mos": "#2f7fd1",
+    "moss": "#cc79a7",
+}
+
+SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
+MARKERS = "osD^vpXh"
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+LONGEST_NAME = 30
+ABSENT_NAMED = 6  # models without all their runs, below a figure; more are counted
+DASHED = (0, (4, 3))
+LEGEND_INCHES = 1.7  # of one entry
+NOTHING = "There is nothing to show yet."
+STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
+Row = TypeVar("Row")
+Column = TypeVar("Column")
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of everything that is not a model."""
+
+    paper: str
+    ink: str
+    muted: str
+    grid: str
+
+
+LIGHT = Theme("#ffffff", "#1c2024", "#5d656e", "#e3e6ea")
+DARK = Theme("#16191d", "#e6e9ec", "#a3abb3", "#33393f")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a view made: the canvas, the numbers in it, a description in words, and what is missing or counted."""
+
+    canvas: Canvas
+    data: pd.DataFrame
+    alt: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one model is drawn in every figure."""
+
+    colour: str
+    marker: str
+    dash: Any
+
+    @property
+    def dot(self) -> dict[str, Any]:
+        """Its marker without a line."""
+        return {"color": self.colour, "marker": self.marker, "markersize": 6.5, "linestyle": "none"}
+
+
+def styles(models: Sequence[str]) -> dict[str, Style]:
+    """A colour, marker and line per model: fixed for known names, else chosen by the name from the spare colours.
+
+    Models share no colour as long as there are spare ones.
+    """
+    free = list(SPARE)
+    found = {}
+    for index, model in enumerate(models):
+        colour = PALETTE.get(model)
+        if colour is None:
+            pool = free or list(SPARE)
+            colour = pool[int(hashlib.sha256(model.encode()).hexdigest(), 16) % len(pool)]
+            free = [other for other in pool if other != colour]
+        found[model] = Style(colour, MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+    return found
+
+
+# --- canvas ---------------------------------------------------------------------------------------------------------
+def rc_settings() -> Any:
+    """Settings of matplotlib for all figures: report/figures.mplstyle in the light colours."""
+    coloured = {
+        LIGHT.ink: ("text.color", "axes.labelcolor", "axes.titlecolor"),
+        LIGHT.muted: ("axes.edgecolor", "xtick.color", "ytick.color"),
+        LIGHT.paper: ("figure.facecolor", "axes.facecolor"),
+        LIGHT.grid: ("grid.color",),
+    }
+    plain: Any = mpl.rc_params_from_file(STYLE_SHEET, use_default_template=False)
+    return {**plain, **{name: colour for colour, names in coloured.items() for name in names}}
+
+
+def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
+    """A canvas of rows x columns axes, each `width` x `height` inches."""
+    canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
+    canvas.set_layout_engine("constrained", w_pad=0.08, h_pad=0.1)
+    return canvas, canvas.subplots(rows, columns, squeeze=False)
+
+
+def empty(axes: Axes, words: str) -> None:
+    """Words in the place of a plot."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, words, ha="center", va="center", color=LIGHT.muted, transform=axes.transAxes, wrap=True)
+
+
+def words_alone(words: str, data: pd.DataFrame) -> Drawing:
+    """Words in the place of a whole figure."""
+    canvas, ((axes,),) = panels(1, 1, 8.6, 0.3)
+    empty(axes, words)
+    return Drawing(canvas, data, words)
+
+
+def by_corpus(
+    source: Source,
+    size: tuple[int, float, float],
+    frame: Callable[[str], pd.DataFrame],
+    draw: Callable[[NDArray[Any], str, pd.DataFrame], None],
+) -> tuple[Canvas, pd.DataFrame]:
+    """A row of panels per corpus, drawn from the data of that corpus, or words where there are none; and all the data.
+
+    `size` is how many panels a row has, and their width and height in inches.
+    """
+    canvas, axes = panels(len(source.datasets), *size)
+    frames = [frame(dataset) for dataset in source.datasets]
+    for row, dataset, data in zip(axes, source.datasets, frames, strict=True):
+        if len(data):
+            draw(row, dataset, data)
+        else:
+            empty(row[0], f"{corpus_title(source, dataset)}: nothing to show yet")
+            for panel in row[1:]:
+                panel.set_axis_off()
+    return canvas, pd.concat(frames, ignore_index=True)
+
+
+def crossed(
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    width: float,
+    height: float,
+    draw: Callable[[Axes, Row, Column], None],
+) -> Canvas:
+    """A panel for every row and column."""
+    canvas, axes = panels(len(rows), len(columns), width, height)
+    for line, row in zip(axes, rows, strict=True):
+        for panel, column in zip(line, columns, strict=True):
+            draw(panel, row, column)
+    return canvas
+
+
+def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style], *, lines: bool = True) -> None:
+    """Names of models below all panels, as lines or as dots."""
+    handles = []
+    for model, name in names.items():
+        style = looks[model]
+        look: dict[str, Any] = {"linestyle": style.dash, "linewidth": 2.2} if lines else style.dot
+        handles.append(Line2D([], [], **{"color": style.colour, "label": name, **look}))
+    if handles:
+        rows = math.ceil(len(handles) / max(1, int(canvas.get_figwidth() / LEGEND_INCHES)))
+        canvas.legend(handles=handles, loc="outside lower center", ncols=math.ceil(len(handles) / rows))
+
+
+# --- what is drawn into panels --------------------------------------------------------------------------------------
+def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Style], *, dots: bool = False) -> None:
+    """A thick line at every model's mean over its seeds, never of fewer of them further right; seeds thin, or dots."""
+    for model, style in looks.items():
+        own = data[data["model"] == model]
+        table = own.pivot_table(index=x, columns="seed", values=y).interpolate(method="index", limit_area="inside")
+        if dots:
+            axes.plot(own[x], own[y], **style.dot | {"markersize": 3.5, "alpha": 0.6})
+        elif table.shape[1] > 1:
+            axes.plot(table.index, table, color=style.colour, linewidth=0.6, alpha=0.45)
+        mean = table.dropna().mean(axis=1)
+        axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
+
+
+def dots(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Style], **more: Any) -> None:
+    """A dot per line of the data, in its model's colour and shape."""
+    for model, style in looks.items():
+        own = data[data["model"] == model]
+        axes.plot(own[x], own[y], **style.dot | {"mec": LIGHT.paper, "mew": 0.7} | more)
+
+
+def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
+    """A table as squares in shades of blue with their numbers, legible on light and on dark screens."""
+    blues = sns.color_palette("blend:#eef3f9,#69a5ea", as_cmap=True)
+    fixed: dict[str, Any] = {"cmap": blues, "vmin": 0, "annot": True, "cbar": False, "linecolor": LIGHT.paper}
+    sns.heatmap(table, ax=axes, fmt=form, annot_kws={"color": "#10151b"}, **fixed, **look)
+    axes.grid(visible=False)
+    axes.tick_params(length=0, labelcolor=LIGHT.ink)
+    axes.tick_params(axis="y", rotation=0)
+
+
+def level(axes: Axes, value: float, words: str) -> None:
+    """A dashed line across, with words at its right end."""
+    axes.axhline(value, color=LIGHT.ink, linewidth=1, linestyle=DASHED)
+    axes.text(0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8.5)
+
+
+def log_y(axes: Axes) -> None:
+    """A log axis with powers of ten as ticks."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(power))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+
+
+def power(value: float, _position: object = None) -> str:
+    """A tick of a log axis: 10⁻³, or 2·10⁻³ between the powers."""
+    if value <= 0:
+        return ""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    factor = value / 10**exponent
+    shown = f"10{str(exponent).translate(SUPERSCRIPT)}"
+    return shown if abs(factor - 1) < 1e-6 else f"{factor:.3g}·{shown}"
+
+
+def integer(value: float, _position: object = None) -> str:
+    """A tick with thin spaces between thousands."""
+    return f"{value:,.0f}".replace(",", "\u2009")
+
+
+def to_svg(canvas: Canvas) -> str:
+    """The canvas as SVG, with coordinates to a hundredth of a point and a style sheet for dark screens."""
+    buffer = io.StringIO()
+    canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
+    short = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), buffer.getvalue())
+    return short.replace("<defs>", f"<style>{_dark_rules()}</style>\n <defs>", 1)
+
+
+def _dark_rules() -> str:
+    """CSS that exchanges the light colours, which matplotlib writes into style attributes, for the dark ones."""
+    pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
+    rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
+    return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
+
+
+# --- which runs are drawn, in words ---------------------------------------------------------------------------------
+def planned_runs(source: Source, dataset: str) -> list[Run]:
+    """The runs an experiment needs on a corpus, in the plan's order."""
+    return [run for run in source.study.runs_of(source.experiment) if run.dataset == dataset]
+
+
+def count_note(source: Source, have: int | pd.DataFrame) -> str:
+    """How many of the planned runs are drawn (their number, or the data drawn), and which have no results, and why."""
+    if isinstance(have, pd.DataFrame):
+        have = len(have[["dataset", "model", "seed"]].drop_duplicates())
+    runs = [run for dataset in source.datasets for run in planned_runs(source, dataset)]
+    named = []
+    for dataset, model in dict.fromkeys((run.dataset, run.model) for run in runs):
+        if gap := source.gap(dataset, model, source.values(dataset, model, TEST_PPL)):
+            named.append(f"{_on(source, dataset, model)} ({gap})")
+    more = f" and {len(named) - ABSENT_NAMED} more" if len(named) > ABSENT_NAMED else ""
+    absent = f" Without results: {', '.join(named[:ABSENT_NAMED])}{more}." if named else ""
+    return f"{have} of {len(runs)} planned runs are in this figure.{absent}"
+
+
+def by_model(source: Source, start: str, data: pd.DataFrame, words: Callable[[pd.DataFrame], str]) -> str:
+    """A description: some words on the data of every model on every corpus."""
+    texts = [f"{_on(source, d, model)} {words(own)}" for (d, model), own in groups(data, "dataset", "model")]
+    return f"{start} {'; '.join(texts)}." if texts else NOTHING
+
+
+def _on(source: Source, dataset: str, model: str) -> str:
+    where = f" on {corpus_title(source, dataset)}" if len(source.datasets) > 1 else ""
+    return f"{short_name(source.study, model)}{where}"
+
+
+def corpus_title(source: Source, dataset: str) -> str:
+    """A corpus' name, short enough for a panel."""
+    return textwrap.shorten(source.study.datasets[dataset].title, 48, placeholder="…") or dataset
+
+
+def short_name(study: Study, model: str) -> str:
+    """A model's name, short enough for a tick; members of a grid differ at its end, which stays."""
+    text, half = label(study, model), LONGEST_NAME // 2
+    return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def names_in(source: Source, data: pd.DataFrame) -> dict[str, str]:
+    """The models of some data and their short names, in the experiment's order."""
+    present = set(data["model"])
+    return {model: short_name(source.study, model) for model in source.models if model in present}

@@ -1,0 +1,275 @@
+"""What the views of tables and figures may be told under `options` of an experiment, as frozen values.
+
+This module knows neither pandas nor matplotlib, so that an option nobody knows is refused before the first job starts:
+`check_options` is called by the steps `check`, `plan` and `render`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from softmax_bottleneck.records import metrics
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_config, kinds, load_experiment
+from softmax_bottleneck.study.validation import read
+
+
+def _known_metric(name: str) -> str:
+    try:
+        metrics.find(name)
+        return name
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+MetricName = Annotated[str, AfterValidator(_known_metric)]
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+@kinds.declared
+class NoOptions:
+    """Of a view that needs to be told nothing."""
+
+
+@kinds.declared
+class Compared:
+    """Models by metrics.
+
+    Attributes:
+        baseline: the model that others are compared with.
+        tested: the metric of which p-values are.
+        seeds_not_tested: seeds that enter means and no test.
+    """
+
+    baseline: str = "softmax"
+    tested: MetricName = metrics.TEST_PPL
+    seeds_not_tested: tuple[kinds.Integer, ...] = ()
+
+
+@kinds.declared
+class Pairwise:
+    """Every model tested against every other: a metric, the stage it is of, and whether variances may differ."""
+
+    tested: MetricName = metrics.TEST_PPL
+    stage: Literal["", "finetuned", "dynamic"] = ""
+    welch: kinds.Flag = False
+
+
+@kinds.declared
+class Setting:
+    """A line of a table of settings: its key in a study file, its name in report/published, its label."""
+
+    setting: str
+    published: str
+    label: str
+
+
+@kinds.declared
+class Settings:
+    """The lines of a table of settings, or of the values that a search combines."""
+
+    settings: tuple[Setting, ...]
+
+
+@kinds.declared
+class Words:
+    """The file of report/published with the words that the paper prints."""
+
+    words: str
+
+
+@kinds.declared
+class Windows:
+    """The window of perplexities that the paper singles out, by published corpus."""
+
+    windows: Mapping[str, tuple[kinds.Number, kinds.Number]]
+
+
+@kinds.declared
+class RankDemo:
+    """The rank of untrained layers: which numbers the step `synthetic` draws."""
+
+    synthetic: Literal["rank-demo"]
+
+
+@kinds.declared
+class Robustness:
+    """Rank under rounding or noise: which numbers the step `synthetic` draws, and the size of the matrix."""
+
+    synthetic: Literal["rebuild", "noise", "noise-effective"]
+    size: kinds.Positive = 1000
+
+
+@kinds.declared
+class Fits:
+    """The entry of a study's `fits` that is shown."""
+
+    fits: str
+
+
+@kinds.declared
+class FitLoss(Fits):
+    """One metric of fits."""
+
+    metric: MetricName = metrics.KL
+
+
+@kinds.declared
+class FitMetrics(Fits):
+    """Several metrics of fits."""
+
+    metrics: tuple[MetricName, ...]
+
+
+@kinds.declared
+class FitMaps(FitMetrics):
+    """Metrics for some concentrations α: those named, all where none is, or, with `others`, all but those."""
+
+    alphas: tuple[kinds.Number, ...] = ()
+    others: kinds.Flag = False
+
+
+@kinds.declared
+class FitCurves(FitMetrics):
+    """Metrics along `x`, a panel per value of `panels`, a row of panels per metric and, if given, value of `rows`.
+
+    d is the width of the model, r and `rank` are the columns and the rank of the law, M its words, alpha its
+    concentration.
+    """
+
+    x: Literal["d", "r", "rank", "alpha"]
+    panels: Literal["d", "r", "M"]
+    rows: Literal["", "d"] = ""
+
+
+@kinds.declared
+class Spectrum:
+    """Which panels of singular values: the `first` ones on a linear axis up to `top`, all of them on a log axis."""
+
+    panels: tuple[Literal["first", "all"], ...] = ("first", "all")
+    first: kinds.Positive = 500
+    top: kinds.Number = 0.2
+
+
+@kinds.declared
+class Curve:
+    """A setting of GSS: slope k below c."""
+
+    c: kinds.Number
+    k: kinds.Number
+
+
+@kinds.declared
+class Pointwise:
+    """The settings of GSS whose curves are drawn."""
+
+    curves: tuple[Curve, ...]
+
+
+@kinds.declared
+class Pieces:
+    """A piecewise linear function on [−bound, bound]: the slope of every piece."""
+
+    slopes: tuple[kinds.Number, ...]
+    bound: kinds.Number = 2.0
+
+
+@kinds.declared
+class Sweeps:
+    """The settings of a head along which numbers are drawn, with their labels."""
+
+    sweeps: Mapping[str, str]
+
+
+@kinds.declared
+class Snapshots:
+    """Whether training keeps the weights of some epochs, so that there is something to draw."""
+
+    snapshots: kinds.Flag = False
+
+
+# --- which view takes which -----------------------------------------------------------------------------------------
+TABLES: Mapping[str, type] = {
+    "summary": Compared,
+    "truth": Compared,
+    "pairwise": Pairwise,
+    "wordsim": NoOptions,
+    "wins": NoOptions,
+    "coverage": NoOptions,
+    "settings": Settings,
+    "search": Settings,
+    "top5": Words,
+    "hit-rates": NoOptions,
+    "correlation": Windows,
+    "rank-demo": RankDemo,
+    "robustness": Robustness,
+    "fit-loss": FitLoss,
+    "fit-correlations": Fits,
+    "fit-conclusions": Fits,
+}
+FIGURES: Mapping[str, type] = {
+    "spectrum": Spectrum,
+    "learning-curves": NoOptions,
+    "rank-training": Snapshots,
+    "rank-perplexity": NoOptions,
+    "grid-scatter": Windows,
+    "sweep": Sweeps,
+    "truth": NoOptions,
+    "wins": NoOptions,
+    "hits": NoOptions,
+    "pointwise": Pointwise,
+    "plif-pieces": Pieces,
+    "learned-function": NoOptions,
+    "fit-maps": FitMaps,
+    "fit-curves": FitCurves,
+    "fit-scatter": FitMetrics,
+    "truth-of-texts": Fits,
+}
+VIEWS: Mapping[str, Mapping[str, type]] = {"table": TABLES, "figure": FIGURES}
+
+
+# --- reading them ---------------------------------------------------------------------------------------------------
+def check_options(study: Study) -> None:
+    """Refuse a view, a metric or an option that nobody knows, at any depth, before anything is computed.
+
+    Raises:
+        UserError: naming file and key, with the nearest name there is.
+    """
+    for experiment in study.experiments:
+        options_of(study, experiment)
+        for number, column in enumerate(experiment.columns):
+            try:
+                metrics.find(column.metric, column.stage)
+            except UserError as error:
+                raise UserError(f"{_file_of(study, experiment)}: columns.{number}.metric: {error}") from None
+
+
+def options_of(study: Study, experiment: Experiment) -> Any:
+    """The options of an experiment as its view takes them (UserError naming file and key)."""
+    known = VIEWS[experiment.kind]
+    if experiment.view not in known:
+        hint = did_you_mean(experiment.view, known)
+        raise UserError(f"{_file_of(study, experiment)}: view: unknown {experiment.view!r}{hint}")
+    problem = _problem(known[experiment.view], experiment.options)
+    if problem:
+        own = load_experiment(experiment.id, study.file.parent).options
+        is_own = problem == _problem(known[experiment.view], own)
+        place = _file_of(study, experiment) if is_own else f"{study.file}: experiments.{experiment.id}"
+        raise UserError(f"{place}: {problem}")
+    return read(known[experiment.view], dict(experiment.options), "options")
+
+
+def _problem(kind: type, options: Mapping[str, Any]) -> str:
+    """What is wrong with options; empty when nothing is."""
+    try:
+        read(kind, dict(options), "options")
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _file_of(study: Study, experiment: Experiment) -> str:
+    return str(find_config("experiments", experiment.id, study.file.parent))

@@ -1,0 +1,278 @@
+"""What a view works with: an experiment of a study, the records, and the published numbers beside them.
+
+A difference is computed only where a run's settings are those of config/paper.yaml for the same corpus and model;
+elsewhere the published number stands beside the measured one, muted. A cell with missing seeds says how many there are
+and what became of the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+
+import pandas as pd
+
+from softmax_bottleneck.heads.registry import declarations
+from softmax_bottleneck.records import metrics, records
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import numbers
+from softmax_bottleneck.report.cells import Cell, Column, Measured, Part, Published, crossed, mean_of
+from softmax_bottleneck.store import paths
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import Column as Asked
+from softmax_bottleneck.study import Dataset, Experiment, Run, Study, did_you_mean, load_study
+
+PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
+PUBLISHED = paths.ROOT / "report" / "published"
+NOT_IN_STUDY = "not in this study"
+COVERAGE = (metrics.PAIRS, metrics.PAIRS_UNKNOWN)
+
+
+# --- published numbers and settings ---------------------------------------------------------------------------------
+@cache
+def read_published(names: tuple[str, ...]) -> pd.DataFrame:
+    """The published rows of an experiment's files, every cell as text (UserError for a file there is not)."""
+    frames = []
+    for name in names:
+        path = PUBLISHED / name
+        if not path.is_file():
+            raise UserError(f"published: no file {path}{did_you_mean(name, [p.name for p in PUBLISHED.glob('*.csv')])}")
+        frames.append(records.read_csv(path))
+    columns = [column for column in records.COLUMNS if column not in ("seed", "run_id")]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns, dtype=str)
+
+
+def published_dataset(dataset: Dataset) -> str:
+    """The corpus of the published tables that stands beside this one; its own name when it declares none."""
+    return str(dataset.published_as or dataset.stands_for or dataset.name)
+
+
+@cache
+def paper_study() -> Study | None:
+    """The study with the published settings; None when the workflow is used without it."""
+    return load_study(PAPER_STUDY) if PAPER_STUDY.is_file() else None
+
+
+def same_setting(run: Run, paper: Study | None) -> bool:
+    """Whether a run has the settings that config/paper.yaml gives this model on this corpus, whatever its seed."""
+    published = paper.runs if paper else ()
+    alike = (other for other in published if (other.dataset, other.model) == (run.dataset, run.model))
+    return any(other.settings == run.settings for other in alike)
+
+
+def experiment_of(study: Study, name: str, kind: str) -> Experiment:
+    """The study's table or figure with this id (UserError with the nearest id there is)."""
+    known = {experiment.id: experiment for experiment in study.experiments if experiment.kind == kind}
+    if name not in known:
+        raise UserError(f"{study.file}: no {kind} {name!r} in this study{did_you_mean(name, list(known))}")
+    return known[name]
+
+
+def label(study: Study, model: str) -> str:
+    """A model's name in tables and figures; of one that is not in the study, its head's."""
+    declared = declarations().get(model)
+    return study.labels.get(model) or (declared.label if declared else model)
+
+
+def exact_value(found: Records, dataset: str, metric: str) -> float | None:
+    """A known property of the language, the same in every run's records; None before the first run."""
+    rows = found.rows[(found.rows["dataset"] == dataset) & (found.rows["metric"] == metric)]
+    return None if rows.empty else float(rows["value"].iloc[0])
+
+
+# --- the source -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Source:
+    """An experiment of a study with the records and the published rows its cells come from."""
+
+    study: Study
+    experiment: Experiment
+    records: Records
+    published: pd.DataFrame = field(repr=False)
+    paper: Study | None = None
+
+    @classmethod
+    def of(cls, study: Study, experiment: Experiment, found: Records) -> Source:
+        """With the published files that the experiment names."""
+        return cls(study, experiment, found, read_published(experiment.published), paper_study())
+
+    # --- what is shown ---
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Its corpora."""
+        return self.experiment.datasets
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Its models and their names."""
+        return {model: self.label(model) for model in self.experiment.models}
+
+    def label(self, model: str) -> str:
+        """A model's name."""
+        return label(self.study, model)
+
+    def heads(self, columns: Iterable[Asked]) -> dict[int, str]:
+        """The number of every column and its head, the catalogue's label where the experiment gives none."""
+        return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
+
+    def corpus(self, dataset: str) -> str:
+        """The published corpus that stands beside one of the study."""
+        return published_dataset(self.study.datasets[dataset])
+
+    def is_published(self, dataset: str) -> bool:
+        """Whether a corpus is itself a published one."""
+        return bool(self.study.datasets[dataset].published_as)
+
+    def is_language(self, dataset: str) -> bool:
+        """Whether the law of a corpus is known."""
+        return self.study.datasets[dataset].kind == "language"
+
+    def part(
+        self, dataset: str, rows: Mapping[str, str], columns: Mapping[Column, str], cell: Callable[[str, Column], Cell]
+    ) -> Part:
+        """Rows by columns of one corpus under its title."""
+        return crossed(dataset, self.study.datasets[dataset].title, rows, columns, cell)
+
+    # --- runs and their numbers ---
+    @cached_property
+    def _runs(self) -> dict[tuple[str, str], list[Run]]:
+        runs: dict[tuple[str, str], list[Run]] = {}
+        for run in self.study.runs_of(self.experiment):
+            runs.setdefault((run.dataset, run.model), []).append(run)
+        return runs
+
+    def runs(self, dataset: str, model: str) -> list[Run]:
+        """The runs this experiment needs of a model, in the plan's order."""
+        return self._runs.get((dataset, model), [])
+
+    def planned(self, dataset: str, model: str) -> list[int]:
+        """Seeds of the runs this experiment needs of a model, in the plan's order."""
+        return [run.seed for run in self.runs(dataset, model)]
+
+    def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
+        """Measured values by seed, of the runs this experiment needs."""
+        values = self.records.values(dataset, model, metric, condition)
+        return {seed: values[seed] for seed in self.planned(dataset, model) if seed in values}
+
+    def learned(self, dataset: str, model: str, metric: str) -> dict[int, float]:
+        """`values` without the runs that learned only how frequent words are."""
+        values = self.values(dataset, model, metric)
+        return {seed: value for seed, value in values.items() if (dataset, model, seed) not in self.records.unlearned}
+
+    @property
+    def unlearned_note(self) -> str:
+        """A sentence on this experiment's runs that learned nothing; empty without any."""
+        runs = self.study.runs_of(self.experiment)
+        labels = [self.study.labels[r.model] for r in runs if (r.dataset, r.model, r.seed) in self.records.unlearned]
+        names = ", ".join(dict.fromkeys(labels))
+        return f"Left out, since no better than unigram counts: {names}." if names else ""
+
+    @cached_property
+    def _same(self) -> dict[tuple[str, str], bool]:
+        return {pair: all(same_setting(run, self.paper) for run in runs) for pair, runs in self._runs.items()}
+
+    def same(self, dataset: str, *models: str) -> bool:
+        """Whether all runs of these models have the published setting and the corpus is the published one."""
+        return self.is_published(dataset) and all(self._same.get((dataset, model), False) for model in models)
+
+    def gap(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> str:
+        """Why planned seeds are not in a cell: `seed 3 diverged; seeds 4, 5 missing`."""
+        planned, have = self.planned(dataset, model), set(have)
+        if not planned:
+            return NOT_IN_STUDY
+        if have.issuperset(planned):
+            return ""
+        planned_states = self.records.planned(dataset, model, stage)
+        states = dict(zip(*(planned_states[key] for key in ("seed", "state")), strict=True))
+        absent: dict[str, list[int]] = {}
+        for seed in planned:
+            if seed not in have:
+                state = states.get(seed, "not planned")
+                absent.setdefault("not computed" if state == "ok" else state, []).append(seed)
+        return "; ".join(f"{numbers.seeds(seeds)} {state}" for state, seeds in absent.items())
+
+    # --- published numbers ---
+    @cached_property
+    def _published_rows(self) -> dict[tuple[str, str, str], list[dict[str, str]]]:
+        rows: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+        for row in self.published.to_dict("records"):
+            words = {str(key): str(value) for key, value in row.items()}
+            rows.setdefault((words["dataset"], words["model"], words["metric"]), []).append(words)
+        return rows
+
+    def find_published(
+        self, corpus: str, model: str, metric: str, filters: Mapping[str, str] | None = None
+    ) -> Published | None:
+        """The published number of a model, under the name that `published_rows` gives it.
+
+        `filters` are regular expressions on the published columns.
+
+        Raises:
+            UserError: two different published numbers fit; the experiment's filters must choose.
+        """
+        named = dict(self.experiment.published_rows.get(model, {}))
+        rows = self._published_rows.get((corpus, named.pop("model", model), metric), [])
+        patterns = [*named.items(), *(filters or {}).items()]
+        chosen = [row for row in rows if all(re.search(pattern, row[column]) for column, pattern in patterns)]
+        distinct = list(dict.fromkeys((row["value"], row["std"], row["n"]) for row in chosen))
+        if len(distinct) > 1:
+            names = ", ".join(sorted({f"{row['table']}: {row['condition']}" for row in chosen}))
+            where = f"experiment {self.experiment.id}: {metric} of {model} on {corpus}"
+            raise UserError(f"{where}: several published numbers fit ({names}); add `published` filters")
+        return Published(*distinct[0]) if distinct else None
+
+    def published_pair(self, dataset: str, model: str, *names: str) -> list[float]:
+        """The published numbers of a model, or none where one of them is missing."""
+        printed = [self.find_published(self.corpus(dataset), model, name) for name in names]
+        values = [one.number for one in printed if one is not None and one.number is not None]
+        return values if len(values) == len(names) else []
+
+    # --- cells ---
+    def blank(self, dataset: str, model: str, column: Asked, condition: str = "") -> Cell:
+        """The cell of a metric with its published number and none measured."""
+        filters = dict(column.published)
+        if condition:
+            filters["condition"] = f"^{re.escape(condition)}(?:;|$)"
+        return Cell(
+            published=self.find_published(self.corpus(dataset), model, column.published_as or column.metric, filters),
+            digits=column.digits,
+            metric=column.metric,
+            stage=column.stage,
+            same=self.same(dataset, model),
+            runs=f"{dataset}/{model}",
+            wanted=column.measured,
+        )
+
+    def cell(self, dataset: str, model: str, column: Asked, condition: str = "") -> Cell:
+        """The cell of a metric: the published number and the mean over the finished runs."""
+        blank = self.blank(dataset, model, column, condition)
+        values = self.values(dataset, model, column.metric, condition or column.stage)
+        if column.metric == metrics.PARAMETERS_MILLIONS and len(set(values.values())) == 1:
+            return replace(blank, measured=Measured(next(iter(values.values()))))  # the same for every seed
+        gap = self.gap(dataset, model, values, column.stage)
+        planned = len(self.planned(dataset, model))
+        return replace(blank, measured=mean_of(values.values()), planned=planned, gap=gap, seeds=values)
+
+    def benchmarks(self, dataset: str, metric: str = metrics.SPEARMAN) -> dict[str, str]:
+        """Benchmarks with a published number, in their order (for a corpus of words), then others that were measured.
+
+        The condition of their numbers -> their name.
+        """
+        rows = self.published[self.published["metric"] == metric]
+        known = [text.split(";")[0] for text in rows[rows["dataset"] == self.corpus(dataset)]["condition"]]
+        conditions = [*([] if self.is_language(dataset) else known), *self.records.conditions(metric, dataset)]
+        return {condition: condition.removeprefix("benchmark=") for condition in conditions}
+
+    def coverage(self, dataset: str, condition: str, metric: str) -> Cell:
+        """A count that depends on the vocabulary alone, so that any run tells it."""
+        rows = self.records.rows
+        chosen = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["condition"] == condition)]
+        corpus = "wordsim" if metric == metrics.PAIRS else self.corpus(dataset)
+        return Cell(
+            measured=None if chosen.empty else Measured(float(chosen["value"].iloc[0])),
+            published=self.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
+            metric=metric,
+            same=self.is_published(dataset),
+        )

@@ -1,0 +1,30 @@
+"""Tables: measured records joined with published numbers, cell by cell.
+
+A table is an experiment's YAML and a view, a function here that lays cells out of what `source.Source` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report.cells import Table
+from softmax_bottleneck.report.options import options_of
+from softmax_bottleneck.report.registry import VIEWS
+from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.report.templates import environment
+from softmax_bottleneck.report.views import fit_conclusions, fits, perplexity, ranks, settings, words  # noqa: F401  they register
+from softmax_bottleneck.study import Experiment, Study
+
+
+def build(study: Study, experiment: Experiment, found: Records) -> Table:
+    """The table of an experiment (UserError for a view or an option there is not)."""
+    options, view = options_of(study, experiment), VIEWS[experiment.view]
+    parts = () if experiment.is_void else tuple(view.make(Source.of(study, experiment, found), options))
+    texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
+    return Table(*texts, view.row, parts, experiment.needs, view.origin)
+
+
+def table_page(table: Table, heads: Mapping[str, str] | None = None) -> str:
+    """The table alone as a small HTML page; with `heads` (model -> head) its counts lead to the report's runs."""
+    return environment().get_template("table-page.html.j2").render(table=table, heads=heads)
