@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 import statistics as exact  # the standard library's: sums as fractions, so that no order of the runs changes a bit
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,23 +83,12 @@ class TestResult:
 
 def student_t_from_summary(first: Summary, second: Summary) -> TestResult:
     """Student's t with pooled variance, df = n1 + n2 - 2; the published test."""
-
-    def spread(v1: float, v2: float, n1: int, n2: int) -> tuple[float, float]:
-        df = n1 + n2 - 2
-        pooled = ((n1 - 1) * v1 + (n2 - 1) * v2) / df
-        return pooled * (1 / n1 + 1 / n2), float(df)
-
-    return _t_test("student", first, second, spread)
+    return _t_test("student", first, second)
 
 
 def welch_t_from_summary(first: Summary, second: Summary) -> TestResult:
     """Welch's t: each side has its own variance, df by Satterthwaite."""
-
-    def spread(v1: float, v2: float, n1: int, n2: int) -> tuple[float, float]:
-        e1, e2 = v1 / n1, v2 / n2
-        return e1 + e2, (e1 + e2) ** 2 / (e1**2 / (n1 - 1) + e2**2 / (n2 - 1))
-
-    return _t_test("welch", first, second, spread)
+    return _t_test("welch", first, second)
 
 
 def student_t(first: Iterable[float], second: Iterable[float]) -> TestResult:
@@ -110,10 +101,9 @@ def welch_t(first: Iterable[float], second: Iterable[float]) -> TestResult:
     return welch_t_from_summary(Summary.of(first), Summary.of(second))
 
 
-def _t_test(
-    test: str, first: Summary, second: Summary, spread: Callable[[float, float, int, int], tuple[float, float]]
-) -> TestResult:
-    """Shared part; `spread` maps variances and counts to the squared standard error of the difference, and df."""
+def _t_test(test: str, first: Summary, second: Summary) -> TestResult:
+    from scipy import stats  # half a second to import, which most steps do not need
+
     if first.mean is None or second.mean is None:
         return TestResult(test, None, None, None, None, "not computable: no values on one side")
     difference = first.mean - second.mean
@@ -123,9 +113,13 @@ def _t_test(
     if first.sd == 0 and second.sd == 0:
         return TestResult(test, difference, None, None, None, "not computable: zero variance on both sides")
     scale = max(first.sd, second.sd)  # squares of deviations in this unit can neither overflow nor vanish
-    squared_error, df = spread((first.sd / scale) ** 2, (second.sd / scale) ** 2, first.n, second.n)
-    t = difference / scale / math.sqrt(squared_error)
-    return TestResult(test, difference, t, df, 2 * float(special.stdtr(df, -abs(t))), "")
+    sd1, sd2 = first.sd / scale, second.sd / scale
+    found = stats.ttest_ind_from_stats(difference / scale, sd1, first.n, 0.0, sd2, second.n, test == "student")
+    df = float(first.n + second.n - 2)
+    if test == "welch":
+        error1, error2 = sd1**2 / first.n, sd2**2 / second.n
+        df = (error1 + error2) ** 2 / (error1**2 / (first.n - 1) + error2**2 / (second.n - 1))
+    return TestResult(test, difference, float(found.statistic), df, float(found.pvalue), "")
 
 
 def format_p(p: float) -> str:
@@ -139,6 +133,8 @@ def format_p(p: float) -> str:
 # --- shares ---------------------------------------------------------------------------------------------------------
 def wilson(successes: int, n: int) -> tuple[float, float]:
     """Interval of a binomial share at LEVEL by Wilson's score (J. Am. Stat. Assoc. 22, 1927); within [0, 1].
+
+    By hand, because every measured run needs it, and `scipy.stats` costs each of them half a second to import.
 
     Raises:
         DataError: there are no trials, or not 0 <= successes <= n.
@@ -194,14 +190,27 @@ def _correlation(kind: str, x: ArrayLike, y: ArrayLike, rng: np.random.Generator
         raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
     if not (np.isfinite(x_N).all() and np.isfinite(y_N).all()):
         raise DataError(f"a number among {len(x_N)} pairs is nan or infinite: a correlation needs finite ones")
-    coefficient = _spearman_rows if kind == "spearman" else _pearson_rows
     reason = _why_none(x_N, y_N)
     if reason:
         return Correlation(kind, len(x_N), None, None, None, LEVEL, 0, 0, reason)
-    r = float(coefficient(x_N[None], y_N[None])[0])
-    resampled = _resample(coefficient, x_N, y_N, rng, n_resamples)
-    low, high = _percentile_interval(resampled)
-    return Correlation(kind, len(x_N), r, low, high, LEVEL, n_resamples, int(np.isnan(resampled).sum()), "")
+    coefficient = _spearman if kind == "spearman" else _pearson
+    resampled_B = np.empty(0)
+    if n_resamples:
+        from scipy import stats
+
+        options: dict[str, Any] = {"n_resamples": n_resamples, "batch": max(1, BATCH_NUMBERS // len(x_N)), "rng": rng}
+        with warnings.catch_warnings():  # resamples without a coefficient are counted below
+            warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+            found = stats.bootstrap(
+                (x_N, y_N), coefficient, paired=True, vectorized=True, method="percentile", **options
+            )
+        resampled_B = np.asarray(found.bootstrap_distribution)
+    undefined = int(np.isnan(resampled_B).sum())
+    low = high = None
+    if undefined < n_resamples / 2:
+        low, high = map(float, np.nanquantile(resampled_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
+    r = float(coefficient(x_N, y_N))
+    return Correlation(kind, len(x_N), r, low, high, LEVEL, n_resamples, undefined, "")
 
 
 def _why_none(x_N: Float64, y_N: Float64) -> str:
@@ -212,44 +221,20 @@ def _why_none(x_N: Float64, y_N: Float64) -> str:
     return ""
 
 
-def _resample(
-    coefficient: Callable[[Float64, Float64], Float64],
-    x_N: Float64,
-    y_N: Float64,
-    rng: np.random.Generator,
-    n_resamples: int,
-) -> Float64:
-    """The coefficient of every resample of pairs, nan where one side is constant; in batches, to bound memory."""
-    batch = max(1, BATCH_NUMBERS // len(x_N))
-    parts = []
-    for start in range(0, n_resamples, batch):
-        pick_BN = rng.integers(len(x_N), size=(min(batch, n_resamples - start), len(x_N)))
-        parts.append(coefficient(x_N[pick_BN], y_N[pick_BN]))
-    return np.concatenate(parts) if parts else np.empty(0)
-
-
-def _percentile_interval(resampled_B: Float64) -> tuple[float | None, float | None]:
-    defined = resampled_B[~np.isnan(resampled_B)]
-    if len(defined) <= len(resampled_B) / 2:
-        return None, None
-    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
-def _pearson_rows(x_BN: Float64, y_BN: Float64) -> Float64:
-    """Pearson's r of each row; nan where a row is constant."""
-    constant_B = (np.ptp(x_BN, axis=1) == 0) | (np.ptp(y_BN, axis=1) == 0)
-    dx_BN = x_BN - x_BN.mean(1, keepdims=True)
-    dy_BN = y_BN - y_BN.mean(1, keepdims=True)
+def _pearson(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
+    """Pearson's r along an axis; nan where one side is constant."""
+    constant_B1 = (np.ptp(x_BN, axis, keepdims=True) == 0) | (np.ptp(y_BN, axis, keepdims=True) == 0)
+    dx_BN, dy_BN = x_BN - x_BN.mean(axis, keepdims=True), y_BN - y_BN.mean(axis, keepdims=True)
     # Scaled before squaring, so that neither tiny nor huge numbers leave the range of float64.
-    dx_BN /= np.where(constant_B, 1.0, np.abs(dx_BN).max(1))[:, None]
-    dy_BN /= np.where(constant_B, 1.0, np.abs(dy_BN).max(1))[:, None]
-    norm_B = np.sqrt((dx_BN**2).sum(1) * (dy_BN**2).sum(1))
-    r_B = (dx_BN * dy_BN).sum(1) / np.where(constant_B, 1.0, norm_B)
+    dx_BN /= np.where(constant_B1, 1.0, np.abs(dx_BN).max(axis, keepdims=True))
+    dy_BN /= np.where(constant_B1, 1.0, np.abs(dy_BN).max(axis, keepdims=True))
+    norm_B = np.sqrt((dx_BN**2).sum(axis) * (dy_BN**2).sum(axis))
+    constant_B = constant_B1.squeeze(axis)
+    r_B = (dx_BN * dy_BN).sum(axis) / np.where(constant_B, 1.0, norm_B)
     return np.where(constant_B, np.nan, np.clip(r_B, -1.0, 1.0))
 
 
-def _spearman_rows(x_BN: Float64, y_BN: Float64) -> Float64:
-    from scipy import stats  # half a second to import, which most steps do not need
+def _spearman(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
+    from scipy import stats
 
-    return _pearson_rows(stats.rankdata(x_BN, axis=1), stats.rankdata(y_BN, axis=1))
+    return _pearson(stats.rankdata(x_BN, axis=axis), stats.rankdata(y_BN, axis=axis), axis)
