@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records import records  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
-from softmax_bottleneck.report import cells, claims, source, verdict  # noqa: E402
+from softmax_bottleneck.report import cells, claims, source  # noqa: E402
+from softmax_bottleneck.report.claims import sentences  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402
 
@@ -83,7 +84,7 @@ def write(study: Study, found: Records, text: str) -> str:
     if start not in text:
         raise ValueError(f"README.md has no line {start}")
     pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
-    short = verdict.in_short(study, found, claims.ledger(found))[:1]
+    short = sentences.in_short(study, found, claims.ledger(found, claims.of_study(study)))[:1]
     body = "\n".join([*results(study, found), *short, ""])
     return pattern.sub(lambda _: f"{start}\n{body}{END}", text, count=1)
 

@@ -169,9 +169,12 @@ def test_the_verdict_follows_from_the_numbers(finished) -> None:
 def test_three_sentences_come_first_and_count_the_ledger(finished) -> None:
     page = finished[1]
     verdicts = [row["verdict"] for row in csv.DictReader(io.StringIO(downloads(page)["fake-claims.csv"]))]
-    numbers = [verdicts.count(verdict) for verdict in ("reproduced", "not reproduced", "not enough data")]
-    first = f"On the known-truth language {numbers[0]} of the paper’s {len(verdicts)} conclusions are reproduced"
-    assert f"{first} at this study’s scale, {numbers[1]} are not, and {numbers[2]} cannot be decided" in page.text
+    words = ("reproduced", "not reproduced", "undecided", "confounded", "cannot be tested here")
+    yes, no, open_, confounded, cannot = (verdicts.count(verdict) for verdict in words)
+    assert sum((yes, no, open_, confounded, cannot)) == len(verdicts)
+    first = f"On the known-truth language {yes} of {len(verdicts)} conclusions of the papers are reproduced"
+    rest = f"{open_} are inconclusive, {confounded} confounded, and {cannot} cannot be tested here"
+    assert f"{first} at this study’s scale and {no} are not; {rest}" in page.text
     assert "MoS is best (test perplexity 3" in page.text and page.text.index(first) < page.text.index(
         "planned training"
     )

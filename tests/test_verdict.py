@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,11 @@ import fake_results as fake
 import pandas as pd
 import pytest
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import claims, judging, verdict
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import claims
+from softmax_bottleneck.report.claims import rules, sentences
+from softmax_bottleneck.report.claims.view import SYNTHETIC
+from softmax_bottleneck.study import Study
 
 FOUND = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}), unlearned={})
 STUDY = SimpleNamespace(
@@ -21,7 +26,7 @@ STUDY = SimpleNamespace(
 
 
 def entry(number: int, dataset: str, said: str) -> claims.Entry:
-    return claims.Entry(claims.CLAIMS[number], dataset, judging.Judgement(said, ""))
+    return claims.Entry(claims.CLAIMS[number], dataset, said, "")
 
 
 def statement(number: int) -> str:
@@ -30,41 +35,87 @@ def statement(number: int) -> str:
 
 def test_one_corpus_counts_and_names_its_conclusions() -> None:
     entries = [
-        entry(0, "a", judging.REPRODUCED),
-        entry(1, "a", judging.NOT_REPRODUCED),
-        entry(2, "a", judging.NOT_ENOUGH),
+        entry(0, "a", rules.REPRODUCED),
+        entry(1, "a", rules.NOT_REPRODUCED),
+        entry(2, "a", rules.UNDECIDED),
+        entry(3, "a", rules.CONFOUNDED),
+        entry(4, SYNTHETIC, rules.CANNOT),
     ]
-    first, second = verdict.in_short(STUDY, FOUND, entries)
-    assert first.startswith("On Corpus A 1 of the paper’s 3 conclusions is reproduced at this study’s scale, 1 is not,")
+    first, second = sentences.in_short(STUDY, FOUND, entries)
+    assert first == (
+        "On Corpus A 1 of 5 conclusions of the papers is reproduced at this study’s scale and 1 is not; "
+        "1 is inconclusive, 1 confounded, and 1 cannot be tested here."
+    )
     assert second == f"Reproduced: “{statement(0)}”. Not reproduced: “{statement(1)}”."
 
 
 def test_several_corpora_are_named_behind_each_conclusion() -> None:
     entries = [
-        entry(0, "a", judging.REPRODUCED),
-        entry(0, "b", judging.NOT_REPRODUCED),
-        entry(1, "a", judging.REPRODUCED),
+        entry(0, "a", rules.REPRODUCED),
+        entry(0, "b", rules.NOT_REPRODUCED),
+        entry(1, "a", rules.REPRODUCED),
     ]
-    entries.append(entry(1, "b", judging.REPRODUCED))
-    first, second = verdict.in_short(STUDY, FOUND, entries)
-    assert first.startswith("Of 4 verdicts on the paper’s conclusions, on 2 corpora, 3 are reproduced")
+    entries.append(entry(1, "b", rules.REPRODUCED))
+    first, second = sentences.in_short(STUDY, FOUND, entries)
+    assert first.startswith("Of 4 verdicts on the papers’ conclusions, on 2 corpora, 3 are reproduced")
     named = f"Reproduced: “{statement(0)}” (Corpus A); “{statement(1)}” (Corpus A, Corpus B)"
     assert second == f"{named}. Not reproduced: “{statement(0)}” (Corpus B)."
 
 
 def test_more_conclusions_than_a_sentence_holds_are_counted() -> None:
-    entries = [entry(number, "a", judging.REPRODUCED) for number in range(verdict.NAMED + 3)]
-    assert verdict.in_short(STUDY, FOUND, entries)[1].endswith(" and 3 more.")
+    entries = [entry(number, "a", rules.REPRODUCED) for number in range(sentences.NAMED + 3)]
+    assert sentences.in_short(STUDY, FOUND, entries)[1].endswith(" and 3 more.")
 
 
 def test_nothing_is_said_before_a_run_has_finished() -> None:
     nothing = SimpleNamespace(rows=pd.DataFrame({"run_id": [""]}))
-    assert verdict.in_short(STUDY, nothing, [entry(0, "a", judging.NOT_ENOUGH)]) == []
+    assert sentences.in_short(STUDY, nothing, [entry(0, "a", rules.UNDECIDED)]) == []
 
 
-@pytest.mark.parametrize(("p", "words"), [(0.2614, "0.26"), (0.05, "0.05"), (1.12e-4, "1.12e−4")])
-def test_p_values_in_sentences(p: float, words: str) -> None:
-    assert verdict.p_words(p) == words
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.chdir(tmp_path)
+    study = fake.load(tmp_path)
+    fake.write_all(study)
+    return study
+
+
+def test_the_laws_expected_perplexity_and_its_own_on_the_text_are_two_numbers(study: Study) -> None:
+    found = collect.collect(study)
+    ((_, before),) = sentences.of_corpora(study, found)
+    assert any("expected to have a perplexity of 29.00; MoS, the best model, is 2" in words for words in before)
+    for run in study.needed:
+        fake.write_measure(run, law_test_ppl=28.5)
+    ((_, words),) = sentences.of_corpora(study, collect.collect(study))
+    best = min(fake.perplexities(run)["test_ppl"] for run in study.needed)
+    (said,) = (sentence for sentence in words if "expected" in sentence)
+    assert "a perplexity of 29.00, and on the text itself it has 28.50; MoS, the best model, is" in said
+    assert abs(best / 28.5 - 1 - int(said.split("model, is ")[1].split()[0]) / 100) < 0.01 and "above that" in said
+    assert not any("No model can do better" in sentence for sentence in words)
+
+
+def test_a_p_value_stands_with_its_counts(study: Study) -> None:
+    ((_, words),) = sentences.of_corpora(study, collect.collect(study))
+    assert any(
+        re.search(r"MoS has .*; Softmax has .* \(Student’s p = [0-9.e−]+, n = 3 each\)\.", text) for text in words
+    )
+
+
+@pytest.mark.parametrize(("members", "said"), [(1, False), (9, True)])
+def test_a_correlation_takes_eight_models_and_has_an_interval(study: Study, members: int, said: bool) -> None:
+    """Six heads are no correlation, let alone three points; with a family of nine beside them there is an interval."""
+    found = collect.collect(study)
+    rows, states = [found.rows], [found.states]
+    for i in range(members):
+        own = found.rows[(found.rows["model"] == "gss") & (found.rows["seed"] == 1)]
+        value = own["value"].where(own["metric"] != "rank_press", 20 + 7 * (i * 5 % 9))
+        rows.append(own.assign(model=f"gss-grid-c{i}-k2", run_id=f"x{i}", value=value + 0.01 * i))
+        gss = found.states[(found.states["model"] == "gss") & (found.states["seed"] == 1)]
+        states.append(gss.assign(model=f"gss-grid-c{i}-k2"))
+    ((_, words),) = sentences.of_corpora(study, Records(pd.concat(rows), pd.concat(states)))
+    correlations = [text for text in words if "Pearson" in text]
+    assert bool(correlations) == said
+    assert all("95\u00a0% interval" in text and text.endswith(f"n = {6 + members} models.") for text in correlations)
 
 
 def test_a_run_counts_once_under_the_label_it_is_trained_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +126,5 @@ def test_a_run_counts_once_under_the_label_it_is_trained_under(tmp_path: Path, m
     fake.write_all(study)
     found = collect.collect(study)
     assert len(found.values("truth-demo", "mos-again", "test_ppl")) == 1
-    means = verdict.means(study, found, "truth-demo")
+    means = sentences.means(study, found, "truth-demo")
     assert "mos-again" not in means and means["mos"].n == 3

@@ -226,6 +226,15 @@ def _render(given: argparse.Namespace, say: Say) -> None:
     say(f"{study.name}: {len(study.experiments)} tables and figures")
 
 
+def _claims(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.records import records
+    from softmax_bottleneck.report import claims
+
+    study = _study(given)
+    entries = claims.ledger(records.load(study.store.study_folder(study.name)), claims.of_study(study))
+    print("\n".join(claims.explain(entries) if given.explain else claims.verdicts(entries)))
+
+
 def _report(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.report import report
 
@@ -252,7 +261,7 @@ def _repair(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.records.repair import repair
 
     study = _study(given)
-    project_lock.take()
+    project_lock.acquire()
     found, removed = repair(study)
     for path in removed:
         say(f"removed {study.store.root / path}")
@@ -398,6 +407,11 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="for programs: runs, parameters, costs")
 
 
+def _add_claims(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--explain", action="store_true", help="with premises, intervals, controls and stability")
+
+
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--json", action="store_true", help="for programs: a list of {check, state, found, advice}")
@@ -482,6 +496,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
                  _add_evidence, _evidence),
     "collect": ("all runs' numbers as tidy records", _add_study, _collect),
     "render": ("every table, figure and claim of a study, measured beside published", _add_study, _render),
+    "claims": ("print the papers’ conclusions as judged by the collected records", _add_claims, _claims),
     "report": ("the study's page, which embeds what render wrote", _add_study, _report),
     "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_plan,
                _verify),

@@ -1,10 +1,11 @@
-"""The law that a text was sampled from, where it is known: the distance of a model to it.
+"""The law that a text was sampled from, where it is known: the distance of a model to it, and what it scores itself.
 
-Suffixes: T positions, N contexts, V words.
+Suffixes: T positions, N contexts, R columns of the law, V words.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora.corpus import Corpus
-from softmax_bottleneck.corpora.language import TRUTH_FILE, Language, load_truth
+from softmax_bottleneck.corpora.language import TRUTH_FILE, Language, Truth, load_truth
+from softmax_bottleneck.ranks.counts import rank_report
+from softmax_bottleneck.ranks.spectra import factored_singular_values
 from softmax_bottleneck.study import Study
 
 
 @dataclass(frozen=True)
 class TextLaw:
-    """The law a test text was sampled from, and its state before every predicted word."""
+    """The law a test text was sampled from, its state before every predicted word, and what it scores itself."""
 
     language: Language
     states_T: NDArray[np.integer[Any]]
     words: tuple[str, ...]
+    own: dict[str, float]
 
     def kl_nats(self, log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
         """KL(P* || Q) in nats of the contexts from `start` on."""
@@ -38,6 +42,7 @@ class TextLaw:
             "entropy_ppl": bound,
             "entropy_rate_ppl": float(np.exp(self.language.entropy_nats)),
             "rank_truth": float(self.language.rank),
+            **self.own,
         }
 
 
@@ -47,4 +52,24 @@ def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
     if not (folder / TRUTH_FILE).exists():
         return None
     truth = load_truth(folder)
-    return TextLaw(truth.language, truth.states["test"][1:], tokens.words)
+    return TextLaw(truth.language, truth.states["test"][1:], tokens.words, law_metrics(truth, tokens))
+
+
+def law_metrics(truth: Truth, corpus: Corpus) -> dict[str, float]:
+    """The law's perplexities of train and test text, and ranks of its log-probabilities over the test contexts.
+
+    Perplexities have the published divisor, the text's length L; `law_test_ppl` is of this very text, where the
+    exponential of the mean entropy is what is expected in its contexts. Ranks follow from the law's exact factors.
+    """
+    language = truth.language
+    order_V = language.order(corpus.words)
+    found = {}
+    for split in ("train", "test"):
+        ids_T, states_T = getattr(corpus, split), truth.states[split]
+        log_p_T = language.log_p_CV[states_T[1:], order_V[ids_T[1:]]]
+        found[f"law_{split}_ppl"] = math.exp(-math.fsum(log_p_T) / len(ids_T))
+    states_N = truth.states["test"][1:]
+    contexts_NR = language.contexts_CR[states_N]
+    log_z_N = contexts_NR @ language.columns_VR[0] + language.zipf_V[0] - language.log_p_CV[states_N, 0]
+    spectrum = factored_singular_values(contexts_NR, language.columns_VR, language.zipf_V, np.asarray(log_z_N))
+    return found | {f"law_{name}": float(rank) for name, rank in rank_report(spectrum).metrics().items()}

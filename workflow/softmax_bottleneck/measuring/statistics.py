@@ -193,7 +193,7 @@ def _correlation(kind: str, x: ArrayLike, y: ArrayLike, rng: np.random.Generator
     reason = _why_none(x_N, y_N)
     if reason:
         return Correlation(kind, len(x_N), None, None, None, LEVEL, 0, 0, reason)
-    coefficient = _spearman if kind == "spearman" else _pearson
+    coefficient = _spearman if kind == "spearman" else pearson_r
     resampled_B = np.empty(0)
     if n_resamples:
         from scipy import stats
@@ -221,7 +221,7 @@ def _why_none(x_N: Float64, y_N: Float64) -> str:
     return ""
 
 
-def _pearson(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
+def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
     """Pearson's r along an axis; nan where one side is constant."""
     constant_B1 = (np.ptp(x_BN, axis, keepdims=True) == 0) | (np.ptp(y_BN, axis, keepdims=True) == 0)
     dx_BN, dy_BN = x_BN - x_BN.mean(axis, keepdims=True), y_BN - y_BN.mean(axis, keepdims=True)
@@ -237,4 +237,4 @@ def _pearson(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
 def _spearman(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
     from scipy import stats
 
-    return _pearson(stats.rankdata(x_BN, axis=axis), stats.rankdata(y_BN, axis=axis), axis)
+    return pearson_r(stats.rankdata(x_BN, axis=axis), stats.rankdata(y_BN, axis=axis), axis)

@@ -17,6 +17,7 @@ import pandas as pd
 from softmax_bottleneck.records import evidence, integrity
 from softmax_bottleneck.records.inspection import FILE, inspect_study
 from softmax_bottleneck.records.integrity import RunFiles
+from softmax_bottleneck.records.metrics import SIGMA_10, TOP5_HIT
 from softmax_bottleneck.records.records import (
     COLUMNS,
     CURVE_COLUMNS,
@@ -74,7 +75,8 @@ class _Reading:
         done, rank = self.files.get("done", {}), self.files.get("rank", {})
         plain = {
             "done": {key: done.get(key) for key in DONE_METRICS}
-            | {"wall_s": _mapping(done.get("timing")).get("wall_s")},
+            | {"wall_s": _mapping(done.get("timing")).get("wall_s")}
+            | ({"embedding_size": self.run.body.embedding_size} if done else {}),
             "measure": _mapping(self.files.get("measure", {}).get("metrics")),
             "rank": _mapping(rank.get("metrics")) | {new: rank.get(key) for key, new in RANK_FACTS.items()},
         }
@@ -83,6 +85,13 @@ class _Reading:
             yield from ((table, self.stage, m, float(v), math.nan, 1) for m, v in metrics.items() if _is_number(v))
         if self.stage:
             return
+        sigma_K = self.found.sigma_K
+        if rank and sigma_K is not None and len(sigma_K) > 9 and sigma_K[0] > 0:
+            yield "rank", "", SIGMA_10, float(sigma_K[9] / sigma_K[0]), math.nan, 1
+        for place in self.files.get("topk", {}).get("contexts", ()):
+            if not place["note"]:
+                where = f"group={place['group']};context={place['context']}"
+                yield "topk", where, TOP5_HIT, float(place["hit"]), math.nan, 1
         for label, result in _mapping(self.files.get("wordsim", {}).get("benchmarks")).items():
             for metric, value, n in _wordsim_numbers(_mapping(result)):
                 yield "wordsim", f"benchmark={label}", metric, value, math.nan, n

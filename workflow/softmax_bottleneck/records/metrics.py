@@ -16,10 +16,10 @@ from softmax_bottleneck.study import did_you_mean
 
 # Names that code refers to.
 TEST_PPL, VALID_PPL, TRAIN_PPL = "test_ppl", "valid_ppl", "train_ppl"
-UNIGRAM_PPL, ENTROPY_PPL = "unigram_ppl", "entropy_ppl"
+UNIGRAM_PPL, ENTROPY_PPL, LAW_TEST_PPL = "unigram_ppl", "entropy_ppl", "law_test_ppl"
 KL_TRUTH, EXCESS_PPL, RANK_TRUTH = "kl_truth_nats", "excess_ppl", "rank_truth"
 PRESS_RANK, EFFECTIVE_RANK = "rank_press", "rank_eff_"
-RANK_TOLERANCE, SIGMA_MAX = "rank_tolerance", "sigma_max"
+RANK_TOLERANCE, SIGMA_MAX, SIGMA_10 = "rank_tolerance", "sigma_max", "sigma_10"
 PARAMETERS_MILLIONS = "params_m"
 SPEARMAN, PAIRS, PAIRS_UNKNOWN, WINS = "spearman", "n_pairs", "n_pairs_not_in_vocab", "wordsim_wins"
 HIT_RATE, TOP5_HIT = "hit_rate_", "top5_hit"
@@ -86,6 +86,7 @@ _ALL = (
         ("switch_epoch", "Averaged after", "", 0, NEITHER, "last epoch of plain SGD; none where averaging never began"),
         ("steps", "Updates", "", 0, NEITHER, "updates of the weights"),
         ("wall_s", "Wall time", "s", 1, SMALLER, "wall time of all sessions of the run"),
+        ("embedding_size", "Width", "", 0, NEITHER, "length d of the word vectors, a setting of the run"),
     ),
     *_made_by("measure", "measure.json",
         (TEST_PPL, "Test perplexity", "", 2, SMALLER, f"of the test text in one stream: {_WHOLE}"),
@@ -117,6 +118,11 @@ _ALL = (
         (EXCESS_PPL, "Excess over the bound", "", 2, SMALLER, "exp(entropy + KL) − exp(entropy), means over contexts"),
         ("entropy_rate_ppl", "Perplexity of the language", "", 2, NEITHER, "exp of the law’s entropy in the long run"),
         (RANK_TRUTH, "Rank of the law", "", 0, NEITHER, "exact rank of the law’s matrix of log-probabilities"),
+        (LAW_TEST_PPL, "Perplexity of the law", "", 2, NEITHER,
+         "of this very test text by the law it was sampled from: exp(sum of its losses / L)"),
+        ("law_train_ppl", "Perplexity of the law, training text", "", 2, NEITHER, "the same of the training text"),
+        ("law_rank_*", "Rank of the law in the test contexts", "", 0, NEITHER,
+         "Press and effective ranks of the law’s log-probabilities over the test contexts, from its exact factors"),
     ),
     *_made_by("measure", "topk.json",
         (TOP5_HIT, "Hit", "", 0, LARGER, "1 if the true next word is among the first five"),
@@ -141,6 +147,7 @@ _ALL = (
         ("rank_rows", "Contexts", "", 0, NEITHER, "rows m of the matrix"),
         ("rank_columns", "Words", "", 0, NEITHER, "columns n of the matrix"),
         (RANK_TOLERANCE, "Press tolerance", "", 4, NEITHER, "0.5 √(m + n + 1) σ_max ε"),
+        (SIGMA_10, "Tenth singular value", "", 4, NEITHER, "the tenth singular value over the largest"),
         (SIGMA_MAX, "Largest singular value", "", 2, NEITHER, "σ_max of the matrix of log-probabilities"),
         (f"{EFFECTIVE_RANK}*", "Effective rank, ε = {}", "", 0, NEITHER,
          "least number of singular values with 1 − ε of the sum of squares of all (Parthiban et al. 2021, section 6)"),

@@ -46,7 +46,7 @@ class Frames:
         rows = found.synthetic
         rows = rows[rows["table"] == plan]
         is_law = rows["model"] == LAW
-        fits, laws = _with_rank(_wide(rows[~is_law])), _with_rank(_wide(rows[is_law]))
+        fits, laws = _with_rank(wide(rows[~is_law])), _with_rank(wide(rows[is_law]))
         return cls(with_gap_closed(fits), laws, dict(study.fit_labels.get(plan, {})))
 
     @property
@@ -56,7 +56,8 @@ class Frames:
         return [model for model in self.names if model in present]
 
 
-def _wide(rows: pd.DataFrame) -> pd.DataFrame:
+def wide(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per fit or law: model, seed, what its condition says, and a column per metric."""
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
     wide = rows.pivot(index=["model", "condition", "seed"], columns="metric", values="value").reset_index()

@@ -15,8 +15,10 @@ import pandas as pd
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import cells, claims, consistency, figures, verdict, views
+from softmax_bottleneck.report import cells, claims, figures, views
 from softmax_bottleneck.report.cells import Measured, Table
+from softmax_bottleneck.report.claims import sentences
+from softmax_bottleneck.report.claims.view import SYNTHETIC
 from softmax_bottleneck.report.figures import Figure
 from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label
@@ -24,7 +26,6 @@ from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Experiment, Study
 
-PAPER = "parthiban2021"  # the source whose conclusions are judged
 STAGE_WORDS = {"finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # of what follows training
 # Chapters in the order of the page: the source of an experiment -> title and what it is.
 SOURCES: Mapping[str, tuple[str, str]] = {
@@ -57,7 +58,7 @@ def render(study: Study, folder: Path) -> None:
     found = records.load(folder)
     heads = heads_of(study)
     entries = [_entry(study, experiment, found, folder, heads) for experiment in study.experiments]
-    ledger = claims.ledger(found) if any(e.source == PAPER for e in study.experiments) else []
+    ledger = claims.ledger(found, claims.of_study(study))
     artefacts.write_json(folder / "claims.json", claims.to_json(study, found, ledger))
     artefacts.write_json(folder / "page.json", page_of(study, found, entries, ledger))
 
@@ -86,17 +87,19 @@ def page_of(
     study: Study, found: Records, entries: Sequence[dict[str, Any]], ledger: Sequence[claims.Entry]
 ) -> dict[str, Any]:
     """What the page says besides its tables and figures: words, lists of runs, provenance."""
-    checks = consistency.judge_published() if ledger else []
+    checks = records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
     judged = environment().get_template("ledger.html.j2")
     data = data_address("text/csv", claims.to_csv(list(ledger)))
     parts = by_corpus(study, ledger)
-    shown = judged.render(study=study, claims=claims.CLAIMS, ledger=parts, checks=checks, claims_csv=data)
+    not_judged = {SOURCES[name][0]: lines for name, lines in claims.NOT_JUDGED.items()}
+    how = {"sources": SOURCES, "not_judged": not_judged, "checks": checks, "claims_csv": data}
+    shown = judged.render(study=study, ledger=parts, **how)
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": found.counts(),
-        "in_short": verdict.in_short(study, found, list(ledger)),
-        "summary": verdict.summary(found),
-        "verdict": verdict.of_corpora(study, found),
+        "in_short": sentences.in_short(study, found, list(ledger)),
+        "summary": sentences.summary(found),
+        "verdict": sentences.of_corpora(study, found),
         "ledger_html": shown if ledger else "",
         "gaps": gaps(study, found),
         "chapters": chapters(entries),
@@ -136,7 +139,8 @@ def by_corpus(study: Study, entries: Sequence[claims.Entry]) -> list[dict[str, A
     parts = []
     for dataset in dict.fromkeys(entry.dataset for entry in entries):
         own = [entry for entry in entries if entry.dataset == dataset]
-        parts.append({"title": study.datasets[dataset].title, "entries": own, "counts": claims.counts(own)})
+        title = "Without a corpus" if dataset == SYNTHETIC else study.datasets[dataset].title
+        parts.append({"title": title, "entries": own, "counts": claims.counts(own)})
     return parts
 
 

@@ -1,5 +1,7 @@
 """The published numbers against themselves: every derived number of the main paper, recomputed from its own tables.
 
+python docs/check_published.py   # writes report/published/consistency.csv, which the report shows
+
 A printed number *follows* when some values that round to the printed inputs give a value that rounds to it; what is
 quoted twice must be equal. Where only dots of a figure are published, they were read off its vector drawing, and a
 correlation may be DOT_TOLERANCE away. Nothing here is measured: it is arithmetic on report/published/*.csv.
@@ -9,18 +11,24 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from softmax_bottleneck.measuring import statistics, wordsim
-from softmax_bottleneck.measuring.statistics import Summary
-from softmax_bottleneck.ranks import robustness
-from softmax_bottleneck.report.source import read_published
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "workflow"))
+
+from softmax_bottleneck.measuring import statistics, wordsim  # noqa: E402
+from softmax_bottleneck.measuring.statistics import Summary  # noqa: E402
+from softmax_bottleneck.ranks import robustness  # noqa: E402
+from softmax_bottleneck.report.source import read_published  # noqa: E402
+
+FILE = ROOT / "report" / "published" / "consistency.csv"
 
 CORPORA = {"ptb": "PTB", "wt2": "WT2"}
 VOCABULARY = {"ptb": 10_000, "wt2": 33_278}
@@ -53,10 +61,6 @@ class Check:
     recomputed: str
     follows: bool
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """A flat JSON object."""
-        return asdict(self)
 
 
 @cache
@@ -508,3 +512,14 @@ PARTS: tuple[Callable[[], Iterator[Check]], ...] = (
     *(_table1, _contexts, _figure2, _p_values, _eleven_runs, _figure3, _figure4, _parameter_counts),
     *(_rank_limits, _quotations, _noise, _benka),
 )
+
+
+def csv_text() -> str:
+    """The checks as the file says them: one line per number, all of it text."""
+    frame = pd.DataFrame([asdict(check) for check in judge_published()])
+    return str(frame.assign(follows=frame["follows"].map({True: "yes", False: "no"})).to_csv(index=False))
+
+
+if __name__ == "__main__":
+    FILE.write_text(csv_text(), encoding="utf-8")
+    print(f"wrote {FILE}")

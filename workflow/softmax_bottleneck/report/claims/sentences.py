@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from softmax_bottleneck.measuring import statistics
+from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import cells, claims, judging
+from softmax_bottleneck.report import cells
 from softmax_bottleneck.report.cells import Measured
+from softmax_bottleneck.report.claims.engine import Entry, judge
+from softmax_bottleneck.report.claims.parthiban2021 import CLAIMS
+from softmax_bottleneck.report.claims.quantities import MIN_POINTS
+from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
+from softmax_bottleneck.report.claims.view import SYNTHETIC, View
+from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import exact_value, label
 from softmax_bottleneck.study import Run, Study
 
 NAMED = 4  # models or conclusions in a sentence; more are counted
-MEANINGFUL_P = 0.001  # larger p-values are printed as decimals
 
 
 # --- three sentences ------------------------------------------------------------------------------------------------
-def in_short(study: Study, found: Records, entries: Sequence[claims.Entry]) -> list[str]:
+def in_short(study: Study, found: Records, entries: Sequence[Entry]) -> list[str]:
     """At most three sentences: how the conclusions came out, which ones, and what the best model says of rank."""
     if not _finished(found):
         return []
@@ -33,37 +37,39 @@ def _finished(found: Records) -> bool:
     return not found.rows[found.rows["run_id"] != ""].empty
 
 
-def _count_words(study: Study, entries: Sequence[claims.Entry]) -> str:
-    """`On Penn Treebank 4 of the paper's 17 conclusions are reproduced, 2 are not, 11 cannot be decided.`"""
+def _count_words(study: Study, entries: Sequence[Entry]) -> str:
+    """`On Penn Treebank 4 of 58 conclusions of the papers are reproduced at this study's scale, 2 are not; ...`."""
     if not entries:
         return ""
-    numbers = claims.counts(entries)
-    yes, no, open_ = (numbers[word] for word in (judging.REPRODUCED, judging.NOT_REPRODUCED, judging.NOT_ENOUGH))
-    corpora = list(dict.fromkeys(entry.dataset for entry in entries))
+    verdicts = [entry.verdict for entry in entries]
+    order = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, CONFOUNDED, CANNOT)
+    yes, no, open_, confounded, cannot = (verdicts.count(verdict) for verdict in order)
+    corpora = list(dict.fromkeys(entry.dataset for entry in entries if entry.dataset != SYNTHETIC))
     if len(corpora) == 1:
         title = study.datasets[corpora[0]].title
         place = f"the {title[4:]}" if title.startswith("The ") else title
-        start = f"On {place} {yes} of the paper’s {len(entries)} conclusions {_are(yes)}"
+        start = f"On {place} {yes} of {len(entries)} conclusions of the papers {_are(yes)}"
     else:
-        start = f"Of {len(entries)} verdicts on the paper’s conclusions, on {len(corpora)} corpora, {yes} {_are(yes)}"
-    end = f"{no} {_are(no)} not, and {open_} cannot be decided with its runs."
-    return f"{start} reproduced at this study’s scale, {end}"
+        start = f"Of {len(entries)} verdicts on the papers’ conclusions, on {len(corpora)} corpora, {yes} {_are(yes)}"
+    start = f"{start} reproduced at this study’s scale and {no} {_are(no)} not"
+    return f"{start}; {open_} {_are(open_)} inconclusive, {confounded} confounded, and {cannot} cannot be tested here."
 
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _named_words(study: Study, entries: Sequence[claims.Entry]) -> str:
+def _named_words(study: Study, entries: Sequence[Entry]) -> str:
     """The conclusions that were decided: `Reproduced: "MoS beats Softmax". Not reproduced: ...`, as one sentence."""
     parts = []
-    for verdict in (judging.REPRODUCED, judging.NOT_REPRODUCED):
+    for verdict in (REPRODUCED, NOT_REPRODUCED):
         places: dict[str, list[str]] = {}
         for entry in entries:
-            if entry.judgement.verdict == verdict:
-                places.setdefault(entry.claim.statement.rstrip("."), []).append(study.datasets[entry.dataset].title)
-        several = len({entry.dataset for entry in entries}) > 1
-        named = [f"“{what}”" + (f" ({', '.join(where)})" if several else "") for what, where in places.items()]
+            if entry.verdict == verdict and entry.claim.source != "known-truth":
+                own = places.setdefault(entry.claim.statement.rstrip("."), [])
+                own += [] if entry.dataset == SYNTHETIC else [study.datasets[entry.dataset].title]
+        several = len({entry.dataset for entry in entries} - {SYNTHETIC}) > 1
+        named = [f"“{what}”" + f" ({', '.join(where)})" * bool(several and where) for what, where in places.items()]
         if named:
             more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
             parts.append(f"{verdict}: {'; '.join(named[:NAMED])}{more}")
@@ -75,7 +81,7 @@ def _best_words(study: Study, found: Records) -> str:
     """Of every corpus the best model and its rank, beside the softmax's."""
     parts = []
     for name in study.datasets:
-        scores, ranks = (means(study, found, name, metric) for metric in ("test_ppl", "rank_press"))
+        scores, ranks = (means(study, found, name, metric) for metric in (TEST_PPL, PRESS_RANK))
         if not scores:
             continue
         best, reference = min(scores, key=lambda model: scores[model].mean), baseline(study, name)
@@ -110,13 +116,12 @@ def of_corpora(study: Study, found: Records) -> list[tuple[str, list[str]]]:
         scores = means(study, found, name)
         if scores:
             words = [_perplexity_words(study, found, name, scores), _rank_words(study, found, name)]
-            words += [_truth_words(study, found, name, scores)] if dataset.kind == "language" else []
-            words += [_correlation_words(found, name)]
+            words += [_truth_words(study, found, name, scores), _correlation_words(found, name)]
             sections.append((dataset.title, [sentence for sentence in words if sentence]))
     return sections
 
 
-def means(study: Study, found: Records, dataset: str, metric: str = "test_ppl") -> dict[str, Measured]:
+def means(study: Study, found: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, Measured]:
     """Mean of a metric for every model that has it, in the study's order.
 
     A run counts once, under the label it is trained under; runs that learned only frequencies do not count.
@@ -138,31 +143,22 @@ def baseline(study: Study, dataset: str) -> Run | None:
     return next((run for run in study.needed if run.dataset == dataset and run.head.name == "softmax"), None)
 
 
-def _spread(score: Measured, digits: int = 2) -> str:
-    spread = "" if score.sd is None else f" ± {score.sd:.{digits}f}"
-    return f"{score.mean:.{digits}f}{spread} (n {score.n})"
-
-
 def _perplexity_words(study: Study, found: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
     best = min(scores, key=lambda model: scores[model].mean)
-    words = f"{label(study, best)} has the lowest test perplexity, {_spread(scores[best])}"
+    words = f"{label(study, best)} has the lowest test perplexity, {spread(scores[best].mean, scores[best].sd)}"
     plain = baseline(study, dataset)
     if plain is None or plain.model not in scores or plain.model == best:
-        return f"{words}."
-    reference = plain.model
-    samples = [found.values(dataset, model, "test_ppl").values() for model in (best, reference)]
-    test = statistics.student_t(*samples)
-    p = f"p {test.reason}" if test.p is None else f"Student’s p = {p_words(test.p)}"
-    return f"{words}; {label(study, reference)} has {_spread(scores[reference])} ({p})."
-
-
-def p_words(p: float) -> str:
-    """A p-value in a sentence: 0.26, or 1.12e−4 where decimals would say nothing."""
-    return f"{p:.2g}" if p >= MEANINGFUL_P else statistics.format_p(p).replace("-", "−")
+        return f"{words} (n = {scores[best].n})."
+    sizes = [scores[model].n for model in (best, plain.model)]
+    counts = f"n = {sizes[0]} each" if sizes[0] == sizes[1] else f"n = {sizes[0]} and {sizes[1]}"
+    test = statistics.student_t(*(found.values(dataset, m, TEST_PPL).values() for m in (best, plain.model)))
+    p = "no test" if test.p is None else f"Student’s p = {p_value(test.p)}"
+    reference = spread(scores[plain.model].mean, scores[plain.model].sd)
+    return f"{words}; {label(study, plain.model)} has {reference} ({p}, {counts})."
 
 
 def _rank_words(study: Study, found: Records, dataset: str) -> str:
-    ranks = means(study, found, dataset, "rank_press")
+    ranks = means(study, found, dataset, PRESS_RANK)
     if not ranks:
         return ""
     low, high = (choose(ranks, key=lambda model: ranks[model].mean) for choose in (min, max))
@@ -172,18 +168,26 @@ def _rank_words(study: Study, found: Records, dataset: str) -> str:
     if plain is None or plain.model not in ranks:
         return f"{words}."
     limit = plain.body.embedding_size + 2
-    largest = max(found.values(dataset, plain.model, "rank_press").values())
+    largest = max(found.values(dataset, plain.model, PRESS_RANK).values())
     holds = "stays within" if largest <= limit else "is above"
     return f"{words}; {label(study, plain.model)}, {largest:.0f} at most, {holds} its limit of d + 2 = {limit}."
 
 
 def _truth_words(study: Study, found: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
-    bound, rank = (exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
-    if bound is None:
+    """The law's perplexity on this very text, and the one that its contexts make to be expected: two numbers."""
+    metrics = (ENTROPY_PPL, RANK_TRUTH, LAW_TEST_PPL)
+    expected, rank, scored = (exact_value(found, dataset, metric) for metric in metrics)
+    if expected is None:
         return ""
-    best = min(scores.values(), key=lambda score: score.mean)
-    words = f"No model can do better than {bound:.2f} on this text; the best is {best.mean / bound - 1:.0%} above it."
-    ranks = means(study, found, dataset, "rank_press")
+    best = min(scores, key=lambda model: scores[model].mean)
+    words = f"In the contexts of this text the law is expected to have a perplexity of {expected:.2f}"
+    if scored is not None:
+        words += f", and on the text itself it has {scored:.2f}"
+    above = scores[best].mean / (scored or expected) - 1
+    words += (
+        f"; {label(study, best)}, the best model, is {percent(abs(above))} {'above' if above >= 0 else 'below'} that."
+    )
+    ranks = means(study, found, dataset, PRESS_RANK)
     if rank is None or not ranks:
         return words
     over = [label(study, model) for model, score in ranks.items() if score.mean >= rank]
@@ -200,18 +204,8 @@ def _reach(names: Sequence[str], total: int) -> str:
 
 
 def _correlation_words(found: Records, dataset: str) -> str:
-    """Pearson's r of perplexity and rank over runs (Parthiban et al. 2021, Figure 2)."""
-    trained = found.rows[(found.rows["dataset"] == dataset) & (found.rows["condition"] == "")]
-    chosen = trained[trained["metric"].isin(["test_ppl", "rank_press"])]
-    places = zip(chosen["dataset"], chosen["model"], chosen["seed"], strict=True)
-    poor = np.array([place in found.unlearned for place in places], dtype=bool)
-    pairs = chosen[~poor].pivot_table(index="run_id", columns="metric", values="value").dropna()
-    if len(pairs.columns) < 2:
-        return ""
-    result = statistics.pearson(pairs["test_ppl"], pairs["rank_press"], np.random.default_rng(0))
-    if result.r is None:
-        return ""
-    words = f"Over {result.n} runs the rank and the test perplexity correlate with r = {result.r:+.2f}."
-    runs = chosen[poor]["run_id"].nunique()
-    left_out = f" Left out: {runs} that learned only how frequent words are." if runs else ""
-    return words.replace("-", "−") + left_out
+    """Pearson's r of perplexity and rank over models of one kind, where there are enough of them."""
+    (claim,) = (claim for claim in CLAIMS if claim.id == "all-correlation")
+    entry = judge(View(found, dataset), claim)
+    points = [number for number in entry.numbers if number.n[0] >= MIN_POINTS]
+    return f"{points[0].what} of one size and schedule: {points[0].text} models." if points else ""

@@ -1,0 +1,148 @@
+"""The ledger of claims: what five sources conclude, and what follows from known laws, judged by a study's records.
+
+A claim is one entry of its source's CLAIMS: a statement, a rule, and the models it is asked of. Premises, intervals,
+stability over resamples, and controls follow from the rule. What a source says that is not judged is in its NOT_JUDGED,
+with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from softmax_bottleneck.records import records as tidy
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report.claims import (
+    benka2021,
+    ganea2019,
+    kanai2018,
+    known_truth,
+    merity2017,
+    parthiban2021,
+    quantities,
+    rules,
+)
+from softmax_bottleneck.report.claims.controls import of_claim, records_of
+from softmax_bottleneck.report.claims.engine import STABLE, judge
+from softmax_bottleneck.report.claims.engine import Claim as Claim
+from softmax_bottleneck.report.claims.engine import Entry as Entry
+from softmax_bottleneck.report.claims.rules import VERDICTS
+from softmax_bottleneck.report.claims.view import RESAMPLES, SYNTHETIC, View
+from softmax_bottleneck.store import provenance
+from softmax_bottleneck.study import Study
+
+SOURCES = {
+    "parthiban2021": parthiban2021, "kanai2018": kanai2018, "ganea2019": ganea2019, "merity2017": merity2017,
+    "benka2021": benka2021, "known-truth": known_truth,
+}  # fmt: skip
+CLAIMS: tuple[Claim, ...] = tuple(claim for source in SOURCES.values() for claim in source.CLAIMS)
+NOT_JUDGED: Mapping[str, Mapping[str, str]] = {
+    name: source.NOT_JUDGED for name, source in SOURCES.items() if hasattr(source, "NOT_JUDGED")
+}
+
+
+def of_study(study: Study) -> list[Claim]:
+    """The claims of the sources that a study has experiments of."""
+    sources = {experiment.source for experiment in study.experiments}
+    return [claim for claim in CLAIMS if claim.source in sources]
+
+
+def ledger(records: Records, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
+    """Every claim on every corpus it is about, corpora in the plan's order, then what needs no corpus."""
+    theorems = records_of(ganea2019.theorem_rows(), place=SYNTHETIC).rows
+    records = replace(records, rows=pd.concat([records.rows, theorems], ignore_index=True))
+    views = [View(records, dataset) for dataset in (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)]
+    asked = [(view, claim) for view in views for claim in claims if claim.concerns(view.dataset)]
+    return [replace(judge(view, claim), elsewhere=_elsewhere(view, claim)) for view, claim in asked]
+
+
+def _elsewhere(view: View, claim: Claim) -> dict[str, str]:
+    """What runs measured elsewhere say of a claim, by their hardware."""
+    found = {}
+    for hardware in sorted({one.hardware for one in view.records.evidence}):
+        runs = [one for one in view.records.evidence if one.hardware == hardware and one.run.dataset == view.dataset]
+        rows = [
+            (view.dataset, o.run.model, c, m, x, o.run.seed, o.run_id) for o in runs for (m, c), x in o.values.items()
+        ]
+        frame = pd.DataFrame(rows, columns=["dataset", "model", "condition", "metric", "value", "seed", "run_id"])
+        states = [
+            {"dataset": view.dataset, "model": o.run.model, "label": view.label(o.run.model), "seed": o.run.seed,
+             "state": "ok", "planned_epochs": o.run.schedule.epochs, "hardware": hardware}
+            for o in runs
+        ]  # fmt: skip
+        known = Records(frame, pd.DataFrame(states, columns=list(tidy.STATE_COLUMNS)))
+        found[hardware] = judge(View(known, view.dataset), claim).verdict
+    return found
+
+
+def counts(entries: Iterable[Entry]) -> dict[str, int]:
+    """Number of entries of each verdict."""
+    by_verdict = Counter(entry.verdict for entry in entries)
+    return {verdict: by_verdict[verdict] for verdict in VERDICTS}
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+def to_csv(entries: Iterable[Entry]) -> str:
+    """One line per claim and corpus: verdict, reason, numbers, premises and controls in words."""
+    columns = (*("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion", "stability"),
+               *("numbers", "premises", "controls", "left_out"))  # fmt: skip
+    lines = []
+    for entry in entries:
+        facts = entry.to_json()
+        facts["numbers"] = "; ".join(f"{number.what}: {number.text}" for number in entry.numbers)
+        facts["premises"] = "; ".join(premise.line for premise in entry.premises)
+        facts["controls"] = "; ".join(control.text for control in of_claim(entry.claim))
+        lines.append(facts | {"left_out": "; ".join(entry.left_out)})
+    return tidy.to_csv(pd.DataFrame(lines, columns=list(columns)))
+
+
+def verdicts(entries: Iterable[Entry]) -> Iterator[str]:
+    """One line for every verdict."""
+    return (f"{e.claim.id}, {e.dataset}: {e.verdict}" + f" ({e.reason})" * bool(e.reason) for e in entries)
+
+
+def explain(entries: Iterable[Entry]) -> Iterator[str]:
+    """Every verdict for a terminal, with everything it rests on."""
+    for entry in entries:
+        claim, stability = entry.claim, entry.stability
+        yield f"\n{next(verdicts([entry]))}"
+        yield f"  claim      {claim.statement} ({claim.source}, {claim.where})"
+        yield f"  rule       {claim.rule.words}"
+        yield from (f"  number     {number.what}: {number.text}; {number.regions}" for number in entry.numbers)
+        yield from (f"  premise    {premise.line}" for premise in entry.premises)
+        yield from (f"  control    {control.text}" for control in of_claim(claim))
+        if stability is not None:
+            yield f"  stability  the rule says the same in {stability:.0%} of {RESAMPLES:,} resamples"
+        yield from (f"  elsewhere  {verdict} on {hardware}" for hardware, verdict in entry.elsewhere.items())
+        yield from (f"  left out   {words}" for words in entry.left_out)
+
+
+# --- file -----------------------------------------------------------------------------------------------------------
+def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
+    """What results/<study>/claims.json says."""
+    controls = {claim.id: of_claim(claim) for claim in dict.fromkeys(entry.claim for entry in entries)}
+    return {
+        "status": "ok",
+        "study": study.name,
+        "criteria": criteria(),
+        "counts": counts(entries),
+        "claims": [entry.to_json() for entry in entries],
+        "controls": {name: {one.what: one.verdict for one in three} for name, three in controls.items()},
+        "controls_passed": all(one.passed for three in controls.values() for one in three),
+        "not_judged": {source: dict(lines) for source, lines in NOT_JUDGED.items()},
+        "provenance": provenance.block(records.parents),
+    }
+
+
+def criteria() -> dict[str, float | int]:
+    """The constants that verdicts hang on."""
+    named = {
+        rules: ("MARGIN", "SMALL", "HIGH", "STRONG"),
+        quantities: ("ALPHA", "POWER", "ALIKE", "MIN_RUNS", "MIN_POINTS"),
+    }
+    found = {name.lower(): getattr(module, name) for module, names in named.items() for name in names}
+    return found | {"stable": STABLE, "resamples": RESAMPLES}

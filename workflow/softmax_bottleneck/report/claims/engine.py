@@ -1,0 +1,207 @@
+"""A claim, and how it is judged by the records of one corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from softmax_bottleneck.records.metrics import TEST_PPL
+from softmax_bottleneck.report.claims import premises as p
+from softmax_bottleneck.report.claims.premises import Check, Premise
+from softmax_bottleneck.report.claims.quantities import ALIKE
+from softmax_bottleneck.report.claims.rules import (
+    CANNOT,
+    CONFOUNDED,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    UNDECIDED,
+    Number,
+    Outcome,
+    Rule,
+)
+from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View
+
+STABLE = 0.9  # of the resamples must give the same verdict
+WT2 = "wt2*|wikitext-2*"
+NOT_WT2 = f"!{WT2}"
+# Pairs of equal size that must say the same where a claim's are not; by default `<first>-equal` replaces the first.
+EQUAL: Mapping[tuple[str, ...], tuple[str, ...]] = {("mos", "softmax"): ("mos-fair", "softmax-fair")}
+LAW_FAILS = (NOT_REPRODUCED,)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A conclusion of a source.
+
+    Attributes:
+        source: key of the paper.
+        id: stable.
+        statement: the conclusion in our words.
+        where: the paper draws it.
+        rule: what decides it.
+        models: what the rule is asked of; a shell pattern stands for several (`|`: either).
+        corpora: patterns of the corpora it is about, after `!` those it is not; SYNTHETIC needs no corpus.
+        premises: besides those that follow from the rule.
+        limits: what it does not say.
+        law: what the rule must say with the law among these models: (models, verdicts); no verdicts: the same.
+    """
+
+    source: str
+    id: str
+    statement: str
+    where: str
+    rule: Rule
+    models: tuple[str, ...] = ()
+    corpora: str = "*"
+    premises: tuple[Check, ...] = ()
+    limits: str = ""
+    law: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def concerns(self, dataset: str) -> bool:
+        """Whether it is about a corpus."""
+        own = any(fnmatchcase(dataset, pattern) for pattern in self.corpora.removeprefix("!").split("|"))
+        return own != self.corpora.startswith("!") and (dataset == SYNTHETIC) == (self.corpora == SYNTHETIC)
+
+    def place(self, corpus: str) -> str:
+        """Where it is judged: on a corpus, or without any."""
+        return SYNTHETIC if self.corpora == SYNTHETIC else corpus
+
+
+def law_wins(reference: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """As a claim's `law`: it must beat the reference, for where even the law is no better there is nothing to win."""
+    return (LAW, reference), (REPRODUCED,)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim judged on one corpus.
+
+    Attributes:
+        reason: why the verdict is what it is, in words.
+        outcome: of the rule alone; none when it could not be asked.
+        left_out: planned runs that are not in the numbers, and why.
+        elsewhere: what runs measured on other hardware say, by hardware.
+    """
+
+    claim: Claim
+    dataset: str
+    verdict: str
+    reason: str
+    outcome: Outcome | None = None
+    premises: tuple[Premise, ...] = ()
+    left_out: tuple[str, ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """The first is what a tile shows."""
+        return self.outcome.numbers if self.outcome else ()
+
+    @property
+    def stability(self) -> float | None:
+        """Share of resamples in which the rule says the same."""
+        return self.outcome.stability if self.outcome else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object of all of it."""
+        claim = self.claim
+        return {
+            **{key: getattr(claim, key) for key in ("id", "source", "statement", "where", "limits")},
+            "criterion": claim.rule.words,
+            "models": list(claim.models),
+            "dataset": self.dataset,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "stability": self.stability,
+            "numbers": [asdict(number) | {"text": number.text} for number in self.numbers],
+            "premises": [
+                {key: getattr(premise, key) for key in ("what", "text", "holds")} for premise in self.premises
+            ],
+            "left_out": list(self.left_out),
+            "elsewhere": dict(self.elsewhere),
+        }
+
+
+# --- judging --------------------------------------------------------------------------------------------------------
+def judge(view: View, claim: Claim) -> Entry:
+    """The verdict on a claim by the runs of a view."""
+    left_out = tuple(_left_out(view, claim))
+    lacking = _lacking(view, claim)
+    outcome = None if lacking else claim.rule.judge(view, *claim.models)
+    if outcome is None or outcome.missing:
+        return Entry(claim, view.dataset, CANNOT, lacking or (outcome.missing if outcome else ""), left_out=left_out)
+    verdict, reason = outcome.verdict, ""
+    if verdict == UNDECIDED:
+        few = any(number.low is None for number in outcome.numbers)
+        reason = f"{'too few for an interval' if few else 'the interval holds both answers'}; {outcome.needed}"
+    elif outcome.stability < STABLE:
+        reason = f"{verdict} in only {outcome.stability:.0%} of resamples; {outcome.needed}"
+        verdict = UNDECIDED
+    premises = tuple(_premises(view, claim, outcome.verdict))
+    broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
+    for premise in sorted(broken, key=lambda premise: premise.becomes != CANNOT)[:1]:
+        verdict, reason = premise.becomes, f"{premise.what}: {premise.text}"
+    return Entry(claim, view.dataset, verdict, reason, outcome, premises, left_out)
+
+
+def _lacking(view: View, claim: Claim) -> str:
+    """What is missing before the rule can be asked, in words."""
+    first = claim.rule.quantities[0]
+    for pattern in claim.models if claim.corpora != SYNTHETIC else ():
+        models = view.matching(pattern, first.stage if first.stage in ("finetuned", "dynamic") else "")
+        if not models:
+            names = pattern.split("|")
+            return f"{'none' if len(names) > 1 else 'no run'} of {', '.join(names)} in this study"
+        if not any(view.runs(model, metric, first.stage) for model in models for metric in first.metrics[:1]):
+            return f"no finished run of {', '.join(map(view.label, models))}"
+    return ""
+
+
+def _premises(view: View, claim: Claim, verdict: str) -> Iterator[Premise]:
+    """Those of the rule, those of the claim, equal size, and the law as a control."""
+    if claim.corpora != SYNTHETIC:
+        yield from p.of_rule(view, claim.rule, claim.models)
+    yield from (premise for check in claim.premises if (premise := check(view, claim.models)))
+    if claim.rule.favours:
+        yield _size(view, claim, verdict)
+    models, expected = claim.law
+    if models and view.law:
+        control = claim.rule.judge(view, *models)
+        if not control.missing:
+            expected = expected or (verdict,)
+            text = f"{control.verdict}, where it must be {' or '.join(expected)}"
+            spoils = p.DECIDED if control.verdict == UNDECIDED else p.ANY
+            yield Premise("the law itself is judged as it must be", text, control.verdict in expected, spoils)
+
+
+def _size(view: View, claim: Claim, verdict: str) -> Premise:
+    """Sizes within ALIKE, or against the side that won, or a pair of equal size that says the same."""
+    what, gap = "models are of one size, or the larger one lost", p.size_gap(view, claim.models)
+    if gap is None or abs(gap) <= ALIKE:
+        return Premise(what, "not known" if gap is None else f"{p.size_words(gap)} parameters", True)
+    spoils = p.helped(claim.rule.favours if gap > 0 else -claim.rule.favours)
+    text = f"{view.label(claim.models[0])} has {p.size_words(gap)} parameters"
+    for pair in ((f"{claim.models[0]}-equal", *claim.models[1:]), EQUAL.get(claim.models, ("",))):
+        own = p.size_gap(view, pair) if all(view.runs(model, TEST_PPL) for model in pair) else None
+        if own is not None and abs(own) <= ALIKE:
+            other = claim.rule.judge(view, *pair)
+            said = f"{text}; {view.label(pair[0])} of equal size: {other.verdict}, {other.numbers[0].text}"
+            return Premise(what, said, other.verdict == verdict, spoils, CONFOUNDED)
+    return Premise(what, f"{text}, and no pair of equal size was run", False, spoils, CONFOUNDED)
+
+
+def _left_out(view: View, claim: Claim) -> list[str]:
+    """Planned runs of the claim's models without numbers, and those that learned nothing."""
+    models = {model for pattern in claim.models for model in view.matching(pattern)}
+    absent: dict[str, set[int]] = {}
+    for (model, _), runs in view.planned.items():
+        for row in runs if model in models else ():
+            if row["state"] != "ok":
+                absent.setdefault(f"{view.label(model)}: {row['state']} with seed ", set()).add(row["seed"])
+    lines = [start + ", ".join(map(str, sorted(seeds))) for start, seeds in absent.items()]
+    for (dataset, model, seed), words in view.records.unlearned.items():
+        if dataset == view.dataset and model in models:
+            lines.append(f"{view.label(model)}, seed {seed} (of correlations and trends): {words}")
+    return sorted(lines)

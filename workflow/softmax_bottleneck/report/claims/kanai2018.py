@@ -1,0 +1,68 @@
+"""What Kanai, Fujiwara, Yamanaka and Adachi 2018 conclude: models trained, finetuned, and evaluated dynamically."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
+from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
+from softmax_bottleneck.report.claims import quantities as q
+from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims.engine import NOT_WT2, WT2, Claim
+from softmax_bottleneck.report.claims.view import View
+
+SS, SOFTMAX, SIGMOID, RELU, MOS, MOSS = (
+    f"kanai-{head}" for head in ("ss", "softmax", "sigmoid", "relu", "mos", "moss")
+)
+
+
+def _room(view: View, pattern: str) -> Iterator[float]:
+    """How far every run's Press rank stays within the d + 2 of a log-linear head."""
+    for model in view.matching(pattern):
+        widths, ranks = view.runs(model, "embedding_size"), view.runs(model, PRESS_RANK)
+        yield from (widths[seed] + 2 - rank for seed, rank in ranks.items() if seed in widths)
+
+
+def _room_example(target: float, pattern: str) -> list[q.Row]:
+    numbers = {PRESS_RANK: 18.0 - target, "embedding_size": 16.0}
+    return [(model, metric, "", [value] * 3) for model in pattern.split("|") for metric, value in numbers.items()]
+
+
+ROOM = q.of_units(
+    _room, q.least, _room_example, "d + 2 less the Press rank, least of all runs", "", (PRESS_RANK,), "runs"
+)
+LIMIT = r.above(ROOM, -0.5, (0, -5), "no run’s Press rank exceeds d + 2")
+BREAKS = r.hidden(r.above(r.rank_against(FINETUNED), r.HIGH, (math.log(5), 0)))
+CLEARLY = r.above(r.rank_against(FINETUNED, "rank_press_low"), r.HIGH, (math.log(5), 0))  # whatever the tolerance
+MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0, (0.2, -0.2)))
+# Its runs scatter over decades, their logarithms do not.
+FAILS = r.above(q.against(TEST_PPL, "×", DYNAMIC), math.log(10), (math.log(1000), 0))
+
+claim = partial(Claim, "kanai2018")
+CLAIMS = (
+    claim("kanai-ss-better", "SigSoftmax beats Softmax.", "Tables 1 and 2", r.better(DYNAMIC), (SS, SOFTMAX)),
+    claim("kanai-moss-better", "MoSS beats MoS.", "Tables 1 and 2", r.better(DYNAMIC), (MOSS, MOS)),
+    claim("kanai-mos-better", "MoS beats SigSoftmax.", "Tables 1 and 2", r.better(DYNAMIC), (MOS, SS)),
+    claim("kanai-sigmoid-best", "On Penn Treebank no function that is not mixed is better than the sigmoid.", "Table 1",
+          r.no_worse(DYNAMIC), (SIGMOID, SS), NOT_WT2),
+    claim("kanai-sigmoid-no-better", "On WikiText-2 the sigmoid does not beat Softmax.", "Table 2", r.no_worse(DYNAMIC),
+          (SOFTMAX, SIGMOID), WT2),
+    claim("kanai-relu-fails", "The ReLU is numerically unstable: its perplexity is more than ten times Softmax’s.",
+          "Tables 1 and 2", FAILS, (RELU, SOFTMAX)),
+    claim("kanai-softmax-limited", "A softmax of width d has rank d + 2 at most.", "Theorem 2, Table 3", LIMIT,
+          (f"softmax|moc|{SOFTMAX}",)),
+    claim("kanai-ss-breaks", "SigSoftmax breaks the bottleneck: its rank is not bound by d + 2.", "Theorem 3, Table 3",
+          r.every(BREAKS, CLEARLY), (SS, SOFTMAX)),
+    claim("kanai-sigmoid-breaks", "So does the sigmoid.", "Table 3", BREAKS, (SIGMOID, SOFTMAX)),
+    claim("kanai-relu-rank", "The ReLU has the highest rank of the functions that are not mixed.", "Table 3", MORE_RANK,
+          (RELU, SS)),
+    claim("kanai-moss-rank", "MoSS has a higher rank than MoS.", "Table 3", MORE_RANK, (MOSS, MOS)),
+)  # fmt: skip
+
+NOT_JUDGED = {
+    "SigSoftmax on One Billion Word and on characters of text8": "in a supplement that is not available",
+    "Singular values of every function": "in a supplement that is not available; the study’s own are in a figure",
+    "SigSoftmax can give whatever Softmax can (Theorem 4)": "a limit that no run reaches",
+}

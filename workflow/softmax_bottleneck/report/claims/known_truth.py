@@ -1,0 +1,160 @@
+"""What heads fitted to known laws, and models of text sampled from one, show of the bottleneck: conclusions of our own.
+
+Every seed draws laws of its own, so that it is the unit of each interval; cells of one law are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import numpy as np
+import pandas as pd
+
+from softmax_bottleneck.measuring.statistics import pearson_r
+from softmax_bottleneck.report.claims import quantities as q
+from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims.engine import Claim
+from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View, fits_of
+
+BASELINE = "softmax"
+CLOSED = 0.01  # of what there is to learn: a smaller distance is none
+MATTERS = 0.05  # of the softmax's distance: what a head must close to count
+HARDLY = 0.05  # more parameters than the softmax, such as those of a learned function, are none
+
+
+# --- fits to languages ----------------------------------------------------------------------------------------------
+@lru_cache(maxsize=8)
+def fits(view: View) -> pd.DataFrame:
+    """Fits to languages, one a line: model, seed, r, d, metrics; and their law's, and those of its softmax of width d.
+
+    `lost` is KL as a share of what there is to learn, `gap_closed` the share of the softmax's KL that a head does not
+    have, `extra` its parameters relative to the softmax's, less one.
+    """
+    frame = fits_of(view, "r")
+    if not {"d", "kl_nats"} <= set(frame):
+        return pd.DataFrame(columns=["model", "seed", "r", "d"], dtype=float)
+    law, own = (frame[chosen].dropna(axis=1, how="all") for chosen in (frame["model"] == LAW, frame["model"] != LAW))
+    softmax = own.loc[own["model"] == BASELINE, ["r", "d", "seed", "kl_nats", "parameters"]]
+    found = own.merge(law.drop(columns="model"), on=["r", "seed"], suffixes=("", "_law"))
+    found = found.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
+    return found.assign(
+        lost=found["kl_nats"] / found["kl_no_context_nats"],
+        gap_closed=1 - found["kl_nats"] / found["kl_nats_softmax"],
+        extra=found["parameters"] / found["parameters_softmax"] - 1,
+    )
+
+
+def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], **fails: float) -> q.Quantity:
+    """A number of every seed's fits that fulfil a condition; `fails` change `world` so that the claim does not hold."""
+
+    def collect(view: View, head: str = BASELINE) -> list[float]:
+        parts = fits(view).query(which, local_dict={"head": head}).groupby("seed")
+        return [number for _, part in parts if math.isfinite(number := value(part))]
+
+    return q.of_units(collect, q.student, lambda target, *_: world(**(fails if target else {})), what, unit)
+
+
+def _least_step(own: pd.DataFrame) -> float:
+    """Least growth of log distance at a step of r up or of d down."""
+    logs = own.pivot(index="r", columns="d", values="kl_nats").map(math.log)
+    steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
+    return float(np.nanmin(steps, initial=math.inf))
+
+
+def _width_and_loss(own: pd.DataFrame) -> float:
+    """Pearson's r over softmaxes of log rank relative to the law's columns, and loss."""
+    log_rank_N = np.log((own["rank_press"] / own["r"]).to_numpy())
+    return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= q.MIN_POINTS else math.nan
+
+
+def _rank_and_loss(own: pd.DataFrame) -> float:
+    """Pearson's r over heads of log rank and log distance, both less their means at the same law and width."""
+    logs = own[["rank_press", "kl_nats"]].dropna().map(math.log)
+    centred = (logs - logs.groupby([own["r"], own["d"]]).transform("mean")).to_numpy()
+    return float(pearson_r(centred[:, 0], centred[:, 1])) if len(own) >= q.MIN_POINTS else math.nan
+
+
+def _heads(condition: str) -> Callable[[View, str], list[str]]:
+    """Heads, not the softmax, all of whose fits with r > d fulfil a condition."""
+
+    def chosen(view: View, _: str) -> list[str]:
+        open_ = fits(view).query("r > d and model != @head", local_dict={"head": BASELINE})
+        return [str(model) for model, own in open_.groupby("model") if len(own.query(condition)) == len(own)]
+
+    return chosen
+
+
+def theorem_gaps(view: View) -> list[float]:
+    """Of every softmax, its mean squared error less the least that the law's singular values allow."""
+    rows = fits(view).query("model == @head", local_dict={"head": BASELINE}).to_dict("records")
+    return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
+
+
+# --- a made-up world ------------------------------------------------------------------------------------------------
+def world(**changed: float) -> list[q.Row]:
+    """Fits in which every conclusion holds, but for what is changed.
+
+    lost: nats a softmax loses per doubling of r / d; floor: nats every head is off; steps: sign of growth with r / d;
+    a head's name: its share of the softmax's loss; tells: how far distance falls with rank; error: of a softmax's
+    squares above their bound.
+    """
+    shares = {"softmax": 1.0, "ss": 1.3, "gss": 1.0, "mos": 0.6, "lms": 0.7, "plif": 0.5} | changed
+    given = {"lost": 0.2, "floor": 0.001, "steps": 1.0, "tells": 0.0, "error": 0.1} | changed
+    ranks = {"softmax": 0.0, "ss": 150.0, "gss": 260.0, "mos": 380.0, "lms": 60.0, "plif": 40.0}
+    rows: list[q.Row] = []
+    for columns in (8, 32, 128):
+        law = {"kl_no_context_nats": 4.0, **{f"squared_error_bound_d{d}": 1.0 for d in (8, 16, 32)}}
+        rows += [(LAW, metric, f"r={columns};V=400", [value] * 3) for metric, value in law.items()]
+        for d in (8, 16, 32):
+            doublings = max(0.0, math.log2(columns / d))
+            loss = given["lost"] * (doublings if given["steps"] > 0 else 1 / (1 + doublings)) * (doublings > 0)
+            for model, own in ranks.items():
+                rank = own or min(d, columns) + 2.0
+                kl = loss * shares[model] ** (1 - given["tells"]) * (rank / 10) ** -given["tells"] + given["floor"]
+                numbers = {"rank_press": rank, "parameters": 100.0 * d, "width": d, "squared_error": 1 + given["error"]}
+                where = f"r={columns};V=400;d={d}"
+                rows += [(model, metric, where, [value] * 3) for metric, value in numbers.items()]
+                rows.append((model, "kl_nats", where, [kl, kl * 1.001, kl * 1.002]))
+    return rows
+
+
+# --- the claims -----------------------------------------------------------------------------------------------------
+MADE = (0, 1)  # the world as it is, and changed
+SOFTMAX, OPEN = "model == @head", "model == @head and r > d"
+TO_LEARN = "of what there is to learn"
+CLOSES = partial(over_seeds, "share of the gap closed, {0}", "share", OPEN, lambda own: own["gap_closed"].mean())
+LARGEST = over_seeds(f"largest loss with d ≥ r, {TO_LEARN}", "share", f"{SOFTMAX} and d >= r",
+                     lambda own: own["lost"].max(), floor=0.4)  # fmt: skip
+LEAST = over_seeds(f"least loss with r ≥ 2 d, {TO_LEARN}", "share", f"{SOFTMAX} and r >= 2 * d",
+                   lambda own: own["lost"].min(), lost=0.001)  # fmt: skip
+STEP = over_seeds("least growth at a step of r or d, r > d", "%", OPEN, _least_step, steps=-1)
+WIDTH = over_seeds("Pearson’s r of rank over r, and loss", "", SOFTMAX, _width_and_loss, steps=-1)
+RANK = over_seeds("Pearson’s r of log rank and log loss within law and width", "", "r > d", _rank_and_loss, tells=1)
+claim = partial(Claim, "known-truth", where="fits to known laws", corpora=SYNTHETIC)
+CLAIMS = (
+    claim("truth-closes", "A softmax that is as wide as its law has columns loses nothing.",
+          rule=r.below(LARGEST, CLOSED, MADE),
+          limits="That it would find the law from a text: here contexts are known and samples never end."),
+    claim("truth-loses", "A narrower one loses something, though its samples never end.",
+          rule=r.above(LEAST, CLOSED, MADE), limits="That natural language has such a law; its rank is not known."),
+    claim("truth-grows", "The loss grows with the rank of the law and shrinks with the width.",
+          rule=r.above(STEP, 0, MADE, margin=CLOSED),
+          limits="By how much: that depends on how the law’s singular values fall off, here slowly."),
+    claim("truth-width-tells", "Within softmaxes of different widths the Press rank tells how much is lost.",
+          rule=r.below(WIDTH, -r.STRONG, MADE),
+          limits="Anything about other heads: within softmaxes the rank is the width."),
+    claim("truth-rank-is-not-enough",
+          "A Press rank as high as the law’s is not enough: some head reaches it and closes no gap.", models=("*",),
+          rule=r.heads(r.below(CLOSES(gss=0.5, ss=0.5), MATTERS, MADE), all_=False,
+                       chosen=_heads("rank_press >= r + 2 and width == d")),
+          limits="That no head of high rank helps."),
+    claim("truth-rank-does-not-tell",
+          "Across heads of the same width the Press rank does not tell which one is near the law.",
+          rule=r.weak(RANK, MADE), limits="That another measure of the spectrum could not."),
+    claim("truth-closes-gap", "With no more parameters than a softmax some head closes a part of the gap.",
+          rule=r.heads(r.above(CLOSES(mos=1, lms=1, plif=1), MATTERS, MADE), all_=False,
+                       chosen=_heads(f"extra <= {HARDLY}")), models=("*",),
+          limits="That it pays in a language model, where contexts are computed and parameters are spent otherwise."),
+)  # fmt: skip

@@ -1,0 +1,262 @@
+"""What Parthiban, Mao and Inkpen 2021 conclude, with its supplement (SM)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from scipy import special
+
+from softmax_bottleneck.ranks.robustness import TRUE_RANK
+from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
+from softmax_bottleneck.records.records import groups
+from softmax_bottleneck.report.claims import quantities as q
+from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims.engine import LAW_FAILS, NOT_WT2, WT2, Claim, law_wins
+from softmax_bottleneck.report.claims.premises import Premise, averaged, spread_above_noise
+from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View
+from softmax_bottleneck.report.numbers import p_value
+
+HEADS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos")
+ALL, ALL_NT = "|".join(HEADS), "|".join(f"{head}-nt" for head in HEADS)
+LOW, MANY = "softmax|moc|lms-plif", "ss|gss|mos"  # heads of low and of high rank in the paper
+GRID, COMPONENTS, DROPOUT = "gss-grid-*", "mos-nt-components*", "mos-nt-dropout_latent*"
+FEW_BENCHMARKS = 5  # they overlap: two of the published thirteen are parts of a third
+SETTINGS = re.compile(r"-c(?P<c>-?[\d.]+)-k(?P<k>-?[\d.]+)$")  # in the name of a member of the family
+MOVES = 0.01  # p of an F-test that the settings of a family move its rank
+RHO = 0.02  # of a Spearman correlation: what is too small to matter
+
+
+# --- quantities of this paper alone ---------------------------------------------------------------------------------
+def _spread(view: View, pattern: str) -> list[float]:
+    """Of every model, how far its log rank is from their mean."""
+    logs = [math.log(view.mean(model, PRESS_RANK)) for model in view.learned(pattern) if view.runs(model, PRESS_RANK)]
+    return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= q.MIN_POINTS else []
+
+
+def _spread_example(target: float, pattern: str) -> list[q.Row]:
+    signs = [(i, (-1) ** i) for i in range(12)]
+    return [
+        (pattern.replace("*", f"c{i}-k{sign}"), PRESS_RANK, "", [300 * math.exp(target * sign)]) for i, sign in signs
+    ]
+
+
+def _settings_move_rank(view: View, patterns: Sequence[str]) -> Premise | None:
+    """The treatment happened: log rank is linear in the settings c and k of the members' names, by an F-test."""
+    named = [(SETTINGS.search(model), view.mean(model, PRESS_RANK)) for model in view.learned(patterns[0])]
+    known = [(1.0, float(found["c"]), float(found["k"]), math.log(rank)) for found, rank in named if found and rank > 0]
+    if len(known) < q.MIN_POINTS:
+        return None
+    table_N4 = np.array(known)
+    fitted, _, dimensions, _ = np.linalg.lstsq(table_N4[:, :3], table_N4[:, 3])
+    total = float(((table_N4[:, 3] - table_N4[:, 3].mean()) ** 2).sum())
+    rest = float(((table_N4[:, 3] - table_N4[:, :3] @ fitted) ** 2).sum())
+    freedom = len(known) - int(dimensions)
+    ratio = (total - rest) / max(int(dimensions) - 1, 1) / max(rest / freedom, 1e-12)
+    p = float(special.fdtrc(max(int(dimensions) - 1, 1), freedom, ratio))
+    return Premise("c and k move the rank (F-test)", f"p = {p_value(p)}", p < MOVES)
+
+
+def _nt_losses(view: View, heads: str, _: str) -> Iterator[float]:
+    """Of every head with both switches, the mean over common seeds of NT's loss relative to ET's, nats."""
+    for head in view.matching(heads):
+        et, nt = view.runs(head, TEST_PPL), view.runs(f"{head}-nt", TEST_PPL)
+        if losses := [math.log(nt[seed] / ppl) for seed, ppl in et.items() if seed in nt]:
+            yield math.fsum(losses) / len(losses)
+
+
+def _nt_example(target: float, heads: str, windows: str) -> list[q.Row]:
+    levels = [*((head, 50.0) for head in heads.split("|")), *((nt, 50 * math.exp(target)) for nt in windows.split("|"))]
+    return [(model, TEST_PPL, "", q.made_up(level)) for model, level in levels]
+
+
+def _vector_gaps(view: View, *models: str) -> Iterator[float]:
+    for condition in sorted(view.records.conditions(SPEARMAN, view.dataset)):
+        means = [view.mean(model, SPEARMAN, condition) for model in models]
+        if not any(map(math.isnan, means)):
+            yield means[0] - means[1]
+
+
+def _vectors_example(target: float, *models: str) -> list[q.Row]:
+    rhos = [(m, SPEARMAN, f"benchmark={i}", [0.4 + target * (m == models[0])] * 3) for m in models for i in range(13)]
+    return [*rhos, *((model, TEST_PPL, "", [50.0] * 3) for model in models)]
+
+
+def _ranks_apart(view: View, models: Sequence[str]) -> Premise | None:
+    """Heads that are called low in rank are so in every run, beside those that are called high."""
+    low, high = ([rank for m in view.matching(p) for rank in view.runs(m, PRESS_RANK).values()] for p in models)
+    if not low or not high:
+        return None
+    text = f"up to {max(low):.0f}, and from {min(high):.0f} on"
+    return Premise("every low rank is less than half of every high one", text, 2 * max(low) < min(high))
+
+
+def _enough_benchmarks(view: View, models: Sequence[str]) -> Premise:
+    n = len(list(_vector_gaps(view, *models)))
+    return Premise(f"at least {FEW_BENCHMARKS} word-similarity benchmarks", str(n), n >= FEW_BENCHMARKS)
+
+
+def _enough_runs(view: View, models: Sequence[str]) -> Premise:
+    runs = [len(view.runs(model, TEST_PPL)) for model in models]
+    text = f"{' and '.join(map(str, runs))}; seeds needed: {q.MIN_RUNS}"
+    return Premise(f"at least {q.MIN_RUNS} runs on each side", text, min(runs) >= q.MIN_RUNS, becomes=r.UNDECIDED)
+
+
+def _hits(view: View, low: str, high: str) -> Iterator[float]:
+    """Of every shown context where a model of high rank is right, whether one of low rank is."""
+    for condition in sorted(view.records.conditions(TOP5_HIT, view.dataset)):
+        right = [any(view.mean(model, TOP5_HIT, condition) >= 0.5 for model in view.matching(p)) for p in (low, high)]
+        if right[1]:
+            yield float(right[0])
+
+
+def _hits_example(target: float, low: str, high: str) -> list[q.Row]:
+    shares = dict.fromkeys(low.split("|"), target) | dict.fromkeys(high.split("|"), 1.0)
+    rows = [
+        (m, TOP5_HIT, f"context={i}", [float(i < 18 * share)] * 3) for m, share in shares.items() for i in range(18)
+    ]
+    return rows + [(model, TEST_PPL, "", [50.0] * 3) for model in shares]
+
+
+def _noise(view: View) -> list[float]:
+    """Of noise levels that double the Press rank, how far the effective ranks stay within the true one."""
+    rows = view.records.synthetic
+    parts = groups(rows[rows["condition"].str.contains(r"(?:^|[; ])c=")], "condition")
+    means = [part.groupby("metric")["value"].mean() for _, part in parts]
+    known = [(ranks[PRESS_RANK], ranks[ranks.index.str.startswith("rank_eff_")].max()) for ranks in means]
+    gaps = [TRUE_RANK - effective for press, effective in known if effective > 0 and press >= 2 * TRUE_RANK]
+    return gaps or [-math.inf] * bool(known)
+
+
+def _noise_example(target: float) -> list[q.Row]:
+    numbers = {PRESS_RANK: 900.0, "rank_eff_1e-3": 7.0, "rank_eff_1e-5": TRUE_RANK - target}
+    return [("mos-nt", metric, f"c=1e-{i};size=1000", [x]) for i in (21, 22, 23) for metric, x in numbers.items()]
+
+
+def _rebuilt(view: View) -> list[float]:
+    rows = view.records.synthetic
+    chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
+    return [-abs(rank - TRUE_RANK) for rank in chosen["value"]]
+
+
+def _rebuilt_example(target: float) -> list[q.Row]:
+    return [("mos-nt", PRESS_RANK, f"iteration={i};size=400", [TRUE_RANK + target]) for i in range(1, 11)]
+
+
+CORRELATION = "Pearson’s r of perplexity and rank"
+SPREAD = q.of_units(
+    _spread, q.student, _spread_example, "mean distance of log rank from its mean", "×", (PRESS_RANK,), "models"
+)
+SWITCHES = q.of_units(
+    _nt_losses, q.student, _nt_example, "test perplexity of NT against ET, mean over heads", "%", (TEST_PPL,), "heads"
+)
+VECTORS = q.of_units(
+    _vector_gaps,
+    q.student,
+    _vectors_example,
+    "Spearman’s ρ of word similarity, {0} less {1}",
+    "",
+    (TEST_PPL,),
+    "benchmarks",
+)
+HITS = q.of_units(
+    _hits,
+    q.wilson,
+    _hits_example,
+    "contexts a high-rank head gets right that a low-rank one does too",
+    "share",
+    (TEST_PPL,),
+    "contexts",
+)
+NOISE = q.of_units(
+    _noise, q.least, _noise_example, "true rank less effective rank, least of all noise levels", units="levels"
+)
+REBUILT = q.of_units(
+    _rebuilt, q.least, _rebuilt_example, "change of the Press rank, largest of all rounds", units="rounds"
+)
+SHARE = q.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
+FIRST = q.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all")
+TENTH = q.against(SIGMA_10, "", log=False)
+TRAIN = q.against(TRAIN_PPL)
+
+# --- the claims -----------------------------------------------------------------------------------------------------
+claim = partial(Claim, "parthiban2021")
+GRID_PREMISES = (spread_above_noise("gss"), _settings_move_rank)
+CLAIMS = (
+    claim("grid-correlation", "Across the GSS family, rank and test perplexity are only weakly correlated.", "Figure 2",
+          r.weak(q.correlation(f"{CORRELATION} over the family")), (GRID,), premises=GRID_PREMISES,
+          law=((GRID, LAW), ())),
+    claim("window-correlation", "Among its better members, leaving out outliers, the correlation is weak too.",
+          "Figure 2", r.weak(q.correlation(f"{CORRELATION} within 1 % of the median", r.SMALL)), (GRID,),
+          premises=GRID_PREMISES),
+    claim("all-correlation", "Across all heads, rank and test perplexity are only weakly correlated.", "Abstract",
+          r.weak(q.correlation(f"{CORRELATION} over heads")), ("softmax", f"{ALL}|{GRID}"),
+          premises=GRID_PREMISES[:1],
+          law=(("softmax", f"{ALL}|{GRID}", LAW), ())),
+    claim("diverse-ranks", "Members of the GSS family differ widely in rank: as if spread over a factor of 2.",
+          "Figure 2", r.above(SPREAD, r.HIGH / 4, (0.8, 0.05)), (GRID,), premises=(_settings_move_rank,)),
+    claim("not-necessary", "A high rank is not necessary: LMS-PLIF has a low rank and beats Softmax.", "Table 2",
+          r.every(r.LOW_RANK, r.better()), ("lms-plif", "softmax"), law=((LAW, "softmax"), LAW_FAILS)),
+    claim("not-sufficient", "A high rank is not sufficient: SS or GSS have one and hardly beat Softmax.", "Table 2",
+          r.heads(r.every(r.HIGH_RANK, r.no_gain()), all_=False), ("ss|gss", "softmax"),
+          law=((LAW, "softmax"), LAW_FAILS)),
+    claim("rank-order", "LMS-PLIF has a far lower rank than SS and yet is the better model.", "Table 1",
+          r.every(r.below(r.rank_against(), -r.HIGH, (-1.6, 0.0)), r.better()), ("lms-plif", "ss")),
+    claim("plif-better", "LMS-PLIF beats Softmax.", "Table 2", r.better(), ("lms-plif", "softmax"),
+          law=law_wins("softmax")),
+    claim("mos-better", "MoS beats Softmax.", "Table 2", r.better(), ("mos", "softmax"), law=law_wins("softmax")),
+    claim("mos-beats-plif", "MoS gains more than LMS-PLIF does.", "Table 2", r.better(), ("mos", "lms-plif"),
+          law=law_wins("lms-plif")),
+    claim("no-gain", "SS and GSS gain nothing that matters on Penn Treebank.", "Table 2", r.heads(r.no_gain()),
+          ("ss|gss", "softmax"), NOT_WT2, law=((LAW, "softmax"), LAW_FAILS)),
+    claim("minimal-gain", "SS and GSS gain significantly, but minimally, on WikiText-2.", "Table 2",
+          r.heads(r.minimal_gain()), ("ss|gss", "softmax"), WT2),
+    claim("low-rank-hits", "Where a high-rank head has the true word in its top five, a low-rank one has it too.",
+          "Figure 3", r.above(HITS, 0.8, (1.0, 0.3)),
+          (f"{LOW}|moc-nt", f"{MANY}|mos-nt"), premises=(_ranks_apart,)),
+    claim("moc-embeddings", "MoC, without a high rank, learns word vectors no worse than MoS’s.", "Figure 4",
+          r.above(VECTORS, -RHO, (0.03, -0.08), margin=RHO), ("moc", "mos"),
+          premises=(_ranks_apart, _enough_benchmarks, _enough_runs)),
+    claim("frozen-plif", "Frozen random slopes are no worse than learned ones in LMS-PLIF.", "Table 4", r.no_worse(),
+          ("lms-plif-frozen", "lms-plif"), law=(("lms-plif-frozen", LAW), LAW_FAILS)),
+    claim("plif-regularises", "PLIF trades train for test perplexity, as a regulariser does.", "Tables 2 and 3",
+          r.every(r.above(TRAIN, 0, (0.05, -0.05), margin=r.MARGIN), r.better()), ("lms-plif-frozen", "softmax"),
+          law=((LAW, "softmax"), (*LAW_FAILS, r.UNDECIDED))),
+    claim("rank-grows-with-k", "The rank of MoS grows with its number of components.", "SM Tables 4 and 5",
+          r.hidden(r.above(q.along(PRESS_RANK), 0, (1, -1))), (COMPONENTS,)),
+    claim("k-helps", "More components lower the test perplexity of MoS.", "Figures 5 and 6",
+          r.below(q.along(TEST_PPL), 0, (-1, 1)), (COMPONENTS,)),
+    claim("k-overfits", "More components widen the gap between train and test perplexity.", "Figure 6",
+          r.above(q.along(TEST_PPL, TRAIN_PPL), 0, (1, -1)), (COMPONENTS,)),
+    claim("rank-without-gain", "With less dropout in its mixture, MoS’s rank rises and its test perplexity gets worse.",
+          "Figure 5, SM Table 12",
+          r.every(r.hidden(r.below(q.along(PRESS_RANK), 0, (-1, 1))), r.below(q.along(TEST_PPL), 0, (-1, 1))),
+          (DROPOUT,)),
+    claim("fair-softmax", "Compared fairly, Softmax is no worse than MoS.", "Table 5", r.no_worse(),
+          ("softmax-fair", "mos-fair"), law=(("softmax-fair", LAW), LAW_FAILS)),
+    claim("narrow-softmax", "As narrow as MoS, Softmax cannot be made as good.", "text on Table 5",
+          r.larger(), ("softmax-fair280", "mos-fair")),
+    claim("press-overestimates", "Press’s rank overestimates: the effective rank is at most half of it.", "Table 6",
+          r.hidden(r.heads(r.below(SHARE, math.log(0.5), (-2.3, -0.1)))), (MANY,), law=((LAW,), LAW_FAILS)),
+    claim("spectra-alike", "Normalised, the singular values of all heads fall off alike: to a tenth of the plot.",
+          "Figure 7", r.heads(r.between(TENTH, (-0.02, 0.02), (0.0, 0.1))), ("ss|gss|lms-plif|mos", "softmax")),
+    claim("fewer-contexts", "The matrix of the first contexts has a lower Press rank than that of all.", "SM 5.1",
+          r.below(FIRST, 0.0, (-0.1, 0.1)), ("mos-nt",)),
+    claim("et-better", "Switching to averaged SGD at a fixed epoch (ET) is better than on no progress (NT).",
+          "SM Tables 10 and 11", r.above(SWITCHES, 0, (0.02, -0.02), margin=r.MARGIN), (ALL, ALL_NT),
+          premises=(averaged,)),
+    claim("noise-inflates", "Tiny noise makes a low-rank matrix look full-rank to Press’s rank, not to the other.",
+          "SM Tables 15 and 16", r.above(NOISE, -0.5, (0, -500), "at every noise level that doubles the Press rank, no "
+          "effective rank exceeds the true one"), corpora=SYNTHETIC),
+    claim("rebuilding", "Press’s rank is robust to taking a matrix apart and putting it together.", "SM Table 14",
+          r.above(REBUILT, -0.5, (0, -3), "the rank is the same in every round"), corpora=SYNTHETIC),
+)  # fmt: skip
+
+NOT_JUDGED = {
+    "MoS is better for its inductive bias, its capacity or its tuning": "called a speculation, and of no one cause",
+    "More softmaxes stop helping because they overfit": "called a speculation; the widening gap is judged",
+    "An effective rank at ε = 1e−3 is strict, at 1e−4 just right": "of a matrix whose spectrum is not published",
+}
