@@ -74,7 +74,7 @@ def write(folder: Path, study: dict[str, Any] | None = None, dataset: dict[str, 
     (folder / "datasets").mkdir(parents=True, exist_ok=True)
     files = {"datasets/tiny.yaml": dataset or DATASET, "study.yaml": study or STUDY}
     for path, content in ((folder / name, content) for name, content in files.items()):
-        path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        path.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False), encoding="utf-8")
     return folder / "study.yaml"
 
 

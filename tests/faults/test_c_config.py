@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import fuzz
 import mutations
 import pytest
 import small
@@ -159,6 +162,59 @@ def test_bad_files_are_refused_with_their_line(tmp_path, monkeypatch, capsys, te
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
 
 
+DEEP = [opening * 20_000 for opening in ("[", "- ", "{a: ")] + ["a: &a [*a]", "a: &a {b: *a}"]
+NINE = "".join(f"b{n}: &b{n} [{','.join([f'*b{n - 1}'] * 9)}]\n" for n in range(1, 10))
+
+
+@pytest.mark.fault("C12")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, "") for text in DEEP),
+        ("b0: &b0 [x,x,x,x,x,x,x,x,x]\n" + NINE, "more than 100000 values"),  # 81 aliases, 9^10 values
+        (f"seeds: [{'9' * 5000}]\n", "a number of 5000 characters"),
+        (f"seeds: [{'9' * 35}]\n", "more than 30 digits"),
+        ("seeds: [!!int x]\n", "'x' is no int"),
+        ("seeds: !!int\n", "'' is no int"),
+        ("tied: !!bool maybe\n", "'maybe' is no bool"),
+        ("seeds: !!set {1}\n", "the tag"),
+        ("seeds: {<<: {a: 1}}\n", "the tag"),
+        ("seeds: [2020-99-99]\n", ""),
+        ("extends: 2020-01-01-study.yaml\n", "cannot be read"),
+        ('extends: "a\\0b"\n', "holds a character that is no text"),
+        ('title: "a\\x1bb"\n', "holds a character that is no text"),
+        ("study: a\n---\nstudy: b\n", "a second document"),
+        ("study: [a]: 1\n", "study.yaml:1"),
+        ("? [study]\n: 1\n", "is not text"),
+    ],
+)
+def test_what_no_study_needs_is_refused_at_once(tmp_path, text, words):
+    file = tmp_path / "study.yaml"
+    file.write_text(text, encoding="utf-8")
+    began = time.process_time()
+    with pytest.raises(UserError) as error:
+        config.load_study(file)
+    assert words in str(error.value) and "\n" not in str(error.value) and "study.yaml" in str(error.value)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.fault("C12")
+def test_what_is_no_file_of_utf_8_is_refused_in_words(tmp_path):
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes("study: small\ntitle: für alle\n".encode("latin-1"))
+    for path, words in (
+        (pipe, "cannot be read"),
+        (tmp_path, "cannot be read"),
+        (tmp_path / "absent.yaml", "absent.yaml: cannot be read (no such file)"),
+        (latin, "latin.yaml:2: byte 0xfc is not UTF-8"),
+    ):
+        with pytest.raises(UserError) as error:
+            config.load_study(path)
+        assert words in str(error.value)
+
+
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=12),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -294,6 +350,114 @@ def test_more_contexts_than_there_are_are_refused_with_their_number(begun, tmp_p
     config.load_dataset.cache_clear()
     assert main(["check", "--study", str(file)]) == 2
     config.load_dataset.cache_clear()
+
+
+# --- numbers, names, sizes ------------------------------------------------------------------------------------------
+@pytest.mark.fault("C13")
+@pytest.mark.parametrize(
+    "place_of",
+    [
+        ("seeds", 0),
+        ("threads",),
+        ("settings", 0, "body", "hidden_size"),
+        ("settings", 0, "schedule", "batch_size"),
+        ("settings", 0, "author_seed"),
+        ("models", "mos", "head", "components"),
+        ("models", "moss", "seeds", 0),
+        ("models", "moss", "max_runs"),
+    ],
+)
+def test_an_integer_is_not_written_with_a_point(place, place_of):
+    """Neither accepted nor turned into one: what a key takes does not depend on where it stands."""
+    values = full_study()
+    inner = values
+    for key in place_of:
+        inner = inner[key]
+    message = refused(place, mutations.changed(values, place_of, float(inner)))
+    assert f"{float(inner)}" in message and "integer" in message
+
+
+@pytest.mark.fault("C13")
+def test_integers_of_datasets_and_fits_are_not_written_with_a_point(place):
+    assert "integer" in refused(place, small.STUDY, small.DATASET | {"rank_contexts": 3.0})
+    language = small.DATASET["language"] | {"topics": 2.0}
+    assert "language.topics: 2.0" in refused(place, small.STUDY, small.DATASET | {"language": language})
+    plan = {"kind": "dirichlet", "alphas": [1], "words": [5.0], "widths": [2], "updates": 3, "learning_rate": 0.1}
+    fits = {"toy": plan | {"models": {"softmax": {"head": "softmax"}}}}
+    assert "fits.toy.words.0: 5.0" in refused(place, small.values(fits=fits))
+
+
+@pytest.mark.fault("C14")
+@pytest.mark.parametrize(
+    ("study", "dataset", "words"),
+    [
+        ({"study": "nano\n"}, {}, "must match"),
+        ({"study": "jobs"}, {}, "a folder of results/"),
+        ({"models": {"softmax": {"head": "softmax", "grid": {"head.x": ["../a"]}}}}, {}, "would be a folder"),
+        ({"datasets": ["../tiny"]}, {}, "must match"),
+        ({}, {"wordsim": "nope"}, "no 'nope'"),
+        ({}, {"wordsim": "ptb"}, "wordsim: 'ptb' is of kind corpus, not benchmarks"),
+        ({}, {"contexts": "parthiban2021_table2.csv"}, "contexts: 'parthiban2021_table2.csv' is not allowed"),
+        ({}, {"contexts": "../../parthiban2021_sm_table2_contexts.csv"}, "contexts"),
+        ({}, {"expected": {"tokens": {"trian": 5}}}, "unknown key 'trian'; did you mean 'train'?"),
+        ({}, {"base": "tiny", "vocabulary_size": 5, "train_tokens": 50}, "base: goes round in a circle"),
+        ({}, {"base": "word-sim", "vocabulary_size": 5, "train_tokens": 50}, "base: 'word-sim' is of kind benchmarks"),
+        ({}, {"base": "ptb"}, "base, vocabulary_size and train_tokens belong together"),
+        ({}, {"kind": "corpus"}, "a `language` is set where, and only where"),
+    ],
+)
+def test_names_of_what_is_something_else_are_refused(place, study, dataset, words):
+    assert words in refused(place, small.values(**study), small.DATASET | dataset)
+
+
+@pytest.mark.fault("C15")
+@pytest.mark.parametrize(
+    ("study", "words"),
+    [
+        ({"max_wall": "0s"}, "max_wall: '0s' is no time at all"),
+        ({"max_wall": "0.0h"}, "is no time at all"),
+        ({"time_margin": "0m"}, "time_margin: '0m'"),
+        ({"max_wall": "1h", "time_margin": "60m"}, "time_margin: 60m leaves nothing of max_wall, 1h"),
+        ({"max_wall": 0}, "max_wall: 0 is not allowed"),
+        ({"max_wall": "4 hours"}, "write 90s, 30m, 4h or 1.5d"),
+    ],
+)
+def test_times_that_leave_nothing_are_refused(place, study, words):
+    assert words in refused(place, small.values(**study))
+
+
+@pytest.mark.fault("C15")
+def test_a_language_of_a_trillion_words_is_refused(place):
+    language = small.DATASET["language"] | {"train_tokens": 10**12}
+    assert "train_tokens: 1000000000000 is not allowed" in refused(
+        place, small.STUDY, small.DATASET | {"language": language}
+    )
+
+
+@pytest.mark.fault("C15")
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("batch_size", 65536, "schedule.batch_size: train of tiny has"),
+        ("eval_batch_size", 4096, "schedule.eval_batch_size: valid of tiny has"),
+        ("test_batch_size", 4096, "schedule.test_batch_size: test of tiny has"),
+        ("pieces", 1000, "schedule.batch_size: train of tiny has"),
+    ],
+)
+def test_more_streams_than_a_text_has_are_refused_before_the_first_job(begun, tmp_path, capsys, key, value, words):
+    values = small.values()
+    values["settings"][0]["schedule"][key] = value
+    assert main(["check", "--study", str(small.write(tmp_path, values))]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.fault("C16")
+def test_a_study_with_anything_wrong_is_planned_or_refused_in_one_line(tmp_path):
+    """Three hundred of them; `make soak` tries ten thousand, and builds the models of those that are accepted."""
+    outcomes = [fuzz.tried(tmp_path / "study", seed) for seed in range(300)]
+    assert [number for number, outcome in enumerate(outcomes) if not outcome.is_sound] == []
+    assert 150 < sum(bool(outcome.message) for outcome in outcomes) < 295
+    assert fuzz.peak_gb() < 4
 
 
 # --- what a shell would run -----------------------------------------------------------------------------------------

@@ -132,5 +132,6 @@ rule wordsim:
         "../../envs/environment.yaml"
     params:
         code=step_code("wordsim"),
+        benchmarks=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].wordsim,
     shell:
         "python -m softmax_bottleneck wordsim --run {wildcards.run:q} --log {log:q}"

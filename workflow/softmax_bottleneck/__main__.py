@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
@@ -114,7 +112,7 @@ def _asked_for(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
         key, separator, value = pair.partition("=")
         if not separator:
             raise UserError(f"--set {pair}: expected key=value")
-        overrides[key] = yaml.safe_load(value)
+        overrides[key] = config.parse_yaml(value, f"--set {key}")
     return file, overrides
 
 

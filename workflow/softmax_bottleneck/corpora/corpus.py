@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.study import Run, Study
 
 EOS = "<eos>"
 UNK = "<unk>"
@@ -145,21 +146,30 @@ def _pair_keys(ids_T: NDArray[np.int32], size: int) -> NDArray[np.int64]:
 
 
 # --- artefacts ------------------------------------------------------------------------------------------------------
-def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None) -> None:
-    """Write {train,valid,test}.npy and vocabulary.json (words, counts, provenance)."""
+def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None, tokens_id: str = "") -> None:
+    """Write {train,valid,test}.npy and vocabulary.json (words, counts, `Dataset.tokens_id`, provenance)."""
     for split, ids in corpus.splits.items():
         artefacts.write_npy(folder / f"{split}.npy", ids)
-    facts = {"name": corpus.name, "words": list(corpus.words), **counts(corpus)}
+    facts = {"name": corpus.name, "words": list(corpus.words), "tokens_id": tokens_id, **counts(corpus)}
     artefacts.write_json(folder / VOCABULARY_FILE, facts | {"provenance": provenance.block(parents)})
 
 
-def load(folder: Path) -> Corpus:
+def load_for(study: Study, run: Run) -> Corpus:
+    """The corpus of a run, as the study's files and the code say now (DataError as `load`)."""
+    return load(study.store.tokens_folder(run.dataset), study.datasets[run.dataset].tokens_id)
+
+
+def load(folder: Path, tokens_id: str | None = None) -> Corpus:
     """Read what save wrote, streams memory-mapped.
 
     Raises:
-        DataError: a file is missing, damaged, or belongs to another corpus.
+        DataError: a file is missing, damaged, or belongs to another corpus; `tokens_id` is not that of its saving.
     """
     facts = artefacts.read_json(folder / VOCABULARY_FILE)
+    if tokens_id not in (None, facts["tokens_id"]):
+        raise DataError(
+            f"{folder}: tokens of another text, or made by other code than now; run the step tokenise again"
+        )
     streams = {split: artefacts.read_npy(folder / f"{split}.npy") for split in SPLITS}
     corpus = Corpus(facts["name"], tuple(facts["words"]), **streams)
     check_expected(corpus, {key: facts[key] for key in ("tokens", "vocabulary_size", "token_sha256")})

@@ -39,7 +39,8 @@ def tokenise(study: Study, name: str, say: Say) -> None:
     if dataset.base:
         source = study.store.tokens_folder(dataset.base)
         parents = {VOCABULARY_FILE: artefacts.sha256_file(source / VOCABULARY_FILE)}
-        made = restrict(corpus.load(source), name=name, **dataset.cut)
+        whole = corpus.load(source, load_dataset(dataset.base, dataset.folder).tokens_id)
+        made = restrict(whole, name=name, **dataset.cut)
     else:
         source = study.store.corpus_folder(name)
         parents = artefacts.read_json(source / "files.json")["files"]
@@ -47,7 +48,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
         made = read_corpus(name, source)
     corpus.check_expected(made, dataset.expected)
     check_contexts(dataset, len(made.test))
-    corpus.save(made, target, parents)
+    corpus.save(made, target, parents, dataset.tokens_id)
     warnings = [] if dataset.base or dataset.kind == "language" else split_overlap_warnings(made)
     facts = corpus.counts(made)
     artefacts.write_json(target / "corpus.json", facts | {"name": name, "doubts": warnings})

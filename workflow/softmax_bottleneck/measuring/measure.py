@@ -35,7 +35,7 @@ def measure(study: Study, path: str, say: Say) -> None:
         return
 
     started = time.monotonic()
-    tokens = corpus.load(study.store.tokens_folder(run.dataset))
+    tokens = corpus.load_for(study, run)
     places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
     with loaded(run, folder) as model:
         contexts = perplexity.hidden_states(model, tokens.test, run.schedule.bptt)

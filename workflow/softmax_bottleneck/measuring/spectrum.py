@@ -84,7 +84,7 @@ def _ranks_along_training(study: Study, path: str, say: Say) -> None:
     if not trained.snapshots(folder):
         return
     started, rows = time.monotonic(), []
-    test_T = corpus.load(study.store.tokens_folder(run.dataset)).test
+    test_T = corpus.load_for(study, run).test
     limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
     device = choose_device(run.device)
     with numerics(run, device):

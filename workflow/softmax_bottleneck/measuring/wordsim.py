@@ -222,7 +222,7 @@ def wordsim(study: Study, path: str, say: Say) -> None:
     if done["status"] != "ok":
         write_unusable(folder / "wordsim.json", done, parents)
         return
-    words = corpus.load(study.store.tokens_folder(run.dataset)).words
+    words = corpus.load_for(study, run).words
     with safe_open(artefacts.checked(folder / "model.safetensors"), framework="numpy") as file:
         untied = "body.embedding.weight" in file.keys()  # noqa: SIM118  # a file, not a mapping
         vectors = file.get_tensor("body.embedding.weight" if untied else "head.decoder.weight")

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from softmax_bottleneck.store.errors import UserError
 
 STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"  # of a folder, on every system and in every shell
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 EMPTY: Any = Field(default_factory=dict)
 
@@ -43,7 +44,7 @@ def _either(value: object) -> str:
 Integer = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+Name = Annotated[str, Field(pattern=NAME)]
 Line = Annotated[str, Field(min_length=1)]
 Label = Annotated[str, Field(min_length=1, max_length=40)]
 Seed = Annotated[Integer, Field(ge=0, le=2**63 - 1)]

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, cast
 
@@ -119,7 +120,7 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
             families[name] = [Model(name, entry, label, inherits_from)]
             continue
         points = _points(name, entry.grid, entry.max_runs, place)
-        families[name] = [_member(Model(name, entry, label, inherits_from), point) for point in points]
+        families[name] = [_member(Model(name, entry, label, inherits_from), point, place) for point in points]
         for key in itertools.product(entry.datasets or datasets, (member.name for member in families[name])):
             if key in taken:
                 raise UserError(f"{place}.grid: its member {key[1]!r} has the name of another model")
@@ -165,7 +166,7 @@ def _points(name: str, grid: Grid, budget: int | None, where: str) -> list[dict[
     return [points[index] for index in sorted(order[:budget])]
 
 
-def _member(family: Model, point: Mapping[str, Any]) -> Model:
+def _member(family: Model, point: Mapping[str, Any], where: str) -> Model:
     """One combination: its values replace those of the entry; its name says them, or is a hash where that is long."""
     entry = family.entry
     stem = name = entry.stem or family.name
@@ -180,6 +181,8 @@ def _member(family: Model, point: Mapping[str, Any]) -> Model:
         words.append(f"{option.replace('_', ' ')} {text}".replace("-", "\N{MINUS SIGN}"))
     if len(name) > LONGEST_NAME:
         name = f"{stem}-{digest(point)[:8]}"
+    if not re.fullmatch(kinds.NAME, name):
+        raise UserError(f"{where}.grid: its member {name!r} would be a folder; write values of letters, digits, . _ -")
     own = dataclasses.replace(entry, **cast(Any, parts))
     return Model(name, own, f"{family.label}: {', '.join(words)}", family.inherits_from | {name})
 

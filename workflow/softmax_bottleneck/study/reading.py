@@ -153,7 +153,7 @@ class _Document:
             _refuse(event, f"a number of {len(event.value)} characters; quote it if it is text")
         try:
             return self._loader.construct_object(yaml.ScalarNode(tag, event.value))
-        except (ValueError, KeyError):  # an explicit tag before something else
+        except (ValueError, KeyError, IndexError):  # an explicit tag before something else
             _refuse(event, f"{event.value!r} is no {kind}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def check(study: Study, say: Callable[[str], None]) -> None:
     """
     planned = costs(study)
     check_limits(study, planned)
+    check_lengths(study)
     check_stages(study)
     written = facts(study, planned) | {"provenance": provenance.block()}
     artefacts.write_json(study.store.study_folder(study.name) / "check.json", written)
@@ -88,6 +89,28 @@ def _check_memory(study: Study, run: Run, what: str, needed_gb: float, there_gb:
         raise UserError(f"{study.file}: models.{run.model}: {what} on {run.dataset} takes about {needed_gb:.1f} GB of "
                         f"memory, and {there_gb:.1f} GB are there: make the model smaller, or set limits.memory_gb "
                         "where runs go elsewhere")  # fmt: skip
+
+
+def check_lengths(study: Study) -> None:
+    """Refuse streams of a text so many that each is too short for one update or prediction (UserError)."""
+    sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
+    for run, key, split, needed in _tokens_needed(study):
+        there = sizes[run.dataset].tokens[split]
+        if there < needed:
+            raise UserError(f"{study.file}: models.{run.model}: {key}: {split} of {run.dataset} has {there} tokens, "
+                            f"and {needed} are needed: take fewer streams (or pieces), or more text")  # fmt: skip
+
+
+def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
+    """Run, key of its settings, split, and how many tokens that needs: two rows of streams, three to train on."""
+    for run in (*study.needed, *study.finetuned):
+        schedule = run.schedule
+        yield run, "schedule.batch_size", "train", 3 * schedule.batch_size * schedule.pieces
+        yield run, "schedule.eval_batch_size", "valid", 2 * schedule.eval_batch_size
+        yield run, "schedule.test_batch_size", "test", 2 * schedule.test_batch_size
+    for evaluation in study.evaluations:
+        streams = evaluation.settings.statistics_batch_size
+        yield evaluation.run, "dynamic.statistics_batch_size", "train", 2 * streams
 
 
 def check_stages(study: Study) -> None:

@@ -32,7 +32,7 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
     if before["status"] != "ok":
         write_unusable(folder / RESULT_FILE, before, parents)
         return
-    corpus = corpora.load(study.store.tokens_folder(evaluation.run.dataset))
+    corpus = corpora.load_for(study, evaluation.run)
     options = Options.of(study, say, restart)
     with trained.loaded(evaluation.run, start) as model:
         record = evaluate(evaluation, model, corpus, folder, parents, options)

@@ -42,7 +42,7 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
         artefacts.write_json(folder / RUN_FILE, run.to_json())
         artefacts.write_json(folder / DONE_FILE, record)
         return record
-    corpus = corpora.load(study.store.tokens_folder(run.dataset))
+    corpus = corpora.load_for(study, run)
     options = Options.of(study, say, restart)
     make = partial(Finetuner, weights=trained.load_weights(start))
     return train_run(run, corpus, folder, options, make=make, parents=parents)

@@ -35,7 +35,7 @@ def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str,
     """Train one run, going on where an earlier call stopped; the content of its done.json."""
     run = study.run(path)
     keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
-    options, corpus = Options.of(study, say, restart), corpora.load(study.store.tokens_folder(run.dataset))
+    options, corpus = Options.of(study, say, restart), corpora.load_for(study, run)
     return train_run(run, corpus, study.store.run_folder(path), options, keeps_snapshots=keeps_snapshots)
 
 
