@@ -17,7 +17,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs import resumable
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.study.fits import units_of
+from softmax_bottleneck.study.fits import FitPlan, units_of
 from softmax_bottleneck.training import dynamic, dynamic_evaluation, fit, free_contexts, model, train, trainer
 
 VARYING = {"timing", "wall_s", "provenance"}
@@ -60,7 +60,15 @@ def run_training(folder: Path, options: Options = resumable.DEFAULTS, other: boo
 
 
 def run_dynamic(folder: Path, options: Options = resumable.DEFAULTS, other: bool = False) -> dict[str, Any]:
-    settings = config.Dynamic(5, 10, "mean", (0.002, 0.02), (0.01,), 0.5 if other else 1e-3, None)
+    settings = config.Dynamic(
+        segment=5,
+        statistics_batch_size=10,
+        scaling="mean",
+        learning_rates=(0.002, 0.02),
+        decays=(0.01,),
+        epsilon=0.5 if other else 1e-3,
+        tune_tokens=None,
+    )
     evaluation = config.Evaluation(test_train.make_run(), settings)
     weights = model.build(evaluation.run, test_train.VOCABULARY).eval()
     return dynamic.evaluate(evaluation, weights, TEXT, folder, {}, options)
@@ -70,7 +78,7 @@ def run_fit(folder: Path, options: Options = resumable.DEFAULTS, other: bool = F
     models = {"softmax": {"head": "softmax"}, "mos": {"head": {"name": "mos", "components": 2}}}
     widths, recipe = [3 if other else 2], {"bias": False, "updates": 14, "learning_rate": 0.1}
     fits = {"kind": "dirichlet", "alphas": [0.5], "words": [8], "contexts": 30, "widths": widths, "models": models}
-    (unit,) = units_of({"fits": {"toy": fits | recipe}, "device": "cpu"}, "study.yaml")["toy"]
+    (unit,) = units_of("toy", config.read(FitPlan, fits | recipe, "fits.toy"), {"device": "cpu"}, "fits.toy")
     return fit.fit_unit(unit, folder, folder / "laws", options)
 
 

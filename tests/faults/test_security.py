@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import socket
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -212,6 +213,15 @@ def test_yaml_never_makes_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 # --- privacy --------------------------------------------------------------------------------------------------------
+def contents(path: Path) -> Iterator[bytes]:
+    """What a file holds: of an archive its members, since compressed bytes spell three letters by chance."""
+    if not zipfile.is_zipfile(path):
+        yield path.read_bytes()
+        return
+    with zipfile.ZipFile(path) as archive:
+        yield from (member.encode() + archive.read(member) for member in archive.namelist())
+
+
 def test_no_file_tells_who_made_it_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,7 +248,7 @@ def test_no_file_tells_who_made_it_where(
     looked_at = 0
     for path in sorted(Path("results").rglob("*")):
         if path.is_file():
-            data = path.read_bytes()
+            data = b"".join(contents(path))
             for private in (b"qx7", str(ROOT).encode(), str(Path.home()).encode()):
                 assert private not in data, (path, private)
             looked_at += 1
