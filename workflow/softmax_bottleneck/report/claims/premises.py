@@ -114,7 +114,7 @@ def _learned(view: View, models: Sequence[str]) -> Premise:
 
 def _averaged_alike(view: View, models: Sequence[str]) -> Premise:
     averaged = {model: min(view.averaged_epochs(model), default=0.0) for model in models}
-    text = ", ".join(f"{view.label(model)} over {epochs:.0f} epochs" for model, epochs in averaged.items())
+    text = ", ".join(f"{view.label(model)} over {epochs:.0f}" for model, epochs in averaged.items()) + " epochs"
     alike = len({epochs > 0 for epochs in averaged.values()}) == 1
     return Premise("weights are averaged on all sides or on none", text, alike, becomes=CONFOUNDED)
 

@@ -87,7 +87,7 @@ def student(sides: Sequence[Float64], tail: float) -> Interval:
 
 
 def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Interval:
-    """Pearson's r of points [B, N, 2] with Fisher's interval."""
+    """Pearson's r of points [B, N, 2] with Fisher's interval; of too few points no number at all."""
     x_BN, y_BN = points[0][:, :, 0], points[0][:, :, 1]
     n = x_BN.shape[1]
     r_B = np.clip(pearson_r(_ranks(x_BN), _ranks(y_BN)) if ranked else pearson_r(x_BN, y_BN), -0.999999, 0.999999)
@@ -95,7 +95,8 @@ def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Inte
     half_B = special.ndtri(1 - tail) * np.sqrt(wider_B / max(n - 3, 1))
     fisher = _around(np.arctanh(r_B), half_B, [n], 1.0, MIN_POINTS)
     low_B, high_B = (np.tanh(end) if n >= MIN_POINTS else end for end in (fisher.low_B, fisher.high_B))
-    return Interval(r_B, low_B, high_B, (n,), float(1 - r_B[0] ** 2), MIN_POINTS)
+    shown_B = r_B if n >= MIN_POINTS else np.full_like(r_B, math.nan)
+    return Interval(shown_B, low_B, high_B, (n,), float(1 - r_B[0] ** 2), MIN_POINTS)
 
 
 def spearman(points: Sequence[Float64], tail: float) -> Interval:
