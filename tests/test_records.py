@@ -74,7 +74,7 @@ def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
     artefacts.write_json(Store().run_folder(run.path) / "done.json", stranger | {"run": other.to_json()})
     assert states(study)[run.path] == (
         "unsound",
-        f"done.json belongs to run {other.run_id}: delete it and run its step again",
+        f"done.json belongs to run {other.run_id}: `make repair` removes it",
     )
     assert collect.collect(study).rows.empty
 

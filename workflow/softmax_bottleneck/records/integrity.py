@@ -7,7 +7,6 @@ was made from files since replaced, a perplexity below one. `read` looks at the 
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -129,8 +128,7 @@ def _read_spectrum(found: RunFiles, path: Path) -> None:
         return
     try:
         data, found.hashes[path.name] = artefacts.read_hashed(path)
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            found.sigma_K = np.asarray(arrays["singular_values"], dtype=np.float64)
+        found.sigma_K = np.asarray(artefacts.arrays_in(data)["singular_values"], dtype=np.float64)
     except (DataError, ValueError, KeyError, OSError):
         found.damaged(path)
 

@@ -290,7 +290,12 @@ def read_json(path: Path) -> Any:
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Named arrays of a file whose hash holds (DataError otherwise)."""
-    with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
+    return arrays_in(read_bytes(path))
+
+
+def arrays_in(data: bytes) -> dict[str, NDArray[Any]]:
+    """Named arrays of the bytes of an .npz file, which may hold no objects (ValueError)."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 
