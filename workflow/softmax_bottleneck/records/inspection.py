@@ -114,26 +114,29 @@ def _gaps(collected: Records, known: set[str]) -> Iterator[Finding]:
             yield Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"]))
 
 
-TRAINED_FILES = ("run.json", "outcome.json", "epochs.jsonl", "model.safetensors")
-MEASURED_FILES = ("measure.json", "topk.json", "hidden.npz", "rank.json", "spectrum.npz")
+BESIDE_RESULTS = ("epochs.jsonl", "spectrum.npz", "measure.json", "topk.json")
 TOKEN_FILES = ("corpus.json", "vocabulary.json", "train.npy", "valid.npy", "test.npy")
 DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves the large files out
 
 
 def _missing_files(study: Study, runs: Mapping[str, RunFiles]) -> Iterator[Finding]:
-    """What a finished run must have and has not: no later step would miss it before it is too late."""
+    """Files of a run that another one speaks of and that are gone: later steps would miss them too late."""
     left_out = integrity.LARGE if (study.store.root.parent / DEPOSIT_FILE).is_file() else ()
     for path, own in runs.items():
-        if own.is_evaluation:
-            wanted = ["outcome.json"] if "dynamic" in own.contents else []
-        else:
-            finished = own.contents.get("done", {}).get("status") == "ok"
-            measured = finished and "measure" in own.contents and "rank" in own.contents
-            wanted = [*(TRAINED_FILES if finished else ()), *(MEASURED_FILES if measured else ())]
-        for name in wanted:
+        for name in sorted(_spoken_of(own)):
             unsealed = name == "epochs.jsonl" and artefacts.stored_hash(own.folder / name) is None
             if (unsealed or not (own.folder / name).exists()) and name not in left_out:
                 yield Finding("missing", f"runs/{path}/{name}", f"{name} is gone: `make repair` prepares its making")
+
+
+def _spoken_of(own: RunFiles) -> set[str]:
+    """Files that a run's results were made from or stand for, by what the results say."""
+    names = {parent for content in own.contents.values() for parent in content.get("provenance", {}).get("parents", {})}
+    if own.contents.get("done", {}).get("model_sha256"):
+        names |= {"model.safetensors", "run.json", "outcome.json"}
+    if own.is_evaluation and "dynamic" in own.contents:
+        names.add("outcome.json")
+    return names & {*integrity.LARGE, *integrity.RECORDS_OF_RUN, *BESIDE_RESULTS}
 
 
 def _corpus_files(study: Study) -> Iterator[Path]:
