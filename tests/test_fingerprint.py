@@ -17,7 +17,14 @@ PACKAGE = "softmax_bottleneck"
 NEUTRAL_ROOMS, NEUTRAL_MODULES = {"store", "study", "jobs"}, {"corpora.split_overlap"}
 COUNTED_ALL_THE_SAME = {"store.seeds", "study.costs", "jobs.numerics"}
 # What no step of the workflow imports.
-BESIDE_THE_STEPS = {"__main__", "records.verify", "report.captions", "report.numbers", "records.metrics"}
+BESIDE_THE_STEPS = {
+    "__main__",
+    "records.repair",
+    "records.verify",
+    "report.captions",
+    "report.numbers",
+    "records.metrics",
+}
 ROOMS_BESIDE_THE_STEPS = {"extras"}
 
 

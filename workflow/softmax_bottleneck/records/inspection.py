@@ -132,8 +132,10 @@ def _missing_files(study: Study, runs: Mapping[str, RunFiles]) -> Iterator[Findi
 def _spoken_of(own: RunFiles) -> set[str]:
     """Files that a run's results were made from or stand for, by what the results say."""
     names = {parent for content in own.contents.values() for parent in content.get("provenance", {}).get("parents", {})}
-    if own.contents.get("done", {}).get("model_sha256"):
+    if "epochs.jsonl" in names and own.contents.get("done", {}).get("model_sha256"):
         names |= {"model.safetensors", "run.json", "outcome.json"}
+    if "hidden.npz" in names:  # of the same step
+        names |= {"measure.json", "topk.json"}
     if own.is_evaluation and "dynamic" in own.contents:
         names.add("outcome.json")
     return names & {*integrity.LARGE, *integrity.RECORDS_OF_RUN, *BESIDE_RESULTS}
