@@ -27,7 +27,7 @@ def own_files(study: Study) -> Iterator[Path]:
     """What lies in the study's own folder by now: a step that has run left all of its files."""
     home = study.store.study_folder(study.name)
     shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]
-    for names in (("check.json",), ("synthetic.json",), records.FILES, ("verify.json",), (*shown, *MADE_FROM_RECORDS)):
+    for names in (("check.json",), ("synthetic.json",), records.FILES, ("verify.json", *shown, *MADE_FROM_RECORDS)):
         if any((home / name).exists() for name in names):
             yield from (home / name for name in names)
     planned = {home / name for name in shown}
