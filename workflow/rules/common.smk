@@ -49,7 +49,11 @@ onstart:
 
 
 # Snakemake calls `onstart` of the main Snakefile alone: a module takes the project when it is read.
-if not workflow.modifier.is_main_snakefile() and workflow.is_main_process and not project_lock.is_read_only_call(sys.argv):
+if (
+    not workflow.modifier.is_main_snakefile()
+    and workflow.is_main_process
+    and not project_lock.is_read_only_call(sys.argv)
+):
     take_the_project()
 
 # Which study a step belongs to reaches it through the environment: as a parameter of the rule it would make a run that
