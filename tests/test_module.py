@@ -82,7 +82,7 @@ def test_steps_read_that_configuration_and_datasets_beside_it(tmp_path: Path) ->
     corpus |= {"citation": "none", "files": {f"{s}.txt": {"path": f"{s}.txt"} for s in ("train", "valid", "test")}}
     (folder / "config" / "datasets" / "own-text.yaml").write_text(yaml.safe_dump(corpus), encoding="utf-8")
     for split, text in {"train": "a b a\nb a\n", "valid": "b b a\n", "test": "a a b\n"}.items():
-        (folder / "config" / "datasets" / f"{split}.txt").write_text(text, encoding="utf-8")
+        (folder / "config" / "datasets" / f"{split}.txt").write_text(200 * text, encoding="utf-8")
     done = snakemake(folder, "results/tokens/own-text/corpus.json", "results/borrowed/check.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (folder / "results" / "borrowed" / "check.json").is_file()

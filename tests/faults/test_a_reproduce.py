@@ -134,7 +134,7 @@ def terminated(study: Study) -> None:
 def budget_used_up(study: Study) -> None:
     call = Call(study, SOFTMAX_BOTTLENECK_MAX_WALL="0.2s")
     code, out, last = call.ends()
-    assert code == 75 and "time budget used up; saved at" in last
+    assert code == 75 and "time limit reached; saved at" in last
     assert "Partial page: " in out and "0/1" in out
     page = Store().study_folder("small") / "partial" / "index.html"
     assert str(page.resolve()) in out and "it resumes there" in page.read_text(encoding="utf-8")
