@@ -55,7 +55,7 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fake.write_run(run)
         fake.write_done(next(run for run in study.needed if run.model == "gss"), "diverged", "nan in epoch 3")
         fake.write_synthetic(study)
-        return fake.build(study)
+        return fake.build(study).resolve()
 
 
 @pytest.fixture
