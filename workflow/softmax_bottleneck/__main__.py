@@ -239,7 +239,7 @@ def _report(given: argparse.Namespace, say: Say) -> None:
     study = _study(given)
     folder = study.store.study_folder(study.name)
     say(f"wrote {report.report(folder)}")
-    counts = artefacts.read_json(folder / "page.json")["counts"]
+    counts = dict(artefacts.read_json(folder / "page.json")["counts"])
     if counts["planned"] and counts["missing"] == counts["planned"]:
         raise IncompleteError(f"{study.name}: none of {counts['planned']} planned runs is there; the page says so")
 

@@ -96,7 +96,7 @@ def page_of(
     shown = judged.render(study=study, ledger=parts, **how)
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
-        "counts": found.counts(),
+        "counts": list(found.counts().items()),  # in their order, which an object of JSON has not
         "in_short": sentences.in_short(study, found, list(ledger)),
         "summary": sentences.summary(found),
         "verdict": sentences.of_corpora(study, found),
