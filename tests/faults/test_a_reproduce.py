@@ -136,7 +136,7 @@ def budget_used_up(study: Study) -> None:
     code, out, last = call.ends()
     assert code == 75 and "time limit reached; saved at" in last
     assert "Partial page: " in out and "0/1" in out
-    page = Store().study_folder("small") / "partial" / "index.html"
+    page = Store().study_folder("small") / "partial" / "report" / "index.html"
     assert str(page.resolve()) in out and "it resumes there" in page.read_text(encoding="utf-8")
 
 
