@@ -3,10 +3,12 @@
 python benchmarks/gpu.py                     # pieces that are not in the file yet, for nine minutes; call it again
 python benchmarks/gpu.py --list              # the pieces, in order of worth, and which are done
 python benchmarks/gpu.py --only eigenvalues  # pieces whose name begins so, done or not
+python benchmarks/gpu.py --out FOLDER        # the file elsewhere, as where only one folder of a machine comes back
 python benchmarks/gpu.py --dry               # every piece in small on the CPU, to see that it runs (nothing is written)
 
 Every piece is written as soon as it is measured; a piece that fails leaves its message and the next one begins. What
-each number means is in benchmarks/README.md.
+each number means is in benchmarks/README.md. Ours runs as it ships, deterministically; A and B as any script would.
+Before Python starts: export CUBLAS_WORKSPACE_CONFIG=:4096:8 (cuBLAS reads it once).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,15 @@ import numpy as np
 import torch
 from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
 from softmax_bottleneck.corpora.corpus import Corpus
+from softmax_bottleneck.heads import row_nll
+from softmax_bottleneck.jobs.numerics import numerics
+from softmax_bottleneck.ranks import DeviceGram
 from softmax_bottleneck.training.trainer import Trainer
-from timing import MIB, finish, provenance, race, start
+from timing import MIB, Timing, finish, provenance, race, start
 
 RESULTS = Path(__file__).parent / "results"
 REPETITIONS = 7
+BLOCK = 20  # updates between two looks at the clock: the host must be able to run ahead of the device
 UPDATES_PER_EPOCH = {"ptb/softmax": 680, "ptb/mos": 1135, "wikitext-2/softmax": 383, "wikitext-2/lms-plif": 383,
                      "wikitext-2/mos": 2040}  # expected, at the published chunk lengths  # fmt: skip
 PROCESSES = (1, 2, 4, 8)
@@ -55,6 +62,33 @@ class Place:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
+    def as_shipped(self, run: Callable[[], object]) -> Callable[[], None]:
+        """A block of calls in the mode of a training step."""
+
+        def block() -> None:
+            with numerics(Shipped(torch.get_num_threads()), torch.device(self.device)):
+                plain_block()
+
+        plain_block = self.block(run)
+        return block
+
+    def block(self, run: Callable[[], object]) -> Callable[[], None]:
+        """So many calls."""
+
+        def block() -> None:
+            for _ in range(2 if self.dry else BLOCK):
+                run()
+
+        return block
+
+    def race(self, blocks: dict[str, Callable[[], None]], repetitions: int) -> dict[str, Timing]:
+        """Times of one call each."""
+        calls = 2 if self.dry else BLOCK
+        return {
+            name: Timing(t.median / calls, t.low / calls, t.high / calls, t.repetitions)
+            for name, t in race(blocks, repetitions, self.wait).items()
+        }
+
     def case(self, name: str) -> Case:
         return shrunk(cases()[name]) if self.dry else cases()[name]
 
@@ -67,6 +101,14 @@ class Place:
         run()
         self.wait()
         return round((torch.cuda.max_memory_allocated() - before) / MIB, 1)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a run's settings say of numerics."""
+
+    threads: int
+    deterministic: bool = True
 
 
 @contextmanager
@@ -101,11 +143,11 @@ def step(place: Place, name: str) -> list[dict[str, Any]]:
     for fast in (False, True):
         with tf32(fast):
             contenders = {
-                "A": plain_step(case, True, place.device),
-                "B": plain_step(case, False, place.device),
-                "ours": our_step(case, place.device),
+                "A": place.block(plain_step(case, True, place.device)),
+                "B": place.block(plain_step(case, False, place.device)),
+                "ours": place.as_shipped(our_step(case, place.device)),
             }
-            for variant, timing in race(contenders, 2 * place.repetitions, place.wait).items():
+            for variant, timing in place.race(contenders, place.repetitions).items():
                 row = {"case": name, "variant": variant, "tf32": fast, **timing.row()}
                 rows.append(row | {"s_per_epoch": round(timing.median * UPDATES_PER_EPOCH[name], 2)})
     return rows
@@ -169,23 +211,62 @@ def stream(place: Place, name: str) -> float:
 
 
 def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
-    """Seconds of a float64 Gram product (per 1,000 rows) and of its eigenvalues, which must add up to the trace."""
+    """Seconds of a float64 Gram matrix (per 4,096 rows) and of its eigenvalues with the checks that they must pass."""
+
+    def refuse(_: object) -> Any:
+        raise RuntimeError("the eigenvalues fail a check: trace, Frobenius norm or inertia")
+
     n = 200 if place.dry else int(size)
-    rows_RN = torch.randn(1000, n, dtype=torch.float64, device=place.device)
-    gram_NN = torch.zeros(n, n, dtype=torch.float64, device=place.device)
-    found: dict[str, Any] = {"n": n}
+    rows_RN = np.random.default_rng(1).standard_normal((4096, n), dtype=np.float32)
+    gram, seconds = DeviceGram(n, refuse, torch=torch, device=place.device), {}
     for key, work in {
-        "gram_s_per_1000_rows": lambda: gram_NN.addmm_(rows_RN.T, rows_RN),
-        "eigenvalues_s": lambda: found.update(sum=float(torch.linalg.eigvalsh(gram_NN).sum())),
+        "gram_s_per_4096_rows": lambda: gram.add(rows_RN),
+        "eigenvalues_s": lambda: gram.spectrum(len(rows_RN), n, "gram-of-columns", "float32"),
     }.items():
         place.wait()
         began = time.perf_counter()
         work()
         place.wait()
-        found[key] = round(time.perf_counter() - began, 3)
-    trace = float(gram_NN.diagonal().sum())
-    found["sums_agree"] = abs(found.pop("sum") / trace - 1) < 1e-9
-    return [found]
+        seconds[key] = round(time.perf_counter() - began, 3)
+    return [{"n": n, **seconds}]
+
+
+def rows(place: Place, name: str) -> list[dict[str, Any]]:
+    """Loss and gradients of one head by the row kernels and by the plain sweep, and how far apart their numbers are."""
+    case, devices = place.case(name), row_nll.KERNEL_DEVICES
+    torch.manual_seed(1)
+    run = head_contenders(case, place.device)["ours"]
+    losses, blocks = {}, {}
+    for variant, allowed in {"kernels": devices, "plain": set[str]()}.items():
+
+        def with_devices(allowed: set[str] = allowed) -> object:
+            row_nll.KERNEL_DEVICES = allowed
+            return run()
+
+        losses[variant], blocks[variant] = with_devices(), place.as_shipped(with_devices)
+    timings = place.race(blocks, place.repetitions)
+    row_nll.KERNEL_DEVICES = devices
+    apart = abs(float(losses["kernels"] / losses["plain"]) - 1)  # type: ignore[operator]
+    return [{"case": name, "variant": key, **t.row(), "loss_apart": apart} for key, t in timings.items()]
+
+
+def waits(place: Place, name: str) -> list[dict[str, Any]]:
+    """An update in which waiting for the device is an error; and whether the same update gives the same bits twice."""
+    results = []
+    for _ in range(2):
+        ours = trainer(place.case(name), place.device)
+        with numerics(Shipped(torch.get_num_threads()), torch.device(place.device)):
+            ours.update()
+            if place.device == "cuda":
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                ours.update()
+            finally:
+                if place.device == "cuda":
+                    torch.cuda.set_sync_debug_mode("default")
+        results.append([parameter.detach().clone() for parameter in ours.model.parameters()])
+    same = all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    return [{"case": name, "waits": False, "same_bits_twice": same}]
 
 
 def precisions(place: Place, name: str) -> list[dict[str, Any]]:
@@ -242,6 +323,8 @@ def pieces() -> dict[str, Piece]:
     }
     found |= {f"streams {name}": functools.partial(streams, name=name) for name in ("ptb/softmax", "ptb/mos")}
     found |= {f"graph {name}": functools.partial(graph, name=name) for name in ("ptb/softmax", "wikitext-2/mos")}
+    found |= {f"waits {name}": functools.partial(waits, name=name) for name in cases() if name.startswith("ptb/")}
+    found |= {f"rows {name}": functools.partial(rows, name=name) for name in cases()}
     return found | {f"head {name}": functools.partial(head, name=name) for name in cases()}
 
 
@@ -258,10 +341,10 @@ def measured(piece: Piece, place: Place) -> dict[str, Any]:
     return {"rows": rows, "problem": problem, "s": round(time.perf_counter() - began, 1)}
 
 
-def results_file() -> Path:
+def results_file(folder: Path) -> Path:
     """One file per kind of GPU."""
     name = re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
-    return RESULTS / f"{name}.json"
+    return folder / f"{name}.json"
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
@@ -274,7 +357,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 def work(options: argparse.Namespace, place: Place) -> int:
     """Measure piece after piece while there is time; how many are left."""
-    path = None if place.dry else results_file()
+    path = None if place.dry else results_file(options.out)
     found = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {"pieces": {}}
     wanted = {name: one for name, one in pieces().items() if not options.only or name.startswith(options.only)}
     left = [name for name in wanted if options.only or name not in found["pieces"]]
@@ -301,6 +384,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="the pieces, and which are done")
     parser.add_argument("--only", default="", metavar="NAME", help="pieces whose name begins so, done or not")
     parser.add_argument("--minutes", type=float, default=9.0, help="no piece begins later than this")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the file is and goes")
     parser.add_argument("--stream", help=argparse.SUPPRESS)  # one of several processes at once
     options = parser.parse_args()
     if not options.dry and not torch.cuda.is_available():

@@ -232,11 +232,10 @@ def test_gpu_pieces_are_taken_up_where_they_were_left(tmp_path: Path, monkeypatc
         return run
 
     monkeypatch.setattr(gpu, "pieces", lambda: {name: piece(name) for name in "abc"})
-    monkeypatch.setattr(gpu, "results_file", lambda: tmp_path / "some-gpu.json")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
     place = gpu.Place(dry=True)
     place.dry = False
-    options = argparse.Namespace(only="", list=False, minutes=0.0)
+    options = argparse.Namespace(only="", list=False, minutes=0.0, out=tmp_path)
     assert gpu.work(options, place) == 3 and not begun
     options.minutes = 1.0
     assert gpu.work(options, place) == 0 and gpu.work(options, place) == 0
