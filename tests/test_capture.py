@@ -22,8 +22,6 @@ WAITS = {"item", "cpu", "tolist", "numpy", "nonzero", "new_tensor", "tensor", "e
 OUTSIDE_THE_STEP = {
     "matmul.py:_has_onednn": "of a CPU, once a process",
     "row_nll.py:_uniform": "for `nll`; a training step takes `mean_nll`",
-    "optim.py:_numbers": "when an optimiser is made or loaded",
-    "optim.py:state": "for a resume state",
 }
 WORDS, WIDTH = 50, 12
 SMALL = {"lms-plif": {"knots": 1000}, "moc": {"components": 3}, "mos": {"components": 3, "probability_floor": 1e-8}}
@@ -40,7 +38,8 @@ def update(model: LanguageModel, optimiser: ASGD, tokens_TB: torch.Tensor) -> to
     optimiser.zero_grad()
     torch.autograd.backward(loss)
     norm = optimiser.clip(0.25)
-    optimiser.step(torch.ones((), device=norm.device))
+    assert norm.device.type == "meta"
+    optimiser.step(0.5)
     return loss
 
 
@@ -58,6 +57,9 @@ def test_an_update_reads_no_number(head: str, body: str, monkeypatch: pytest.Mon
         tokens_TB = torch.zeros(8, 4, dtype=torch.int64)
         for _ in range(3):
             assert update(model, optimiser, tokens_TB).device.type == "meta"
+        scalars = list(optimiser.numbers)
+        update(model, optimiser, tokens_TB)
+        assert all(one is other for one, other in zip(optimiser.numbers, scalars, strict=True))
         assert all(p.grad is not None and p.grad.shape == p.shape for p in optimiser.parameters)
 
 

@@ -111,21 +111,22 @@ def test_swapped_shows_the_averages_and_gives_the_weights_back():
     assert not torch.equal(tensors[0], asgd.averages[0])
 
 
-def test_a_recorded_update_stays_valid():
-    """A factor on the device gives the bits of the number, and no tensor of the model moves to another place."""
+def test_a_recorded_update_stays_valid(monkeypatch):
+    """`apply` by scalars that `prepare` fills gives the bits of Python's numbers; no tensor moves to another place."""
     tensors, twins = parameters(), parameters()
-    optimisers = [
-        ASGD([{"params": ps[:2], "lr": 2.0}, {"params": ps[2:], "lr": 0.02}], 1e-3) for ps in (tensors, twins)
-    ]
+    grouped = [[{"params": ps[:2], "lr": 2.0}, {"params": ps[2:], "lr": 0.02}] for ps in (tensors, twins)]
+    recorded, plain = (ASGD(groups, 1e-3) for groups in grouped)
+    recorded.numbers = scalars = [torch.zeros(()) for _ in range(3)]
+    monkeypatch.setattr(recorded, "_set", lambda numbers: [s.fill_(n) for s, n in zip(scalars, numbers, strict=True)])
     places = [parameter.data_ptr() for parameter in tensors]
     for step, factor in enumerate(FACTORS):
         set_gradients(tensors, step)
         set_gradients(twins, step)
-        optimisers[0].step(torch.tensor(factor, dtype=torch.float64))
-        optimisers[1].step(factor)
-        with optimisers[0].swapped():
+        recorded.step(factor)
+        plain.step(factor)
+        with recorded.swapped():
             assert [parameter.data_ptr() for parameter in tensors] == places
-    pairs = zip(optimisers[0].averages + tensors, optimisers[1].averages + twins, strict=True)
+    pairs = zip(recorded.averages + tensors, plain.averages + twins, strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
 

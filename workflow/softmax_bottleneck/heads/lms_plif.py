@@ -164,6 +164,6 @@ def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Te
     """Sum of the values of each cell, float64 [K], by integers relative to the largest magnitude."""
     scale = 2.0**FIXED_POINT_BITS / value_X.abs().amax().double().clamp_min(1e-300)
     sum_K = torch.zeros(num_cells, dtype=torch.int64, device=value_X.device)
-    with any_order():
+    with any_order(sum_K):
         sum_K.index_add_(0, cell_X, (value_X * scale).round_().to(torch.int64))
     return sum_K.double() / scale

@@ -9,7 +9,7 @@ Shapes: R = rows of a chunk, V = vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -92,7 +92,7 @@ class Sweep:
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Gradients [R, V] of the chunk's losses by its logits, and which of the rows' weights they do not carry."""
         # p - 1 at the target, from the loss itself so that it does not cancel where p is near one.
-        with any_order():  # each row has one target
+        with any_order(self._nll_R1):  # each row has one target
             grad_RV = self._probability_RV.scatter_(1, self._target_R1, torch.expm1(-self._nll_R1))
         if self.has_parameters and weight_R1 is not None:
             grad_RV, weight_R1 = grad_RV.mul_(weight_R1), None
@@ -130,12 +130,16 @@ class AutogradSweep(Sweep):
         return self._grads
 
 
-@contextmanager
-def any_order() -> Iterator[None]:
-    """For what gives the same bits in every order (sums of integers, places written once).
+def any_order(like: Tensor) -> AbstractContextManager[None]:
+    """For what gives the same bits in every order (sums of integers, places written once), on the device of a tensor.
 
     Where determinism is asked for, torch would sort such work on a GPU first, which takes longer than the work.
     """
+    return nullcontext() if like.device.type == "cpu" else _undetermined()
+
+
+@contextmanager
+def _undetermined() -> Iterator[None]:
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")
     try:

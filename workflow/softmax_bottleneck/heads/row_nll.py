@@ -40,6 +40,7 @@ CHUNK_BYTES = {"cpu": 63 * 2**20, "cuda": 256 * 2**20}
 above 32 MiB for one of them malloc fetches fresh pages from the system for every product."""
 
 KERNEL_DEVICES = {"cuda"}
+"""Where the element-wise passes are Triton's (``triton_rows.py``)."""
 
 
 class RowNLL(NamedTuple):
@@ -94,11 +95,6 @@ class _Problem:
     def tensors(self) -> tuple[Tensor | None, ...]:
         """What the loss is differentiated by, in the order of ``_Gradients.as_tuple``."""
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *trainable(self.pointwise))
-
-    def chunk_tokens(self) -> int:
-        """Tokens per chunk: as many as the byte budget holds, in chunks of even size."""
-        num_tokens, num_components, _ = self.latent_NKD.shape
-        return chunk_tokens(num_tokens, num_components, self.weight_VD, self.pointwise)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
         """The row kernels where device, number type and function allow, else the function's own sweep."""
@@ -189,7 +185,9 @@ class _RowNLLFunction(torch.autograd.Function):
         if gradients is not None and factor is not None:
             gradients.scale_(factor)
         else:  # weights that differ, or a second backward, whose gradients the first has scaled away
-            weight_N = _token_weights(ctx.problem, grad_nll_N, grad_total)
+            weight_N = torch.zeros_like(ctx.problem.latent_NKD[:, 0, 0])
+            for grad in (grad_nll_N, grad_total):
+                weight_N += 0.0 if grad is None else grad
             _, gradients = _sweep(ctx.problem, weight_N, with_gradients=True)
         assert gradients is not None
         return None, *gradients.as_tuple()
@@ -205,22 +203,14 @@ def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | N
     return first if grad_total is None else first + grad_total
 
 
-def _token_weights(problem: _Problem, grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor:
-    weight_N = torch.zeros_like(problem.latent_NKD[:, 0, 0])
-    for grad in (grad_nll_N, grad_total):
-        if grad is not None:
-            weight_N += grad
-    return weight_N
-
-
 def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) -> tuple[Tensor, _Gradients | None]:
     """The losses [N] and, if wanted, the gradients of their sum weighted by ``weight_N`` (None = ones)."""
-    num_tokens = len(problem.latent_NKD)
+    num_tokens, num_components, _ = problem.latent_NKD.shape
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
     sweep = problem.sweep(with_gradients=with_gradients)
     weight_VD = problem.backends.factor(problem.weight_VD) if with_gradients else problem.weight_VD
-    step = problem.chunk_tokens()
+    step = chunk_tokens(num_tokens, num_components, problem.weight_VD, problem.pointwise)
     for start in range(0, num_tokens, step):
         tokens = slice(start, min(start + step, num_tokens))
         chunk = _Chunk(problem, weight_VD, sweep, tokens)

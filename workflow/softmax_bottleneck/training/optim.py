@@ -4,8 +4,8 @@
 is the one set one update earlier, and the average begins at the second update. Learning rates are per parameter group;
 `factor` scales every one of them for a single update (chunk length over nominal length; Merity et al. 2018, section 5).
 
-Numbers that change from update to update are tensors on the parameters' device, so that a GPU may replay a recorded
-update. Shapes: G groups.
+An update has two halves, so that a GPU may replay a recorded one: `prepare` works out the numbers that change from
+update to update, on the host; `apply` uses them, on the device, and looks at nothing else.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class SGD:
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
         """Take groups of the form {"params": [tensors], "lr": rate}."""
-        self.groups = [list(group["params"]) for group in groups]
-        self.parameters = [parameter for parameters in self.groups for parameter in parameters]
-        self.rates_G = self._numbers([float(group["lr"]) for group in groups])
+        self.groups = [(list(group["params"]), float(group["lr"])) for group in groups]
+        self.parameters = [parameter for parameters, _ in self.groups for parameter in parameters]
         self.weight_decay = weight_decay
+        self.numbers: Sequence[float | Tensor] = ()  # of the update at hand: every group's rate, and what ASGD adds
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -45,21 +45,33 @@ class SGD:
         torch._foreach_mul_(gradients, (largest / (norm + CLIP_EPSILON)).clamp_(max=1.0))
         return norm
 
+    def step(self, factor: float = 1.0) -> None:
+        """One update with every rate times `factor`."""
+        self.prepare(factor)
+        self.apply()
+
+    def prepare(self, factor: float) -> None:
+        """Set the numbers of the next update."""
+        self._set([rate * factor for _, rate in self.groups])
+
+    def _set(self, numbers: list[float]) -> None:
+        """As they are for a CPU; elsewhere into scalars that keep their place in memory."""
+        like = self.parameters[0]
+        if like.device.type == "cpu":
+            self.numbers = numbers
+            return
+        self.numbers = self.numbers or [torch.empty((), dtype=like.dtype, device=like.device) for _ in numbers]
+        for scalar, number in zip(self.numbers, numbers, strict=True):
+            scalar.fill_(number)  # type: ignore[union-attr]
+
     @torch.no_grad()
-    def step(self, factor: float | Tensor = 1.0) -> None:
-        """One update with every rate times `factor`, a number or a scalar on the device."""
-        rates_G = self._rates_in_use(self.rates_G * factor)
-        for parameters, rate in zip(self.groups, rates_G.to(self.parameters[0].dtype).unbind(), strict=True):
+    def apply(self) -> None:
+        """The update of the numbers that are set."""
+        for (parameters, _), rate in zip(self.groups, self.numbers, strict=False):
             active = [parameter for parameter in parameters if parameter.grad is not None]
             gradients = [parameter.grad for parameter in active]
             torch._fused_sgd_(active, gradients, [], lr=rate, weight_decay=self.weight_decay, momentum=0.0,
                               dampening=0.0, nesterov=False, maximize=False, is_first_step=False)  # fmt: skip
-
-    def _rates_in_use(self, rates_G: Tensor) -> Tensor:
-        return rates_G
-
-    def _numbers(self, values: Sequence[float] | float) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=self.parameters[0].device)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs: tensors, numbers and lists of them."""
@@ -76,33 +88,31 @@ class ASGD(SGD):
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
         super().__init__(groups, weight_decay)
-        self.steps = self._numbers(0.0)
-        self.set_G = torch.zeros_like(self.rates_G)  # the rates set at the last update
-        self.starts = 2  # updates that still start the mean anew; a recorded update must not be one of them
+        self.steps = 0
+        self.rates: list[float] = []  # of every group, as set at the last update
         self.averages = [torch.zeros_like(parameter) for parameter in self.parameters]
 
-    def _rates_in_use(self, rates_G: Tensor) -> Tensor:
+    def prepare(self, factor: float) -> None:
         """Quirk 1: the rates set at the update before; the first update uses its own."""
-        used_G = rates_G if self.starts == 2 else self.set_G.clone()
-        self.set_G.copy_(rates_G)
-        return used_G
+        rates = [rate * factor for _, rate in self.groups]
+        used, self.rates = self.rates or rates, rates
+        self._set([*used, 1.0 / max(1, self.steps)])
+        self.steps += 1
 
     @torch.no_grad()
-    def step(self, factor: float | Tensor = 1.0) -> None:
+    def apply(self) -> None:
         """One update, then theta enters the mean.
 
-        Quirk 2: update 1 and update 2 both start the mean anew, so it is that of the iterates from update 2 on.
+        Quirk 2: update 1 and update 2 both start the mean anew, so it is that of the iterates from update 2 on. Neither
+        is one to be recorded.
         """
-        super().step(factor)
-        if self.starts:
-            self.starts -= 1
+        super().apply()
+        if self.steps <= 2:
             torch._foreach_copy_(self.averages, self.parameters)
-        else:
-            differences = torch._foreach_sub(self.parameters, self.averages)
-            weight = self.steps.reciprocal().to(self.parameters[0].dtype)
-            torch._foreach_mul_(differences, weight)  # not as `alpha` of the addition: torch rounds in between
-            torch._foreach_add_(self.averages, differences)
-        self.steps += 1
+            return
+        differences = torch._foreach_sub(self.parameters, self.averages)
+        torch._foreach_mul_(differences, self.numbers[-1])  # not as `alpha` of the addition: torch rounds in between
+        torch._foreach_add_(self.averages, differences)
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
@@ -117,13 +127,12 @@ class ASGD(SGD):
                 torch._foreach_copy_(self.parameters, current)
 
     def state(self) -> dict[str, Any]:
-        """Averages, number of updates, and the rates set at the last one."""
-        return {"averaged": True, "steps": int(self.steps), "rates": self.set_G.tolist(), "averages": self.averages}
+        """Averages, number of updates, and the rates of the last one."""
+        return {"averaged": True, "steps": self.steps, "rates": list(self.rates), "averages": self.averages}
 
     def load(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned."""
-        self.steps, self.set_G = self._numbers(state["steps"]), self._numbers(state["rates"])
-        self.starts = max(0, 2 - int(state["steps"]))
+        self.steps, self.rates = int(state["steps"]), [float(rate) for rate in state["rates"]]
         torch._foreach_copy_(self.averages, state["averages"])
 
 
