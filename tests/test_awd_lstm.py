@@ -239,3 +239,21 @@ def test_added_units_stay_exactly_zero():
     hidden, padded = awd_lstm._with_more_units((torch.randn(1, B, 6), torch.randn(1, B, 6)), weights, 2)
     y_TBH, h_1BH, c_1BH = torch._VF.lstm(torch.randn(T, B, 5), hidden, padded, True, 1, 0.0, False, False, False)
     assert not any(tensor[..., 6:].any() for tensor in (y_TBH, h_1BH, c_1BH))
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("word_dropout", [0.0, 0.2])
+def test_the_published_code_takes_the_last_word_for_padding(masks, published, word_dropout):
+    """`padding_idx=-1`: no gradient by way of the input. Naive: one-hot words, a matrix with a fixed row."""
+    body = make(published_padding=published, dropout_embedding=word_dropout).double()
+    ids_TB = torch.cat([tokens(), torch.full((1, B), V - 1)])
+    body(ids_TB, body.initial_state(B)).dropped_TBD.square().sum().backward()
+    mask_V1 = masks.pop(0)[:, None] if word_dropout else torch.ones(V, 1)
+    table_VD = body.embedding.weight.detach().clone().requires_grad_()
+    frozen_VD = torch.cat([table_VD[:-1], table_VD[-1:].detach()]) if published else table_VD
+    x_TBD = torch.nn.functional.one_hot(ids_TB, V).double() @ (frozen_VD * mask_V1)
+    for layer in body.layers:
+        x_TBD = layer(x_TBD)[0]
+    x_TBD.square().sum().backward()
+    assert table_VD.grad is not None and bool(table_VD.grad[-1].any()) == (not published)
+    torch.testing.assert_close(body.embedding.weight.grad, table_VD.grad)

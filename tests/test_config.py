@@ -178,11 +178,29 @@ def test_like_inherits_the_layers_of_the_whole_chain(tmp_path: Path) -> None:
     values["models"]["mos-nt"] = {"head": "mos", "like": "mos"}
     values["models"]["mos-nt-components"] = {"head": "mos", "like": "mos-nt", "grid": {"head.components": [1, 3]}}
     found = {run.model: run for run in load(tmp_path, values).runs}
-    for model, components in (("mos-nt", 15), ("mos-nt-components1", 1), ("mos-nt-components3", 3)):
+    for model, components in (("mos-nt", 2), ("mos-nt-components1", 1), ("mos-nt-components3", 3)):
         run = found[model]
         facts = (run.body.hidden_size, run.schedule.optimizer, run.head.options["components"])
         assert facts == (12, "nt-asgd", components)
     assert found["mos"].schedule.optimizer == "et-asgd"
+
+
+def test_like_inherits_what_an_entry_says_itself_and_options_of_the_same_head_alone(tmp_path: Path) -> None:
+    values = copy.deepcopy(NANO)
+    own = {"head": {"name": "mos", "components": 3, "probability_floor": 1e-8}, "body": {"hidden_size": 12}}
+    values["models"]["mos"] = {**own, "schedule": {"clip": 0.5}}
+    values["models"]["moss"] = {"head": {"name": "mos", "pointwise": "sigsoftmax"}, "like": "mos"}
+    values["models"]["other"] = {"head": "moc", "like": "moss", "body": {"hidden_size": 14}}
+    values["models"]["again"] = {"head": {"name": "mos", "components": 2}, "like": "other", "schedule": {"clip": 1}}
+    found = {run.model: run for run in load(tmp_path, values).runs}
+    keys = ("components", "probability_floor", "pointwise")
+    facts = {
+        name: (*(found[name].head.options.get(key) for key in keys), found[name].body.hidden_size, run.schedule.clip)
+        for name, run in found.items()
+    }
+    assert facts["moss"] == (3, 1e-8, "sigsoftmax", 12, 0.5)
+    assert facts["other"] == (15, None, "softmax", 14, 0.5)
+    assert facts["again"] == (2, 1e-8, "sigsoftmax", 14, 1)
 
 
 def test_a_grid_is_the_product_of_its_lists_and_its_name_stands_for_all(tmp_path: Path) -> None:
@@ -384,6 +402,18 @@ def test_the_papers_settings_are_the_published_ones(name: str) -> None:
     run = next(run for run in study.runs if (run.dataset, run.model) == (dataset, model))
     found = dataclasses.asdict(run.body) | dataclasses.asdict(run.schedule)
     assert {key: found[key] for key in published_settings()[name]} == published_settings()[name]
+
+
+def test_details_of_the_published_code_are_in_the_papers_study() -> None:
+    """Floors of mixtures as in Yang's code and Benka's; epochs; padding."""
+    study = config.load_study(ROOT / "config" / "paper.yaml")
+    runs = {(run.dataset, run.model): run for run in study.runs}
+    mixtures = ("kanai-mos", "kanai-moss", "transformer-mos", "transformer-moss", "transformer-mos-components10")
+    assert {runs["ptb", model].head.options["probability_floor"] for model in mixtures} == {1e-8}
+    assert {runs["ptb", model].head.options["probability_floor"] for model in ("mos", "mos-nt", "ganea-mos")} == {0}
+    epochs = [runs["wikitext-2", m].schedule.epochs for m in ("softmax", "moc", "moc-nt", "mos", "mos-nt")]
+    assert epochs == [1000, 1000, 1000, 500, 500]
+    assert all(run.body.published_padding == (run.body.kind == "awd-lstm") for run in study.runs)
 
 
 STUDIES = [file for file in sorted((ROOT / "config").glob("*.yaml")) if "\nstudy:" in file.read_text(encoding="utf-8")]

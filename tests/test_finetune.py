@@ -18,7 +18,7 @@ def finetuned(run: config.Run, **schedule) -> config.Run:
     """The run that goes on from `run`, as a study plans it."""
     settings = {"segment": 5, "statistics_batch_size": 10, "scaling": "mean", "learning_rates": [1e-4], "decays": [0.0],
                 "epsilon": 1e-5, "tune_tokens": None}  # fmt: skip
-    after = stages.Stages.of(run.schedule, schedule, settings).finetuned(run)
+    after = stages.Stages.of(run.head, run.schedule, schedule, settings).finetuned(run)
     return changed(after, start=run.path)
 
 
@@ -124,3 +124,10 @@ def test_a_finetuned_run_has_a_place_and_an_id_of_its_own():
     assert run.schedule.learning_rate == base.schedule.learning_rate and other.schedule.learning_rate == 7.0
     assert config.Run.from_json(run.to_json()) == run
     assert finetuned(changed(base, seed=2)).run_id != run.run_id
+
+
+@pytest.mark.parametrize(("head", "delta"), [("softmax", 10), ("sigsoftmax", 10), ("mos", 40), ("moc", 40)])
+def test_chunks_of_finetuning_are_capped_as_in_the_code_of_each(head, delta):
+    """Merity's at bptt + 10, Yang's, which is that of mixtures, at bptt + max_seq_len_delta."""
+    assert finetuned(make_run(head, max_length_delta=40)).schedule.max_length_delta == delta
+    assert finetuned(make_run(head, max_length_delta=40), max_length_delta=7).schedule.max_length_delta == 7

@@ -47,7 +47,8 @@ def test_kanais_settings_are_those_of_the_code_bases() -> None:
     rates = {(run.dataset, run.model): run.schedule.learning_rate for run in paper.finetuned}
     assert {rates["ptb", "kanai-softmax"], rates["wikitext-2", "kanai-ss"]} == {30}
     assert (rates["ptb", "kanai-moss"], rates["wikitext-2", "kanai-mos"]) == (25, 20)
-    assert {run.schedule.max_length_delta for run in paper.finetuned} == {10}
+    deltas = {(r.dataset, r.head.is_mixture): r.schedule.max_length_delta for r in paper.finetuned}
+    assert deltas == {("ptb", False): 10, ("ptb", True): 40, ("wikitext-2", False): 10, ("wikitext-2", True): 20}
     by_model = {(one.run.dataset, one.run.model): one.settings for one in paper.evaluations}
     plain = by_model["ptb", "kanai-sigmoid"]
     assert (plain.scaling, len(plain.learning_rates), len(plain.decays), plain.epsilon) == ("mean", 6, 4, 2e-5)

@@ -153,6 +153,19 @@ def test_train_loss_is_the_published_mean_of_block_means(count, reached_end):
     assert tally.mean() == pytest.approx(naive_train_loss(losses, reached_end), rel=1e-12)
 
 
+@pytest.mark.parametrize(("bptt", "counts"), [(1, False), (2, False), (5, True)])  # the last position: L - 2, L - 1, L
+def test_a_short_last_block_counts_where_the_published_loop_logs_it(tmp_path, monkeypatch, bptt, counts):
+    """It does so where `i >= L`, for a text of L = 75 rows here."""
+    losses, add = list[float](), trainer.Tally.add
+    monkeypatch.setattr(trainer, "BLOCK", 10)
+    monkeypatch.setattr(trainer.Tally, "add", lambda self, nll, norm: (losses.append(float(nll)), add(self, nll, norm)))
+    done = train.train_run(make_run(variable_length=False, bptt=bptt, epochs=1), CORPUS, tmp_path)
+    blocks = [losses[i : i + 10] for i in range(0, len(losses), 10)]
+    published = blocks if counts else blocks[:-1]
+    assert len(blocks[-1]) < 10
+    assert math.log(done["train_ppl"]) == pytest.approx(np.mean([np.mean(block) for block in published]), rel=1e-6)
+
+
 @pytest.mark.fault("D1", "D2")
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_or_gradient_that_is_not_finite_ends_the_block(bad):

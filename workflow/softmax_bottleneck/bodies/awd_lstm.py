@@ -30,7 +30,8 @@ class AWDLSTM(Body):
 
     Sizes are in units, dropouts are probabilities, `embedding_noise` is the standard deviation of normal noise
     (Parthiban et al. 2021, Table 5). Everything random happens in train mode only and comes from the generator given to
-    `forward`. `context_size` is the width of the last layer, which the head sees.
+    `forward`. `context_size` is the width of the last layer, which the head sees. With `published_padding` the
+    dictionary's last word gets no gradient as an input, as in the published code (`padding_idx=-1`).
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class AWDLSTM(Body):
         dropout_embedding: float = 0.0,
         dropout_weight: float = 0.0,
         embedding_noise: float = 0.0,
+        published_padding: bool = False,
     ) -> None:
         super().__init__()
         widths = [embedding_size, *[hidden_size] * (layers - 1), context_size]
@@ -59,6 +61,7 @@ class AWDLSTM(Body):
         self.dropout_embedding = dropout_embedding
         self.dropout_weight = dropout_weight
         self.embedding_noise = embedding_noise
+        self.padding_index = -1 if published_padding else None
 
     def initial_state(self, batch_size: int) -> State:
         """Zeros for `batch_size` sequences."""
@@ -82,7 +85,7 @@ class AWDLSTM(Body):
     def _embed(self, tokens_TB: Tensor, generator: torch.Generator | None) -> Tensor:
         """Word vectors; in training some word types are dropped (Gal and Ghahramani 2016), noise is added."""
         table_VD = self.embedding.weight
-        x_TBD = functional.embedding(tokens_TB, table_VD)
+        x_TBD = functional.embedding(tokens_TB, table_VD, padding_idx=self.padding_index)
         if not self.training:
             return x_TBD
         if self.dropout_embedding:  # masking what was looked up equals masking rows of the table, without copying it

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -52,7 +52,8 @@ class ModelEntry:
     Attributes:
         head: a name (a file in workflow/softmax_bottleneck/heads), or `{name: ..., option: ...}`.
         label: its name in tables and figures; the head's own when absent.
-        like: a model whose settings layers apply to it too, with those of the model that one is like, and so on.
+        like: a model whose settings layers apply to it too, with those of the model that one is like, and so on; and
+            the values that entry has of its own, those of a head where the head is the same.
         datasets: the corpora it is trained on; all of the study's when absent.
         seeds: `all`, also when absent; `author`, only the authors' own (the first where there is none); or a list.
         grid: a model for every combination of values: `{head.c: [-1.5, 0], head.k: [2, 3]}`.
@@ -112,7 +113,8 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
     taken = set(itertools.product(datasets, entries))
     for name, entry in entries.items():
         place = f"{where}: models.{name}"
-        inherits_from = _ancestors(name, entries, place)
+        ancestors = _ancestors(name, entries, place)
+        entry, inherits_from = _with_inherited([entries[other] for other in ancestors]), frozenset(ancestors)
         label = entry.label or _label_of_head(entry, place)
         if entry.grid is None:
             if entry.max_runs is not None:
@@ -133,8 +135,8 @@ def search_of(grid: Grid, members: list[Model]) -> Search:
     return Search(grid, math.prod(map(len, grid.values())), tuple(member.name for member in members))
 
 
-def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> frozenset[str]:
-    """A model and all that it is like (UserError for an unknown one or a circle)."""
+def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list[str]:
+    """A model and all that it is like, from the nearest on (UserError for an unknown one or a circle)."""
     chain = [name]
     while (other := entries[chain[-1]].like) is not None:
         if other not in entries:
@@ -142,7 +144,18 @@ def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> froz
         if other in chain:
             raise UserError(f"{where}.like: goes round in a circle ({' -> '.join([*chain, other])})")
         chain.append(other)
-    return frozenset(chain)
+    return chain
+
+
+def _with_inherited(chain: Sequence[ModelEntry]) -> ModelEntry:
+    """The first entry, with the values of those it is like below its own: options of a head only for the same head."""
+    own = chain[0]
+    parts: dict[str, dict[str, Any]] = {"head": {}, "body": {}, "schedule": {}}
+    for entry in reversed(chain):
+        parts["head"] |= entry.head if entry.head["name"] == own.head["name"] else {}
+        parts["body"] |= entry.body
+        parts["schedule"] |= entry.schedule
+    return dataclasses.replace(own, **cast(Any, parts))
 
 
 def _points(name: str, grid: Grid, budget: int | None, where: str) -> list[dict[str, Any]]:

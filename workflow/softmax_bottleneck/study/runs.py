@@ -33,6 +33,11 @@ class Head:
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
         return tuple(sorted(f"heads.{module_path(name).stem}" for name in names))
 
+    @property
+    def is_mixture(self) -> bool:
+        """Whether it mixes several components (Yang et al. 2018)."""
+        return "components" in self.options
+
     @classmethod
     def of(cls, options: Mapping[str, Any], where: str) -> Head:
         """The head with this `name` and these options (UserError for one that it does not have, or not so)."""
@@ -64,6 +69,8 @@ class Body:
         dropout_embedding: of whole word types (dropoute).
         dropout_weight: DropConnect on hidden-to-hidden weights (wdrop).
         embedding_noise: standard deviation of noise added to embeddings in training.
+        published_padding: the dictionary's last word gets no gradient as an input, as in the AWD-LSTM's own code, which
+            takes it for padding; as an output it does.
         attention_heads: of a transformer's self-attention; 0 for other bodies.
         tied: whether word vectors are also the output matrix (tied).
         initialisation: `own`, each layer's own law; `xavier`, Xavier's uniform one for every matrix of the model.
@@ -80,6 +87,7 @@ class Body:
     dropout_embedding: kinds.Probability
     dropout_weight: kinds.Probability
     embedding_noise: Annotated[kinds.Number, Field(ge=0, le=10)] = 0.0
+    published_padding: kinds.Flag = False
     attention_heads: Annotated[kinds.Integer, Field(ge=0, le=1024)] = 0
     tied: kinds.Flag = True
     initialisation: Literal["own", "xavier"] = "own"

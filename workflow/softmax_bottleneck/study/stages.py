@@ -12,10 +12,10 @@ from pydantic.dataclasses import dataclass
 
 from softmax_bottleneck.store.fingerprint import step_code
 from softmax_bottleneck.study import kinds
-from softmax_bottleneck.study.runs import Run, Schedule, digest
+from softmax_bottleneck.study.runs import Head, Run, Schedule, digest
 
-# What finetuning is in both published code bases; all else is as in training unless the study says otherwise.
-FINETUNE = {"optimizer": "asgd", "max_length_delta": 10}
+# The longest chunk of finetuning is bptt plus this in the AWD-LSTM's code; that of mixtures keeps what training has.
+LENGTH_DELTA = 10
 Rate = Annotated[kinds.Number, Field(ge=0, le=1000)]
 
 
@@ -53,9 +53,14 @@ class Stages:
     dynamic: Dynamic
 
     @classmethod
-    def of(cls, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Stages:
-        """From the schedule of training, what of it is changed for finetuning, and settings of dynamic evaluation."""
-        return cls(dataclasses.replace(schedule, **{**FINETUNE, **finetune}), Dynamic(**dynamic))
+    def of(cls, head: Head, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Stages:
+        """From the head and schedule of training, what is changed for finetuning, and settings of dynamic evaluation.
+
+        Finetuning averages from the first update and is as training in all else, unless the study says otherwise.
+        """
+        delta = schedule.max_length_delta if head.is_mixture else LENGTH_DELTA
+        usual = {"optimizer": "asgd", "max_length_delta": delta}
+        return cls(dataclasses.replace(schedule, **{**usual, **finetune}), Dynamic(**dynamic))
 
     def finetuned(self, run: Run) -> Run:
         """The run that goes on where `run` ended."""

@@ -265,7 +265,7 @@ def _planned(asked: StudyFile, dataset: Dataset, model: Model, execution: Mappin
     given = (author, *asked.seeds) if isinstance(choice, str) else choice
     seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
     runs = [Run(*plan, seed, dataset.identity, **execution) for seed in (seeds[:1] if choice == "author" else seeds)]
-    return _Planned(key, runs, author, Stages.of(schedule, merged["finetune"], merged["dynamic"]))
+    return _Planned(key, runs, author, Stages.of(head, schedule, merged["finetune"], merged["dynamic"]))
 
 
 Part = TypeVar("Part", Body, Schedule)

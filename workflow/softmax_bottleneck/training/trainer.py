@@ -255,7 +255,7 @@ class Trainer:
         Raises:
             DivergedError: a loss is not finite, or valid perplexity is below one or over ten times the vocabulary size.
         """
-        reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB) - 1
+        reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB)
         self.tally.close(keep=reached_end)
         earlier = [row["valid_loss_nats"] for row in self.rows]
         to_beat = earlier + ([self.best.valid_loss] if self.best else [])  # finetuning begins with a best one
