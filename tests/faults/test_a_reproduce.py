@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import small
 from run_hash import result_hash
@@ -183,6 +184,7 @@ def a_second_call(study: Study) -> None:
     """Refused without a byte written, while the first one works; which is then interrupted."""
     call = Call(study)
     os.kill(trainer := call.trainer(), signal.SIGSTOP)
+    until(lambda: psutil.Process(trainer).status() == psutil.STATUS_STOPPED, call.process)
     before = small.tree(Path())
     second = Call(study)
     code, out, last = second.ends()
