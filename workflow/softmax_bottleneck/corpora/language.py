@@ -342,13 +342,22 @@ def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 # --- files ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A language together with the contexts of the text that was sampled from it.
+    """A language together with the contexts of the text that was sampled from it, and what takes seconds to compute.
 
     states[split][i] is the context of token i of that split; a model that reads the split predicts tokens 1, 2, ....
+    entropy_nats is the language's entropy rate, entropy_C that of the next word in each context.
     """
 
     language: Language
     states: Mapping[str, Ints]
+    entropy_nats: float
+    entropy_C: Floats
+
+    @classmethod
+    def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
+        """With the entropies that follow from the law."""
+        contexts = np.arange(len(language.contexts_CR))
+        return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 
 
 def write_language(settings: LanguageSettings, folder: Path) -> None:
@@ -369,7 +378,7 @@ def write_language(settings: LanguageSettings, folder: Path) -> None:
         artefacts.write_text(folder / f"{split}.txt", text.replace(" \n", "\n"))
     rows = [f"{one}\t{other}\t{score}\n" for one, other, score in language.word_similarity()]
     artefacts.write_text(folder / SIMILARITY_FILE, "".join(rows))
-    _write_truth(folder / TRUTH_FILE, Truth(language, states))
+    _write_truth(folder / TRUTH_FILE, Truth.of(language, states))
 
 
 def _write_truth(path: Path, truth: Truth) -> None:
@@ -381,6 +390,8 @@ def _write_truth(path: Path, truth: Truth) -> None:
         contexts=language.contexts_CR,
         columns=language.columns_VR,
         zipf=language.zipf_V,
+        entropy_nats=np.array(truth.entropy_nats),
+        entropy=truth.entropy_C,
         **{f"states_{split}": states.astype(np.int32) for split, states in truth.states.items()},
     )
 
@@ -397,4 +408,5 @@ def load_truth(folder: Path) -> Truth:
         columns_VR=data["columns"],
         zipf_V=data["zipf"],
     )
-    return Truth(language, {split: data[f"states_{split}"] for split in SPLITS})
+    states = {split: data[f"states_{split}"] for split in SPLITS}
+    return Truth(language, states, float(data["entropy_nats"]), data["entropy"])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora.corpus import Corpus
-from softmax_bottleneck.corpora.language import TRUTH_FILE, Language, Truth, load_truth
+from softmax_bottleneck.corpora.language import TRUTH_FILE, Truth, load_truth
 from softmax_bottleneck.ranks.counts import rank_report
 from softmax_bottleneck.ranks.spectra import factored_singular_values
 from softmax_bottleneck.study import Study
@@ -23,25 +23,29 @@ from softmax_bottleneck.study import Study
 class TextLaw:
     """The law a test text was sampled from, its state before every predicted word, and what it scores itself."""
 
-    language: Language
-    states_T: NDArray[np.integer[Any]]
+    truth: Truth
     words: tuple[str, ...]
     own: dict[str, float]
 
+    @property
+    def states_T(self) -> NDArray[np.integer[Any]]:
+        """The context of every predicted word."""
+        return self.truth.states["test"][1:]
+
     def kl_nats(self, log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
         """KL(P* || Q) in nats of the contexts from `start` on."""
-        return self.language.kl_nats(log_q_NV, self.states_T[start : start + len(log_q_NV)], self.words)
+        return self.truth.language.kl_nats(log_q_NV, self.states_T[start : start + len(log_q_NV)], self.words)
 
     def metrics(self, kl_T: NDArray[np.float64]) -> dict[str, float]:
         """Mean distance to the law, the best perplexity there can be, the true rank."""
         kl = float(kl_T.mean())
-        bound = float(np.exp(self.language.context_entropy_nats(self.states_T).mean()))
+        bound = float(np.exp(self.truth.entropy_C[self.states_T].mean()))
         return {
             "kl_truth_nats": kl,
             "excess_ppl": float(np.exp(np.log(bound) + kl)) - bound,
             "entropy_ppl": bound,
-            "entropy_rate_ppl": float(np.exp(self.language.entropy_nats)),
-            "rank_truth": float(self.language.rank),
+            "entropy_rate_ppl": float(np.exp(self.truth.entropy_nats)),
+            "rank_truth": float(self.truth.language.rank),
             **self.own,
         }
 
@@ -52,7 +56,7 @@ def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
     if not (folder / TRUTH_FILE).exists():
         return None
     truth = load_truth(folder)
-    return TextLaw(truth.language, truth.states["test"][1:], tokens.words, law_metrics(truth, tokens))
+    return TextLaw(truth, tokens.words, law_metrics(truth, tokens))
 
 
 def law_metrics(truth: Truth, corpus: Corpus) -> dict[str, float]:
