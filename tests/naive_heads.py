@@ -80,11 +80,76 @@ def normalised(weights: Array) -> Array:
     return weights / weights.sum(-1, keepdims=True)
 
 
+def low_rank(options: Mapping[str, Any], parameters: Parameters, h: Array) -> Array:
+    """Godey 2024, section 6: one matrix of rank r, multiplied out."""
+    matrix = parameters["decoder.weight"] @ parameters["widen.weight"] @ parameters["narrow.weight"]
+    return np.log(normalised(np.exp(h @ matrix.T + parameters["decoder.bias"])))
+
+
+def mixtape(options: Mapping[str, Any], parameters: Parameters, h: Array) -> Array:
+    """Yang 2019, section 3, word by word; leaves of the tree by the bits of their number, first gate first."""
+    weight, bias = parameters["decoder.weight"], parameters["decoder.bias"]
+    components, last_own = options["components"], len(parameters["gate_vector"]) - 1
+    latent = np.tanh(h @ parameters["latent.weight"].T).reshape(len(h), components, -1)
+    hidden = np.tanh(h @ parameters["gate_latent.weight"].T).reshape(len(h), components - 1, -1)
+    offset = h @ parameters["gate_offset.weight"].T
+    logits = np.empty((len(h), len(weight)))
+    for n in range(len(h)):
+        for v in range(len(weight)):
+            row = min(v, last_own)
+            gates = sigmoid(hidden[n] @ parameters["gate_vector"][row] + offset[n] + parameters["gate_bias"][row])
+            total = 0.0
+            for k in range(components):
+                prior, node = 1.0, 0
+                for bit in format(k, f"0{components.bit_length() - 1}b"):
+                    prior *= 1.0 - gates[node] if bit == "1" else gates[node]
+                    node = 2 * node + 1 + int(bit)
+                total += prior * (weight[v] @ latent[n, k])
+            logits[n, v] = total + bias[v]
+    return np.log(normalised(np.exp(logits)))
+
+
+def multi_facet(options: Mapping[str, Any], parameters: Parameters, h: Array) -> Array:
+    """Chang and McCallum 2022, section 3, word by word."""
+    weight, bias = parameters["decoder.weight"], parameters["decoder.bias"]
+    partitions, words = options["partitions"], range(len(weight))
+    facets = h @ parameters["latent.weight"].T + parameters["latent.bias"]
+    facets = facets.reshape(len(h), -1, weight.shape[1])
+    prior = normalised(np.exp(h @ parameters["prior.weight"].T + parameters["prior.bias"]))
+    first = np.stack([facets[:, v % partitions] @ weight[v] + bias[v] for v in words], 1)
+    p = prior[:, :1] * normalised(np.exp(first))
+    for k in range(1, options["components"]):
+        p += prior[:, k : k + 1] * normalised(np.exp(facets[:, partitions - 1 + k] @ weight.T + bias))
+    return np.log(p)
+
+
+def doc(options: Mapping[str, Any], parameters: Parameters, h: Array) -> Array:
+    """Takase 2018, section 4."""
+    weight, bias = parameters["decoder.weight"], parameters["decoder.bias"]
+    last = h[:, options["lower_size"] :]
+    below = h[:, : options["lower_size"]] if options["lower_size"] else h
+    latent = np.tanh(last @ parameters["latent.weight"].T + parameters["latent.bias"])
+    lower = np.tanh(below @ parameters["lower_latent.weight"].T + parameters["lower_latent.bias"])
+    each = np.concatenate([latent, lower], 1).reshape(len(h), -1, weight.shape[1])
+    prior = normalised(np.exp(last @ parameters["prior.weight"].T))
+    return np.log((prior[:, :, None] * normalised(np.exp(each @ weight.T + bias))).sum(1))
+
+
+OTHERS: dict[str, Callable[[Mapping[str, Any], Parameters, Array], Array]] = {
+    "low-rank": low_rank,
+    "mixtape": mixtape,
+    "multi-facet": multi_facet,
+    "doc": doc,
+}
+
+
 def log_probs(
     name: str, options: Mapping[str, Any], pointwise_options: Mapping[str, Any], parameters: Parameters, h: Array
 ) -> Array:
     """ln P [N, V] of any shipped head; ``parameters`` as the module names them."""
     weight, bias = parameters["decoder.weight"], parameters["decoder.bias"]
+    if name in OTHERS:
+        return OTHERS[name](options, parameters, h)
     if name in POINTWISE:
         return np.log(normalised(POINTWISE[name](h @ weight.T + bias, options, parameters)))
     g = POINTWISE[options["pointwise"]]

@@ -24,11 +24,15 @@ from softmax_bottleneck.store.errors import UserError
 
 # Beside every head at its defaults: the corners of its options.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("doc", {"components": 2, "lower_components": 3}),
     ("gss", {"c": 1.5, "k": 0.5}),
     ("gss", {"c": -1.5, "k": 3}),
     ("lms", {"units": 1}),
     ("lms-plif", {"knots": 40, "bound": 2.0}),
     ("lms-plif", {"knots": 40, "frozen": True}),
+    ("low-rank", {"rank": 2}),
+    ("mixtape", {"components": 8, "gate_size": 3, "own_gates": 4}),
+    ("multi-facet", {"components": 1, "partitions": 2}),
     ("moc", {"components": 3, "pointwise": "sigsoftmax"}),
     ("mos", {"components": 1}),
     ("mos", {"components": 3, "pointwise": "sigsoftmax", "prior": "sigsoftmax"}),
@@ -41,6 +45,8 @@ FEW_PARAMETERS: dict[str, dict[str, Any]] = {
     "lms-plif": {"knots": 40},
     "mos": {"components": 3},
     "moc": {"components": 3},
+    "doc": {"components": 2, "lower_components": 1},
+    "mixtape": {"gate_size": 2},
 }
 
 every_case = pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def test_rows_sum_to_one(name: str, options: dict[str, Any]) -> None:
 @every_case
 def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
     full = heads.options(name, options)
-    if name not in naive_heads.POINTWISE and "prior" not in full:
+    if name not in naive_heads.POINTWISE | naive_heads.OTHERS and "prior" not in full:
         pytest.skip(f"tests/naive_heads.py has no formula for {name}: add the literal one of its paper")
     head = make(name, options)
     h_ND, target_N = contexts(6, head)
@@ -155,9 +161,10 @@ def test_vocabulary_permutation_commutes(name: str, options: dict[str, Any]) -> 
     h_ND, target_N = contexts(6, head)
     order_V = torch.randperm(11, generator=torch.Generator().manual_seed(1))
     log_probs_NV, nll_N = head.log_probs(h_ND), head.nll(h_ND, target_N)
-    with torch.no_grad():
-        head.decoder.weight.copy_(head.decoder.weight[order_V])
-        head.decoder.bias.copy_(head.decoder.bias[order_V])
+    with torch.no_grad():  # buffers of integers say what a word's place decides
+        places = [buffer for buffer in head.buffers() if buffer.dtype == torch.int64]
+        for of_words in (head.decoder.weight, head.decoder.bias, *places):
+            of_words.copy_(of_words[order_V])
     torch.testing.assert_close(head.log_probs(h_ND), log_probs_NV[:, order_V], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(head.nll(h_ND, order_V.argsort()[target_N]), nll_N, rtol=1e-12, atol=1e-12)
 
@@ -213,7 +220,7 @@ def test_float32_gradients_are_as_good_as_materialised(name: str, options: dict[
 # --- mixtures ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pointwise", [name for name in heads.names() if name not in {"mos", "moc"}])
+@pytest.mark.parametrize("pointwise", [name for name in heads.names() if heads._is_pointwise(heads._class(name))])
 @pytest.mark.parametrize("mixture", ["mos", "moc"])
 def test_mixture_of_one_is_the_plain_head(mixture: str, pointwise: str) -> None:
     mixed = make(mixture, {"components": 1, "pointwise": pointwise})
@@ -305,7 +312,7 @@ def test_log_linear_heads_give_their_contexts(name: str, options: dict[str, Any]
 
 def test_which_heads_are_log_linear() -> None:
     linear = {name for name, options in CASES if make(name, options).is_log_linear}
-    assert linear == {"softmax", "moc"}
+    assert linear == {"softmax", "low-rank", "moc"}
     assert not make("moc", {"components": 3, "pointwise": "gss"}).is_log_linear
 
 
@@ -333,6 +340,41 @@ def test_published_parameter_counts() -> None:
             assert lstm(280, 960, 960, 620) + head(name, 10_000, 620, 280, components=k) == count
         for k, count in wt2.items():
             assert lstm(300, 1150, 1150, 650) + head(name, 33_278, 650, 300, components=k) == count
+
+
+def test_two_layers_of_a_context_meet_their_own_components() -> None:
+    """A naive evaluation of a context with a lower layer's part; the lower part alone does not move the prior."""
+    head = heads.build("doc", vocabulary_size=11, context_size=7, embedding_size=4, components=2, lower_components=1,
+                       lower_size=3).double().eval()  # fmt: skip
+    h_ND, target_N = contexts(6, head)
+    options = heads.options("doc", {"components": 2, "lower_components": 1, "lower_size": 3})
+    parameters = {key: value.numpy() for key, value in head.state_dict().items()}
+    expected_NV = naive_heads.doc(options, parameters, h_ND.numpy())
+    np.testing.assert_allclose(head.log_probs(h_ND).detach().numpy(), expected_NV, rtol=1e-12)
+    nll_N = head.nll(h_ND, target_N).detach().numpy()
+    np.testing.assert_allclose(nll_N, -expected_NV[np.arange(6), target_N.numpy()], rtol=1e-12)
+    other_ND = torch.cat([h_ND[:, :3] + 1.0, h_ND[:, 3:]], 1)
+    assert torch.equal(head.log_prior(other_ND), head.log_prior(h_ND))
+    assert not torch.equal(head.log_probs(other_ND), head.log_probs(h_ND))
+
+
+@pytest.mark.parametrize("name", ["mixtape", "multi-facet"])
+def test_heads_made_in_chunks_are_computed_in_float32(name: str) -> None:
+    with pytest.raises(UserError, match="float32 only"):
+        make(name, {}).select_matmul_backends(100, "bf16")
+
+
+def test_ranks_of_log_probabilities_follow_from_the_form() -> None:
+    """Low rank: r + 2 whatever the width. The others exceed the softmax's E + 2 (singular values by numpy)."""
+
+    def rank(name: str, **options: Any) -> int:
+        head = make(name, options, words=60, width=6)
+        h_ND, _ = contexts(80, head)
+        return int(np.linalg.matrix_rank(head.log_probs(6.0 * h_ND).detach().numpy(), tol=1e-6))
+
+    assert rank("softmax") == 8
+    assert rank("low-rank", rank=3) == 5
+    assert min(rank("mixtape"), rank("multi-facet"), rank("doc")) > 30
 
 
 def test_initialisation() -> None:

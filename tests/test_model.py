@@ -6,6 +6,7 @@ import pytest
 import torch
 from softmax_bottleneck import heads
 from softmax_bottleneck import study as config
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.training import model
 
 PTB, WT2 = 10_000, 33_278
@@ -75,6 +76,12 @@ def test_counts_of_mixtures_on_wikitext(head, components, expected):
     assert count(head, WT2, {"components": components}, **WT2_MIXTURE) == expected
 
 
+def test_counts_of_direct_output_connections():
+    """Takase 2018, Tables 2 and 3: 23M and 37M."""
+    assert round(count("doc", PTB, {"lower_size": 960}, **PTB_MIXTURE) / 1e6) == 23
+    assert round(count("doc", WT2, {"lower_size": 1150}, **WT2_MIXTURE) / 1e6) == 37
+
+
 def test_counts_of_the_fair_models():
     fair = {"embedding_size": 280, "hidden_size": 960, "context_size": 280}
     wide = {"embedding_size": 340, "hidden_size": 960, "context_size": 340}
@@ -84,6 +91,29 @@ def test_counts_of_the_fair_models():
 
 
 SMALL = {"embedding_size": 6, "hidden_size": 7, "context_size": 6, "layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("body", "lower_size"),
+    [
+        (SMALL, 7),
+        (SMALL | {"layers": 1}, 6),
+        (SMALL | {"kind": "transformer", "attention_heads": 2, "dropout_weight": 0, "dropout_embedding": 0}, 6),
+    ],
+)
+def test_a_head_may_read_what_the_last_layer_reads(body, lower_size):
+    built = model.build(run("doc", {"lower_size": lower_size}, **body), 11).eval()
+    ids = torch.tensor([[1, 2], [3, 4]])
+    read = []
+    built.body.layers[-1].register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    output = built(ids, built.initial_state(2))
+    below_TBD, last_TBD = output.dropped_TBD.split([lower_size, 6], 2)
+    assert torch.equal(last_TBD, output.raw_TBD) and torch.equal(below_TBD, output.below_TBD)
+    if read:  # an LSTM's kernel is called without its module
+        assert torch.equal(below_TBD, read[0])
+    assert built.head.log_probs(output.dropped_TBD).shape == (4, 11)
+    with pytest.raises(UserError, match=f"lower_size: 5 must be what the body's last layer reads, {lower_size}"):
+        model.build(run("doc", {"lower_size": 5}, **body), 11)
 
 
 def test_embedding_is_the_decoder():

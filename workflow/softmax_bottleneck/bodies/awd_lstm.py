@@ -54,7 +54,7 @@ class AWDLSTM(Body):
         widths = [embedding_size, *[hidden_size] * (layers - 1), context_size]
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
         self.layers = nn.ModuleList(nn.LSTM(widths[i], widths[i + 1]) for i in range(layers))
-        self.widths = widths[1:]
+        self.widths, self.below_size = widths[1:], widths[-2]
         nn.init.uniform_(self.embedding.weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
         self.dropout_input = dropout_input
         self.layer_dropouts = [dropout_hidden] * (layers - 1) + [dropout_output]
@@ -74,13 +74,14 @@ class AWDLSTM(Body):
 
         The carried state is not detached here: the training loop cuts the graph between chunks.
         """
-        x_TBD = raw_TBD = self._embed(tokens_TB, generator)
+        x_TBD = raw_TBD = below_TBD = self._embed(tokens_TB, generator)
         carried = []
         for layer, dropout, hidden in zip(self.layers, self.layer_dropouts, state, strict=True):
+            below_TBD = x_TBD
             raw_TBD, h_1BH, c_1BH = _run_layer(x_TBD, hidden, self._weights(layer, generator))
             x_TBD = locked_dropout(raw_TBD, dropout, generator) if self.training else raw_TBD
             carried.append((h_1BH, c_1BH))
-        return BodyOutput(raw_TBD, x_TBD, tuple(carried))
+        return BodyOutput(raw_TBD, x_TBD, tuple(carried), below_TBD)
 
     def _embed(self, tokens_TB: Tensor, generator: torch.Generator | None) -> Tensor:
         """Word vectors; in training some word types are dropped (Gal and Ghahramani 2016), noise is added."""

@@ -15,11 +15,12 @@ State = tuple[tuple[Tensor, Tensor], ...]  # what is carried from chunk to chunk
 
 
 class BodyOutput(NamedTuple):
-    """What a body returns: of its last layer the output before and after dropout, and the state to carry on."""
+    """What a body returns: of its last layer the output before and after dropout, and what it read; the state."""
 
     raw_TBD: Tensor
     dropped_TBD: Tensor
     state: State
+    below_TBD: Tensor = torch.empty(0)
 
 
 def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -39,6 +40,8 @@ class Body(nn.Module):
     """Base of the bodies; `embedding` holds the word vectors, which the head's decoder may share."""
 
     embedding: nn.Embedding
+    below_size: int
+    """Width of what the last layer reads."""
     carries_state = True
     """Whether a chunk sees what was read before it; where not, the length of chunks is part of the result."""
 

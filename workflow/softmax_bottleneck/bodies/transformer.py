@@ -78,7 +78,7 @@ class Transformer(Body):
                             f"embedding_size {embedding_size}")  # fmt: skip
         if not attention_heads or embedding_size % attention_heads:
             raise UserError(f"body: attention_heads: {attention_heads} does not divide embedding_size {embedding_size}")
-        self.embedding = nn.Embedding(vocabulary_size, embedding_size)
+        self.embedding, self.below_size = nn.Embedding(vocabulary_size, embedding_size), embedding_size
         self.layers = nn.ModuleList(
             _Layer(embedding_size, hidden_size, attention_heads, dropout_hidden) for _ in range(layers)
         )
@@ -103,8 +103,9 @@ class Transformer(Body):
             x_TBD = dropped(x_TBD, self.dropout_input, generator)
         later_TT = torch.ones(length, length, dtype=torch.bool, device=x_TBD.device).triu_(1)
         for layer in self.layers:
-            x_TBD = layer(x_TBD, later_TT, generator)
-        return BodyOutput(x_TBD, dropped(x_TBD, self.dropout_output, generator) if self.training else x_TBD, ())
+            below_TBD, x_TBD = x_TBD, layer(x_TBD, later_TT, generator)
+        dropped_TBD = dropped(x_TBD, self.dropout_output, generator) if self.training else x_TBD
+        return BodyOutput(x_TBD, dropped_TBD, (), below_TBD)
 
 
 class _Layer(nn.Module):

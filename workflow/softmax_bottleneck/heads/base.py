@@ -25,6 +25,8 @@ class Head(nn.Module):
     pointwise: Pointwise
     rows_per_token = 1
     """Rows of logits that one token needs: the components of a mixture."""
+    lower_size = 0
+    """Width of what a context begins with before the body's last layer: what that layer read."""
 
     def __init__(self, *, vocabulary_size: int, context_size: int, embedding_size: int) -> None:
         super().__init__()

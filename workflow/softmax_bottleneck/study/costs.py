@@ -18,7 +18,7 @@ UPDATE_FLOPS = 10  # per weight, of one update in dynamic evaluation
 HELD_WEIGHTS = 7
 KEPT_WEIGHTS = 8  # copies that a run leaves whose ranks along training are asked for
 COPIED_SIDES = range(4096, 16_385)  # as in `measure`, which imports torch: a Gram matrix of these is held twice
-LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum comes from factors, not from a Gram matrix
+LOG_LINEAR = {"softmax", "low-rank", "moc"}  # heads whose spectrum comes from factors, not from a Gram matrix
 
 
 @dataclass(frozen=True)

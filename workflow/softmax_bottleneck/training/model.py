@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from softmax_bottleneck import bodies, heads
 from softmax_bottleneck.bodies.base import Body, BodyOutput, State
 from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run
 
@@ -39,7 +40,10 @@ class LanguageModel(nn.Module):
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
         """Hidden states of a chunk; `head.nll` and `head.log_probs` turn them into losses and log-probabilities."""
-        return self.body.forward(tokens_TB, state, generator=generator)
+        output = self.body.forward(tokens_TB, state, generator=generator)
+        if self.head.lower_size:
+            output = output._replace(dropped_TBD=torch.cat([output.below_TBD, output.dropped_TBD], 2))
+        return output
 
     def initial_state(self, batch_size: int) -> State:
         """The state before the first token."""
@@ -67,6 +71,11 @@ def build(run: Run, vocabulary_size: int, device: torch.device | str = "cpu") ->
     with torch.random.fork_rng(devices=[]), torch.device("meta" if meta else "cpu"):
         torch.manual_seed(derive(run.seed, "init"))
         body = bodies.build(kind, vocabulary_size=vocabulary_size, **options)
+        lower_size = run.head.options.get("lower_size", 0)
+        if lower_size not in (0, body.below_size):
+            raise UserError(f"{run.model}: head.lower_size: {lower_size} must be what the body's last layer reads,"
+                            f" {body.below_size}, or 0")  # fmt: skip
+        sizes["context_size"] += lower_size
         head = heads.build(run.head.name, vocabulary_size=vocabulary_size, **sizes, **run.head.options)
         model = LanguageModel(body, head, tied=tied)
         if initialisation == "xavier":  # every matrix (Glorot and Bengio 2010), as Benka's code does after building

@@ -1,0 +1,60 @@
+"""Heads whose log-probabilities are no function of single rows of logits: made chunk by chunk, and again in backward.
+
+What `row_nll` is to the other heads: [N, V] and the [N, K, V] below it never exist as a whole (checkpointing, Chen et
+al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Slower by the second making, and without backends to choose.
+
+Shapes: N = T x B tokens, n of them in a chunk, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.heads.matmul import FLOAT32
+from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens
+from softmax_bottleneck.heads.softmax import Identity
+from softmax_bottleneck.store.errors import UserError
+
+
+class ChunkedHead(Head):
+    """Base of these heads; one says what it needs of a token, and how log-probabilities follow from that."""
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        self.pointwise = Identity()
+
+    def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
+        """What the log-probabilities of each token depend on, each [N, ...]."""
+        raise NotImplementedError
+
+    def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
+        """ln P(.|context), [n, V] nats, from the rows of ``of_tokens`` of some tokens."""
+        raise NotImplementedError
+
+    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
+        """As ``Head.losses``."""
+        target_N1 = target.reshape(-1, 1)
+        rows = chunk_tokens(len(target_N1), self.rows_per_token, self.decoder.weight, self.pointwise)
+        chunks = zip(*(part.split(rows) for part in (target_N1, *self.of_tokens(self._rows(h)))), strict=True)
+        nll_N = torch.cat([checkpoint(self._nll, *chunk, use_reentrant=False) for chunk in chunks])
+        return RowNLL(nll_N, nll_N.sum())
+
+    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """As ``Head.log_probs``."""
+        return self.chunk_log_probs(*self.of_tokens(self._rows(h)))
+
+    def select_matmul_backends(self, num_tokens: int, precision: str = FLOAT32) -> None:
+        """There are none; UserError for a precision other than float32."""
+        if precision != FLOAT32:
+            raise UserError(f"{type(self).__name__} is computed in float32 only: set precision to float32")
+
+    def _nll(self, target_n1: Tensor, *of_tokens: Tensor) -> Tensor:
+        return -self.chunk_log_probs(*of_tokens).gather(1, target_n1).squeeze(1)
+
+    def _rows(self, h: Tensor) -> Tensor:
+        return h.reshape(-1, self.context_size)

@@ -1,0 +1,81 @@
+"""Direct output connection: a mixture of softmaxes whose context vectors come from several layers of the body  (Takase,
+Suzuki and Nagata 2018, "Direct Output Connection for a High-Rank Language Model", section 4).
+
+    P = sum_k prior_k softmax(W latent_k + b),   latent_k = dropout(tanh(U_k h_k + a_k)),   prior = softmax(M h_last)
+
+where h_k is the last layer's hidden state for most k and that of the layer below it for the others, as the published
+models have it (15 and 5). A context is both side by side, the lower layer's first. The paper's penalty on unequal
+weights (0.001 times their squared coefficient of variation) is left out. Stability: as mos.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softmax_bottleneck.heads import softmax
+from softmax_bottleneck.heads.mos import MixtureOfSoftmaxes
+
+NAME = "doc"
+LABEL = "DOC"
+OPTIONS = {
+    "components": {
+        "type": "integer",
+        "default": 15,
+        "minimum": 1,
+        "maximum": 4096,
+        "description": "Softmaxes of the last layer.",
+    },
+    "lower_components": {
+        "type": "integer",
+        "default": 5,
+        "minimum": 1,
+        "maximum": 4096,
+        "description": "Softmaxes of the layer below it.",
+    },
+    "lower_size": {
+        "type": "integer",
+        "default": 0,
+        "minimum": 0,
+        "maximum": 65536,
+        "description": "Width of the layer below (the body's hidden_size); 0: there is none, all read the last.",
+    },
+    "dropout_latent": {
+        "type": "number",
+        "default": 0.6,
+        "minimum": 0,
+        "exclusiveMaximum": 1,
+        "description": "Dropout of the latent context vectors.",
+    },
+}
+
+
+class DirectOutputConnection(MixtureOfSoftmaxes):
+    """The head of the module's docstring."""
+
+    def __init__(
+        self, *, context_size: int, components: int, lower_components: int, lower_size: int, **options: Any
+    ) -> None:
+        kinds = {"prior": softmax.NAME, "pointwise": softmax.NAME, "pointwise_options": {}}
+        mixture = {"locked_dropout": True, "probability_floor": 0.0, **kinds, **options}
+        super().__init__(context_size=context_size - lower_size, components=components, **mixture)
+        self.context_size, self.lower_size = context_size, lower_size
+        self.components = self.rows_per_token = components + lower_components
+        upper_size, lower_outputs = context_size - lower_size, lower_components * self.embedding_size
+        self.prior = nn.Linear(upper_size, self.components, bias=False)
+        self.lower_latent = nn.Linear(lower_size or upper_size, lower_outputs)
+
+    def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        """As ``MixtureHead.latents``: those of the last layer, then those of the one below."""
+        lower, upper = (h[..., : self.lower_size], h[..., self.lower_size :]) if self.lower_size else (h, h)
+        latent = torch.tanh(torch.cat([self.latent(upper), self.lower_latent(lower)], -1))
+        if self.training and self.dropout_latent > 0.0:
+            latent = latent * self._mask(latent, generator)
+        return latent.reshape(-1, self.components, self.embedding_size)
+
+    def log_prior(self, h: Tensor) -> Tensor:
+        """Log mixture weights [N, K]; the last layer decides."""
+        upper_ND = h.reshape(-1, self.context_size)[:, self.lower_size :]
+        return self.prior(upper_ND).log_softmax(1)  # type: ignore[no-any-return]

@@ -1,0 +1,87 @@
+"""Mixtape: P(v) = softmax_v(sum_k pi_kv (w_v . tanh(H_k h)) + b_v)  (Yang et al. 2019, "Mixtape: Breaking the Softmax
+Bottleneck Efficiently", section 3).
+
+Logits are mixed, with weights of each word's own (logit space vector gating), so that there is one softmax and the rank
+is not bounded by the width. The weights are leaves of a tree of K - 1 sigmoids, for K = 4: g1 g2, g1 (1 - g2),
+(1 - g1) g3, (1 - g1)(1 - g3), with
+
+    g_iv = sigmoid(a_v . tanh(U_i h) + u_i . h + c_iv)
+
+Gate sharing: all but the first words of the vocabulary share one a and one c. Stability: weights are in [0, 1] and sum
+to one, so that mixed logits lie between those mixed; log_softmax subtracts the largest.
+
+Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding width, K components, G gate width,
+R rows of gates, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from softmax_bottleneck.heads.base import DECODER_RANGE
+from softmax_bottleneck.heads.chunked import ChunkedHead
+
+NAME = "mixtape"
+LABEL = "Mixtape"
+OPTIONS = {
+    "components": {"type": "integer", "default": 4, "enum": [2, 4, 8, 16], "description": "Logits mixed, K."},
+    "gate_size": {
+        "type": "integer",
+        "default": 100,
+        "minimum": 1,
+        "maximum": 65536,
+        "description": "Width of the words' gate vectors, G.",
+    },
+    "own_gates": {
+        "type": "integer",
+        "default": 0,
+        "minimum": 0,
+        "maximum": 10_000_000,
+        "description": "So many words, the first of the vocabulary, have gates of their own; 0: all.",
+    },
+}
+
+
+class Mixtape(ChunkedHead):
+    """The head of the module's docstring."""
+
+    def __init__(self, *, components: int, gate_size: int, own_gates: int, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        self.components, self.gates = components, components - 1
+        self.rows_per_token = 4 * components  # logits, gates and what autograd keeps of them
+        self.latent = nn.Linear(self.context_size, components * self.embedding_size, bias=False)
+        self.gate_latent = nn.Linear(self.context_size, self.gates * gate_size, bias=False)
+        self.gate_offset = nn.Linear(self.context_size, self.gates, bias=False)
+        row_V = torch.arange(self.vocabulary_size).clamp(max=own_gates or self.vocabulary_size)
+        self.gate_row_V: Tensor
+        self.register_buffer("gate_row_V", row_V, persistent=False)
+        rows = min(own_gates or self.vocabulary_size, self.vocabulary_size - 1) + 1
+        self.gate_vector = nn.Parameter(torch.empty(rows, gate_size).uniform_(-DECODER_RANGE, DECODER_RANGE))
+        self.gate_bias = nn.Parameter(torch.zeros(rows, self.gates))
+        self.reset_decoder()
+
+    def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
+        """Latents [N, K, E], and of the gates latents [N, K - 1, G] and offsets [N, K - 1]."""
+        latent_NKE = torch.tanh(self.latent(h_ND)).view(len(h_ND), self.components, -1)
+        gate_latent_NKG = torch.tanh(self.gate_latent(h_ND)).view(len(h_ND), self.gates, -1)
+        return latent_NKE, gate_latent_NKG, self.gate_offset(h_ND)
+
+    def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
+        """As ``ChunkedHead.chunk_log_probs``: pairs of logits are mixed from the leaves to the root."""
+        latent_nKE, gate_latent_nKG, offset_nK = of_tokens
+        logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]
+        while len(logits_nV) > 1:
+            first = len(logits_nV) // 2 - 1  # gate of the level's first pair: above it are 1 + 2 + 4 + ...
+            logits_nV = [
+                torch.lerp(right_nV, left_nV, self._gate(gate_latent_nKG, offset_nK, first + pair))
+                for pair, (left_nV, right_nV) in enumerate(zip(logits_nV[::2], logits_nV[1::2], strict=True))
+            ]
+        return (logits_nV[0] + self.decoder.bias).log_softmax(1)
+
+    def _gate(self, gate_latent_nKG: Tensor, offset_nK: Tensor, i: int) -> Tensor:
+        gate_nR = functional.linear(gate_latent_nKG[:, i], self.gate_vector, self.gate_bias[:, i])
+        return torch.sigmoid(gate_nR + offset_nK[:, i : i + 1])[:, self.gate_row_V]
