@@ -39,7 +39,7 @@ $(BIN)/.ready: envs/requirements.lock pyproject.toml
 	@touch $@
 
 reproduce: env  ## run a study (CONFIG) to its report
-	@python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(WITH_MIRROR)
+	@python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(if $(VERBOSE),--verbose) $(WITH_MIRROR)
 
 report: env  ## rebuild a study's page from what is in results/ now
 	python -m softmax_bottleneck collect --study "$$CONFIG"

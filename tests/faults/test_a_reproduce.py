@@ -339,7 +339,7 @@ def test_a_fault_of_the_program_is_told_apart(begun: Study, monkeypatch: pytest.
     path = begun.needed[0].path
     with pytest.raises(ValueError, match="a bug"):
         main(["train", "--study", str(begun.file), "--run", path])
-    assert outcomes.failures(log) == [(1, f"train {path}: ValueError: a bug; the traceback is above")]
+    assert outcomes.failures(log) == [(1, f"train {path}: ValueError: a bug; its traceback is in the log")]
 
 
 def test_a_partial_page_writes_beside_the_studys_own_files(study: Study) -> None:

@@ -82,6 +82,7 @@ rule measure:
         run_file("topk.json"),
     log:
         "results/logs/measure/{run}.log",
+    priority: 1  # before further training: a page of what is done can be made early
     group:
         "measure"
     conda:
@@ -103,6 +104,7 @@ rule spectrum:
         run_file("rank.json"),
     log:
         "results/logs/spectrum/{run}.log",
+    priority: 1  # before further training: a page of what is done can be made early
     group:
         "measure"
     conda:
@@ -126,6 +128,7 @@ rule wordsim:
         run_file("wordsim.json"),
     log:
         "results/logs/wordsim/{run}.log",
+    priority: 1  # before further training: a page of what is done can be made early
     group:
         "measure"
     conda:

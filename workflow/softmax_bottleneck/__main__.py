@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         words, code = _called(given, say)
     except Exception as error:
-        outcomes.note(given.step, what, 1, f"{type(error).__name__}: {error}; the traceback is above")
+        outcomes.note(given.step, what, 1, f"{type(error).__name__}: {error}; its traceback is in the log")
         raise
     if code:
         say(f"error: {words}")
@@ -161,7 +161,13 @@ def _slurm(given: argparse.Namespace, say: Say) -> None:
 def _reproduce(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras import reproduce
 
-    reproduce.reproduce(_study(given), given.set, given.cores, given.words, say)
+    reproduce.reproduce(_study(given), reproduce.Call(given.set, given.cores, given.words, given.verbose), say)
+
+
+def _partial(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.extras.partial import partial
+
+    say(f"wrote {partial(_study(given), given.reload)}")
 
 
 def _download(given: argparse.Namespace, say: Say) -> None:
@@ -425,7 +431,13 @@ def _add_slurm(command: argparse.ArgumentParser) -> None:
 def _add_reproduce(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--cores", type=int, default=2, help="how much works at the same time (default 2)")
+    command.add_argument("--verbose", action="store_true", help="all that Snakemake and the steps print, not one line")
     command.add_argument("words", nargs="*", help="after --: further options of Snakemake, such as --until measure")
+
+
+def _add_partial(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("--reload", type=int, metavar="SECONDS", help="the browser loads the page again after so long")
 
 
 def _add_crate(command: argparse.ArgumentParser) -> None:
@@ -470,6 +482,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "plan": ("print each experiment with the runs it needs, how many are done, hours and disk", _add_plan, _plan),
     "doctor": ("whether a study can be run here: data, disk, GPU, packages, time limits, SLURM", _add_doctor, _doctor),
     "reproduce": ("run a study to its page, going on where an earlier call stopped", _add_reproduce, _reproduce),
+    "partial": ("the page of a study that is not finished, apart from its own", _add_partial, _partial),
     "slurm": ("run a study on a SLURM cluster: doctor, then Snakemake with the profile", _add_slurm, _slurm),
     "check": ("build every model without memory: refuse bad options, count parameters", _add_study,
               _check),

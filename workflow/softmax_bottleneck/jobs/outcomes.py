@@ -1,17 +1,19 @@
-"""How the steps of a workflow ended, for the command that started it: Snakemake tells of a failure, but not its code.
+"""How the steps of a workflow stand and how they ended, for the command that started it: Snakemake tells neither.
 
 Every step appends a line when it begins and one when it ends to the file that an environment variable names; without
-the variable nothing is written. A step without its second line was killed.
+the variable nothing is written. A step without its second line works, or was killed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError
@@ -23,36 +25,59 @@ FIRST = (2, 1, 74, 10, TRY_AGAIN, 3)
 KILLED = "was killed, as the system does where memory runs out"
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """The last attempt at a step: its process, when it began and ended (seconds since 1970), its exit code, words."""
+
+    step: str
+    what: str
+    pid: int
+    began: float
+    ended: float | None = None
+    code: int | None = None
+    words: str = KILLED
+
+    @property
+    def works(self) -> bool:
+        """Whether it has not ended, and its process is there."""
+        return self.ended is None and psutil.pid_exists(self.pid)
+
+    def lasted_s(self, now: float) -> float:
+        """How long it took, or has worked by now."""
+        return (now if self.ended is None else self.ended) - self.began
+
+    @property
+    def failure(self) -> tuple[int, str]:
+        """Exit code and words; the code of a signal counts as "try again": somebody else stopped the step."""
+        code = self.code if self.code in FIRST else TRY_AGAIN
+        return code, f"{self.step} {self.what}".strip() + f": {self.words}"
+
+
 def note(step: str, what: str, code: int | None = None, words: str = "") -> None:
     """Append that a step has begun, or, with its exit code, that it has ended; a log that fails stops no work."""
     path = os.environ.get(VARIABLE)
     if path:
-        line = {"step": step, "what": what} | ({} if code is None else {"code": code, "words": words})
+        line = {"step": step, "what": what, "pid": os.getpid(), "at": time.time()}
+        line |= {} if code is None else {"code": code, "words": words}
         with suppress(OSError):
             artefacts.append_line(Path(path), json.dumps(line))
 
 
-def failures(path: Path) -> list[tuple[int, str]]:
-    """Exit code and words of every step whose last attempt failed, what a person needs first ahead.
-
-    Codes of signals count as "try again": somebody else than this workflow's owner stopped the step.
-    """
-    last = {(line["step"], line["what"]): line for line in _lines(path)}
-    found = [_failure(line) for line in last.values() if line.get("code") != 0]
-    return sorted(found, key=lambda failure: FIRST.index(failure[0]))
-
-
-def _lines(path: Path) -> Iterable[Mapping[str, Any]]:
-    """Whole lines; what a kill or a full disk cut short is passed over."""
+def attempts(path: Path) -> list[Attempt]:
+    """The last attempt at every step; lines that a kill or a full disk cut short are passed over."""
+    found: dict[tuple[str, str], Attempt] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
-        with suppress(ValueError):
+        with suppress(ValueError, KeyError, TypeError):
             facts = json.loads(line)
-            if isinstance(facts, dict) and {"step", "what"} <= facts.keys():
-                yield facts
+            key, pid, at = (facts["step"], facts["what"]), facts["pid"], facts["at"]
+            began = found[key].began if "code" in facts and key in found else at
+            end = (at, facts["code"], facts["words"]) if "code" in facts else ()
+            found[key] = Attempt(*key, pid, began, *end)
+    return list(found.values())
 
 
-def _failure(line: Mapping[str, Any]) -> tuple[int, str]:
-    code = line.get("code", TRY_AGAIN)
-    words = f"{line['step']} {line['what']}".strip() + f": {line.get('words', KILLED)}"
-    return code if code in FIRST else TRY_AGAIN, words
+def failures(path: Path) -> list[tuple[int, str]]:
+    """Exit code and words of every step whose last attempt failed, what a person needs first ahead."""
+    found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
+    return sorted(found, key=lambda failure: FIRST.index(failure[0]))

@@ -24,8 +24,11 @@ BODY = re.compile("<!-- table -->(.*)<!-- end of table -->", re.DOTALL)  # of a 
 PAGE_LINK = "../report/index.html"  # of the links in a table's own page to the list of runs
 
 
-def report(folder: Path) -> Path:
-    """Write report/index.html in a folder of rendered tables and figures; return its path (DataError: damaged)."""
+def report(folder: Path, reload_s: int | None = None) -> Path:
+    """Write report/index.html in a folder of rendered tables and figures; return its path (DataError: damaged).
+
+    With `reload_s` the page says that its study is running, and browsers load it again after so many seconds.
+    """
     page = artefacts.read_json(folder / "page.json")
     entries = [entry for chapter in page["chapters"] for entry in chapter["entries"]]
     for entry in entries:
@@ -34,7 +37,8 @@ def report(folder: Path) -> Path:
     page["ledger_html"] = Markup(page["ledger_html"])  # escaped by its own template
     template = environment().get_template("template.html.j2")
     path = folder / "report" / "index.html"
-    artefacts.write_text(path, template.render(**page, gaps_shown=GAPS_SHOWN, script_hash=script_hash()))
+    page |= {"gaps_shown": GAPS_SHOWN, "reload_s": reload_s, "script_hash": script_hash()}
+    artefacts.write_text(path, template.render(**page))
     return path
 
 

@@ -1,0 +1,145 @@
+"""How far a study is, in one line: runs done of those planned, what is at work, and about how long it will take."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from softmax_bottleneck.extras.partial import LivePage
+from softmax_bottleneck.jobs import outcomes
+from softmax_bottleneck.jobs.outcomes import Attempt
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.progress import Say, duration
+from softmax_bottleneck.study import Study
+
+Step = tuple[str, str]  # its name, and what it works on
+SHOWN = 4  # steps at work that a line names
+TERMINAL_S, LINES_S = 1.0, 30.0  # between lines on a terminal, where each replaces the one before, and elsewhere
+CLEAR = "\r\x1b[K"
+MEASURED = {"measure": "measure.json", "spectrum": "rank.json"}
+
+
+def planned_steps(study: Study) -> dict[Step, Path]:
+    """Every step of the runs and fits of a study, and the file that says that it is done."""
+    folder, trained = study.store.run_folder, {run.path: "train" for run in study.needed}
+    measured = trained | {run.path: "finetune" for run in study.finetuned}
+    steps = {(step, path): folder(path) / "done.json" for path, step in measured.items()}
+    steps |= {(step, path): folder(path) / name for path in measured for step, name in MEASURED.items()}
+    steps |= {("wordsim", path): folder(path) / "wordsim.json" for path in trained}
+    steps |= {("dynamic", one.path): folder(one.path) / "dynamic.json" for one in study.evaluations}
+    return steps | {("fit", unit.path): study.store.fits_folder(unit.path) / "done.json" for unit in study.units}
+
+
+def runs_done(study: Study, left: Sequence[Step]) -> int:
+    """Number of trained runs of which no step is left."""
+    return len({run.path for run in study.needed} - {path for _, path in left})
+
+
+def line(study: Study, left: Sequence[Step], tried: Sequence[Attempt], now: float) -> str:
+    """`6 of 40 runs; train mos/1 epoch 5 of 8, spectrum gss/2; about 12:05 left`.
+
+    Args:
+        study: what is planned.
+        left: its steps that are not done yet.
+        tried: the steps of this call.
+        now: seconds since 1970.
+    """
+    at_work = [attempt for attempt in tried if attempt.works]
+    words = [f"{one.step} {_name(one.what)}{_epoch(study, one)}".strip() for one in at_work[:SHOWN]]
+    words[SHOWN - 1 :] = [f"{len(at_work) - SHOWN + 1} more"] if len(at_work) > SHOWN else words[SHOWN - 1 :]
+    seconds = seconds_left(left, tried, _hours(study), now)
+    parts = [f"{runs_done(study, left)} of {len(study.needed)} runs", ", ".join(words)]
+    return "; ".join(filter(None, [*parts, f"about {duration(seconds)} left" if seconds is not None else ""]))
+
+
+def _name(what: str) -> str:
+    """`mos/1` of the path of a run: its model and seed, without what only tells runs of one name apart."""
+    parts = what.split("/")
+    return f"{parts[1]}/{parts[2].partition('-')[0]}" if len(parts) > 2 else what
+
+
+def _epoch(study: Study, attempt: Attempt) -> str:
+    """How far a run in training is, by its epoch log."""
+    run = next((run for run in study.needed if run.path == attempt.what), None)
+    if attempt.step != "train" or run is None:
+        return ""
+    log = study.store.run_folder(run.path) / "epochs.jsonl"
+    finished = log.read_bytes().count(b"\n") if log.exists() else 0
+    return f" epoch {min(finished + 1, run.schedule.epochs)} of {run.schedule.epochs}"
+
+
+def _hours(study: Study) -> Mapping[Step, float]:
+    """What `check` expects every run to take; only their proportions are used."""
+    path = study.store.study_folder(study.name) / "check.json"
+    costs = artefacts.read_json(path)["runs"] if artefacts.is_sound(path) else {}
+    return {("train", run): cost["cpu_h"] for run, cost in costs.items()}
+
+
+def seconds_left(
+    left: Sequence[Step], tried: Sequence[Attempt], hours: Mapping[Step, float], now: float
+) -> float | None:
+    """How long the steps that are left will take, if they go on as those of this call did; None before any has ended.
+
+    A step is expected to take as long as others of its name did, training in proportion to what `check` expects. Work
+    done and work left are sums over steps: their proportion is that of the times, however many run side by side.
+    """
+    ended = [one for one in tried if one.code == 0]
+    if not {one.step for one in ended} & {step for step, _ in left}:
+        return None
+    taken_s: dict[str, float] = defaultdict(float)
+    weights: dict[str, float] = defaultdict(float)
+    for one in ended:
+        taken_s[one.step] += one.lasted_s(now)
+        weights[one.step] += hours.get((one.step, one.what), 1.0)
+    usual_s = sum(taken_s.values()) / len(ended)
+    at_work = {(one.step, one.what): one.lasted_s(now) for one in tried if one.works}
+    left_s = 0.0
+    for step in left:
+        known = step[0] in taken_s
+        expected_s = taken_s[step[0]] / weights[step[0]] * hours.get(step, 1.0) if known else usual_s
+        left_s += max(0.0, expected_s - at_work.get(step, 0.0))
+    worked_s = sum(taken_s.values()) + sum(at_work.values())
+    return left_s / worked_s * (now - min(one.began for one in tried))
+
+
+class Display:
+    """Shows the line while a study runs, and lets its page follow; after the `with` block neither goes on."""
+
+    def __init__(self, study: Study, ends: Path, page: LivePage, say: Say, on_terminal: bool) -> None:
+        self.study, self.ends, self.page, self._say, self.on_terminal = study, ends, page, say, on_terminal
+        self.steps = planned_steps(study)
+        self.looked = self.printed = time.monotonic()
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.page.stop()
+        if self.on_terminal:
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+    def say(self, words: str) -> None:
+        """A line that stays."""
+        if self.on_terminal:
+            print(CLEAR, end="", file=sys.stderr)
+        self._say(words)
+
+    def look(self) -> None:
+        """To be called often: does something once a second."""
+        now = time.monotonic()
+        if now - self.looked < TERMINAL_S:
+            return
+        self.looked = now
+        left = [step for step, file in self.steps.items() if not file.exists()]
+        self.page.look(runs_done(self.study, left), self.say)
+        if self.on_terminal:
+            words = line(self.study, left, outcomes.attempts(self.ends), time.time())
+            width = shutil.get_terminal_size().columns - 1
+            print(f"{CLEAR}{words[:width]}", end="", file=sys.stderr, flush=True)
+        elif now - self.printed >= LINES_S:
+            self.printed = now
+            self._say(line(self.study, left, outcomes.attempts(self.ends), time.time()))
