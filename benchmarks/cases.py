@@ -156,12 +156,14 @@ def plain_step(case: Case, habits: bool, device: str = "cpu") -> Callable[[], ob
     return once
 
 
-def trainer(case: Case, device: str = "cpu") -> Trainer:
+def trainer(case: Case, device: str = "cpu", precision: str = "fp32", *, graphs: bool = True) -> Trainer:
     """Our trainer on random text, with chunks of equal length, so that every update is the same work."""
     rng = np.random.default_rng(1)
     text = rng.integers(case.words, size=(UPDATES * case.bptt + 2) * case.batch).astype(np.int32)
     corpus = Corpus("bench", tuple(map(str, range(case.words))), text, text[: 20 * case.batch], text[:100])
-    return Trainer(our_run(case), corpus, torch.device(device))
+    run = our_run(case)
+    schedule = dataclasses.replace(run.schedule, precision=precision)
+    return Trainer(dataclasses.replace(run, schedule=schedule, graphs=graphs), corpus, torch.device(device))
 
 
 def our_run(case: Case) -> Run:
@@ -196,9 +198,9 @@ def our_run(case: Case) -> Run:
     return Run("bench", case.head, Head(case.head, heads.options(case.head, declared)), body, schedule, 1, "none")
 
 
-def our_step(case: Case, device: str = "cpu") -> Callable[[], object]:
+def our_step(case: Case, device: str = "cpu", precision: str = "fp32", *, graphs: bool = True) -> Callable[[], object]:
     """Updates of the trainer, over its text again and again."""
-    return endless(trainer(case, device))
+    return endless(trainer(case, device, precision, graphs=graphs))
 
 
 def endless(ours: Trainer) -> Callable[[], object]:

@@ -20,8 +20,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ import torch
 from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.heads import row_nll
+from softmax_bottleneck.heads.matmul import tf32
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.ranks import DeviceGram
 from softmax_bottleneck.training.trainer import Trainer
@@ -45,7 +45,7 @@ PROCESSES = (1, 2, 4, 8)
 STREAM_SECONDS = 20.0
 WIDTHS = (8_192, 16_384, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
 SEEDS = (1, 2, 3)
-PRECISIONS = (("float32", False, "float32"), ("tf32", True, "float32"), ("bf16", True, "bf16"))
+PRECISIONS = ("fp32", "tf32", "tf32x3", "bf16")
 LOSS_UPDATES = 400  # of the comparison of precisions
 LOSS_TAIL = 100  # updates at its end whose loss is averaged
 
@@ -57,6 +57,7 @@ class Place:
     def __init__(self, dry: bool) -> None:
         self.dry, self.device = dry, "cpu" if dry else "cuda"
         self.repetitions = 2 if dry else REPETITIONS
+        self.precisions = tuple(one for one in PRECISIONS if one != "tf32" or not dry)  # which a CPU has not
 
     def wait(self) -> None:
         if self.device == "cuda":
@@ -111,18 +112,6 @@ class Shipped:
     deterministic: bool = True
 
 
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """TensorFloat-32 in matrix products and LSTMs, or not, while inside."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32, cudnn.allow_tf32 = allowed, allowed
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
 # --- pieces ---------------------------------------------------------------------------------------------------------
 def head(place: Place, name: str) -> list[dict[str, Any]]:
     """Loss and gradients of one head: A, B, ours, in float32 and with TF32."""
@@ -138,52 +127,35 @@ def head(place: Place, name: str) -> list[dict[str, Any]]:
 
 
 def step(place: Place, name: str) -> list[dict[str, Any]]:
-    """Whole training steps and, from them, seconds per epoch at the expected number of updates."""
+    """Whole training steps and, from them, seconds per epoch at the expected number of updates.
+
+    A and B know float32 and TF32 alone.
+    """
     case, rows = place.case(name), []
-    for fast in (False, True):
-        with tf32(fast):
-            contenders = {
-                "A": place.block(plain_step(case, True, place.device)),
-                "B": place.block(plain_step(case, False, place.device)),
-                "ours": place.as_shipped(our_step(case, place.device)),
-            }
-            for variant, timing in place.race(contenders, place.repetitions).items():
-                row = {"case": name, "variant": variant, "tf32": fast, **timing.row()}
-                rows.append(row | {"s_per_epoch": round(timing.median * UPDATES_PER_EPOCH[name], 2)})
+    for precision in place.precisions:
+        contenders = {"ours": place.as_shipped(our_step(case, place.device, precision))}
+        if precision in ("fp32", "tf32"):
+            for variant in "AB":
+                contenders[variant] = place.block(plain_step(case, variant == "A", place.device))
+        with tf32(precision == "tf32"):
+            timings = place.race(contenders, place.repetitions)
+        for variant, timing in timings.items():
+            row = {"case": name, "variant": variant, "precision": precision, **timing.row()}
+            rows.append(row | {"s_per_epoch": round(timing.median * UPDATES_PER_EPOCH[name], 2)})
     return rows
 
 
 def graph(place: Place, name: str) -> list[dict[str, Any]]:
-    """Forward and backward of our step at one chunk length, called, and replayed as a CUDA graph."""
-    ours = trainer(place.case(name), place.device)
-    chunk = ours.chunks[0]
-    rows_LB = ours.train_LB[: chunk.length + 1].clone()
-
-    def once() -> None:
-        output = ours.model(rows_LB[:-1], ours.hidden, generator=ours.dropout)
-        ours.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=ours.dropout).backward()
-
-    ours.model.train()
-    contenders: dict[str, Callable[[], object]] = {"called": once}
-    if place.device == "cuda":
-        contenders["replayed"] = _captured(once, ours)
-    timings = race(contenders, 2 * place.repetitions, place.wait)
-    return [{"case": name, "variant": variant, **timing.row()} for variant, timing in timings.items()]
-
-
-def _captured(once: Callable[[], None], ours: Trainer) -> Callable[[], object]:
-    """The same work as one CUDA graph, after the warm-up on a side stream that capture asks for."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            once()
-    torch.cuda.current_stream().wait_stream(side)
-    captured = torch.cuda.CUDAGraph()
-    captured.register_generator_state(ours.dropout)
-    with torch.cuda.graph(captured):
-        once()
-    return captured.replay
+    """Updates called, and replayed as CUDA graphs; whether they are recorded, and whether their bits are the same."""
+    trainers = {
+        key: trainer(place.case(name), place.device, graphs=key == "replayed") for key in ("called", "replayed")
+    }
+    blocks = {key: place.as_shipped(endless(one)) for key, one in trainers.items()}
+    timings = place.race(blocks, 2 * place.repetitions)
+    weights = [[parameter.detach() for parameter in one.model.parameters()] for one in trainers.values()]
+    same = all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+    facts = {"recorded": bool(trainers["replayed"].replayed), "refused": trainers["replayed"].graphs_refused}
+    return [{"case": name, "variant": key, **t.row(), "same_bits": same, **facts} for key, t in timings.items()]
 
 
 def streams(place: Place, name: str) -> list[dict[str, Any]]:
@@ -254,7 +226,7 @@ def waits(place: Place, name: str) -> list[dict[str, Any]]:
     """An update in which waiting for the device is an error; and whether the same update gives the same bits twice."""
     results = []
     for _ in range(2):
-        ours = trainer(place.case(name), place.device)
+        ours = trainer(place.case(name), place.device, graphs=False)
         with numerics(Shipped(torch.get_num_threads()), torch.device(place.device)):
             ours.update()
             if place.device == "cuda":
@@ -270,14 +242,13 @@ def waits(place: Place, name: str) -> list[dict[str, Any]]:
 
 
 def precisions(place: Place, name: str) -> list[dict[str, Any]]:
-    """Training loss after some hundred updates of the same runs in float32, TF32 and bf16, on text with structure."""
+    """Training loss after some hundred updates of the same runs in every precision, on text with structure."""
     rows = []
     updates = 6 if place.dry else LOSS_UPDATES
     for seed in SEEDS:
-        for label, fast, precision in PRECISIONS:
-            with tf32(fast):
-                loss = _tail_loss(place, name, seed, precision, updates)
-            rows.append({"case": name, "seed": seed, "precision": label, "loss_nats": round(loss, 5)})
+        for precision in place.precisions:
+            loss = _tail_loss(place, name, seed, precision, updates)
+            rows.append({"case": name, "seed": seed, "precision": precision, "loss_nats": round(loss, 5)})
     return rows
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 
+import numpy as np
 import pytest
 import torch
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads import matmul
-from softmax_bottleneck.heads.matmul import NATIVE, ONEDNN, MatmulBackends
+from softmax_bottleneck.heads.matmul import NATIVE, ONEDNN, Factor, MatmulBackends
+from softmax_bottleneck.store.errors import UserError
 
 ROWS, WIDTH, WORDS = 9, 5, 13
 
@@ -42,7 +46,7 @@ def test_float64_and_a_build_without_onednn_take_torchs_own(monkeypatch: pytest.
     monkeypatch.setattr(matmul, "_onednn", refuse)
     out = torch.empty(ROWS, WORDS)
     e_RD = torch.randn(ROWS, WIDTH)
-    found = matmul.scores(e_RD, weight_VD, torch.zeros(WORDS), ONEDNN, lambda: out)
+    found = matmul.scores(Factor(e_RD), Factor(weight_VD), torch.zeros(WORDS), ONEDNN, lambda: out)
     assert found is out
     torch.testing.assert_close(found, e_RD @ weight_VD.t())
 
@@ -96,6 +100,54 @@ def test_bf16_rounds_the_products_of_training_only(name: str) -> None:
 
 def test_a_gpu_sums_rounded_factors_in_float32() -> None:
     """On `meta`, which takes a GPU's way; there the product of two bfloat16 factors is asked for as float32."""
-    x_MK, y_KN = (torch.empty(4, 4, dtype=torch.bfloat16, device="meta") for _ in range(2))
-    assert matmul._rounded_product(x_MK, y_KN).dtype == torch.float32
-    assert matmul._rounded_product(torch.ones(4, 4).bfloat16(), torch.ones(4, 4).bfloat16()).dtype == torch.bfloat16
+    x, y = (Factor(torch.empty(4, 4, dtype=torch.bfloat16, device="meta")) for _ in range(2))
+    assert matmul._product(x, y).dtype == torch.float32
+    ones = Factor(torch.ones(4, 4).bfloat16())
+    assert matmul._product(ones, ones).dtype == torch.bfloat16
+
+
+def test_parts_of_tf32x3_have_eleven_bits_and_add_up() -> None:
+    """Mantissas by NumPy's frexp; the two parts hold 22 bits of a number; what is none stays none."""
+    x = torch.randn(1000) * 10.0 ** torch.randint(-20, 20, (1000,))
+    main, rest = MatmulBackends(precision="tf32x3").factor(x)
+    assert rest is not None
+    for part in (main, rest):
+        mantissa = np.frexp(part.numpy())[0] * 2.0**11
+        assert (mantissa == mantissa.round()).all()
+    assert ((main.double() + rest.double() - x).abs() <= 2.0**-22 * x.abs()).all()
+    for number in (math.nan, math.inf, -math.inf):
+        assert not torch.isfinite(matmul.rounded_to_tf32(torch.tensor(number)))
+
+
+@pytest.mark.parametrize("name", ["softmax", "mos"])
+def test_tf32x3_is_as_near_to_float64_as_float32(name: str) -> None:
+    """Where products of main parts alone, which are TF32's, are a thousand times as far."""
+    torch.manual_seed(5)
+    options = {"components": 2} if name == "mos" else {}
+    head = heads.build(name, vocabulary_size=200, context_size=64, embedding_size=64, **options).eval()
+    h_ND, target_N = torch.randn(50, 64, requires_grad=True), torch.randint(0, 200, (50,))
+
+    def error(precision: str) -> float:
+        head.matmul_backends = MatmulBackends(NATIVE, NATIVE, NATIVE, precision)
+        found = torch.autograd.grad(head.mean_nll(h_ND, target_N), [h_ND, head.decoder.weight])
+        return max(float((one - other).norm() / other.norm()) for one, other in zip(found, exact, strict=True))
+
+    double_ND = h_ND.detach().double().requires_grad_()
+    twin = copy.deepcopy(head).double()
+    exact = torch.autograd.grad(twin.mean_nll(double_ND, target_N), [double_ND, twin.decoder.weight])
+    assert error("fp32") < 1e-6 and error("tf32x3") < 1e-6
+    assert error("bf16") > 1e-3
+
+
+def test_a_cpu_refuses_tf32_in_a_line() -> None:
+    head = heads.build("softmax", vocabulary_size=9, context_size=4, embedding_size=4)
+    with pytest.raises(UserError, match=r"precision: tf32 is arithmetic of NVIDIA GPUs .* cpu: set fp32, or tf32x3"):
+        head.select_matmul_backends(10, "tf32")
+
+
+def test_tf32_is_allowed_inside_alone() -> None:
+    with matmul.tf32(False), matmul.tf32(True):
+        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
+        with matmul.tf32(False):
+            assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
+        assert torch.backends.cuda.matmul.allow_tf32

@@ -136,9 +136,9 @@ def test_chunks_are_even_and_within_the_budget(monkeypatch: pytest.MonkeyPatch) 
     sizes: list[int] = []
     plain_scores = matmul.scores
 
-    def spy(e_RD: torch.Tensor, *others: Any) -> torch.Tensor:
-        sizes.append(len(e_RD))
-        return plain_scores(e_RD, *others)
+    def spy(e: matmul.Factor, *others: Any) -> torch.Tensor:
+        sizes.append(len(e.main))
+        return plain_scores(e, *others)
 
     monkeypatch.setattr(matmul, "scores", spy)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softmax_bottleneck.heads.matmul import FLOAT32, MatmulBackends, select_matmul_backends
+from softmax_bottleneck.heads.matmul import FP32, MatmulBackends, select_matmul_backends
 from softmax_bottleneck.heads.pointwise import Pointwise, trainable
 from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens, row_nll
 from softmax_bottleneck.store.errors import UserError
@@ -41,10 +41,13 @@ class Head(nn.Module):
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)
 
-    def select_matmul_backends(self, num_tokens: int, precision: str = FLOAT32) -> None:
+    def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
         """Take for each matrix product of the fused loss the backend that is faster here, by batches of this size.
 
-        ``precision`` float32 or bf16: see ``MatmulBackends``.
+        ``precision`` is fp32, tf32, tf32x3 or bf16 (``heads/matmul.py``).
+
+        Raises:
+            UserError: the device cannot do this precision.
         """
         tokens = chunk_tokens(num_tokens, self.rows_per_token, self.decoder.weight, self.pointwise)
         self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)

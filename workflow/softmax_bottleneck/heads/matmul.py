@@ -1,4 +1,4 @@
-"""The three matrix products of the fused loss, and the choice of the backend that makes each.
+"""The three matrix products of the fused loss: their precision, and the choice of the backend that makes each.
 
     logits  l = E W^T + b,      latents  dE = G W,      weights  dW += G^T E
 
@@ -7,6 +7,15 @@ some CPUs the second is twice as fast, on others they are alike, and no name of 
 both, once, before the first step. The choice decides the last bits of every result: it is part of a run's resume state
 and of its provenance. Products too small for a measurement to mean anything take `SMALL`.
 
+Precision of a training step's products, with sums in float32; everything outside training steps is fp32.
+
+    fp32     factors as they are
+    tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step, not these alone
+    tf32x3   X = X1 + X2, both of 11 bits, X Y = X1 Y2 + X2 Y1 + X1 Y1 in TF32: errors near float32's
+    bf16     factors rounded to bfloat16 (8 bits); a CPU rounds the sums as well
+
+Stability: the parts of tf32x3 are finite up to 2^114; beyond, and for what is not finite, they are not finite either.
+
 Shapes: R rows, D latent width, V vocabulary.
 """
 
@@ -14,15 +23,20 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from softmax_bottleneck.store.errors import UserError
+
 NATIVE, ONEDNN = "native", "onednn"
-FLOAT32, BF16 = "float32", "bf16"
+FP32, TF32, TF32X3, BF16 = "fp32", "tf32", "tf32x3", "bf16"
+TF32_CUT = 2.0**13 + 1  # leaves 24 - 13 bits (Dekker 1971, "A floating-point technique ...", section 5)
 SMALLEST_MEASURED = 5e8  # flops of a product
 REPETITIONS = 7  # of which the fastest counts, the two backends in turn
 # What another backend must gain to be taken in place of the default: clearly more than two measurements differ by, so
@@ -30,46 +44,92 @@ REPETITIONS = 7  # of which the fastest counts, the two backends in turn
 MARGIN = 1.5
 
 
+class Factor(NamedTuple):
+    """A matrix as the products of a training step take it: whole, rounded, or in two parts."""
+
+    main: Tensor
+    rest: Tensor | None = None
+
+    def t(self) -> Factor:
+        """Transposed."""
+        return Factor(self.main.t(), None if self.rest is None else self.rest.t())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether products of it are torch's own."""
+        return self.rest is None and self.main.dtype != torch.bfloat16
+
+
 @dataclass(frozen=True)
 class MatmulBackends:
-    """The backend of each product of the module's docstring.
+    """The backend of each product of the module's docstring, and the precision of all three.
 
-    ``precision`` bf16 rounds the factors of a training step's three products to bfloat16 and sums in float32: about
-    twice as fast where the hardware has it, at a gradient error of some 4e-3. It is for float32 parameters; losses
-    outside training, and everything that is not such a product, stay float32.
+    bf16 is about twice as fast where the hardware has it, at a gradient error of some 4e-3. A precision is of float32
+    parameters; float64 stays.
     """
 
     logits: str = ONEDNN
     latents: str = ONEDNN
     weights: str = NATIVE
-    precision: str = FLOAT32
+    precision: str = FP32
 
-    def factor(self, weight_VD: Tensor) -> Tensor:
-        """The word matrix as the products of a training step take it."""
-        return weight_VD.bfloat16() if self.precision == BF16 and weight_VD.dtype == torch.float32 else weight_VD
+    def factor(self, matrix: Tensor) -> Factor:
+        """A matrix as the products of a training step take it."""
+        if matrix.dtype == torch.float32 and self.precision == BF16:
+            return Factor(matrix.bfloat16())
+        if matrix.dtype == torch.float32 and self.precision == TF32X3:
+            main = rounded_to_tf32(matrix)
+            return Factor(main, rounded_to_tf32(matrix - main))
+        return Factor(matrix)
 
 
 SMALL = MatmulBackends(logits=NATIVE)
 """At the demonstration's sizes MKL is faster than oneDNN by a tenth in the first product and slower in the second."""
 
 
-def scores(e_RD: Tensor, weight_VD: Tensor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
-    """E W^T + b; a backend that writes in place does so into ``out()``. W decides the precision."""
-    if weight_VD.dtype != e_RD.dtype:
-        return torch.add(_rounded_product(e_RD.to(weight_VD.dtype), weight_VD.t()), bias_V, out=out())
-    if backend == ONEDNN and _usable(e_RD):
-        return _onednn(e_RD, weight_VD, bias_V)
-    return torch.addmm(bias_V, e_RD, weight_VD.t(), out=out())
+def rounded_to_tf32(x: Tensor) -> Tensor:
+    """The nearest numbers of 11 bits; arithmetic, not a mask of bits, which could make a number of what is none."""
+    large = x * TF32_CUT
+    return large - (large - x)
 
 
-def latents(grad_RV: Tensor, weight_VD: Tensor, backend: str, out_RD: Tensor) -> None:
-    """out = G W, G and W of the precision of the product."""
-    if grad_RV.dtype != out_RD.dtype:
-        out_RD.copy_(_rounded_product(grad_RV, weight_VD))
-    elif backend == ONEDNN and _usable(grad_RV):
-        out_RD.copy_(_onednn(grad_RV, weight_VD.t(), None))
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """TF32 in a GPU's float32 products and LSTMs, or not, while inside."""
+    products, lstms = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, lstms.allow_tf32
+    products.allow_tf32, lstms.allow_tf32 = allowed, allowed
+    try:
+        yield
+    finally:
+        products.allow_tf32, lstms.allow_tf32 = before
+
+
+def refuse_without_hardware(precision: str, device: torch.device) -> None:
+    """UserError where a device cannot do a precision as it is defined."""
+    has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    if precision == TF32 and not has_tf32:
+        raise UserError(f"schedule.precision: tf32 is arithmetic of NVIDIA GPUs since Ampere, and this device is "
+                        f"{device.type}: set fp32, or tf32x3 or bf16, which every device can do")  # fmt: skip
+
+
+def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
+    """E W^T + b; a backend that writes in place does so into ``out()``."""
+    if not weight_VD.is_plain:
+        return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
+    if backend == ONEDNN and _usable(e_RD.main):
+        return _onednn(e_RD.main, weight_VD.main, bias_V)
+    return torch.addmm(bias_V, e_RD.main, weight_VD.main.t(), out=out())
+
+
+def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) -> None:
+    """out = G W."""
+    if not grad_RV.is_plain:
+        out_RD.copy_(_product(grad_RV, weight_VD))
+    elif backend == ONEDNN and _usable(grad_RV.main):
+        out_RD.copy_(_onednn(grad_RV.main, weight_VD.main.t(), None))
     else:
-        torch.mm(grad_RV, weight_VD, out=out_RD)
+        torch.mm(grad_RV.main, weight_VD.main, out=out_RD)
 
 
 class WeightGradient:
@@ -81,24 +141,29 @@ class WeightGradient:
             weight_VD.t() if self._transposed else weight_VD, memory_format=torch.contiguous_format
         )
 
-    def add(self, grad_RV: Tensor, e_RD: Tensor) -> None:
-        """The rows of one chunk, G of the precision of the product."""
-        if grad_RV.dtype != e_RD.dtype:
-            part = _rounded_product(grad_RV.t(), e_RD.to(grad_RV.dtype))
+    def add(self, grad_RV: Factor, e_RD: Factor) -> None:
+        """The rows of one chunk."""
+        if not grad_RV.is_plain:
+            part = _product(grad_RV.t(), e_RD)
             self._sum += part.t() if self._transposed else part
         elif self._transposed:
-            self._sum += _onednn(e_RD.t(), grad_RV.t(), None)
+            self._sum += _onednn(e_RD.main.t(), grad_RV.main.t(), None)
         else:
-            self._sum.addmm_(grad_RV.t(), e_RD)
+            self._sum.addmm_(grad_RV.main.t(), e_RD.main)
 
     def total(self) -> Tensor:
         """dW [V, D], contiguous."""
         return self._sum.t().contiguous() if self._transposed else self._sum
 
 
-def _rounded_product(x_MK: Tensor, y_KN: Tensor) -> Tensor:
-    """X Y of bfloat16 factors, summed in float32; a CPU has no product that does not round the sums as well."""
-    return x_MK @ y_KN if x_MK.device.type == "cpu" else torch.mm(x_MK, y_KN, out_dtype=torch.float32)
+def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
+    """X Y of rounded factors or of factors in two parts, summed in float32."""
+    if x_MK.rest is not None and y_KN.rest is not None:
+        with tf32(True):  # changes nothing of factors that have so few bits
+            return (x_MK.main @ y_KN.rest).addmm_(x_MK.rest, y_KN.main).addmm_(x_MK.main, y_KN.main)
+    if x_MK.main.device.type == "cpu":  # which has no product that does not round the sums as well
+        return x_MK.main @ y_KN.main
+    return torch.mm(x_MK.main, y_KN.main, out_dtype=torch.float32)
 
 
 def _onednn(x_MK: Tensor, y_NK: Tensor, bias_N: Tensor | None) -> Tensor:
@@ -121,18 +186,24 @@ def _has_onednn() -> bool:
 
 
 @torch.no_grad()
-def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FLOAT32) -> MatmulBackends:
-    """The faster backend of each product for chunks of so many rows; `SMALL` where they are too small to tell."""
+def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
+    """The faster backend of each product for chunks of so many rows; `SMALL` where they are too small to tell.
+
+    Raises:
+        UserError: the device cannot do this precision.
+    """
+    refuse_without_hardware(precision, weight_VD.device)
     num_words, width = weight_VD.shape
     if not _usable(weight_VD) or 2.0 * num_rows * num_words * width < SMALLEST_MEASURED:
         return dataclasses.replace(SMALL, precision=precision)
     e_RD, grad_RV = weight_VD.new_zeros(num_rows, width), weight_VD.new_zeros(num_rows, num_words)
     bias_V, out_RD, out_RV = weight_VD.new_zeros(num_words), torch.empty_like(e_RD), torch.empty_like(grad_RV)
+    e, grad, weight = Factor(e_RD), Factor(grad_RV), Factor(weight_VD)
     sums = {backend: WeightGradient(weight_VD, backend) for backend in (NATIVE, ONEDNN)}
     contenders: dict[str, Callable[[str], object]] = {
-        "logits": lambda backend: scores(e_RD, weight_VD, bias_V, backend, lambda: out_RV),
-        "latents": lambda backend: latents(grad_RV, weight_VD, backend, out_RD),
-        "weights": lambda backend: sums[backend].add(grad_RV, e_RD),
+        "logits": lambda backend: scores(e, weight, bias_V, backend, lambda: out_RV),
+        "latents": lambda backend: latents(grad, weight, backend, out_RD),
+        "weights": lambda backend: sums[backend].add(grad, e),
     }
     default = dataclasses.asdict(MatmulBackends())
     fastest = {name: _faster(product, default[name]) for name, product in contenders.items()}

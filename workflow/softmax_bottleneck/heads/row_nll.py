@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from softmax_bottleneck.heads import matmul
-from softmax_bottleneck.heads.matmul import MatmulBackends, WeightGradient
+from softmax_bottleneck.heads.matmul import Factor, MatmulBackends, WeightGradient
 from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, trainable
 from softmax_bottleneck.heads.scratch import scratch
 
@@ -209,11 +209,12 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
     sweep = problem.sweep(with_gradients=with_gradients)
-    weight_VD = problem.backends.factor(problem.weight_VD) if with_gradients else problem.weight_VD
+    backends = problem.backends if with_gradients else MatmulBackends(problem.backends.logits)
+    weight = backends.factor(problem.weight_VD)
     step = chunk_tokens(num_tokens, num_components, problem.weight_VD, problem.pointwise)
     for start in range(0, num_tokens, step):
         tokens = slice(start, min(start + step, num_tokens))
-        chunk = _Chunk(problem, weight_VD, sweep, tokens)
+        chunk = _Chunk(problem, backends, weight, sweep, tokens)
         responsibility_R1 = chunk.losses(nll_N[tokens])
         if gradients is not None:
             weight_n = None if weight_N is None else weight_N[tokens]
@@ -226,8 +227,11 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
 class _Chunk:
     """The rows of some tokens: first their losses, then their part of the gradients."""
 
-    def __init__(self, problem: _Problem, weight_VD: Tensor, sweep: Sweep, tokens: slice) -> None:
-        self._problem, self._weight_VD, self._sweep, self._tokens = problem, weight_VD, sweep, tokens
+    def __init__(
+        self, problem: _Problem, backends: MatmulBackends, weight: Factor, sweep: Sweep, tokens: slice
+    ) -> None:
+        self._problem, self._backends, self._weight = problem, backends, weight
+        self._sweep, self._tokens = sweep, tokens
         latent_nKD = problem.latent_NKD[tokens]
         self._num_components = latent_nKD.shape[1]
         self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
@@ -238,10 +242,10 @@ class _Chunk:
         num_words, multiple = len(problem.weight_VD), self._sweep.row_multiple
         shape = (len(latent_RD), -(-num_words // multiple) * multiple)
         logits_RV = matmul.scores(
-            latent_RD,
-            self._weight_VD,
+            self._backends.factor(latent_RD),
+            self._weight,
             problem.bias_V,
-            problem.backends.logits,
+            self._backends.logits,
             lambda: scratch("logits", shape, latent_RD)[:, :num_words],
         )
         nll_R1 = self._sweep.nll_(logits_RV, self._per_row(problem.target_N[self._tokens]))
@@ -264,14 +268,14 @@ class _Chunk:
         if gradients.log_prior_NK is not None and weight_R1 is not None:
             torch.neg(weight_R1.view(-1, self._num_components), out=gradients.log_prior_NK[self._tokens])
         grad_RV, weight_R1 = self._sweep.grad_(weight_R1)
-        factor_RV = grad_RV.to(self._weight_VD.dtype)
+        grad = self._backends.factor(grad_RV)
         grad_latent_RD = gradients.latent_NKD[self._tokens].view(self._latent_RD.shape)
-        matmul.latents(factor_RV, self._weight_VD, self._problem.backends.latents, grad_latent_RD)
+        matmul.latents(grad, self._weight, self._backends.latents, grad_latent_RD)
         latent_RD, ones_R = self._latent_RD, grad_RV.new_ones(len(grad_RV))
         if weight_R1 is not None:  # on the narrow sides of the products: cheaper than another pass over [R, V]
             grad_latent_RD.mul_(weight_R1)
             latent_RD, ones_R = latent_RD * weight_R1, weight_R1.squeeze(1)
-        gradients.weight.add(factor_RV, latent_RD)
+        gradients.weight.add(grad, self._backends.factor(latent_RD))
         gradients.bias_V.addmv_(grad_RV.t(), ones_R)
 
     def _per_row(self, of_token_n: Tensor) -> Tensor:

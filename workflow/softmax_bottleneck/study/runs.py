@@ -126,8 +126,9 @@ class Schedule:
             code) or L - 1 (`targets`).
         pieces: the training text is cut into so many consecutive pieces, and an epoch is one of them in turn; with as
             many pieces as epochs no text is read twice.
-        precision: `float32`, or `bf16`: factors of the training loss' matrix products over the vocabulary are rounded
-            to bfloat16 and summed in float32, which is faster and gives other results.
+        precision: of the matrix products of training; other results, another run. `fp32`; `tf32`, all products of a GPU
+            in TF32; the products over the vocabulary alone: `tf32x3`, three products in TF32 each, with errors near
+            those of fp32; `bf16`, of factors rounded to bfloat16.
     """
 
     optimizer: Literal["sgd", "et-asgd", "nt-asgd", "asgd", "plateau-sgd"]
@@ -149,7 +150,7 @@ class Schedule:
     tested_weights: Literal["best", "last"] = "best"
     loss_divisor: Literal["length", "targets"] = "length"
     pieces: kinds.Count = 1
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["fp32", "tf32", "tf32x3", "bf16"] = "fp32"
 
 
 BodyPart = Annotated[kinds.Options, kinds.PartOf(Body, context_size=kinds.Width | None)]
@@ -178,6 +179,7 @@ class Run:
     threads: kinds.Integer = 1
     device: str = "auto"
     deterministic: kinds.Flag = True
+    graphs: kinds.Flag = True
     duplicate_of: str = ""
     start: str = ""
 

@@ -180,10 +180,10 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     families = models_of(asked.models, asked.datasets, where)
     _refuse_shared_places(asked, families, where)
     _refuse_unknown_names(asked, families, where)
-    execution = {"threads": asked.threads, "device": asked.device, "deterministic": asked.deterministic}
+    execution = {key: getattr(asked, key) for key in ("threads", "device", "deterministic")}
     fits = {name: units_of(name, plan, execution, f"{where}: fits.{name}") for name, plan in asked.fits.items()}
     planned = [
-        _planned(asked, dataset, model, execution, f"{where}: models.{model.name}")
+        _planned(asked, dataset, model, execution | {"graphs": asked.graphs}, f"{where}: models.{model.name}")
         for dataset in datasets.values()
         for name, members in families.items()
         if dataset.name in (asked.models[name].datasets or datasets)

@@ -118,6 +118,8 @@ class StudyFile:
         time_margin: how long before the end of its SLURM job a training job stops itself; 3m when absent, or a quarter
             of what is left when that is less.
         deterministic: the same bits on the same machine, or a refusal; false allows faster GPU kernels.
+        graphs: on a GPU, updates are recorded once for each length of a chunk and replayed (CUDA graphs), which gives
+            the same bits; false makes every call.
         settings: layers of settings, applied in order.
         fits: output heads on free context vectors, fitted to laws that are known.
         models: what is trained: labels, as in the published tables where there is one, and their heads.
@@ -137,6 +139,7 @@ class StudyFile:
     max_wall: kinds.Duration | None = None
     time_margin: kinds.Duration | None = None
     deterministic: kinds.Flag = True
+    graphs: kinds.Flag = True
     settings: Annotated[tuple[Layer, ...], Field(min_length=1)]
     fits: Mapping[kinds.Name, FitPlan] = kinds.EMPTY
     models: Annotated[Mapping[kinds.Name, ModelEntry], Field(min_length=1)]

@@ -24,6 +24,8 @@ class SGD:
     """Plain stochastic gradient descent: theta <- theta - rate * (gradient + weight_decay * theta)."""
 
     averaged = False
+    is_steady = True
+    """Whether the update that is prepared is like those after it."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
         """Take groups of the form {"params": [tensors], "lr": rate}."""
@@ -92,6 +94,11 @@ class ASGD(SGD):
         self.rates: list[float] = []  # of every group, as set at the last update
         self.averages = [torch.zeros_like(parameter) for parameter in self.parameters]
 
+    @property
+    def is_steady(self) -> bool:  # type: ignore[override]
+        """As ``SGD.is_steady``; the first two start the mean."""
+        return self.steps > 2
+
     def prepare(self, factor: float) -> None:
         """Quirk 1: the rates set at the update before; the first update uses its own."""
         rates = [rate * factor for _, rate in self.groups]
@@ -103,11 +110,10 @@ class ASGD(SGD):
     def apply(self) -> None:
         """One update, then theta enters the mean.
 
-        Quirk 2: update 1 and update 2 both start the mean anew, so it is that of the iterates from update 2 on. Neither
-        is one to be recorded.
+        Quirk 2: update 1 and update 2 both start the mean anew, so it is that of the iterates from update 2 on.
         """
         super().apply()
-        if self.steps <= 2:
+        if not self.is_steady:
             torch._foreach_copy_(self.averages, self.parameters)
             return
         differences = torch._foreach_sub(self.parameters, self.averages)

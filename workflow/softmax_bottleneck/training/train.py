@@ -174,6 +174,7 @@ class Training(Work):
             words += f"  valid ppl {trainer.rows[-1]['valid_ppl']:.1f} (best {best_ppl:.1f})"
         tokens = place.updates * len(trainer.train_LB) * trainer.schedule.batch_size / len(trainer.chunks)
         speed = f"{tokens / wall_s:,.0f} tok/s".replace(",", " ")
+        speed += f"  without CUDA graphs ({trainer.graphs_refused})" if trainer.graphs_refused else ""
         return (place.epoch - 1 + place.chunk / len(trainer.chunks)) / epochs, f"{words}  {speed}"
 
     def outcome(self, session: Session) -> Outcome:
@@ -201,7 +202,9 @@ class Training(Work):
             },
         }
         backends = vars(trainer.model.head.matmul_backends)
-        return facts, parents, {"deterministic": run.deterministic, "matmul_backends": backends}
+        graphs = trainer.graphs_refused or trainer.replayed is not None
+        extras = {"deterministic": run.deterministic, "matmul_backends": backends, "graphs": graphs}
+        return facts, parents, extras
 
 
 def _stored(weights: dict[str, torch.Tensor]) -> bytes:

@@ -24,12 +24,13 @@ from torch import Tensor
 
 from softmax_bottleneck.bodies.base import BodyOutput, State
 from softmax_bottleneck.corpora.corpus import Corpus, batchify
-from softmax_bottleneck.heads.matmul import MatmulBackends
+from softmax_bottleneck.heads.matmul import TF32, MatmulBackends, tf32
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run, Schedule
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training import optim
+from softmax_bottleneck.training.graphs import Replayed, Results, cuda_capture
 
 SHORT_CHUNK_SHARE = 0.05  # of the chunks have half the nominal length
 LENGTH_SPREAD = 5  # standard deviation of chunk lengths, tokens
@@ -37,6 +38,8 @@ SHORTEST_CHUNK = 5
 BLOCK = 200  # updates per block of the published train perplexity
 DIVERGED_PPL = 10  # times the vocabulary size
 LARGEST_EXPONENT = 700.0
+RECORDING_DEVICES = {"cuda"}
+"""Where updates are recorded and replayed (`graphs.py`)."""
 
 
 class DivergedError(Exception):
@@ -198,11 +201,11 @@ class Trainer:
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
         self.model.head.select_matmul_backends(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
-        self.optimiser: optim.SGD = self._optimiser(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
         self.data_seed = run.seed  # what chunk lengths and dropout masks follow from
-        self.dropout = torch.Generator(device)
+        self.graphs_refused = ""  # why updates are not recorded though they might be
+        self.optimise_by(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
         self.place = Place()
-        self.hidden: State = self.model.initial_state(run.schedule.batch_size)
+        self.hidden: State = self.model.initial_state(run.schedule.batch_size)  # stays where it is in memory
         self.tally = Tally(device)
         self.rows: list[dict[str, Any]] = []
         self.best: Best | None = None
@@ -214,8 +217,16 @@ class Trainer:
         """The training text of the epoch in progress: all of it, or one of its pieces after the other."""
         return self.pieces[(self.place.epoch - 1) % len(self.pieces)]
 
-    def _optimiser(self, kind: type[optim.SGD]) -> optim.SGD:
-        return kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)
+    def optimise_by(self, kind: type[optim.SGD]) -> None:
+        """Begin with another optimiser; recorded updates are of the one before."""
+        self.optimiser = kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)
+        self.dropout = torch.Generator(self.device)
+        records = self.run.graphs and self.device.type in RECORDING_DEVICES and not self.graphs_refused
+        self.replayed = Replayed(self._update, cuda_capture(self.dropout), self._refuse_graphs) if records else None
+
+    def _refuse_graphs(self, reason: str) -> None:
+        """Go on without; the generator may be left in the middle of a recording."""
+        self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
     def _begin_epoch(self) -> None:
         """Chunks and share of the learning rate of the epoch in progress, from what came before it."""
@@ -238,16 +249,30 @@ class Trainer:
         if not self.model.training:
             self.model.train()
         self.dropout.manual_seed(derive(self.data_seed, "dropout", self.place.epoch, self.place.chunk))
-        rows = self.train_LB[chunk.start : chunk.start + chunk.length + 1]
-        output = self.model(rows[:-1], self.hidden, generator=self.dropout)
-        nll = self.model.head.mean_nll(output.dropped_TBD, rows[1:].reshape(-1), generator=self.dropout)
+        self.optimiser.prepare(self.rate * chunk.drawn / self.schedule.bptt)
+        rows_LB = self.train_LB[chunk.start : chunk.start + chunk.length + 1]
+        update = self.replayed if self.replayed and self.optimiser.is_steady else self._update
+        with tf32(self.schedule.precision == TF32):
+            nll, norm = update(rows_LB)
+        self.place = Place(self.place.epoch, self.place.chunk + 1, self.place.updates + 1)
+        self.tally.add(nll, norm)
+
+    def _update(self, rows_LB: Tensor) -> Results:
+        """What of an update is the device's: loss (nats) and norm of the gradient; waits for nothing."""
+        output = self.model(rows_LB[:-1], self.hidden, generator=self.dropout)
+        nll = self.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=self.dropout)
         self.optimiser.zero_grad()
         torch.autograd.backward(nll + penalties(output, self.schedule))
         norm = self.optimiser.clip(self.schedule.clip)
-        self.optimiser.step(self.rate * chunk.drawn / self.schedule.bptt)
-        self.hidden = tuple((h_1BH.detach(), c_1BH.detach()) for h_1BH, c_1BH in output.state)
-        self.place = Place(self.place.epoch, self.place.chunk + 1, self.place.updates + 1)
-        self.tally.add(nll.detach(), norm)
+        self.optimiser.apply()
+        self._carry(output.state)
+        return nll.detach(), norm
+
+    @torch.no_grad()
+    def _carry(self, state: State) -> None:
+        """Go on from this state."""
+        for kept, new in zip(self.hidden, state, strict=True):
+            torch._foreach_copy_(kept, new)
 
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
         """Validate, keep the weights to be tested, perhaps switch to averaging, and go to the next epoch; its record.
@@ -280,9 +305,9 @@ class Trainer:
         self.rows.append(row)
         if not self.optimiser.averaged and self._switches(earlier, valid_loss):
             self.switch_epoch = self.place.epoch
-            self.optimiser = self._optimiser(optim.ASGD)
+            self.optimise_by(optim.ASGD)
         self.place = Place(self.place.epoch + 1, 0, self.place.updates)
-        self.hidden = self.model.initial_state(self.schedule.batch_size)
+        self._carry(self.model.initial_state(self.schedule.batch_size))
         self.tally = Tally(self.device)
         self._begin_epoch()
         return row
@@ -322,9 +347,9 @@ class Trainer:
         self.place = Place(**state["place"])
         models.load_weights(self.model, state["weights"])
         self.model.head.matmul_backends = MatmulBackends(**state["matmul_backends"])
-        self.optimiser = self._optimiser(optim.ASGD if state["optimiser"]["averaged"] else optim.SGD)
+        self.optimise_by(optim.ASGD if state["optimiser"]["averaged"] else optim.SGD)
         self.optimiser.load(state["optimiser"])
-        self.hidden = state["hidden"]
+        self._carry(state["hidden"])
         vars(self.tally).update(state["tally"])
         self.rows = [dict(row) for row in state["rows"]]
         self.best = Best(**state["best"]) if state["best"] else None
