@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from softmax_bottleneck.heads.base import Head
-from softmax_bottleneck.heads.matmul import FLOAT32
+from softmax_bottleneck.heads.matmul import FP32, TF32, refuse_without_hardware
 from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens
 from softmax_bottleneck.heads.softmax import Identity
 from softmax_bottleneck.store.errors import UserError
@@ -48,10 +48,11 @@ class ChunkedHead(Head):
         """As ``Head.log_probs``."""
         return self.chunk_log_probs(*self.of_tokens(self._rows(h)))
 
-    def select_matmul_backends(self, num_tokens: int, precision: str = FLOAT32) -> None:
-        """There are none; UserError for a precision other than float32."""
-        if precision != FLOAT32:
-            raise UserError(f"{type(self).__name__} is computed in float32 only: set precision to float32")
+    def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
+        """There are none; UserError for a precision of the fused loss' products, which are not made here."""
+        if precision not in (FP32, TF32):
+            raise UserError(f"{type(self).__name__} has no products in {precision}: set schedule.precision to fp32")
+        refuse_without_hardware(precision, self.decoder.weight.device)
 
     def _nll(self, target_n1: Tensor, *of_tokens: Tensor) -> Tensor:
         return -self.chunk_log_probs(*of_tokens).gather(1, target_n1).squeeze(1)
