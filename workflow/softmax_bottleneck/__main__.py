@@ -321,7 +321,7 @@ def _train(given: argparse.Namespace, say: Say) -> None:
     study = _limited_study(given)
     runs = plan.jobs(study).get(given.run, ())
     if len(runs) > 1:
-        replicas.train_together(_same_call(given), [run.path for run in runs])
+        replicas.train_together(_same_call(given), [run.path for run in runs], runs[0].device, say)
     else:
         from softmax_bottleneck.training.train import train
 

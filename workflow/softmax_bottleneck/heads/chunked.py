@@ -41,7 +41,9 @@ class ChunkedHead(Head):
         target_N1 = target.reshape(-1, 1)
         rows = chunk_tokens(len(target_N1), self.rows_per_token, self.decoder.weight, self.pointwise)
         chunks = zip(*(part.split(rows) for part in (target_N1, *self.of_tokens(self._rows(h)))), strict=True)
-        nll_N = torch.cat([checkpoint(self._nll, *chunk, use_reentrant=False) for chunk in chunks])
+        nll_N = torch.cat(
+            [checkpoint(self._nll, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        )
         return RowNLL(nll_N, nll_N.sum())
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

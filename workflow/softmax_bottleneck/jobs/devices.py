@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from softmax_bottleneck.jobs import cards
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.progress import Say
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto` takes a GPU when there is one (UserError: `cuda` without one is never silently the CPU)."""
+def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
+    """`auto` takes a GPU when there is one, leased to this process (`cards.take`).
+
+    Raises:
+        UserError: `cuda` without a GPU, which is never silently the CPU.
+    """
+    if name != "cpu":
+        cards.take(say)
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise UserError("device: cuda was asked for, but PyTorch sees no GPU; check the driver and "

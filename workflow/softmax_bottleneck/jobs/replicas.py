@@ -1,8 +1,8 @@
-"""Several seeds of one model in one job: a small model leaves most of a GPU idle, and every job waits in the queue.
+"""Several runs in one job: a small model leaves most of a GPU idle, and every job waits in the queue.
 
-Each seed is trained by a process of its own, exactly as it would be alone: the same step, its own folder, lease and
-done.json. They share the job's GPU, or each has its own CPU threads. What is finished stays finished when another seed
-fails or the job ends; the next attempt trains what is left.
+Each is trained by a process of its own, exactly as it would be alone: the same step, its own folder, lease and
+done.json. They share the job's GPU, go round its GPUs, or each has its own CPU threads. What is finished stays finished
+when another run fails or the job ends; the next attempt trains what is left.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import subprocess
 from collections.abc import Sequence
 from types import FrameType
 
+from softmax_bottleneck.jobs import cards
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES, StoppedError, signals_to
 from softmax_bottleneck.jobs.processes import export_workflow
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
+from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Run, Study
 
 TRY_AGAIN = {*EXIT_CODES.values(), BusyError.exit_code}
 
 
-def train_together(command: Sequence[str], paths: Sequence[str]) -> None:
-    """Run `command --run <path>` for every path at the same time, and wait for all.
+def train_together(
+    command: Sequence[str], paths: Sequence[str], device: str = "cpu", say: Say = lambda line: None
+) -> None:
+    """Run `command --run <path>` for every path at the same time, on the study's `device`, and wait for all.
 
     A signal that reaches this process is passed on, so that each of them saves its state and stops.
 
@@ -38,10 +42,12 @@ def train_together(command: Sequence[str], paths: Sequence[str]) -> None:
             child.send_signal(number)
 
     export_workflow()  # should this process be killed, they notice it, save and stop
+    environments, leases = cards.shared_by(len(paths), device, say)
     with signals_to(pass_on):
         for index, path in enumerate(paths):
             # In a session of its own, a Ctrl-C reaches it once, from here, and not a second time from the terminal.
-            children.append(subprocess.Popen([*command, "--run", path], start_new_session=True))
+            call, environment = [*command, "--run", path], environments[index]
+            children.append(subprocess.Popen(call, env=environment, pass_fds=leases, start_new_session=True))
             for number, reached in received:  # before this one was there
                 if reached <= index:
                     children[index].send_signal(number)

@@ -51,7 +51,7 @@ def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFA
     Raises:
         UserError: no such device; and all that `run_to_end` raises.
     """
-    device = choose_device(unit.device)
+    device = choose_device(unit.device, options.say)
     files = {name: law_folder / name for name in dict.fromkeys(fit.file_name for fit in unit.fits)}
     ids = {"law_id": unit.law_id, "unit_id": unit.unit_id}
 

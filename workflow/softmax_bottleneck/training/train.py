@@ -63,7 +63,7 @@ def train_run(
     Raises:
         UserError: no such device, too little text; and all that `run_to_end` raises.
     """
-    device = choose_device(run.device)
+    device = choose_device(run.device, options.say)
 
     def begin() -> Work:
         artefacts.write_json(folder / RUN_FILE, run.to_json())

@@ -1,0 +1,173 @@
+"""Cards of a workstation with stand-ins for them: forty jobs on three, never two on one, in every order of ending."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from softmax_bottleneck.jobs import cards, replicas
+from softmax_bottleneck.store.errors import UserError
+
+LISTING = "".join(
+    f"echo 'GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n}{n}{n}{n}0000-0000-0000-0000-00000000000{n})'\n"
+    for n in range(3)
+)
+UUIDS = [f"GPU-{n}{n}{n}{n}0000-0000-0000-0000-00000000000{n}" for n in range(3)]
+JOB = """
+import os, sys, time
+from softmax_bottleneck.jobs import cards
+log = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+cards.LOOK_EVERY_S = 0.01
+cards.take()
+os.write(log, f"begin {os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES']}\\n".encode())
+time.sleep(0.02)
+if len(sys.argv) > 1:
+    os.kill(os.getpid(), 9)
+os.write(log, f"end {os.getpid()}\\n".encode())
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own, an nvidia-smi that lists three cards, no leases, no batch job."""
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{LISTING}", encoding="utf-8")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(cards.tempfile, "tempdir", None)
+    monkeypatch.setattr(cards, "_held", [])
+    monkeypatch.chdir(tmp_path)
+    for variable in (cards.VISIBLE_VARIABLE, cards.GIVEN_VARIABLE, cards.RUNS_VARIABLE, *cards.BATCH_VARIABLES):
+        monkeypatch.setenv(variable, "")  # so that what the test sets is taken back
+        monkeypatch.delenv(variable)
+    yield tmp_path
+    for descriptor in cards._held:
+        os.close(descriptor)
+
+
+def most_at_once(log: Path, killed: set[int]) -> dict[str, int]:
+    """By card, how many processes were on it at the same time; one that was killed leaves no word, so its successor on
+    the card stands for its end."""
+    on: dict[str, set[int]] = {}
+    most: dict[str, int] = {}
+    for word, pid, *card in (line.split() for line in log.read_text(encoding="utf-8").splitlines()):
+        if word == "end":
+            for there in on.values():
+                there.discard(int(pid))
+            continue
+        there = on.setdefault(card[0], set())
+        there -= killed
+        there.add(int(pid))
+        most[card[0]] = max(most.get(card[0], 0), len(there))
+    return most
+
+
+def test_forty_jobs_on_three_cards(machine: Path) -> None:
+    """All started at once, eight of them killed while at work: never two on a card, and all three are used."""
+    jobs = [subprocess.Popen([sys.executable, "-c", JOB, *(["killed"] if n % 5 == 0 else [])]) for n in range(40)]
+    codes = [job.wait(120) for job in jobs]
+    assert codes.count(-signal.SIGKILL) == 8 and codes.count(0) == 32
+    killed = {job.pid for job, code in zip(jobs, codes, strict=True) if code}
+    assert most_at_once(machine / "log", killed) == dict.fromkeys(UUIDS, 1)
+    assert (machine / "log").read_text(encoding="utf-8").count("begin") == 40
+
+
+def test_several_runs_a_card_when_asked(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four processes on three cards are one each, and the fourth beside another; the seventh waits."""
+    monkeypatch.setenv(cards.RUNS_VARIABLE, "2")
+    assert cards.snakemake_words("auto") == ["--resources", "gpu=6"]
+    leased = []
+    for _ in range(6):
+        monkeypatch.delenv(cards.VISIBLE_VARIABLE, raising=False)
+        leased.append(cards._leased(cards.visible(), print))
+    assert leased == UUIDS * 2
+    said: list[str] = []
+    monkeypatch.setattr(cards.time, "sleep", lambda _: os.close(cards._held.pop(4)))
+    assert cards._leased(cards.visible(), said.append) == UUIDS[1]
+    assert said == ["every GPU here (3) is at work for other runs; waiting for one"]
+    monkeypatch.setenv(cards.RUNS_VARIABLE, "0.5")
+    with pytest.raises(UserError, match=r"'0\.5' is no number of runs"):
+        cards.runs_per_card()
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [
+        (None, UUIDS),
+        ("2,0", [UUIDS[2], UUIDS[0]]),
+        (UUIDS[1], [UUIDS[1]]),
+        ("", []),
+        ("1,-1,2", [UUIDS[1]]),
+        ("MIG-7,9", ["MIG-7", "9"]),
+    ],
+)
+def test_cards_that_may_be_used(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, seen: list[str]
+) -> None:
+    if named is not None:
+        monkeypatch.setenv(cards.VISIBLE_VARIABLE, named)
+    assert list(cards.visible()) == seen
+    assert cards.snakemake_words("auto") == (["--resources", f"gpu={len(seen)}"] if seen else [])
+    assert cards.snakemake_words("cpu") == []
+
+
+def test_without_a_driver_there_is_no_card(machine: Path) -> None:
+    (machine / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n", encoding="utf-8")
+    assert cards.visible() == ()
+    cards.take()
+    assert cards.VISIBLE_VARIABLE not in os.environ and not cards._held
+
+
+def test_a_lease_is_taken_once_and_in_no_batch_job(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv(cards.VISIBLE_VARIABLE, "0,1")
+    cards.take()
+    assert not cards._held and os.environ[cards.VISIBLE_VARIABLE] == "0,1"
+    monkeypatch.delenv("SLURM_JOB_ID")
+    cards.take()
+    cards.take()
+    assert len(cards._held) == 1 and os.environ[cards.VISIBLE_VARIABLE] == UUIDS[0]
+
+
+SHOWS = [sys.executable, "-c", "import os, sys; open(sys.argv[-1], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"]
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_runs_of_a_job_go_round_its_cards(machine: Path, monkeypatch: pytest.MonkeyPatch, batch: bool) -> None:
+    """A whole node's in a batch job; else all share the one card that the job has leased, and nobody else has it."""
+    if batch:
+        monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    replicas.train_together(SHOWS, list("abcd"), "auto")
+    shown = [(machine / name).read_text(encoding="utf-8") for name in "abcd"]
+    assert shown == ([*UUIDS, UUIDS[0]] if batch else [UUIDS[0]] * 4)
+    monkeypatch.delenv(cards.VISIBLE_VARIABLE, raising=False)
+    assert batch or cards._leased(cards.visible(), print) == UUIDS[1]
+
+
+def test_a_killed_jobs_card_stays_its_processes_own(machine: Path) -> None:
+    """The lease is inherited: it is free when the last of them has ended, not before."""
+    code = (
+        "import subprocess, sys, time; from softmax_bottleneck.jobs import cards\n"
+        "e, f = cards.shared_by(1, 'auto', print)\n"
+        "child = subprocess.Popen(['sleep', '60'], env=e[0], pass_fds=f); print(child.pid, flush=True); time.sleep(60)"
+    )
+    job = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert job.stdout is not None
+    child = int(job.stdout.readline())
+    job.kill()
+    job.wait()
+    try:
+        assert cards._leased(cards.visible(), print) == UUIDS[1]
+    finally:
+        os.kill(child, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while cards._leased(cards.visible(), print) != UUIDS[0]:
+        assert time.monotonic() < deadline
+        os.close(cards._held.pop())
+        time.sleep(0.02)
