@@ -163,7 +163,20 @@ def test_the_verdict_follows_from_the_numbers(finished) -> None:
     best = min(means, key=lambda model: means[model])
     assert f"{study.labels[best]} has the lowest test perplexity, {means[best]:.2f}" in page.text
     assert "stays within its limit of d + 2 = 18" in page.text
-    assert "18 of 18 planned training runs finished" in page.text and "No gaps" in page.text
+    assert "18 of 18 planned training runs finished" in page.text and "No gaps" not in page.text
+    have, count = map(int, re.search(r"(\d+) of (\d+) published cells have a measured value", page.text).groups())
+    assert 0 < have < count  # WikiText-2 is not in this study
+
+
+def test_there_are_no_gaps_only_where_every_published_cell_has_a_measured_one(results: Path) -> None:
+    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  parthiban2021-table1:\n"
+    study = fake.load(results, text)
+    fake.write_all(study)
+    page = Page(fake.page(study)).text
+    assert "No gaps" in page and "7 of 7 published cells have a measured value here." in page
+    fewer = text.replace("  ss: {head: sigsoftmax}\n", "")
+    page = Page(fake.page(fake.load(results, fewer))).text
+    assert "No gaps" not in page and "of 7 published cells have a measured value" in page
 
 
 def test_three_sentences_come_first_and_count_the_ledger(finished) -> None:
@@ -198,7 +211,7 @@ def test_runs_that_are_not_complete_lead_the_list(results: Path) -> None:
 
 
 def test_what_a_study_cannot_show_is_listed_and_makes_no_section(results: Path) -> None:
-    names = ("table1:", "sm-table5:", "sm-table11:")
+    names = ("table1:", "sm-figure4:", "sm-figure5:")
     text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n"
     study = fake.load(results, text + "".join(f"  parthiban2021-{name}\n" for name in names))
     void = [experiment for experiment in study.experiments if experiment.is_void]
@@ -209,6 +222,15 @@ def test_what_a_study_cannot_show_is_listed_and_makes_no_section(results: Path) 
     assert f"{void[0].artefact}: {void[0].title}" in page.text and void[0].needs in page.text
     ids = {attrs.get("id") for _, attrs in page.elements}
     assert void[0].id not in ids and "chapter-kanai2018" not in ids and "chapter-parthiban2021" in ids
+
+
+def test_what_a_study_cannot_measure_is_quoted_whole_with_the_study_that_has_it(results: Path) -> None:
+    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  parthiban2021-sm-table11:\n"
+    study = fake.load(results, text)
+    assert study.experiments[0].is_void and study.experiments[0].needs
+    page = Page(fake.page(study)).text
+    assert "13,215" in page.replace("13215", "13,215") and study.experiments[0].needs in page
+    assert "not in this study; config/ptb-cpu.yaml has it" in page
 
 
 def test_published_numbers_have_true_minus_signs_and_words_stay_words() -> None:

@@ -14,6 +14,7 @@ from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.numbers import DASH
 
+NOT_PRINTED = "N/A"  # in a published table, where a number would mean nothing
 P_VALUES = (metrics.P_VALUE, metrics.P_VALUE_WELCH)
 
 
@@ -222,6 +223,13 @@ class Table:
     parts: tuple[Part, ...]
     note: str = ""
     origin: str = "measured"
+
+    @property
+    def published_cells(self) -> tuple[int, int]:
+        """How many cells with a published value have a measured one, and how many there are, quotations apart."""
+        every = (cell for part in self.parts for row in part.rows for cell in row.cells)
+        cells = [cell for cell in every if cell.wanted and cell.published and cell.published.value != NOT_PRINTED]
+        return sum(bool(cell.measured or cell.words) for cell in cells), len(cells)
 
     @property
     def csv(self) -> str:

@@ -179,9 +179,17 @@ class Pieces:
 
 @kinds.declared
 class Sweeps:
-    """The settings of a head along which numbers are drawn, with their labels."""
+    """What is drawn along settings of a head.
+
+    Attributes:
+        sweeps: the settings, with their labels.
+        panels: the metrics of every panel.
+        above: a metric of the same models that stands on the upper axis.
+    """
 
     sweeps: Mapping[str, str]
+    panels: tuple[tuple[MetricName, ...], ...] = ((metrics.TEST_PPL,), (metrics.PRESS_RANK,))
+    above: tuple[MetricName, ...] = ()
 
 
 @kinds.declared

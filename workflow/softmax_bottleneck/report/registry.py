@@ -60,11 +60,11 @@ def figure(name: str) -> Callable[[Make], Make]:
 
 
 def by_corpus(make: Callable[[Source, Options, str], Part | None]) -> Callable[[Source, Options], list[Part]]:
-    """A table whose parts are made corpus by corpus; without those of which there is none."""
+    """A table whose parts are made corpus by corpus, also of published ones that the study has not."""
 
     @wraps(make)
     def parts(source: Source, options: Options) -> list[Part]:
-        found = (make(source, options, dataset) for dataset in source.datasets)
+        found = (make(source, options, dataset) for dataset in (*source.datasets, *source.experiment.absent_datasets))
         return [part for part in found if part is not None]
 
     return parts

@@ -73,14 +73,15 @@ def _entry(
         shown = views.build(study, experiment, found)
         page = views.table_page(shown, heads)
         artefacts.write_text(path.with_suffix(".html"), page)
-        words = {"note": shown.note}
+        words = {"note": shown.note, "published_cells": shown.published_cells}
     else:
         shown = figures.build(study, experiment, found)
         artefacts.write_text(path.with_suffix(".svg"), shown.svg)
         words = {"note": shown.note, "alt": shown.alt}
     artefacts.write_text(path, shown.csv)
+    is_void = experiment.is_void and not (experiment.kind == "table" and experiment.quotes)
     about = {key: getattr(shown, key) for key in ("id", "source", "artefact", "title", "caption")}
-    return about | words | {"kind": experiment.kind, "void": experiment.needs if experiment.is_void else ""}
+    return about | words | {"kind": experiment.kind, "void": experiment.needs if is_void else ""}
 
 
 def page_of(
@@ -98,10 +99,10 @@ def page_of(
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # in their order, which an object of JSON has not
         "in_short": sentences.in_short(study, found, list(ledger)),
-        "summary": sentences.summary(found),
+        "summary": f"{sentences.summary(found)} {published_cells(entries)}".rstrip(),
         "verdict": sentences.of_corpora(study, found),
         "ledger_html": shown if ledger else "",
-        "gaps": gaps(study, found),
+        "gaps": [*gaps(study, found), *unmeasured(entries)],
         "chapters": chapters(entries),
         "run_tables": run_tables(study, found),
         "runs_csv": records.to_csv(found.wide(), digits=10),
@@ -131,6 +132,23 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             part["entries"].append(entry)
     known = [source for source in SOURCES if source in parts] + [source for source in parts if source not in SOURCES]
     return [parts[source] for source in known if parts[source]["entries"]]
+
+
+def published_cells(entries: Iterable[dict[str, Any]]) -> str:
+    """How many published cells of the study's tables have a measured value; empty where none is published."""
+    measured, printed = (sum(entry.get("published_cells", (0, 0))[i] for entry in entries) for i in (0, 1))
+    return f"{measured:,} of {printed:,} published cells have a measured value here." if printed else ""
+
+
+def unmeasured(entries: Iterable[dict[str, Any]]) -> list[str]:
+    """Tables with published cells that have no measured value here: `Table 2 of parthiban2021: 40 of 80...`."""
+    counts = [(entry, *entry.get("published_cells", (0, 0))) for entry in entries]
+    return [
+        f"{entry['artefact']} of {entry['source']}: {have} of {count} published cells have a measured value here; "
+        "the others say in their place which study has them"
+        for entry, have, count in counts
+        if have < count
+    ]
 
 
 # --- claims and gaps -------------------------------------------------------------------------------------------------

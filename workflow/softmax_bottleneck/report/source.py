@@ -22,11 +22,16 @@ from softmax_bottleneck.report.cells import Cell, Column, Measured, Part, Publis
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column as Asked
-from softmax_bottleneck.study import Dataset, Experiment, Run, Study, did_you_mean, load_study
+from softmax_bottleneck.study import Dataset, Experiment, Run, Study, did_you_mean, load_dataset, load_study
 
 PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
 PUBLISHED = paths.ROOT / "report" / "published"
 NOT_IN_STUDY = "not in this study"
+# Models that the papers quote and nobody here trains.
+QUOTED = {
+    "mos-yang2018": "MoS (as printed by Yang et al. 2018)",
+    "moc-yang2018": "MoC (as printed by Yang et al. 2018)",
+}
 COVERAGE = (metrics.PAIRS, metrics.PAIRS_UNKNOWN)
 
 
@@ -71,9 +76,33 @@ def experiment_of(study: Study, name: str, kind: str) -> Experiment:
 
 
 def label(study: Study, model: str) -> str:
-    """A model's name in tables and figures; of one that is not in the study, its head's."""
-    declared = declarations().get(model)
-    return study.labels.get(model) or (declared.label if declared else model)
+    """A model's name in tables and figures; of one not in the study, that of config/paper.yaml or of its head."""
+    paper, declared = paper_study(), declarations().get(model)
+    known = (study.labels, QUOTED, paper.labels if paper else {})
+    found = next((labels[model] for labels in known if model in labels), "")
+    return found or (declared.label if declared else model)
+
+
+@cache
+def _shipped() -> Mapping[str, frozenset[tuple[str, str]]]:
+    """The studies of this workflow on real text, the small one first: file -> (published corpus, model) of its runs."""
+    files = [file for name in ("ptb-cpu", "paper") if (file := PAPER_STUDY.with_name(f"{name}.yaml")).is_file()]
+    studies = {f"config/{file.name}": load_study(file) for file in files}
+    return {
+        name: frozenset(
+            [(study.datasets[run.dataset].corpus, run.model) for run in study.runs]
+            + [(dataset.corpus, search) for dataset in study.datasets.values() for search in study.searches]
+        )
+        for name, study in studies.items()
+    }
+
+
+def elsewhere(corpus: str, model: str) -> str:
+    """That a study has no such model on a published corpus, and which study has it."""
+    if model in QUOTED:
+        return f"{NOT_IN_STUDY}, nor in any: a quotation"
+    files = [name for name, runs in _shipped().items() if (corpus, model) in runs]
+    return f"{NOT_IN_STUDY}; {files[0]} has it" if files else NOT_IN_STUDY
 
 
 def exact_value(found: Records, dataset: str, metric: str) -> float | None:
@@ -109,6 +138,31 @@ class Source:
         """Its models and their names."""
         return {model: self.label(model) for model in self.experiment.models}
 
+    @property
+    def rows(self) -> dict[str, str]:
+        """Its models, then those of the published table that this study has not."""
+        return self.models | {model: self.label(model) for model in self.experiment.absent}
+
+    @property
+    def caption(self) -> str:
+        """The experiment's, with the values of the runs that are shown (those of the paper where there is none)."""
+        return re.sub(r"[{]([a-z_.]+)[}]", lambda key: self._said(key[1]), self.experiment.caption)
+
+    def _said(self, key: str) -> str:
+        if key == "corpora":
+            return " and ".join(self.dataset(name).title for name in self.datasets or self.experiment.absent_datasets)
+        names, part, _, setting = {*self.rows}, *key.partition(".")
+        paper = self.paper.runs if self.paper else ()
+        runs = self.study.runs_of(self.experiment) or [run for run in paper if run.model in names]
+        owners = [run.head.options if part == "head" else vars(getattr(run, part)) for run in runs]
+        values = dict.fromkeys(owner[setting] for owner in owners if setting in owner)
+        texts = [value.upper() if isinstance(value, str) else numbers.true_minus(f"{value:g}") for value in values]
+        return ", ".join(texts) or "none"
+
+    def dataset(self, name: str) -> Dataset:
+        """A corpus of the study, or one of the published table that it has not."""
+        return self.study.datasets.get(name) or load_dataset(name, self.study.file.resolve().parent)
+
     def label(self, model: str) -> str:
         """A model's name."""
         return label(self.study, model)
@@ -119,21 +173,21 @@ class Source:
 
     def corpus(self, dataset: str) -> str:
         """The published corpus that stands beside one of the study."""
-        return published_dataset(self.study.datasets[dataset])
+        return published_dataset(self.dataset(dataset))
 
     def is_published(self, dataset: str) -> bool:
         """Whether a corpus is itself a published one."""
-        return bool(self.study.datasets[dataset].published_as)
+        return bool(self.dataset(dataset).published_as)
 
     def is_language(self, dataset: str) -> bool:
         """Whether the law of a corpus is known."""
-        return self.study.datasets[dataset].kind == "language"
+        return self.dataset(dataset).kind == "language"
 
     def part(
         self, dataset: str, rows: Mapping[str, str], columns: Mapping[Column, str], cell: Callable[[str, Column], Cell]
     ) -> Part:
         """Rows by columns of one corpus under its title."""
-        return crossed(dataset, self.study.datasets[dataset].title, rows, columns, cell)
+        return crossed(dataset, self.dataset(dataset).title, rows, columns, cell)
 
     # --- runs and their numbers ---
     @cached_property
@@ -180,8 +234,10 @@ class Source:
     def gap(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> str:
         """Why planned seeds are not in a cell: `seed 3 diverged; seeds 4, 5 missing`."""
         planned, have = self.planned(dataset, model), set(have)
+        if not planned and model in self.study.labels and dataset in self.study.datasets:
+            return "not trained for this table"
         if not planned:
-            return NOT_IN_STUDY
+            return elsewhere(self.corpus(dataset), model)
         if have.issuperset(planned):
             return ""
         planned_states = self.records.planned(dataset, model, stage)
@@ -256,13 +312,13 @@ class Source:
         return replace(blank, measured=mean_of(values.values()), planned=planned, gap=gap, seeds=values)
 
     def benchmarks(self, dataset: str, metric: str = metrics.SPEARMAN) -> dict[str, str]:
-        """Benchmarks with a published number, in their order (for a corpus of words), then others that were measured.
+        """Benchmarks with a published number, in their order, then others that were measured.
 
         The condition of their numbers -> their name.
         """
         rows = self.published[self.published["metric"] == metric]
         known = [text.split(";")[0] for text in rows[rows["dataset"] == self.corpus(dataset)]["condition"]]
-        conditions = [*([] if self.is_language(dataset) else known), *self.records.conditions(metric, dataset)]
+        conditions = [*known, *self.records.conditions(metric, dataset)]
         return {condition: condition.removeprefix("benchmark=") for condition in conditions}
 
     def coverage(self, dataset: str, condition: str, metric: str) -> Cell:
@@ -275,4 +331,5 @@ class Source:
             published=self.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
             metric=metric,
             same=self.is_published(dataset),
+            gap="not counted for this corpus" if chosen.empty else "",
         )

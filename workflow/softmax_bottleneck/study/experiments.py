@@ -53,7 +53,8 @@ class ExperimentFile:
         source: the work it comes from: its chapter in the report.
         artefact: what the source calls it: Table 2, Figure 7.
         title: one line over the table or figure.
-        caption: what is seen, and how it is computed.
+        caption: what is seen, and how it is computed; `{schedule.epochs}` is that of the runs shown, `{corpora}` what
+            they are trained on.
         kind: what is made of it.
         view: how records become cells or a plot.
         published: files of report/published joined to it.
@@ -93,15 +94,24 @@ class Experiment(ExperimentFile):
     Attributes:
         models: with grids expanded.
         entries: the models and grids before that, also grids of which no member is trained.
+        absent: rows of the published table that no model of this study is.
+        absent_datasets: corpora of the published table that this study has not, nor any that stands for them.
         needs: why this study cannot make it, or a part of it, in words; empty when it can.
     """
 
     entries: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    absent_datasets: tuple[str, ...] = ()
 
     @property
     def is_void(self) -> bool:
         """Whether this study can show nothing of it."""
         return bool(self.needs) and not (self.datasets and self.entries)
+
+    @property
+    def quotes(self) -> bool:
+        """Whether published numbers or words stand in it."""
+        return bool(self.published) or "words" in self.options
 
     @property
     def suffixes(self) -> tuple[str, ...]:

@@ -305,7 +305,7 @@ class _Views:
         options, seeds = {**experiment.options, **shown.options}, shown.seeds or experiment.seeds
         experiment = dataclasses.replace(experiment, options=options, seeds=seeds)
         if shown.needs:
-            return dataclasses.replace(experiment, models=(), datasets=(), needs=shown.needs)
+            return self._with_absent(dataclasses.replace(experiment, models=(), datasets=(), needs=shown.needs))
         entries = self._entries(experiment, shown)
         models = dict.fromkeys(label for entry in entries for label in self._labels(entry, f"{place}.models"))
         datasets, needs = (shown.datasets, "") if shown.datasets else self._corpora(experiment)
@@ -317,9 +317,23 @@ class _Views:
             needs = f"This study has none of its models ({', '.join(experiment.models)})."
         if experiment.fits and experiment.fits not in self.asked.fits and not needs:
             needs = f"This study has no `{experiment.fits}` under `fits`."
-        return dataclasses.replace(
-            experiment, models=tuple(models), entries=tuple(entries), datasets=tuple(datasets), needs=needs
+        return self._with_absent(
+            dataclasses.replace(
+                experiment, models=tuple(models), entries=tuple(entries), datasets=tuple(datasets), needs=needs
+            )
         )
+
+    def _with_absent(self, shown: Experiment) -> Experiment:
+        """With the rows and corpora of the published table that this study has not."""
+        if not shown.quotes:
+            return shown
+        asked = load_experiment(shown.id, self.near)
+        rows = asked.published_rows or asked.models  # a grid's members have published rows of their own
+        absent = [name for name in rows if name not in (*shown.models, *shown.entries)]
+        stands_for = {self.datasets[name].corpus for name in shown.datasets}
+        corpora = {name: load_dataset(name, self.near).corpus for name in asked.datasets}
+        far = [name for name, corpus in corpora.items() if name not in shown.datasets and corpus not in stands_for]
+        return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
 
     def _entries(self, experiment: Experiment, shown: Shown) -> list[str]:
         """The models and grids that are asked for; of those in the experiment's file, all that this study has."""

@@ -41,12 +41,13 @@ class Figure:
 def build(study: Study, experiment: Experiment, found: Records) -> Figure:
     """The figure of an experiment (UserError for a view or an option there is not)."""
     options, make = options_of(study, experiment), FIGURES[experiment.view]
+    source = Source.of(study, experiment, found)
     with mpl.rc_context(plots.rc_settings()):
         if experiment.is_void:
             drawing = plots.words_alone(experiment.needs, pd.DataFrame({"needs": [experiment.needs]}))
         else:
-            drawing = make(Source.of(study, experiment, found), options)
+            drawing = make(source, options)
         svg = plots.to_svg(drawing.canvas)
-    texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
+    texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, source.caption)
     note = " ".join(filter(None, [drawing.note, "" if experiment.is_void else experiment.needs]))
     return Figure(*texts, drawing.alt, note, svg, csv=records.to_csv(drawing.data, digits=DIGITS))

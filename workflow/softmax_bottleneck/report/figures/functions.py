@@ -19,8 +19,8 @@ from softmax_bottleneck.report.options import NoOptions, Pieces, Pointwise
 from softmax_bottleneck.report.registry import figure
 from softmax_bottleneck.report.source import Source
 
-RANGE = (-8.0, 6.0)  # of logits in Figure 1
-CURVE_POINTS = 141
+RANGE = (-6.0, 6.0)  # of logits, and of their images, in Figure 1
+CURVE_POINTS = 121
 CURVE_RANGE = 8.0  # of the logits around zero at which a learned function is shown
 COLUMNS = ["dataset", "model", "seed", "logit", "initial", "learned"]
 
@@ -49,7 +49,7 @@ def pointwise(source: Source, options: Pointwise) -> Drawing:
         axes.plot(logits, rounded, color=colour, linewidth=2, label=f"c = {curve.c:g}, k = {curve.k:g}")
         columns = {"c": curve.c, "k": curve.k, "logit": logits, "piecewise_linear": sharp, "smooth": rounded}
         frames.append(pd.DataFrame(columns))
-    axes.set(xlim=RANGE, ylim=(-16, 7), xlabel="logit l", ylabel="f(l)")
+    axes.set(xlim=RANGE, ylim=RANGE, xlabel="logit l", ylabel="f(l)")
     for text in axes.legend(loc="lower right").get_texts():
         text.set_text(numbers.true_minus(text.get_text()))
     words = "; ".join(f"c {curve.c:g}, k {curve.k:g}" for curve in options.curves)

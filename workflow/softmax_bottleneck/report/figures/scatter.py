@@ -6,6 +6,8 @@ Parthiban et al. 2021, Table 2 drawn, Figures 2, 5 and 6.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -104,56 +106,93 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
 
 
 # --- sweeps (Figures 5 and 6) ---------------------------------------------------------------------------------------
-SWEEP_COLUMNS = ["dataset", "setting", "value", "model", "origin", "seed", TEST_PPL, PRESS_RANK]
+KEYS = ["dataset", "setting", "value", "model", "origin", "seed"]
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": plots.PALETTE["mos"], "marker": "o"},
+    {"color": plots.PALETTE["gss"], "marker": "s"},
+)  # of a panel
 
 
 @figure("sweep")
 def sweep(source: Source, options: Sweeps) -> Drawing:
-    """Test perplexity and Press rank against a setting of the head, measured and published."""
+    """Numbers against a setting of the head, measured and published, and the size of the models above."""
+    wanted = list(dict.fromkeys([*(metric for panel in options.panels for metric in panel), *options.above]))
     keys = [(dataset, setting) for dataset in source.datasets for setting in options.sweeps]
-    frames = {key: frame for key in keys if len(frame := _sweep_points(source, *key))}
+    frames = {key: frame for key in keys if len(frame := _sweep_points(source, *key, wanted))}
     if not frames:
-        return plots.words_alone("No run of these sweeps is in this study.", pd.DataFrame(columns=SWEEP_COLUMNS))
+        empty = pd.DataFrame(columns=[*KEYS, *wanted])
+        return plots.words_alone("No run of these sweeps is in this study.", empty)
 
-    def draw(panel: Axes, key: tuple[str, str], metric: str) -> None:
+    def draw(panel: Axes, key: tuple[str, str], metrics: Sequence[str]) -> None:
         dataset, setting = key
-        same = source.same(dataset, *set(frames[key]["model"]))
-        _sweep_panel(panel, frames[key], metric, own_axis=not same)
-        title = plots.corpus_title(source, dataset)
-        panel.set(title=title, xlabel=options.sweeps[setting], ylabel=find(metric).label.lower())
+        same = source.same(dataset, *(set(frames[key]["model"]) & set(source.models)))
+        _sweep_panel(panel, frames[key], metrics, own_axis=not same)
+        names = " and ".join(find(metric).label.lower() for metric in metrics)
+        panel.set(title=plots.corpus_title(source, dataset), xlabel=options.sweeps[setting], ylabel=names)
         panel.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
+        for metric in options.above:
+            _above(panel, frames[key], metric)
 
-    canvas = plots.crossed(list(frames), (TEST_PPL, PRESS_RANK), 4.7, 3.0, draw)
+    canvas = plots.crossed(list(frames), options.panels, 4.7, 3.2 if options.above else 3.0, draw)
     data = pd.concat(frames.values(), ignore_index=True)
     ours = data[data["origin"] == MEASURED]
     words = [
-        f"{r.setting} {r.value:g}: perplexity {r.test_ppl:.2f}, rank {r.rank_press:.0f}" for r in ours.itertuples()
+        f"{row['setting']} {row['value']:g}: {', '.join(f'{find(m).label.lower()} {row[m]:.5g}' for m in wanted)}"
+        for row in ours.to_dict("records")
     ]
     note = "Dashed: published; where the setting is not the same, on an axis of its own at the right."
-    alt = f"Lines of perplexity and rank against a setting. {'; '.join(words)}."
+    alt = f"Lines of numbers against a setting. {'; '.join(words)}."
     return Drawing(canvas, data, alt, f"{note} {plots.count_note(source, ours)}")
 
 
-def _sweep_points(source: Source, dataset: str, setting: str) -> pd.DataFrame:
-    """Runs of the grids over a setting of the head, and the published pairs that stand beside them."""
-    searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
-    models = [model for model in source.models if any(model in search.members for search in searches)]
-    points = pairs(source, dataset, models, (setting,), only_learned=False)
-    points = points.rename(columns={setting: "value"}).assign(setting=setting)
-    return points[SWEEP_COLUMNS].sort_values("value", kind="stable")
+def _sweep_points(source: Source, dataset: str, setting: str, wanted: Sequence[str]) -> pd.DataFrame:
+    """A line per run of the grids over a setting of the head, then per published row, also of runs not in the study."""
+    rows: list[tuple[object, ...]] = []
+    for model in source.rows:
+        value = _setting_of(source, dataset, model, setting)
+        if value is None:
+            continue
+        by_metric = [source.values(dataset, model, metric) for metric in wanted]
+        where = (dataset, setting, value, model)
+        seeds = [seed for seed in source.planned(dataset, model) if all(seed in values for values in by_metric)]
+        rows += [(*where, MEASURED, seed, *(values[seed] for values in by_metric)) for seed in seeds]
+        if printed := source.published_pair(dataset, model, *wanted):
+            rows.append((*where, PUBLISHED, None, *printed))
+    frame = pd.DataFrame(rows, columns=[*KEYS, *wanted]).astype({"seed": "Int64"} | dict.fromkeys(wanted, float))
+    return frame.sort_values("value", kind="stable")
 
 
-def _sweep_panel(axes: Axes, points: pd.DataFrame, metric: str, *, own_axis: bool) -> None:
+def _setting_of(source: Source, dataset: str, model: str, setting: str) -> float | None:
+    """The value of a grid's member: its run's, or what its name ends with where this study has none."""
+    searches = [one for one in source.study.searches.values() if f"head.{setting}" in one.axes]
+    runs = source.runs(dataset, model) if any(model in one.members for one in searches) else []
+    named = re.fullmatch(rf".*{setting}([0-9.]+)", model) if model in source.experiment.absent else None
+    return float(runs[0].head.options[setting]) if runs else float(named[1]) if named else None
+
+
+def _sweep_panel(axes: Axes, points: pd.DataFrame, metrics: Sequence[str], *, own_axis: bool) -> None:
+    """A line per metric; published ones dashed with crosses."""
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
-    axes.plot(ours["value"], ours[metric], "o-", color=plots.PALETTE["mos"], markersize=6, mec=LIGHT.paper)
-    used: list[Any] = [axes]
-    if len(theirs):
-        other: Any = axes.twinx() if own_axis else axes
-        other.plot(theirs["value"], theirs[metric], "x", linestyle=DASHES[1], color=LIGHT.muted, linewidth=1.2)
-        if own_axis:
-            other.grid(visible=False)
-            other.set_ylabel("paper, full size", color=LIGHT.muted)
-            used.append(other)
-    for one in used if metric == PRESS_RANK else ():
+    other: Any = axes.twinx() if own_axis and len(theirs) else axes
+    for metric, look in zip(metrics, LOOKS, strict=False):
+        name = find(metric).label.lower()
+        axes.plot(ours["value"], ours[metric], markersize=6, mec=LIGHT.paper, label=name, **look)
+        fainter: dict[str, Any] = {"color": LIGHT.muted if len(metrics) == 1 else look["color"], "alpha": 0.7}
+        other.plot(theirs["value"], theirs[metric], "x", linestyle=DASHES[1], linewidth=1.2, **fainter)
+    if other is not axes:
+        other.grid(visible=False)
+        other.set_ylabel("paper, full size", color=LIGHT.muted)
+    if len(metrics) > 1:
+        axes.legend(fontsize=8)
+    for one in {axes, other} if PRESS_RANK in metrics else ():
         one.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         one.yaxis.set_major_formatter(FuncFormatter(plots.integer))
+
+
+def _above(axes: Axes, points: pd.DataFrame, metric: str) -> None:
+    """On the upper axis, in place of the values of the setting, another number of the same models; ours if any."""
+    ours = points[points["origin"] == MEASURED]
+    shown = (ours if len(ours) else points).drop_duplicates("value")
+    upper = axes.secondary_xaxis("top")
+    upper.set_xticks(shown["value"], [f"{number:.3g}" for number in shown[metric]], fontsize=8)
+    upper.set_xlabel(find(metric).label.lower(), fontsize=9)

@@ -40,7 +40,7 @@ def wins(source: Source, options: NoOptions) -> Drawing:
     }
     sides = SIDES if any(frame["published"].notna().any() for frame in frames.values()) else SIDES[:1]
     bare = all(frame[list(SIDES)].isna().all(axis=None) for frame in frames.values())
-    side = SQUARE * len(source.models)
+    side = SQUARE * len(source.rows)
 
     def draw(row: NDArray[Any], dataset: str, data: pd.DataFrame) -> None:
         same = all(line.same for line in parts[dataset].rows)
@@ -71,7 +71,7 @@ def _win_panel(source: Source, axes: Axes, data: pd.DataFrame, origin: str, titl
     if data[origin].isna().all():
         plots.empty(axes, f"{title}: nothing to show")
         return
-    models = list(source.models)
+    models = list(source.rows)
     names = [plots.short_name(source.study, model) for model in models]
     table = data.pivot(index="model", columns="over", values=origin).reindex(index=models, columns=models)
     plots.heat_map(axes, table, ".0f", square=True, linewidths=1.5, xticklabels=names, yticklabels=names)
@@ -93,7 +93,7 @@ def hits(source: Source, options: NoOptions) -> Drawing:
             source, panel, data[data["dataset"] == dataset], side, f"{plots.corpus_title(source, dataset)}: {side}"
         )
 
-    height = 0.3 * len(source.models) + 1.6 if len(data) else 0.6
+    height = 0.3 * len(source.rows) + 1.6 if len(data) else 0.6
     canvas = plots.crossed([(d, side) for d in source.datasets for side in sides], [None], 9.2, height, draw)
     measured = data.dropna(subset="measured")
     start = "Squares, filled where the true word is among the first five:"
@@ -105,22 +105,22 @@ def _hits(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
     predicted = predictions_of(source, dataset)
     for place in places(source, dataset, predicted):
         where = {"condition": f"^group={place.group};context={place.number}$"}
-        for model in source.models:
-            own, published = predicted.get(model, {}).get(place), None
-            if source.is_published(dataset):
-                published = source.find_published(source.corpus(dataset), model, TOP5_HIT, where)
+        for model in source.rows:
+            own = predicted.get(model, {}).get(place)
+            published = source.find_published(source.corpus(dataset), model, TOP5_HIT, where)
             hit = None if own is None or own.hit is None else float(own.hit)
             yield dataset, model, *place, hit, published.number if published else None
 
 
 def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
+    data = data[data.groupby(["group", "context", "target"])[side].transform("count") > 0]
     shown = set(data.dropna(subset=side)["model"])
     if not shown:
         plots.empty(axes, f"{title}: nothing to show")
         return
     spots = data[["group", "context", "target"]].drop_duplicates()
-    looks, names = plots.styles(list(source.models)), list[str]()
-    for height, model in enumerate(model for model in source.models if model in shown):
+    looks, names = plots.styles(list(source.rows)), list[str]()
+    for height, model in enumerate(model for model in source.rows if model in shown):
         hit = data[data["model"] == model][side].to_numpy(dtype=float)
         for value, fill in ((1, "full"), (0, "none")):
             spot = np.flatnonzero(hit == value)

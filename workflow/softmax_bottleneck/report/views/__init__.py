@@ -19,9 +19,9 @@ from softmax_bottleneck.study import Experiment, Study
 
 def build(study: Study, experiment: Experiment, found: Records) -> Table:
     """The table of an experiment (UserError for a view or an option there is not)."""
-    options, view = options_of(study, experiment), VIEWS[experiment.view]
-    parts = () if experiment.is_void else tuple(view.make(Source.of(study, experiment, found), options))
-    texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, experiment.caption)
+    options, view, source = options_of(study, experiment), VIEWS[experiment.view], Source.of(study, experiment, found)
+    parts = () if experiment.is_void and not experiment.quotes else tuple(view.make(source, options))
+    texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, source.caption)
     return Table(*texts, view.row, parts, experiment.needs, view.origin)
 
 

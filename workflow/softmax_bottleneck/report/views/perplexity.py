@@ -33,7 +33,7 @@ def summary(source: Source, options: Compared, dataset: str) -> Part:
     """Models by metrics; below a model what was imported of it, a row per origin."""
     columns = [one for one in source.experiment.columns if not one.datasets or dataset in one.datasets]
     rows, imported = {}, {}
-    for model, name in source.models.items():
+    for model, name in source.rows.items():
         rows[model] = name
         for (origin, hardware), runs in _imported(source, dataset, model).items():
             key = f"{model} evidence {runs[0].name}"

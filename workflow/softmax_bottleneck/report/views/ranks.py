@@ -120,7 +120,8 @@ def _demo_part(source: Source, drawn: pd.DataFrame, metric: str) -> Part:
         own = drawn[(drawn["model"] == model) & (drawn["reading"] == reading) & (drawn["components"] == components)]
         published = _published_rank(source, model, components) if metric == metrics.RANK else None
         same = metric == metrics.RANK
-        return Cell(mean_of(own["value"]), published, metric=metric, planned=len(own), same=same)
+        gap = "not drawn yet" if own.empty else ""
+        return Cell(mean_of(own["value"]), published, metric=metric, planned=len(own), same=same, gap=gap)
 
     return crossed("synthetic", MATRICES[metric], labels, columns, cell)
 

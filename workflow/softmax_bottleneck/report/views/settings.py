@@ -9,8 +9,8 @@ from decimal import Decimal
 from softmax_bottleneck.report.cells import Cell, Measured, Part, Published, mean_of
 from softmax_bottleneck.report.options import Setting, Settings
 from softmax_bottleneck.report.registry import by_corpus, view
-from softmax_bottleneck.report.source import NOT_IN_STUDY, Source
-from softmax_bottleneck.study import Run
+from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.study import Run, Search
 
 
 @view("settings", row="Setting", origin="this study")
@@ -19,7 +19,7 @@ def settings(source: Source, options: Settings, dataset: str) -> Part:
     """Settings by models: what the plan trains with, beside the published values."""
     lines = {line.setting: line for line in options.settings}
     rows = {key: line.label for key, line in lines.items()}
-    columns = {model: source.label(model) for model in source.experiment.entries}
+    columns = {model: source.label(model) for model in (*source.experiment.entries, *source.experiment.absent)}
     return source.part(dataset, rows, columns, lambda row, model: _setting_cell(source, dataset, model, lines[row]))
 
 
@@ -27,7 +27,7 @@ def _setting_cell(source: Source, dataset: str, model: str, line: Setting) -> Ce
     published = _published_setting(source, dataset, model, line.published)
     runs = source.runs(dataset, model)
     if not runs:
-        return Cell(published=published, gap=NOT_IN_STUDY)
+        return Cell(published=published, gap=source.gap(dataset, model, ()))
     value = _value_of(source, runs[0], line.setting)
     if value is None:
         return Cell(published=published, words="none")
@@ -57,11 +57,11 @@ def _published_setting(source: Source, dataset: str, model: str, name: str) -> P
 @view("search", row="Setting or run", origin="this study")
 def search(source: Source, options: Settings) -> Iterator[Part]:
     """The values a search combines, declared and published, then a row per combination that is trained."""
-    entries = [name for name in source.experiment.entries if name in source.study.searches]
-    for dataset in source.datasets:
+    entries = [*source.experiment.entries, *source.experiment.absent]
+    for dataset in (*source.datasets, *source.experiment.absent_datasets):
         yield _declared(source, options, dataset, entries)
     for dataset in source.datasets:
-        for entry in entries:
+        for entry in source.experiment.entries:
             if source.study.searches[entry].members:
                 yield _trained(source, dataset, entry)
 
@@ -73,13 +73,18 @@ def _declared(source: Source, options: Settings, dataset: str, entries: list[str
     lines = {line.setting: line for line in options.settings}
 
     def cell(row: str, entry: str) -> Cell:
-        declared = source.study.searches[entry]
+        declared = source.study.searches.get(entry, Search({}, 0, ()))
+        gap = "" if declared.size else source.gap(dataset, entry, ())
         if row in SIZES:
-            return Cell(Measured(declared.size if row == "size" else len(declared.members)), digits=0)
+            return (
+                Cell(gap=gap)
+                if gap
+                else Cell(Measured(declared.size if row == "size" else len(declared.members)), digits=0)
+            )
         values = ", ".join(f"{value:g}" for value in declared.axes.get(row, ()))
         printed = source.published[source.published["metric"] == lines[row].published]["value"]
         published = None if printed.empty else Published(printed.iloc[0].replace("|", ", "))
-        return Cell(words=values or "fixed", published=published)
+        return Cell(words="" if gap else values or "fixed", published=published, gap=gap)
 
     rows = {key: line.label for key, line in lines.items()} | SIZES
     return source.part(dataset, rows, {entry: entry.rpartition("-")[0] for entry in entries}, cell)

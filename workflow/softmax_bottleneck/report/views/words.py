@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -31,12 +31,16 @@ WinCounts = Mapping[str, Mapping[str, Wins]]
 def wordsim(source: Source, options: NoOptions, dataset: str) -> Part:
     """Benchmarks by models (Spearman's rho), with the pairs each benchmark keeps in the vocabulary."""
     rho = next(iter(source.experiment.columns), Column(metrics.SPEARMAN))
-    columns = source.models | dict(zip(COVERAGE, ("pairs", "not in vocabulary"), strict=True))
+    columns = source.rows | dict(zip(COVERAGE, ("pairs", "not in vocabulary"), strict=True))
 
     def cell(benchmark: str, column: str) -> Cell:
         if column in COVERAGE:
             return source.coverage(dataset, benchmark, column)
-        return source.cell(dataset, column, rho, benchmark)
+        cell = source.cell(dataset, column, rho, benchmark)
+        known = benchmark in source.records.conditions(metrics.SPEARMAN, dataset)
+        return (
+            cell if known or not source.is_language(dataset) else replace(cell, gap="not a benchmark of this language")
+        )
 
     return source.part(dataset, source.benchmarks(dataset), columns, cell)
 
@@ -54,9 +58,9 @@ def coverage(source: Source, options: NoOptions, dataset: str) -> Part:
 @by_corpus
 def wins(source: Source, options: NoOptions, dataset: str) -> Part:
     """On how many benchmarks the row's model has the larger rho than the column's (mean rho over the runs of each)."""
-    columns = {model: f"over {name}" for model, name in source.models.items()}
+    columns = {model: f"over {name}" for model, name in source.rows.items()}
     counts, gaps = _win_counts(source, dataset), _gaps(source, dataset)
-    return source.part(dataset, source.models, columns, lambda a, b: _win_cell(source, dataset, (a, b), counts, gaps))
+    return source.part(dataset, source.rows, columns, lambda a, b: _win_cell(source, dataset, (a, b), counts, gaps))
 
 
 def _win_counts(source: Source, dataset: str) -> WinCounts:
@@ -67,14 +71,14 @@ def _win_counts(source: Source, dataset: str) -> WinCounts:
         measured = mean_of(source.values(dataset, model, metrics.SPEARMAN, condition).values())
         return measured.mean if measured else None
 
-    return win_matrix({model: {c: mean(model, c) for c in conditions} for model in source.models})
+    return win_matrix({model: {c: mean(model, c) for c in conditions} for model in source.rows})
 
 
 def _gaps(source: Source, dataset: str) -> dict[str, str]:
     """Which runs of each model have no word similarities: `GSS: seed 1 missing`."""
     conditions = source.records.conditions(metrics.SPEARMAN, dataset)
     words = {}
-    for model, name in source.models.items():
+    for model, name in source.rows.items():
         have = {s for condition in conditions for s in source.values(dataset, model, metrics.SPEARMAN, condition)}
         gap = source.gap(dataset, model, have)
         words[model] = f"{name}: {gap}" if gap else ""
@@ -87,9 +91,7 @@ def _win_cell(source: Source, dataset: str, pair: tuple[str, str], counts: WinCo
         return Cell(wanted=False)
     over = {"condition": rf"wins over {re.escape(b)}(?:;|$)"}
     count = counts[a][b]
-    published = (
-        None if source.is_language(dataset) else source.find_published(source.corpus(dataset), a, metrics.WINS, over)
-    )
+    published = source.find_published(source.corpus(dataset), a, metrics.WINS, over)
     return Cell(
         measured=Measured(float(count.wins)) if count.compared else None,
         published=published,
@@ -156,14 +158,12 @@ def predictions_of(source: Source, dataset: str) -> dict[str, dict[Place, Predic
 
 
 def places(source: Source, dataset: str, measured: Mapping[str, Mapping[Place, Prediction]]) -> list[Place]:
-    """The places of the rows: those measured, else those published on this very corpus."""
-    own = list(dict.fromkeys(place for predictions in measured.values() for place in predictions))
-    if own or not source.is_published(dataset):
-        return own
+    """The places of the rows: those measured, then those published for the corpus or the one it stands for."""
     rows = records.read_csv(PUBLISHED / CONTEXTS)
-    return [
-        Place(g, int(n), t) for g, n, t in zip(rows["group"], rows["context"], rows["true_next_token"], strict=True)
-    ]
+    rows = rows[rows["dataset"] == source.corpus(dataset)]
+    own = [place for predictions in measured.values() for place in predictions]
+    columns = (rows[key] for key in ("group", "context", "true_next_token"))
+    return list(dict.fromkeys([*own, *(Place(g, int(n), t) for g, n, t in zip(*columns, strict=True))]))
 
 
 @cache
@@ -193,7 +193,7 @@ def top5(source: Source, options: Words, dataset: str) -> Part:
         name = f"{GROUPS.get(place.group, place.group)} {place.number}: {place.target}"
         rows[key] = name if known else f"{name} (not in this vocabulary)"
     cell = partial(_words_cell, source, dataset, measured, published_words(options.words))
-    return source.part(dataset, rows, source.models, lambda row, model: cell(shown[row], model))
+    return source.part(dataset, rows, source.rows, lambda row, model: cell(shown[row], model))
 
 
 def _words_cell(
@@ -209,7 +209,8 @@ def _words_cell(
         words=own.words if own else "",
         published=Published(printed) if printed else None,
         same=own is not None and source.same(dataset, model),
-        gap=source.gap(dataset, model, source.planned(dataset, model)[:1] if own else []),
+        gap=source.gap(dataset, model, source.planned(dataset, model)[:1] if own else [])
+        or ("" if own else "not a place of this text"),
     )
 
 

@@ -1,0 +1,82 @@
+"""Every published number of a table stands in every study that shows the table, with what is missing beside it."""
+
+from __future__ import annotations
+
+import re
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import cells, source, views
+from softmax_bottleneck.study import load_experiment
+
+FILES = sorted((config.ROOT / "config" / "experiments").glob("*.yaml"))
+TABLES = [e for file in FILES if (e := load_experiment(file.stem, config.ROOT / "config")).kind == "table"]
+QUOTING = {e.id: e for e in TABLES if e.quotes}
+# Rows of published files that are no cell of the table: facts about it, printed elsewhere, or of another table.
+NOT_CELLS = "text|caption|Table 2$|footnote|not printed"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, cells.Table]:
+    """All tables in a study of two models on one language."""
+    folder = tmp_path_factory.mktemp("small")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        text = (
+            fake.STUDY[: fake.STUDY.index("  - when: {model: [moc")]
+            + "models:\n  softmax: {head: softmax}\n  gss: {head: gss}\n"
+        )
+        study = fake.load(folder, text + "experiments:\n" + "".join(f"  {name}:\n" for name in QUOTING))
+        found = collect.collect(study)
+        return {e.id: views.build(study, e, found) for e in study.experiments}
+
+
+def shown(table: cells.Table) -> list[cells.Cell]:
+    return [cell for part in table.parts for row in part.rows for cell in row.cells if cell.published]
+
+
+@pytest.mark.parametrize("name", QUOTING)
+def test_every_published_number_of_the_tables_own_file_stands_in_it(small, name: str) -> None:
+    own = [file for file in QUOTING[name].published if file.removesuffix(".csv").replace("_", "-") == name]
+    rows = source.read_published(tuple(own))
+    rows = rows[
+        ~rows["table"].str.contains(NOT_CELLS) | (rows["table"] == "Table 2") | rows["table"].str.contains("SM Table")
+    ]
+    printed = set(rows["value"].str.replace("|", ", "))
+    there = {cell.published.value for cell in shown(small[name])}
+    assert printed - there <= {"N/A"}, name
+    assert small[name].parts and small[name].csv
+
+
+@pytest.mark.parametrize("name", QUOTING)
+def test_what_is_missing_is_said_in_every_cell(small, name: str) -> None:
+    for cell in shown(small[name]):
+        assert not cell.wanted or cell.gap or cell.measured or cell.words or cell.note == "reference", name
+
+
+def test_the_words_that_yang_printed_stand_beside_ours(small) -> None:
+    """60 rows of five words: MoS** and MoC** for six contexts."""
+    rows = records.read_csv(source.PUBLISHED / "parthiban2021_sm_table2_top5.csv")
+    table = small["parthiban2021-sm-table2"]
+    quoted = [i for i, column in enumerate(table.parts[0].columns) if "Yang" in column]
+    texts = [row.cells[i].published.value for row in table.parts[0].rows for i in quoted if row.cells[i].published]
+    assert sum(len(text.splitlines()) for text in texts) == 60 == rows["model"].str.endswith("yang2018").sum()
+    assert len(table.parts[0].rows) == 18
+
+
+def test_the_study_that_has_it_is_named(small) -> None:
+    kanai = small["kanai2018-table1"]
+    (relu,) = (row for part in kanai.parts for row in part.rows if row.key == "kanai-relu")
+    assert "2.78e5" in {cell.published.value for cell in relu.cells if cell.published}
+    assert {cell.gap for cell in relu.cells if cell.published} == {"not in this study; config/ptb-cpu.yaml has it"}
+    table = small["parthiban2021-sm-table5"]
+    (gap,) = {cell.gap for cell in shown(table)}
+    assert re.fullmatch(r"not in this study; config/(ptb-cpu|paper).yaml has it", gap)
+
+
+def test_csv_holds_every_row(small) -> None:
+    for name, experiment in QUOTING.items():
+        rows = (experiment.published_rows or experiment.models) if experiment.view == "summary" else ()
+        assert all(f",{row}," in small[name].csv for row in rows), name
