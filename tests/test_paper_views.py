@@ -309,6 +309,60 @@ def test_slopes_before_and_after_training_stand_side_by_side(made) -> None:
     assert found["wikitext-2", "lms-plif", "after training"].published is not None
 
 
+def test_figure_1_draws_the_papers_curves(made) -> None:
+    rows = figure(made, "figure1")[1]
+    assert {(float(row["c"]), float(row["k"])) for row in rows} == {(2, 4), (0, 2)}
+    assert (min(float(r["logit"]) for r in rows), max(float(r["logit"]) for r in rows)) == (-6, 6)
+    assert functions.RANGE == (-6, 6)  # also of the other axis
+
+
+def test_figure_6_shows_both_perplexities_and_the_size_along_the_components(made) -> None:
+    drawn, rows = figure(made, "figure6")
+    published = {(r["dataset"], float(r["value"])): r for r in rows if r["origin"] == "published"}
+    assert {key for key in published if key[0] == "ptb"} == {("ptb", k) for k in (1, 3, 5, 10, 15, 20)}
+    fifteen = published["wikitext-2", 15]
+    assert (fifteen["train_ppl"], fifteen["test_ppl"], fifteen["params_m"]) == ("35.92", "63.06", "34.9")
+    assert "training perplexity" in drawn.alt and "rank" not in drawn.alt
+
+
+def test_the_fairness_test_is_over_the_random_seeds_and_the_narrow_softmax_has_a_search(made) -> None:
+    (cell,) = (c for _, row, column, c in flat(table(made, "table5")) if row == "mos-fair" and "Student" in column)
+    assert cell.note == "n 3 and 3"  # of three random seeds and the authors' own
+    assert made[0].searches["softmax-fair280-stage1"].size == 8
+
+
+CONTRADICTIONS = {
+    "table1": ("0.40", "supplement"),
+    "table2": ("over 11 runs", "over 10", "10\u207b\u2078"),
+    "table3": ("Neither the number of runs nor how averaging begins is published", "ET-ASGD"),
+    "table5": ("how averaging begins", "number of seeds"),
+    "table6": ("82,430", "82,429", "245,568", "245,370", "9,983", "9,979"),
+    "sm-table3": ("WS-353-REL twice",),
+    "sm-table6": ("1881", "1882", "0.25"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_what_the_papers_contradict_stands_in_the_caption(made, name: str) -> None:
+    page = views.table_page(table(made, name))
+    assert all(words in page for words in CONTRADICTIONS[name])
+
+
+def test_captions_say_what_the_runs_of_this_study_are(made) -> None:
+    study, found = made
+    one = source.experiment_of(study, PREFIX + "sm-table4", "table")
+    texts = {}
+    for name, runs in (("paper", study.runs), ("small", tuple(
+        dataclasses.replace(r, schedule=dataclasses.replace(r.schedule, learning_rate=10.5)) for r in study.runs
+    ))):  # fmt: skip
+        texts[name] = views.build(dataclasses.replace(study, runs=runs), one, found).caption
+    assert "learning rate of 20 for 1000 epochs" in texts["paper"] and "learning rate of 10.5" in texts["small"]
+    assert "{" not in "".join(source.Source.of(study, e, found).caption for e in study.experiments)
+    assert (
+        "Penn Treebank" not in figure(made, "figure5")[0].caption and "WikiText-2" in figure(made, "figure5")[0].caption
+    )
+
+
 def test_smooth_functions_hug_the_piecewise_linear_ones() -> None:
     x = np.linspace(-40, 40, 801)
     for c, k in ((0, 2), (-1.5, 2.5), (1, 0.5)):
