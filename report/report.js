@@ -100,7 +100,8 @@
     const controls = [...choice("head", "Head", values("head")), ...choice("corpus", "Corpus", corpora), ...published];
     if (!controls.length) return;
     const legend = make("legend", { textContent: "Show in tables" });
-    document.querySelector("nav").prepend(make("fieldset", { className: "filters" }, legend, ...controls, status));
+    const isNarrow = matchMedia("(max-width: 69.99rem)").matches; // there the contents are folded, and filters with them
+    document.querySelector(isNarrow ? "nav details" : "nav")[isNarrow ? "append" : "prepend"](make("fieldset", { className: "filters" }, legend, ...controls, status));
   };
 
   // --- values of single seeds, on hover and focus ---------------------------------------------------------------------
@@ -109,9 +110,9 @@
   const hide = () => { tip.hidden = true; all("[aria-describedby=tip]").forEach((one) => one.removeAttribute("aria-describedby")); };
   const show = (event) => {
     if (tip.contains(event.target)) return;
-    const seeds = event.target.closest?.("td")?.querySelector(".seeds:not([open])");
-    if (!seeds) return hide();
-    tip.replaceChildren(...all("li:not(:last-child)", seeds).map((line) => make("div", { textContent: line.textContent })));
+    const seeds = event.target.closest?.("td")?.querySelector(".number:not([open])");
+    if (!seeds?.querySelector("li")) return hide();
+    tip.replaceChildren(...all("li", seeds).map((line) => make("div", { textContent: line.textContent })));
     tip.hidden = false;
     if (event.type === "focusin") event.target.setAttribute("aria-describedby", "tip");
     const place = seeds.getBoundingClientRect();

@@ -64,7 +64,7 @@ def test_it_stands_in_a_row_of_its_own_and_in_no_mean(study: config.Study) -> No
     assert imported.label == f"GSS, imported: {ORIGIN}, cpu AVX512"
     ppl = next(row["value"] for row in content["rows"] if row["metric"] == "test_ppl")
     assert imported.cells[4].measured == cells.Measured(ppl, None, 1) and imported.cells[4].note == "seed 3"
-    assert own.cells[4].count == "n 2/3" and own.cells[4].gap == "seed 3 missing"
+    assert own.cells[4].count == "n = 2 of 3" and own.cells[4].gap == "seed 3 missing"
     values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == "gss" and run.seed < 3]
     assert own.cells[4].measured.mean == pytest.approx(sum(values) / 2)
     assert not imported.cells[5].wanted  # no test against the study's own runs

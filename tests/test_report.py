@@ -22,7 +22,7 @@ import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import cells, render, templates
+from softmax_bottleneck.report import cells, render, run_list, templates
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.paths import Store
 from test_figures import contrast
@@ -204,7 +204,7 @@ def test_runs_that_are_not_complete_lead_the_list(results: Path) -> None:
     study = fake.load(results)
     fake.write_all(study)
     fake.write_done(next(run for run in study.needed if run.path.startswith("truth-demo/gss/2-")), "diverged", "nan")
-    (part,) = render.run_tables(study, collect.collect(study))
+    (part,) = run_list.tables(study, collect.collect(study))
     rows = [(group["key"], run["seed"], run["state"]) for group in part["groups"] for run in group["runs"]]
     assert (len(rows), part["complete"]) == (18, 17)
     assert rows[:4] == [("gss", "2", "diverged"), ("gss", "1", "ok"), ("gss", "3", "ok"), ("softmax", "1", "ok")]
@@ -261,7 +261,7 @@ def test_gaps_are_stated_at_the_top_and_in_every_cell(results: Path) -> None:
         "GSS on The known-truth language: 1 of 3 diverged, seed 1 (nan in epoch 3)",
         "1 of 3 unsound, seed 3 (done.json is damaged",
         "16 of 18 planned training runs finished",
-        "n 1/3",
+        "n = 1 of 3",
         "seed 1 diverged; seed 3 unsound",
         "not computable: n = 1 and 3",
     ):
@@ -347,7 +347,7 @@ def test_result_table_is_aligned_and_counts(results: Path) -> None:
 
 @pytest.mark.parametrize("seconds, words", [(12.4, "12 s"), (95, "2 min"), (58320, "16.2 h")])
 def test_durations_are_short(seconds: float, words: str) -> None:
-    assert render.duration(seconds) == words
+    assert run_list.duration(seconds) == words
 
 
 class Test_Style:  # noqa: N801

@@ -216,7 +216,7 @@ def test_every_subset_of_seeds_says_how_many_there_are_and_why(tmp_path: Path, m
             views.build(study, experiment, records.Records(rows, states)), "truth-demo", "gss", "Test perplexity"
         )
         values = [fake.perplexities(run)["test_ppl"] for run in kept]
-        assert one.count == (f"n {len(kept)}" if len(kept) == 5 else f"n {len(kept)}/5")
+        assert one.count == (f"n = {len(kept)}" if len(kept) == 5 else f"n = {len(kept)} of 5")
         names = ", ".join(str(run.seed) for run in gone)
         words = {0: "", 1: f"seed {names} diverged", 5: "5 seeds diverged"}
         assert one.gap == words.get(len(gone), f"seeds {names} diverged")
@@ -243,7 +243,7 @@ def test_no_run_at_all_leaves_words_and_no_numbers(tmp_path: Path, monkeypatch: 
 @pytest.mark.fault("G2")
 def test_one_run_has_no_spread(finished) -> None:
     one = cell(build(finished["fake"], "parthiban2021-table6"), "truth-demo", "softmax", "Press rank")
-    assert one.text == "18" and one.count == "n 1"
+    assert one.text == "18" and one.count == "n = 1"
 
 
 # --- views ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import SCREENSHOTS, Visit
 from playwright.sync_api import Locator, Page
+from softmax_bottleneck.records import metrics
 
 WIDTHS = (400, 900, 1400)
 TALLEST = 8000  # pixels of a screenshot
@@ -101,16 +102,23 @@ def test_the_keyboard_reaches_the_content_and_the_table_of_contents(
 
 
 # --- without scripts --------------------------------------------------------------------------------------------------
-def test_seeds_unfold_and_lead_to_their_runs_without_scripts(visit: Opener, report_page: Path) -> None:
+def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, report_page: Path) -> None:
     page = visit(report_page, scripts=False).page
-    seeds = page.locator(f"{TABLE} .seeds").first
-    line = seeds.locator("li").first
-    assert not line.is_visible()
-    seeds.locator("summary").click()
-    assert re.fullmatch(r"seed \d+: [\d.]+", line.inner_text())
-    seeds.locator("a").click()
-    run = page.locator("tbody:target tr").first
-    assert run.get_attribute("id").startswith("run-ptb-softmax") and run.bounding_box()["y"] < 900
+    number = page.locator(f"{TABLE} .number", has_text="seed").nth(1)
+    behind = number.locator(".behind")
+    assert not behind.is_visible()
+    number.locator("summary").click()
+    assert re.match(r"seed \d+: [\d.]+", behind.locator("li").first.inner_text())
+    words = behind.inner_text()
+    name = re.search(r"softmax_bottleneck number (ptb/softmax/\w+)", words)[1]
+    assert metrics.find(name.split("/")[2]).definition in words
+    behind.locator("li a").first.click()
+    run = page.locator("tr:target")
+    assert run.get_attribute("id").startswith("run-ptb-softmax-") and run.bounding_box()["y"] < 900
+    run.locator(".run summary").click()
+    words = run.inner_text()
+    assert "results/runs/ptb/softmax/" in words and re.search(r"measure.json [0-9a-f]{16}", words)
+    assert "All settings are the published ones" in words
 
 
 # --- with scripts -----------------------------------------------------------------------------------------------------
@@ -140,9 +148,9 @@ def test_runs_sort_one_by_one_and_a_link_still_finds_them(visit: Opener, report_
     shown = [text for text in runs.locator("tbody tr td:nth-of-type(8)").all_inner_texts() if text]
     assert [float(text) for text in shown] == sorted(map(float, shown))
     assert runs.locator("tbody tr").last.locator("td:nth-of-type(8)").inner_text() == ""  # the diverged one
-    page.locator(f"{TABLE} .seeds summary").first.click()
-    page.locator(f"{TABLE} .seeds a").first.click()
-    page.wait_for_function("document.querySelector('tbody:target tr')?.id.startsWith('run-ptb-softmax')")
+    page.locator(f"{TABLE} .number summary").nth(1).click()
+    page.locator(f"{TABLE} .number[open] li a").first.click()
+    page.wait_for_function("document.querySelector('tr:target')?.id.startsWith('run-ptb-softmax')")
 
 
 def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, report_page: Path) -> None:
@@ -167,9 +175,12 @@ def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, r
 
 def test_values_of_seeds_show_on_hover_and_focus_and_leave_on_escape(visit: Opener, report_page: Path) -> None:
     page = visit(report_page).page
-    tip, summary = page.get_by_role("tooltip"), page.locator(f"{TABLE} .seeds summary").nth(2)
+    tip, summary = (
+        page.get_by_role("tooltip"),
+        page.locator(f"{TABLE} .number", has_text="seed").nth(2).locator("summary"),
+    )
     summary.hover()
-    expected = summary.locator("xpath=..").locator("li").all_text_contents()[:-1]
+    expected = summary.locator("xpath=..").locator("li").all_text_contents()
     assert len(expected) == 4 and tip.inner_text().splitlines() == expected
     page.keyboard.press("Escape")
     assert tip.count() == 0

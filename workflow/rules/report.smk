@@ -42,6 +42,7 @@ rule render:
         of_workflow("config/paper.yaml", "report/published/*.csv", "report/*.j2", "report/*.css", "report/*.mplstyle"),
     output:
         [shown(experiment, suffix) for experiment in STUDY.experiments for suffix in experiment.suffixes],
+        study_files(["figures/overview.svg", "figures/overview.csv"]),
         page=f"{RESULTS}/page.json",
         claims=report(
             f"{RESULTS}/claims.json",

@@ -282,6 +282,15 @@ def _summary(given: argparse.Namespace, say: Say) -> None:
     print(f"\nReport: {(folder / 'report' / 'index.html').resolve()}")
 
 
+def _number(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.records import records
+    from softmax_bottleneck.report.lookup import lookup
+
+    study = _study(given)
+    found = records.load(study.store.study_folder(study.name))
+    print("\n".join(lookup(study, found, given.name)))
+
+
 def _rank(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.own_model import page as own_report
     from softmax_bottleneck.own_model import question as asking
@@ -416,6 +425,11 @@ def _add_claims(command: argparse.ArgumentParser) -> None:
     command.add_argument("--explain", action="store_true", help="with premises, intervals, controls and stability")
 
 
+def _add_number(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument("name", metavar="CORPUS/MODEL/METRIC", help="as a number of the page names it when it opens")
+
+
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--json", action="store_true", help="for programs: a list of {check, state, found, advice}")
@@ -509,6 +523,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "render": ("every table, figure and claim of a study, measured beside published", _add_study, _render),
     "claims": ("print the papers’ conclusions as judged by the collected records", _add_claims, _claims),
     "report": ("the study's page, which embeds what render wrote", _add_study, _report),
+    "number": ("print one number with its definition, seeds, files and hashes", _add_number, _number),
     "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_plan,
                _verify),
     "repair": ("remove what is damaged and what was made from it, so that it is made again", _add_study, _repair),

@@ -117,11 +117,11 @@ class Cell:
 
     @property
     def count(self) -> str:
-        """`n 3`, or `n 2/3` when runs are missing."""
+        """`n = 3`, or `n = 2 of 3` when runs are missing."""
         have = self.measured.n if self.measured else 0
         if not self.planned or not self.wanted:
             return ""
-        return f"n {have}" if have == self.planned else f"n {have}/{self.planned}"
+        return f"n = {have}" if have == self.planned else f"n = {have} of {self.planned}"
 
     @property
     def difference(self) -> float | None:

@@ -219,6 +219,7 @@ TABLES: Mapping[str, type] = {
     "fit-conclusions": Fits,
 }
 FIGURES: Mapping[str, type] = {
+    "overview": NoOptions,
     "spectrum": Spectrum,
     "learning-curves": NoOptions,
     "rank-training": Snapshots,

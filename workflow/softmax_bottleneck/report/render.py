@@ -15,18 +15,17 @@ import pandas as pd
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import cells, claims, figures, views
+from softmax_bottleneck.report import cells, claims, figures, run_list, tiles, views
 from softmax_bottleneck.report.cells import Measured, Table
 from softmax_bottleneck.report.claims import sentences
 from softmax_bottleneck.report.claims.view import SYNTHETIC
-from softmax_bottleneck.report.figures import Figure
+from softmax_bottleneck.report.figures import Figure, overview
 from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Experiment, Study
 
-STAGE_WORDS = {"finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # of what follows training
 # Chapters in the order of the page: the source of an experiment -> title and what it is.
 SOURCES: Mapping[str, tuple[str, str]] = {
     "parthiban2021": (
@@ -57,10 +56,11 @@ def render(study: Study, folder: Path) -> None:
     check_options(study)
     found = records.load(folder)
     heads = heads_of(study)
-    entries = [_entry(study, experiment, found, folder, heads) for experiment in study.experiments]
+    every = (overview.experiment(study), *study.experiments)
+    top, *entries = [_entry(study, experiment, found, folder, heads) for experiment in every]
     ledger = claims.ledger(found, claims.of_study(study))
     artefacts.write_json(folder / "claims.json", claims.to_json(study, found, ledger))
-    artefacts.write_json(folder / "page.json", page_of(study, found, entries, ledger))
+    artefacts.write_json(folder / "page.json", page_of(study, found, entries, ledger) | {"overview": top})
 
 
 def _entry(
@@ -102,9 +102,10 @@ def page_of(
         "summary": f"{sentences.summary(found)} {published_cells(entries)}".rstrip(),
         "verdict": sentences.of_corpora(study, found),
         "ledger_html": shown if ledger else "",
+        "strip": tiles.strip(ledger),
         "gaps": [*gaps(study, found), *unmeasured(entries)],
         "chapters": chapters(entries),
-        "run_tables": run_tables(study, found),
+        "run_tables": run_list.tables(study, found),
         "runs_csv": records.to_csv(found.wide(), digits=10),
         "heads": heads_of(study),
         "facts": [*_corpora(study, found), *_facts(found), *_verified(found)],
@@ -171,7 +172,7 @@ def gaps(study: Study, found: Records) -> list[str]:
     for (dataset, model, stage, state, reason), group in records.groups(incomplete, *keys):
         seeds = ", ".join(str(seed) for seed in group["seed"])
         total = len(found.planned(dataset, model, stage))
-        after = f", {STAGE_WORDS[stage]}" if stage else ""
+        after = f", {run_list.STAGE_WORDS[stage]}" if stage else ""
         where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
         words = f" ({reason})" if reason else ""
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}{words}")
@@ -180,58 +181,7 @@ def gaps(study: Study, found: Records) -> list[str]:
     return lines
 
 
-# --- runs and provenance --------------------------------------------------------------------------------------------
-def run_tables(study: Study, found: Records) -> list[dict[str, Any]]:
-    """Planned runs by corpus and model, ready to print; what is not complete comes first."""
-    parts = []
-    for (dataset,), states in records.groups(found.states, "dataset"):
-        later = found.stages[found.stages["dataset"] == dataset]
-        every = pd.concat([states.assign(stage=""), later], ignore_index=True)
-        groups = [_run_group(study, found, group) for _, group in records.groups(every, "model")]
-        groups.sort(key=lambda group: group["complete"])  # stable: otherwise as planned
-        runs = states.drop_duplicates("path")
-        facts = {"complete": int((runs["state"] == "ok").sum()), "planned": len(runs)}
-        parts.append({"title": study.datasets[dataset].title, "groups": groups, **facts})
-    return parts
-
-
-def _run_group(study: Study, found: Records, states: pd.DataFrame) -> dict[str, Any]:
-    dataset, model = states["dataset"].iloc[0], states["model"].iloc[0]
-    rows = sorted(states.to_dict("records"), key=lambda row: bool(row["state"] == "ok"))
-    values = {
-        stage: {metric: found.values(dataset, model, metric, stage) for metric in ("test_ppl", "rank_press")}
-        for stage in {row["stage"] for row in rows}
-    }
-    runs = [_printed(row, values[row["stage"]]) for row in rows]
-    complete = all(run["state"] == "ok" for run in runs)
-    return {"id": f"{dataset}-{model}", "model": label(study, model), "key": model, "runs": runs, "complete": complete}
-
-
-def _printed(row: Mapping[Any, Any], values: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
-    def text(key: str) -> str:
-        return "" if pd.isna(row[key]) else f"{row[key]:.0f}"
-
-    ppl, rank = (values[metric].get(row["seed"]) for metric in ("test_ppl", "rank_press"))
-    known = not pd.isna(row["wall_s"])
-    return {
-        **{key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")},
-        **{key: text(key) for key in ("best_epoch", "switch_epoch", "interruptions")},
-        "stage": STAGE_WORDS.get(row["stage"], ""),
-        "epochs": "" if pd.isna(row["planned_epochs"]) else f"{text('epochs') or 0} of {text('planned_epochs')}",
-        "wall": duration(row["wall_s"]) if known else "",
-        "wall_s": f"{row['wall_s']:.1f}" if known else "",
-        "test_ppl": "" if ppl is None else f"{ppl:.2f}",
-        "rank_press": "" if rank is None else f"{rank:.0f}",
-    }
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `16.2 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
+# --- provenance ----------------------------------------------------------------------------------------------------------
 def provenance_of(study: Study, found: Records) -> dict[str, Any]:
     """What the page was made from: states, settings, hashes of the files read, versions and hardware of the runs."""
     settings: dict[str, Any] = {}
@@ -295,8 +245,10 @@ def _hours(found: Records) -> str:
     if trained.empty:
         return "no run has finished"
     by_kind = trained.groupby("hardware", sort=True)["wall_s"].sum()
-    kinds = ", ".join(f"{duration(seconds)} on {kind or 'unknown hardware'}" for kind, seconds in by_kind.items())
-    return f"{duration(trained['wall_s'].sum())} in {len(trained)} runs: {kinds}"
+    kinds = ", ".join(
+        f"{run_list.duration(seconds)} on {kind or 'unknown hardware'}" for kind, seconds in by_kind.items()
+    )
+    return f"{run_list.duration(trained['wall_s'].sum())} in {len(trained)} runs: {kinds}"
 
 
 # --- terminal -------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def report(folder: Path, reload_s: int | None = None) -> Path:
     With `reload_s` the page says that its study is running, and browsers load it again after so many seconds.
     """
     page = artefacts.read_json(folder / "page.json")
-    entries = [entry for chapter in page["chapters"] for entry in chapter["entries"]]
+    entries = [page["overview"], *(entry for chapter in page["chapters"] for entry in chapter["entries"])]
     for entry in entries:
         entry |= _embedded(entry, folder)
     page["runs_csv"] = data_address("text/csv", page["runs_csv"])

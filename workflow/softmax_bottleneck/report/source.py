@@ -76,11 +76,15 @@ def experiment_of(study: Study, name: str, kind: str) -> Experiment:
 
 
 def label(study: Study, model: str) -> str:
-    """A model's name in tables and figures; of one not in the study, that of config/paper.yaml or of its head."""
+    """A model's name in tables and figures; of one not in the study, that of config/paper.yaml or of its head.
+
+    A name that an earlier model of the study has too is followed by the key: `Softmax (kanai-softmax)`.
+    """
     paper, declared = paper_study(), declarations().get(model)
     known = (study.labels, QUOTED, paper.labels if paper else {})
-    found = next((labels[model] for labels in known if model in labels), "")
-    return found or (declared.label if declared else model)
+    name = next((labels[model] for labels in known if model in labels), declared.label if declared else model)
+    first = next((other for other, shown in study.labels.items() if shown == name), model)
+    return name if model in (first, name) or model not in study.labels else f"{name} ({model})"
 
 
 @cache

@@ -21,7 +21,8 @@ from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import exact_value, label
 from softmax_bottleneck.study import Run, Study
 
-NAMED = 4  # models or conclusions in a sentence; more are counted
+NAMED = 4  # models in a sentence; more are counted
+QUOTED = 2  # conclusions in a sentence; the tiles below it show all
 
 
 # --- three sentences ------------------------------------------------------------------------------------------------
@@ -71,8 +72,8 @@ def _named_words(study: Study, entries: Sequence[Entry]) -> str:
         several = len({entry.dataset for entry in entries} - {SYNTHETIC}) > 1
         named = [f"“{what}”" + f" ({', '.join(where)})" * bool(several and where) for what, where in places.items()]
         if named:
-            more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-            parts.append(f"{verdict}: {'; '.join(named[:NAMED])}{more}")
+            more = f" and {len(named) - QUOTED} more" if len(named) > QUOTED else ""
+            parts.append(f"{verdict}: {'; '.join(named[:QUOTED])}{more}")
     words = ". ".join(f"{part[0].upper()}{part[1:]}" for part in parts)
     return f"{words}." if words else ""
 

@@ -1,0 +1,45 @@
+"""A number of the page, printed again with everything behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck import study as config
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.report import run_list
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    study = fake.load(tmp_path)
+    fake.write_all(study)
+    return study
+
+
+def test_a_number_is_printed_with_its_seeds_files_and_hashes(study, capsys) -> None:
+    fake.build(study)
+    assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_ppl"]) == 0
+    text = capsys.readouterr().out
+    for run in (run for run in study.needed if run.model == "mos"):
+        file = Store().run_folder(run.path) / "measure.json"
+        assert f"seed {run.seed}: {fake.perplexities(run)['test_ppl']!r}  {file}" in text.replace(
+            "  results", "  results"
+        )
+        assert artefacts.sha256_file(file) in text
+    assert "(n = 3)" in text and "of the test text" in text
+    assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_pl"]) == 2
+    assert "did you mean 'truth-demo/mos/test_ppl'?" in capsys.readouterr().err
+
+
+def test_what_differs_from_the_published_setting_is_named(study) -> None:
+    words = run_list.unlike_published(study, "truth-demo", "mos")
+    assert "hidden_size 32, published 960" in words and words[0].startswith("corpus truth-demo, published ptb")
+    paper = config.load_study(config.ROOT / "config" / "paper.yaml")
+    assert run_list.unlike_published(paper, "ptb", "mos") == []
+    assert run_list.unlike_published(paper, "ptb", "none") == [run_list.NO_COUNTERPART]

@@ -1,0 +1,111 @@
+"""The top of the page: tiles with intervals against margins, states in words, and the overview figure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import fake_results as fake
+import numpy as np
+import pytest
+from softmax_bottleneck.records import collect
+from softmax_bottleneck.report import claims, figures, render, tiles
+from softmax_bottleneck.report.claims.engine import Entry
+from softmax_bottleneck.report.claims.premises import Premise
+from softmax_bottleneck.report.claims.rules import CANNOT, REPRODUCED, UNDECIDED, Number, Outcome, lacks
+from softmax_bottleneck.report.figures import overview
+from softmax_bottleneck.store import artefacts
+
+NUMBER = Number("a difference", "%", -3.0, (None, 0.0), (None, -0.5), (3, 3), -4.0, -2.0)
+FEW = (Premise("at least 3 runs", "2", False, becomes=UNDECIDED),)
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    text = fake.STUDY.replace(
+        "  moc: {head: moc}\n",
+        "  moc: {head: moc}\n  mos-equal: {head: {name: mos, components: 2, dropout_latent: 0}}\n",
+    )
+    study = fake.load(tmp_path, text)
+    fake.write_all(study)
+    return study
+
+
+def test_a_bar_keeps_the_order_of_its_numbers_and_stays_on_its_axis() -> None:
+    bar = tiles.bar(NUMBER)
+    start, width = bar["interval"]
+    margin, end_of_claim = 100 - bar["fails"][0][1], bar["holds"][1]
+    assert 0 < start < bar["value"] < start + width < margin < end_of_claim < 100
+    assert bar["holds"][0] == 0 and bar["fails"][0][0] == margin
+    assert (bar["value"] - start) == pytest.approx(width / 2, abs=0.2)  # −3 is the middle of −4 to −2
+    assert tiles.bar(replace(NUMBER, value=None)) is None
+
+
+def test_ratios_lie_on_a_log_axis() -> None:
+    bar = tiles.bar(Number("a ratio", "×", 4.0, (2.0, None), (2.0, None), (3, 3), 1.0, 16.0))
+    assert bar["value"] - bar["interval"][0] == pytest.approx(bar["interval"][1] / 2, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "reason", "premises", "words"),
+    [
+        (REPRODUCED, lacks(""), "", (), "reproduced"),
+        (UNDECIDED, lacks(""), "too few for an interval", (), "underpowered"),
+        (UNDECIDED, "yes", "reproduced in only 71 % of resamples", (), "unstable"),
+        (
+            UNDECIDED,
+            "yes",
+            "at least 3 runs",
+            FEW,
+            "underpowered",
+        ),
+        (CANNOT, None, "no run of mos in this study", (), "no runs"),
+        (CANNOT, "yes", "no rank is above 95% of its ceiling: 100 %", (), "ceiling"),
+        (CANNOT, "yes", "dynamic evaluation chose a step size above 0: 0 in 1 of 1 runs", (), "premise not met"),
+    ],
+)
+def test_states_in_words(verdict: str, outcome, reason: str, premises, words: str) -> None:
+    blank = lacks("")
+    given = Outcome(~blank.yes_B, blank.no_B) if outcome == "yes" else outcome
+    assert tiles.state(Entry(claims.CLAIMS[0], "x", verdict, reason, given, premises)) == words
+
+
+def test_every_claim_has_one_tile(study) -> None:
+    found = collect.collect(study)
+    ledger = claims.ledger(found, claims.of_study(study))
+    parts = tiles.strip(ledger)
+    assert sorted(tile["claim"] for part in parts for tile in part["tiles"]) == sorted(
+        f"claim-{entry.dataset}-{entry.claim.id}" for entry in ledger
+    )
+    assert {part["verdict"]: part["count"] for part in parts} == {
+        verdict: number for verdict, number in claims.counts(ledger).items() if number
+    }
+    page = fake.page(study)
+    assert all(f'href="#{tile["claim"]}"' in page for part in parts for tile in part["tiles"])
+
+
+def test_the_overview_shows_the_means_of_the_main_models(study) -> None:
+    drawn = figures.build(study, overview.experiment(study), collect.collect(study))
+    rows = {row["model"]: row for row in csv.DictReader(io.StringIO(drawn.csv))}
+    assert list(rows) == list(study.labels)
+    for model in ("softmax", "mos-equal"):
+        values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
+        assert float(rows[model]["test_ppl"]) == pytest.approx(sum(values) / 3, rel=1e-7)
+    assert "21 runs of 7 models." in drawn.note
+    assert "The law itself scores 29.00 on The known-truth language." in drawn.alt
+
+
+def test_labels_of_one_column_do_not_overlap() -> None:
+    heights = overview._spread(np.array([5.0, 5.0, 5.1, 9.9]), 1.0, 0.0, 10.0)
+    gaps = [after - before for before, after in pairwise(heights)]
+    assert min(gaps) > 0.999 and heights[0] >= 0.5 and heights[-1] <= 9.5
+
+
+def test_models_of_one_name_show_their_keys(study) -> None:
+    twice = replace(study, labels=study.labels | {"ss": "Softmax"})
+    assert [render.label(twice, model) for model in ("softmax", "ss", "gss")] == ["Softmax", "Softmax (ss)", "GSS"]

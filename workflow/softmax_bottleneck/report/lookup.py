@@ -1,0 +1,46 @@
+"""One number of a study with everything behind it: definition, seeds, runs, files and hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from softmax_bottleneck.records import metrics
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import numbers
+from softmax_bottleneck.report.cells import mean_of
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import Study, did_you_mean
+
+
+def lookup(study: Study, found: Records, name: str) -> Iterator[str]:
+    """Lines on `<corpus>/<model>/<metric>`, under every condition it was measured under.
+
+    Raises:
+        UserError: no run has such a number.
+    """
+    dataset, model, metric = (*name.split("/", 2), "", "")[:3]
+    rows = found.rows[
+        (found.rows["dataset"] == dataset) & (found.rows["model"] == model) & (found.rows["run_id"] != "")
+    ]
+    own = rows[rows["metric"] == metric]
+    if own.empty:
+        known = [f"{d}/{m}/{n}" for d, m, n in found.rows[["dataset", "model", "metric"]].drop_duplicates().to_numpy()]
+        raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, known)}")
+    about = metrics.find(metric)
+    yield f"{name}: {about.definition}"
+    states = pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
+    paths = {(row["run_id"], row["stage"]): row["path"] for row in states.to_dict("records")}
+    for condition in dict.fromkeys(own["condition"]):
+        values = found.values(dataset, model, metric, condition)
+        mean = mean_of(values.values())
+        assert mean is not None  # there are rows
+        yield f"{condition or 'mean'}: {numbers.spread(mean.mean, mean.sd, about.digits)} (n = {mean.n})"
+        chosen = own[own["condition"] == condition]
+        ids = dict(zip(chosen["seed"], chosen["run_id"], strict=True))
+        for seed, value in values.items():
+            stage = condition if (ids[seed], condition) in paths else ""
+            file = f"{paths[ids[seed], stage]}/{metrics.find(metric, stage).file}"
+            digest = found.parents.get(file, "")
+            yield f"  seed {seed}: {value!r}  results/runs/{file}" + f"  sha256 {digest}" * bool(digest)

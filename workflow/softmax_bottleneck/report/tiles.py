@@ -1,0 +1,90 @@
+"""The verdict strip at the top of the page: a tile per claim, with its interval against the margin.
+
+A tile shows the first number of a claim on an axis of 100 units: above the interval the region where the claim holds,
+below it the region where it is refuted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from softmax_bottleneck.report.claims.engine import Entry
+from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Number
+
+ORDER = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, CONFOUNDED, CANNOT)
+UNDERPOWERED, UNSTABLE = "underpowered", "unstable"
+ABSENT, CEILING, UNMET = "no runs", "ceiling", "premise not met"
+MARGIN_SHARE = 0.12  # of the axis, left free at both ends
+RATIO = "×"  # the unit of ratios, which are drawn on a log axis
+
+
+def strip(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Per verdict, in ORDER, its name, how many claims have it for which reason, and their tiles."""
+    parts = []
+    for verdict in ORDER:
+        own = [entry for entry in entries if entry.verdict == verdict]
+        states = [state(entry) for entry in own]
+        reasons = {name: states.count(name) for name in dict.fromkeys(states) if name != verdict}
+        tiles = sorted(map(tile, own), key=lambda tile: tile["bar"] is None)  # stable: as in the ledger
+        parts.append({"verdict": verdict, "count": len(own), "reasons": reasons, "tiles": tiles})
+    return [part for part in parts if part["count"]]
+
+
+def state(entry: Entry) -> str:
+    """Why a claim is open, in a word or two; of one that is decided, the verdict."""
+    if entry.verdict == UNDECIDED:
+        decided = entry.outcome is not None and entry.outcome.verdict != UNDECIDED
+        unmet = any(not premise.holds and premise.becomes == UNDECIDED for premise in entry.premises)
+        return UNSTABLE if decided and not unmet else UNDERPOWERED
+    if entry.verdict != CANNOT:
+        return entry.verdict
+    if entry.outcome is None:
+        return ABSENT
+    return CEILING if "ceiling" in entry.reason else UNMET
+
+
+def tile(entry: Entry) -> dict[str, Any]:
+    """What a tile shows: the claim, the state in words, its first number, and the bar."""
+    number = next(iter(entry.numbers), None)
+    return {
+        "claim": f"claim-{entry.dataset}-{entry.claim.id}",
+        "statement": entry.claim.statement,
+        "verdict": entry.verdict,
+        "state": state(entry),
+        "number": "" if number is None or number.value is None else f"{number.what}: {number.text}",
+        "bar": None if number is None else bar(number),
+    }
+
+
+def bar(number: Number) -> dict[str, Any] | None:
+    """Where value, interval and regions lie on an axis from 0 to 100; None for a number that is not known.
+
+    A region is (start, width).
+    """
+    if number.value is None:
+        return None
+    ends = (*number.holds, *number.fails, number.low, number.high, number.value)
+    known = [_scaled(number, end) for end in ends if end is not None]
+    low, high = min(known), max(known)
+    free = MARGIN_SHARE * (high - low) or 1.0
+    low, high = low - free, high + free
+
+    def place(value: float | None, default: float) -> float:
+        return default if value is None else round(100 * (_scaled(number, value) - low) / (high - low), 1)
+
+    value = place(number.value, 50)
+    start, end = place(number.low, value), place(number.high, value)
+    holds = (place(number.holds[0], 0), place(number.holds[1], 100))
+    below, above = place(number.fails[0], 0), place(number.fails[1], 100)
+    return {
+        "value": value,
+        "interval": [start, round(end - start, 1)],
+        "holds": [holds[0], round(holds[1] - holds[0], 1)],
+        "fails": [[start, round(width, 1)] for start, width in ((0, below), (above, 100 - above)) if width],
+    }
+
+
+def _scaled(number: Number, value: float) -> float:
+    return math.log(max(value, 1e-9)) if number.unit == RATIO else value
