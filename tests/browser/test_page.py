@@ -121,11 +121,18 @@ def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, r
     assert "All settings are the published ones" in words
 
 
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+def test_all_columns_of_the_main_table_are_in_sight(visit: Opener, report_page: Path, scripts: bool) -> None:
+    page = visit(report_page, scripts=scripts).page
+    for part in page.locator(f"{TABLE} .scroll").all():
+        assert part.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+
+
 # --- with scripts -----------------------------------------------------------------------------------------------------
 def column(table: Locator, index: int) -> list[float]:
     """Measured means of a column of numbers, in the order shown."""
     cells = table.locator(f".measured td:nth-of-type({index}) .value").all_inner_texts()
-    return [float(text.split(" ± ")[0]) for text in cells]
+    return [float(text.split("±")[0]) for text in cells]
 
 
 def test_columns_sort_by_their_measured_numbers_up_down_and_back(visit: Opener, report_page: Path) -> None:
@@ -170,6 +177,20 @@ def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, r
     page.get_by_role("checkbox", name="published numbers").check()
     assert page.get_by_role("status").inner_text() == ""
     assert parts.nth(1).locator("tbody:visible th").count() > 12
+    assert serious(page) == []
+
+
+def test_the_explorer_lights_up_a_head_in_every_picture(visit: Opener, report_page: Path) -> None:
+    page = visit(report_page).page
+    corpus = page.locator(".explore").first
+    corpus.get_by_role("combobox", name="Light up").select_option("MoS")
+    pictures = corpus.locator(".multiple")
+    assert pictures.count() == 4
+    for picture in pictures.all():
+        assert picture.locator(".lit").evaluate_all("(all) => all.map((one) => one.dataset.model)") == ["mos"]
+    assert corpus.locator(".models li:visible b").all_inner_texts() == ["MoS"]
+    corpus.get_by_role("combobox", name="Light up").select_option("")
+    assert corpus.locator(".lit").count() == 0 and corpus.locator(".models li:visible").count() > 4
     assert serious(page) == []
 
 

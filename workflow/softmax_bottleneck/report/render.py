@@ -15,7 +15,7 @@ import pandas as pd
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import cells, claims, figures, run_list, tiles, views
+from softmax_bottleneck.report import cells, claims, explorer, figures, run_list, tiles, views
 from softmax_bottleneck.report.cells import Measured, Table
 from softmax_bottleneck.report.claims import sentences
 from softmax_bottleneck.report.claims.view import SYNTHETIC
@@ -103,6 +103,7 @@ def page_of(
         "verdict": sentences.of_corpora(study, found),
         "ledger_html": shown if ledger else "",
         "strip": tiles.strip(ledger),
+        "explorer": explorer.explorer(study, found),
         "gaps": [*gaps(study, found), *unmeasured(entries)],
         "chapters": chapters(entries),
         "run_tables": run_list.tables(study, found),
@@ -181,7 +182,7 @@ def gaps(study: Study, found: Records) -> list[str]:
     return lines
 
 
-# --- provenance ----------------------------------------------------------------------------------------------------------
+# --- provenance ------------------------------------------------------------------------------------------------------
 def provenance_of(study: Study, found: Records) -> dict[str, Any]:
     """What the page was made from: states, settings, hashes of the files read, versions and hardware of the runs."""
     settings: dict[str, Any] = {}

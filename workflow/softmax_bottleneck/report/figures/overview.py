@@ -115,7 +115,7 @@ def _panel(source: Source, box: Any, dataset: str, data: pd.DataFrame, tints: Sc
     _labels(source, upper, data)
     (lower or [upper])[-1].set_xlabel("parameters")
     upper.xaxis.set_major_locator(MaxNLocator(5))
-    upper.xaxis.set_major_formatter(FuncFormatter(_amount))
+    upper.xaxis.set_major_formatter(FuncFormatter(amount))
     if bound is not None:
         _draw_bound(upper, lower, bound)
     _colour_bar(box, [upper, *lower], tints)
@@ -203,9 +203,9 @@ def _draw_bound(upper: Axes, lower: list[Axes], bound: float) -> None:
             one.plot([0], [y], transform=one.transAxes, clip_on=False, **cut)
 
 
-def _amount(value: float, _position: object = None) -> str:
+def amount(value: float, _position: object = None) -> str:
     """A tick of an axis of parameters: 120 k, 24 M."""
-    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value / 1e3:g} k"
+    return f"{value / 1e6:.3g} M" if value >= 1e6 else f"{value / 1e3:.3g} k"
 
 
 # --- in words -------------------------------------------------------------------------------------------------------
