@@ -14,6 +14,7 @@ rule fit:
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: UNITS[wildcards.unit].threads
+    priority: -1  # after the corpora and runs: the first page shows trained models
     resources:
         gpu=1,
     shell:
