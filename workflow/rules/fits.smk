@@ -11,10 +11,10 @@ rule fit:
         "results/benchmarks/fit/{unit}.jsonl"
     wildcard_constraints:
         unit=rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}",
+    priority: -1  # after the corpora and runs: the first page shows trained models
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: UNITS[wildcards.unit].threads
-    priority: -1  # after the corpora and runs: the first page shows trained models
     resources:
         gpu=1,
     shell:
