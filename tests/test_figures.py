@@ -10,13 +10,17 @@ from pathlib import Path
 
 import fake_results as fake
 import numpy as np
+import pandas as pd
 import pytest
-from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import figures, source
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import figures, registry, source
 from softmax_bottleneck.report.figures import plots
+from softmax_bottleneck.report.options import options_of
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.study import load_experiment
 
 FIGURES = (
     *("known-truth-figure", "parthiban2021-figure4", "parthiban2021-figure7", "parthiban2021-rank-perplexity"),
@@ -112,6 +116,37 @@ def test_spectrum_data_start_at_one_fall_and_keep_the_cliff(finished) -> None:
         np.testing.assert_allclose(values, sigma[np.array(indices, dtype=int) - 1] / sigma[0], rtol=1e-7)
         rank = fake.rank_of(run)
         assert {rank, rank + 1} <= set(indices) and indices[-1] == len(sigma)
+
+
+@pytest.mark.parametrize("name", ["sm-figure2", "sm-figure4"])
+def test_singular_values_of_the_supplement_are_as_they_are_on_a_log_axis(finished, name: str) -> None:
+    """SM Figures 2 and 4, in contrast to Figure 7: not divided by the largest, and not cut below the tolerance."""
+    one = load_experiment(f"parthiban2021-{name}", config.ROOT / "config")
+    one = dataclasses.replace(one, datasets=("truth-demo",), models=("softmax", "mos"))
+    study = dataclasses.replace(finished, experiments=(one,))
+    with plots.mpl.rc_context(plots.rc_settings()):
+        drawing = registry.FIGURES["spectrum"](
+            source.Source.of(study, one, collect.collect(study)), options_of(study, one)
+        )
+    (axes,) = drawing.canvas.axes
+    run = next(run for run in finished.needed if run.model == "mos")
+    sigma = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")["singular_values"]
+    assert axes.get_yscale() == "log" and axes.get_ylim()[0] < sigma.min() and axes.get_ylim()[1] > sigma.max() > 100
+    assert max(float(np.max(line.get_ydata())) for line in axes.lines) == pytest.approx(sigma.max(), rel=0.1)
+    values = {row["singular_value"] for row in data(figures.build(study, one, collect.collect(study)))}
+    assert f"{sigma[0]:.8g}" in values
+
+
+def test_kanais_singular_values_are_those_of_the_finetuned_models(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = fake.load(tmp_path, fake.paper_text(experiments=()))
+    one = source.experiment_of(study, "kanai2018-singular-values", "figure")
+    trained = study.runs_of(one)[0]
+    after = study.last_stage(trained, one.stages)
+    rows = pd.DataFrame([{"run_id": after.run_id, "seed": 1, "value": 1.0}]).reindex(columns=list(records.COLUMNS))
+    spectra = {trained.path: np.array([[1, 2], [7.0, 1.0]]), after.path: np.array([[1, 2], [30.0, 2.0]])}
+    found = dataclasses.replace(collect.collect(study), spectra=spectra, rows=rows)
+    assert [row["singular_value"] for row in data(figures.build(study, one, found))] == ["30", "2"]
 
 
 def test_learning_curves_count_an_epoch_repeated_after_a_resume_once(tmp_path: Path, monkeypatch) -> None:

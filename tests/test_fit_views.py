@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import re
 from pathlib import Path
@@ -46,7 +47,7 @@ fits:
     updates: 5
     learning_rate: 0.1
 """
-GANEA = ("figure1", "figure2", "figure3", "figures6-8", "alphas")
+GANEA = ("figure1", "figure2", "figure3", "figure5", "figures6-8", "alphas")
 TRUTH = ("width", "rank", "measured-rank", "gap-closed", "rank-kl")
 EXPERIMENTS = "".join(
     [f"  ganea2019-{name}:\n" for name in GANEA]
@@ -71,7 +72,7 @@ def made_up(unit: config.Unit) -> list[dict]:
 
     add("law", "", kl_no_context_nats=4, kl_uniform_nats=4, rank_truth=size + 2, rank_press=size + 2)
     add("law", "", **{"rank_eff_1e-3": size, "rank_eff_1e-4": size + 1, "squared_error_bound_d4": 0.1})
-    add("law", "", squared_error_bound_d16=0.01)
+    add("law", "", squared_error_bound_d16=0.01, entropy_nats=math.log(size) / 2)
     for fit in unit.fits:
         kl = size / fit.width / 10 * (1 if fit.model == "softmax" else 0.5) + unit.seed / 1000
         press = fit.width + 2 if fit.model == "softmax" else 60
@@ -231,7 +232,9 @@ def paper() -> Study:
 
 def test_every_table_and_figure_is_in_the_plan_of_the_paper(paper):
     ids = {experiment.id for experiment in paper.experiments}
-    wanted = {f"ganea2019-{name}" for name in ("table1", "table2", "figure1", "figure2", "figure3", "figure4")}
+    wanted = {
+        f"ganea2019-{name}" for name in ("table1", "table2", "figure1", "figure2", "figure3", "figure4", "figure5")
+    }
     assert ids >= wanted | {"ganea2019-figures6-8", "merity2017-ranks", *(f"truth-{name}" for name in TRUTH)}
     dirichlet = paper.fits["dirichlet"]
     assert {unit.law["contexts"] for unit in dirichlet} == {100_000} and not any(unit.bias for unit in dirichlet)
@@ -265,6 +268,15 @@ def test_demo_and_truth_are_cuts_of_the_same_study():
         wanted = {k: v for k, v in laws["truth"].items() if not k.endswith("_tokens")}
         assert {k: v for k, v in own.items() if k in wanted} == wanted and name == f"truth-rank{dataset.language.rank}"
     assert all(run.schedule.pieces == run.schedule.epochs for run in studies["truth"].runs)
+
+
+def test_ganeas_figure_5_shows_how_far_drawn_laws_are_from_uniform(study, filled):
+    """KL(P || 1/M) = ln M - H(P): with H = ln(M) / 2, as made up, it is the other half."""
+    figure = figures.build(study, source.experiment_of(study, "ganea2019-figure5", "figure"), filled)
+    rows = pd.read_csv(io.StringIO(figure.csv))
+    assert set(zip(rows["M"], rows["alpha"], strict=True)) == {(10, 0.1), (10, 1), (50, 0.1), (50, 1)}
+    np.testing.assert_allclose(rows["drawn"], np.log(rows["M"]) / 2)
+    assert set(rows["kl_uniform_nats"]) == {4}
 
 
 # --- Merity 2017 ----------------------------------------------------------------------------------------------------

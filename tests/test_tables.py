@@ -318,3 +318,21 @@ def test_every_declared_experiment_has_a_view_and_published_files() -> None:
         experiment = config.load_experiment(path.stem, path.parent)
         assert experiment.view in (VIEWS if experiment.kind == "table" else FIGURES), path
         source.read_published(experiment.published)
+
+
+def test_runs_that_diverged_enter_a_second_mean_at_the_perplexity_where_they_stopped(tmp_path, monkeypatch) -> None:
+    """As Kanai et al. 2018 average ReLU (2.78e5 ± 8e5); the first mean leaves them out."""
+    monkeypatch.chdir(tmp_path)
+    study = fake.load(tmp_path, fake.STUDY)
+    fake.write_all(study)
+    gone, *kept = (run for run in study.needed if run.model == "gss")
+    fake.write_done(gone, "diverged", "valid perplexity 278000 is over 10 times the vocabulary size")
+    table = views.build(study, source.experiment_of(study, "parthiban2021-table2", "table"), collect.collect(study))
+    (row,) = (row for row in table.parts[0].rows if row.key == "gss")
+    found = dict(zip(table.parts[0].columns, row.cells, strict=True))
+    values = [fake.perplexities(run)["valid_ppl"] for run in kept]
+    cell = found["Validation perplexity"]
+    assert cell.measured.mean == pytest.approx(plain.mean(values)) and cell.count == "n 2/3"
+    both = [*values, 278000.0]
+    assert cell.note.startswith(f"{plain.mean(both):.2f} ± {plain.stdev(both):.2f} with diverged runs")
+    assert "diverged" not in found["Test perplexity"].note and "seed 1 diverged" in found["Test perplexity"].gap

@@ -147,9 +147,13 @@ class FitCurves(FitMetrics):
 
 @kinds.declared
 class Spectrum:
-    """Which panels of singular values: the `first` ones on a linear axis up to `top`, all of them on a log axis."""
+    """Which panels of singular values.
 
-    panels: tuple[Literal["first", "all"], ...] = ("first", "all")
+    Relative to the largest, the `first` ones on a linear axis up to `top`, or `all` on a log axis; or all as they are
+    (`raw`).
+    """
+
+    panels: tuple[Literal["first", "all", "raw"], ...] = ("first", "all")
     first: kinds.Positive = 500
     top: kinds.Number = 0.2
 
@@ -235,6 +239,7 @@ FIGURES: Mapping[str, type] = {
     "fit-maps": FitMaps,
     "fit-curves": FitCurves,
     "fit-scatter": FitMetrics,
+    "law-uniformity": Fits,
     "truth-of-texts": Fits,
 }
 VIEWS: Mapping[str, Mapping[str, type]] = {"table": TABLES, "figure": FIGURES}

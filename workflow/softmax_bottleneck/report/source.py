@@ -32,6 +32,7 @@ QUOTED = {
     "mos-yang2018": "MoS (as printed by Yang et al. 2018)",
     "moc-yang2018": "MoC (as printed by Yang et al. 2018)",
 }
+VALIDATION = (metrics.VALID_PPL, "valid_ppl_sound", "valid_ppl_static")
 COVERAGE = (metrics.PAIRS, metrics.PAIRS_UNKNOWN)
 
 
@@ -219,6 +220,13 @@ class Source:
         values = self.values(dataset, model, metric)
         return {seed: value for seed, value in values.items() if (dataset, model, seed) not in self.records.unlearned}
 
+    def stopped(self, dataset: str, model: str) -> list[float]:
+        """Validation perplexities at which diverged runs were stopped; of losses that were not finite none is known."""
+        planned = self.records.planned(dataset, model)
+        diverged = planned[(planned["state"] == "diverged") & planned["seed"].isin(self.planned(dataset, model))]
+        found = (re.search(r"valid perplexity ([0-9.e+]+)", reason) for reason in diverged["reason"])
+        return [float(match[1]) for match in found if match]
+
     @property
     def unlearned_note(self) -> str:
         """A sentence on this experiment's runs that learned nothing; empty without any."""
@@ -312,8 +320,11 @@ class Source:
         if column.metric == metrics.PARAMETERS_MILLIONS and len(set(values.values())) == 1:
             return replace(blank, measured=Measured(next(iter(values.values()))))  # the same for every seed
         gap = self.gap(dataset, model, values, column.stage)
+        stopped = self.stopped(dataset, model) if column.metric in VALIDATION else []
+        both = mean_of([*values.values(), *stopped]) if stopped else None
+        note = f"{numbers.spread(both.mean, both.sd)} with diverged runs where they were stopped" if both else ""
         planned = len(self.planned(dataset, model))
-        return replace(blank, measured=mean_of(values.values()), planned=planned, gap=gap, seeds=values)
+        return replace(blank, measured=mean_of(values.values()), planned=planned, gap=gap, seeds=values, note=note)
 
     def benchmarks(self, dataset: str, metric: str = metrics.SPEARMAN) -> dict[str, str]:
         """Benchmarks with a published number, in their order, then others that were measured.

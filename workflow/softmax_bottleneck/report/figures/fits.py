@@ -21,7 +21,7 @@ from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_TRUTH, KL_UNIF
 from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.figures import plots
-from softmax_bottleneck.report.figures.plots import DASHES, LIGHT, Drawing, Style
+from softmax_bottleneck.report.figures.plots import DASHES, LIGHT, SPARE, Drawing, Style
 from softmax_bottleneck.report.fits import BASELINE, Frames, correlations, is_bottlenecked, levels
 from softmax_bottleneck.report.options import FitCurves, FitMaps, FitMetrics, Fits
 from softmax_bottleneck.report.registry import figure
@@ -33,6 +33,7 @@ AXES = {
     "rank": "rank of the law",
     "alpha": "concentration α",
 }
+ENTROPY = "entropy_nats"
 LAW_RANKS = {PRESS_RANK: RANK_TRUTH}  # measured rank -> what it is of the law; others have the same name
 NOT_YET = "Nothing to show: nothing is fitted yet."
 LEAST_SHARE = -1.0  # gap closed that a panel shows: as much again as the softmax loses
@@ -129,6 +130,24 @@ def _heat_row(frames: Frames, row: NDArray[Any], fits: pd.DataFrame, metric: str
         ticks = {"xticklabels": [f"{d:g}" for d in table], "yticklabels": [f"{m:g}" for m in table.index]}
         plots.heat_map(panel, table, ".2f", vmax=top, linewidths=1, **ticks)
         panel.set(title=f"{frames.names[model]}: {find(metric).label}", xlabel="width D", ylabel="words M")
+
+
+@figure("law-uniformity")
+@of_fits
+def uniformity(frames: Frames, options: Fits) -> Drawing | None:
+    """Distance of Dirichlet laws from the uniform distribution along their concentration, drawn and expected."""
+    if not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.laws):
+        return None
+    data = frames.laws[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
+    data = data.assign(drawn=np.log(data["M"]) - data[ENTROPY])  # KL(P || 1/M) = ln M - H(P)
+    canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
+    for (size, own), colour in zip(data.groupby("M"), SPARE, strict=False):
+        axes.plot(own["alpha"], own["drawn"], "o", color=colour, markersize=4, label=f"M = {size:g}")
+        axes.plot(own["alpha"], own[KL_UNIFORM], color=colour, linestyle=DASHES[1], linewidth=1.2)
+    axes.set(xscale="log", xlabel=AXES["alpha"], ylabel=find(KL_UNIFORM).label, ylim=(0, None))
+    axes.legend()
+    words = "; ".join(f"M = {r.M:g}, α = {r.alpha:g}: {r.drawn:.2f}" for r in data.itertuples())
+    return Drawing(canvas, data, f"Falling lines of the distance from the uniform distribution. {words}.")
 
 
 # --- curves ---------------------------------------------------------------------------------------------------------

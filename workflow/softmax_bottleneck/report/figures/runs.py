@@ -27,6 +27,7 @@ from softmax_bottleneck.records.metrics import (
     VALID_PPL,
     find,
 )
+from softmax_bottleneck.records.records import FINETUNED
 from softmax_bottleneck.report.figures import plots
 from softmax_bottleneck.report.figures.plots import LIGHT, Drawing
 from softmax_bottleneck.report.options import NoOptions, Snapshots, Spectrum
@@ -42,12 +43,12 @@ def _drawing(source: Source, drawn: tuple[Any, pd.DataFrame], alt: str) -> Drawi
 
 
 # --- singular values ------------------------------------------------------------------------------------------------
-SIGMA = "relative_singular_value"
+SIGMA, RAW = "relative_singular_value", "singular_value"
 
 
 @figure("spectrum")
 def spectrum(source: Source, options: Spectrum) -> Drawing:
-    """Singular values relative to the largest: the first ones on a linear axis, all of them on a log axis."""
+    """Singular values, relative to the largest or raw: the first ones on a linear axis, or all on a log axis."""
 
     def draw(row: NDArray[Any], dataset: str, data: pd.DataFrame) -> None:
         looks, longest = plots.styles(list(source.models)), int(data["index"].max())
@@ -59,9 +60,11 @@ def spectrum(source: Source, options: Spectrum) -> Drawing:
                 panel.set(title=title, xlabel=f"index (first {shown})", ylabel="σ / σ max")
                 panel.set(xlim=(0, shown), ylim=(0, options.top))
             else:
-                plots.curves(panel, data, "index", SIGMA, looks)
-                panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest))
-                _log_panel(panel, _tolerance(source, dataset))
+                y = RAW if side == "raw" else SIGMA
+                plots.curves(panel, data[data[y] > 0], "index", y, looks)
+                words = ", not divided by the largest" if side == "raw" else ""
+                panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=f"σ{words}")
+                _log_panel(panel, _tolerance(source, dataset, relative=side == "all"), cut=side == "all")
 
     size = (len(options.panels), 4.7 if len(options.panels) > 1 else 7.0, 3.5)
     drawn = plots.by_corpus(source, size, partial(_singular_values, source), draw)
@@ -73,27 +76,30 @@ def spectrum(source: Source, options: Spectrum) -> Drawing:
 def _singular_values(source: Source, dataset: str) -> pd.DataFrame:
     """A line per drawn singular value of the runs whose numbers are in the records."""
     known = set(source.records.rows["run_id"])
-    frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", SIGMA])]
-    for run in plots.planned_runs(source, dataset):
+    frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", SIGMA, RAW])]
+    for trained in plots.planned_runs(source, dataset):
+        run = source.study.last_stage(trained, source.experiment.stages)
         found = source.records.spectrum(run.path) if run.run_id in known else None
         if found is not None and len(found[1]) and found[1][0] > 0:
             where = {"dataset": dataset, "model": run.model, "seed": run.seed}
-            frames.append(pd.DataFrame({**where, "index": found[0], SIGMA: found[1] / found[1][0]}))
+            frames.append(pd.DataFrame({**where, "index": found[0], SIGMA: found[1] / found[1][0], RAW: found[1]}))
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
-def _tolerance(source: Source, dataset: str) -> float:
-    """Median over runs of the Press tolerance relative to the largest singular value; nan where it is not known."""
-    found = []
+def _tolerance(source: Source, dataset: str, *, relative: bool) -> float:
+    """Median over runs of the Press tolerance, or of its share of the largest singular value; nan where not known."""
+    found, stage = [], FINETUNED if "finetune" in source.experiment.stages else ""
     for model in source.models:
-        tolerance, largest = (source.values(dataset, model, metric) for metric in (RANK_TOLERANCE, SIGMA_MAX))
-        found += [tolerance[seed] / largest[seed] for seed in tolerance if seed in largest]
+        tolerance, largest = (source.values(dataset, model, metric, stage) for metric in (RANK_TOLERANCE, SIGMA_MAX))
+        found += [tolerance[seed] / (largest[seed] if relative else 1) for seed in tolerance if seed in largest]
     return float(np.median(found)) if found else math.nan
 
 
-def _log_panel(axes: Axes, tolerance: float) -> None:
+def _log_panel(axes: Axes, tolerance: float, *, cut: bool) -> None:
+    """A log axis with the tolerance; `cut`: not far below it, where there is rounding alone."""
     plots.log_y(axes)
-    axes.set_ylim((1e-5 if math.isnan(tolerance) else tolerance) / 300, 1.5)
+    if cut:
+        axes.set_ylim((1e-5 if math.isnan(tolerance) else tolerance) / 300, 1.5)
     axes.xaxis.set_major_formatter(FuncFormatter(plots.integer))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if not math.isnan(tolerance):
