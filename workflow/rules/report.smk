@@ -67,6 +67,7 @@ rule render:
 rule report:
     input:
         rules.render.output,
+        [path.as_posix() for path in Path("results").glob("*/claims.json") if path.parent.name != STUDY.name],
         of_workflow("report/*.j2", "report/*.css", "report/*.js"),
     output:
         report(

@@ -291,6 +291,15 @@ def _number(given: argparse.Namespace, say: Say) -> None:
     print("\n".join(lookup(study, found, given.name)))
 
 
+def _compare(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.report import compare
+
+    tables = compare.side_by_side(compare.find_studies(given.studies))
+    print(compare.text(tables))
+    if given.out:
+        say(f"wrote {compare.write(tables, given.out)}")
+
+
 def _rank(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.own_model import page as own_report
     from softmax_bottleneck.own_model import question as asking
@@ -425,6 +434,11 @@ def _add_claims(command: argparse.ArgumentParser) -> None:
     command.add_argument("--explain", action="store_true", help="with premises, intervals, controls and stability")
 
 
+def _add_compare(command: argparse.ArgumentParser) -> None:
+    command.add_argument("studies", nargs="+", metavar="STUDY", help="a name, a study's folder, or a results folder")
+    command.add_argument("--out", type=Path, help="also write compare.csv and index.html into this folder")
+
+
 def _add_number(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("name", metavar="CORPUS/MODEL/METRIC", help="as a number of the page names it when it opens")
@@ -523,6 +537,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "render": ("every table, figure and claim of a study, measured beside published", _add_study, _render),
     "claims": ("print the papers’ conclusions as judged by the collected records", _add_claims, _claims),
     "report": ("the study's page, which embeds what render wrote", _add_study, _report),
+    "compare": ("finished studies side by side: claims and heads, with the hardware", _add_compare, _compare),
     "number": ("print one number with its definition, seeds, files and hashes", _add_number, _number),
     "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_plan,
                _verify),

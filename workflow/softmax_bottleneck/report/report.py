@@ -15,6 +15,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from softmax_bottleneck.report import compare
 from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts
 
@@ -35,6 +36,8 @@ def report(folder: Path, reload_s: int | None = None) -> Path:
         entry |= _embedded(entry, folder)
     page["runs_csv"] = data_address("text/csv", page["runs_csv"])
     page["ledger_html"] = Markup(page["ledger_html"])  # escaped by its own template
+    tables = compare.beside(folder)
+    page["beside"] = {"tables": tables, "csv": data_address("text/csv", compare.csv(tables))} if tables else None
     template = environment().get_template("template.html.j2")
     path = folder / "report" / "index.html"
     page |= {"gaps_shown": GAPS_SHOWN, "reload_s": reload_s, "script_hash": script_hash()}
