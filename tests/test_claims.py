@@ -626,7 +626,7 @@ def test_a_tile_finds_interval_regions_unit_and_n(tmp_path: Path) -> None:
     (number,) = entry["numbers"]
     assert number["unit"] == "%" and number["n"] == (5, 5) and number["low"] < number["value"] < number["high"] < 0
     assert number["holds"] == (None, 0.0) and number["fails"][1] == pytest.approx(-0.4988, abs=1e-3)
-    assert number["text"].startswith("−3.5\u00a0% (95\u00a0% interval −3.") and number["text"].endswith("n = 5 and 5")
+    assert number["text"].startswith("−3.5\u00a0% (95\u00a0% interval −3.") and number["text"].endswith("n = 5 each")
     assert entry["stability"] == 1.0 and entry["verdict"] == REPRODUCED
     json.dumps(entry, allow_nan=False)
 

@@ -259,7 +259,7 @@ def test_the_measured_correlation_is_that_of_scipy(made) -> None:
         if (d, row) == ("ptb", "all") and "runs" in column
     )
     assert own.measured.mean == pytest.approx(stats.pearsonr(*pairs.T).statistic, abs=1e-9)
-    assert "n 72" in own.note and not own.gap
+    assert "n = 72" in own.note and not own.gap
 
 
 def test_predicted_words_stand_beside_the_published_ones(made) -> None:
@@ -285,7 +285,7 @@ def test_hit_rates_are_percentages_with_their_intervals(made) -> None:
     (cell,) = (
         c for d, row, column, c in flat(table(made, "hit-rates")) if (d, row) == ("ptb", "mos") and " 5 " in column
     )
-    assert cell.text == "50.00" and cell.note == "49.00 to 51.00, n 82,429"
+    assert cell.text == "50.00" and cell.note == "49.00 to 51.00, n = 82,429"
 
 
 def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> None:
@@ -327,7 +327,7 @@ def test_figure_6_shows_both_perplexities_and_the_size_along_the_components(made
 
 def test_the_fairness_test_is_over_the_random_seeds_and_the_narrow_softmax_has_a_search(made) -> None:
     (cell,) = (c for _, row, column, c in flat(table(made, "table5")) if row == "mos-fair" and "Student" in column)
-    assert cell.note == "n 3 and 3"  # of three random seeds and the authors' own
+    assert cell.note == "n = 3 each"  # of three random seeds and the authors' own
     assert made[0].searches["softmax-fair280-stage1"].size == 8
 
 
@@ -416,7 +416,7 @@ def test_one_seed_less_is_said_wherever_it_was_used(
             page = views.table_page(views.build(study, experiment, found))
             own = [c for d, row, _, c in flat(views.build(study, experiment, found)) if c.runs.endswith("/gss")]
             averaged = [c for c in own if c.count and c.measured]
-            assert all(c.count == f"n {planned - 1}/{planned}" for c in averaged), experiment.id
+            assert all(c.count == f"n = {planned - 1} of {planned}" for c in averaged), experiment.id
             assert all(f"seed 1 {state}" in c.gap for c in averaged), experiment.id
             words = page
         else:

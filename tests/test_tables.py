@@ -123,7 +123,7 @@ def test_p_values_are_those_of_scipy_without_the_authors_seeds(finished) -> None
             p = stats.ttest_ind(samples[model], samples["softmax"], equal_var=equal).pvalue
             found = cell(table, "ptb", model, column)
             assert found.measured.mean == pytest.approx(p, rel=1e-9)
-            assert found.note == "n 3 and 3" and found.difference is None
+            assert found.note == "n = 3 each" and found.difference is None
     assert cell(table, "ptb", "softmax", "p against Softmax (Student)").text == numbers.DASH
 
 

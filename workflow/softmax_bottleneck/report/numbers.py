@@ -55,6 +55,14 @@ def p_value(p: float | None) -> str:
     return f"{'< ' if p < SMALLEST_P else ''}{mantissa}e{true_minus(str(int(exponent)))}"
 
 
+def counts(numbers: Sequence[int]) -> str:
+    """`n = 3`, `n = 3 each`, `n = 3 and 4`: numbers of runs on each side of a comparison."""
+    distinct = list(dict.fromkeys(numbers))
+    if len(distinct) == 1:
+        return f"n = {distinct[0]:,}" + " each" * (len(numbers) > 1)
+    return f"n = {' and '.join(f'{number:,}' for number in numbers)}"
+
+
 def seeds(numbers: Sequence[int]) -> str:
     """`seed 3`, `seeds 4, 5`, `12 seeds`."""
     if len(numbers) > SEEDS_NAMED:

@@ -54,11 +54,11 @@ class Number:
 
     @property
     def text(self) -> str:
-        """`−3.4 % (95 % interval −4.0 to −2.9), n = 3 and 3`."""
+        """`−3.4 % (95 % interval −4.0 to −2.9), n = 3 each`."""
         printed = partial(numbers.number, digits=1 if self.unit in SUFFIXES else 2, signed=self.unit == "%")
         value, low, high = map(printed, (self.value, self.low, self.high))
         interval = "" if self.low is None or self.low == self.high else f" (95\u00a0% interval {low} to {high})"
-        return f"{value}{SUFFIXES.get(self.unit, '')}{interval}, n = {' and '.join(map(str, self.n))}"
+        return f"{value}{SUFFIXES.get(self.unit, '')}{interval}, {numbers.counts(self.n)}"
 
     @property
     def regions(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import cells
+from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Measured
 from softmax_bottleneck.report.claims.engine import Entry, judge
 from softmax_bottleneck.report.claims.parthiban2021 import CLAIMS
@@ -150,8 +150,7 @@ def _perplexity_words(study: Study, found: Records, dataset: str, scores: Mappin
     plain = baseline(study, dataset)
     if plain is None or plain.model not in scores or plain.model == best:
         return f"{words} (n = {scores[best].n})."
-    sizes = [scores[model].n for model in (best, plain.model)]
-    counts = f"n = {sizes[0]} each" if sizes[0] == sizes[1] else f"n = {sizes[0]} and {sizes[1]}"
+    counts = numbers.counts([scores[model].n for model in (best, plain.model)])
     test = statistics.student_t(*(found.values(dataset, m, TEST_PPL).values() for m in (best, plain.model)))
     p = "no test" if test.p is None else f"Student’s p = {p_value(test.p)}"
     reference = spread(scores[plain.model].mean, scores[plain.model].sd)

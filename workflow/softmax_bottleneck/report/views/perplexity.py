@@ -78,7 +78,7 @@ def _test_cell(source: Source, options: Compared, dataset: str, model: str, colu
 
 
 def _counts(samples: Sequence[Sequence[float]]) -> str:
-    return f"n {len(samples[0])} and {len(samples[1])}"
+    return numbers.counts([len(sample) for sample in samples])
 
 
 def _gain_cell(

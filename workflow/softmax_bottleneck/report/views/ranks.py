@@ -61,7 +61,7 @@ def _r_cell(points: pd.DataFrame, gap: str = "") -> Cell:
     found = correlate(points)
     if found.r is None:
         return Cell(metric=metrics.PEARSON, gap="; ".join(filter(None, [found.reason, gap])))
-    note = ", ".join(filter(None, [numbers.interval(found.low, found.high), f"n {found.n}"]))
+    note = ", ".join(filter(None, [numbers.interval(found.low, found.high), numbers.counts([found.n])]))
     return Cell(measured=Measured(found.r), metric=metrics.PEARSON, note=note, gap=gap)
 
 

@@ -233,5 +233,5 @@ def _hit_cell(source: Source, dataset: str, model: str, rank: str) -> Cell:
     rows = source.records.rows
     own = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
     contexts = own[own["seed"] == seeds[0]]["n"].iloc[0]
-    note = f"{numbers.number(low)} to {numbers.number(high)}, n {contexts:,}"
+    note = f"{numbers.number(low)} to {numbers.number(high)}, {numbers.counts([contexts])}"
     return Cell(measured=Measured(rate), digits=2, metric=metric, note=note, gap=source.gap(dataset, model, seeds))
