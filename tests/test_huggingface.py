@@ -77,7 +77,7 @@ def own_log_probs(model: Any, words: int) -> np.ndarray:
 def test_ranks_are_those_of_the_models_own_log_probabilities(place: Path, family: str) -> None:
     expected = np.linalg.svd(own_log_probs(saved(family, place / "model"), 51), compute_uv=False)
     asked = question.question({"model": "model", "text": "text.txt"}, "test")
-    result = rank.analyse(asked, lambda line: None, place / "export")
+    result = rank.rank(asked, lambda line: None, place / "export")
     sigma = result.spectrum.with_zeros()
     np.testing.assert_allclose(sigma, expected[: len(sigma)], atol=2e-6 * expected[0])
     assert (result.matrix.m, result.matrix.n) == (70, 51)
@@ -92,7 +92,7 @@ def test_the_perplexity_is_the_models_own(place: Path) -> None:
     inside = [i for i in range(1, 70) if i % 30]  # the first token of a window is not predicted
     expected = np.exp(-np.mean([log_p[i - 1, ids[i]] for i in inside]))
     asked = question.question({"model": "model", "text": "text.txt"}, "test")
-    result = rank.analyse(asked, lambda line: None, place / "export")
+    result = rank.rank(asked, lambda line: None, place / "export")
     (found,) = (re.match(r"perplexity ([\d.]+) on 67 tokens", note) for note in result.notes() if "perplexity" in note)
     assert float(found[1]) == pytest.approx(expected, abs=0.006)
 
@@ -118,7 +118,7 @@ def test_shards_of_half_precision_are_read(place: Path, dtype: torch.dtype) -> N
 def test_weights_alone_are_found_by_their_name(place: Path, family: str) -> None:
     model = saved(family, place / "model")
     asked = question.question({"model": "model", "weights_only": True}, "test")
-    result = rank.analyse(asked, lambda line: None, place / "export")
+    result = rank.rank(asked, lambda line: None, place / "export")
     weight = model.get_output_embeddings().weight.detach().numpy()
     np.testing.assert_allclose(result.spectrum.sigma, np.linalg.svd(weight, compute_uv=False), rtol=1e-4)
 
@@ -152,7 +152,7 @@ def test_folders_that_are_not_sound_are_one_line(place: Path, capsys: pytest.Cap
     facts = json.loads((place / "model" / "config.json").read_text(encoding="utf-8"))
     (place / "model" / "config.json").write_text(json.dumps(facts | {"num_hidden_layers": 2}), encoding="utf-8")
     with pytest.raises(UserError, match=r"config.json and weights disagree: model.layers.1"):
-        rank.analyse(
+        rank.rank(
             question.question({"model": "model", "text": "text.txt"}, "test"), lambda line: None, place / "export"
         )
     assert not Path("out").exists()

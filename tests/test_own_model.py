@@ -77,7 +77,7 @@ def ask(**given):
 
 
 def analyse(**given):
-    return own_model.analyse(ask(**given), silent)
+    return own_model.rank(ask(**given), silent)
 
 
 LAYER = {"hidden": ["h.npy"], "weight": ["w.npy"], "bias": "b.npy"}
@@ -369,7 +369,7 @@ def test_the_memory_estimate_holds(tmp_path, monkeypatch, head):
     asked = ask(**LAYER, head=head)
     own_matrix.pointwise_of("gss", {"c": -1.5, "k": 2.5})  # torch is imported before, not within, the measurement
     tracemalloc.start()
-    found = own_model.analyse(asked, silent)
+    found = own_model.rank(asked, silent)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.sample is None

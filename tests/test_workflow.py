@@ -16,6 +16,7 @@ from zipfile import ZipFile
 import pytest
 from run_hash import result_hash
 from softmax_bottleneck import study as config
+from softmax_bottleneck.__main__ import COMMANDS
 from softmax_bottleneck.store import artefacts
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +44,34 @@ def test_dry_run_lists_every_training_job(tmp_path: Path, study: str, runs: int)
     counts = dict(re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.MULTILINE))
     assert int(counts["train"]) == runs
     assert not (tmp_path / "results").exists()
+
+
+def test_a_step_has_one_name() -> None:
+    """Rule, sub-command, module and function; `all` and `reproduce` name what is wanted and call nothing."""
+    package = ROOT / "workflow" / "softmax_bottleneck"
+    rules = {}
+    for path in (ROOT / "workflow").rglob("*.smk"):
+        rules |= dict(
+            re.findall(r"^rule (\w+):.*?python -m softmax_bottleneck (\w+)", path.read_text("utf-8"), re.M | re.S)
+        )
+    assert len(rules) == 15
+    for rule, command in rules.items():
+        assert rule == command and rule in COMMANDS
+        modules = [path for path in package.glob(f"*/{rule}.py") if f"\ndef {rule}(" in path.read_text("utf-8")]
+        assert len(modules) == 1, rule
+
+
+def test_the_graph_looks_at_the_disk_in_one_place() -> None:
+    """Of what jobs make; where a question about somebody's own model lies is no such thing."""
+    rules = ROOT / "workflow" / "rules"
+    lines = [
+        line for path in rules.glob("*.smk") for line in path.read_text("utf-8").splitlines() if ".exists()" in line
+    ]
+    assert [line.strip() for line in lines if "config/" not in line and "Path(name)" not in line] == [
+        "return Path(run_file(name, run)).exists()"
+    ]
+    helpers = re.findall(r"^def (\w+)", (rules / "common.smk").read_text("utf-8"), re.M)
+    assert len(helpers) <= 12
 
 
 @pytest.mark.fault("C1")

@@ -231,7 +231,7 @@ def test_h6_one_word_has_rank_zero_by_every_way(layer: tuple[np.ndarray, np.ndar
         {"log_probs": ["p.npy"], "width": D}
     ]
     for given_ in asked:
-        result = rank.analyse(question.question(given_, "test"), lambda line: None)
+        result = rank.rank(question.question(given_, "test"), lambda line: None)
         assert result.ranks.press.rank == 0 and set(result.ranks.effective.values()) == {0}, given_
     assert main(["rank", "--hidden", "h.npy", "--weight", "one.npy", "--out", "out"]) == 0
 

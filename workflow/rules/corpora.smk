@@ -24,6 +24,8 @@ rule tokenise:
         STORE.tokens_folder("{dataset}").joinpath("corpus.json").as_posix(),
     log:
         "results/logs/tokenise/{dataset}.log",
+    benchmark:
+        "results/benchmarks/tokenise/{dataset}.jsonl"
     conda:
         "../../envs/environment.yaml"
     params:

@@ -8,6 +8,8 @@ rule synthetic:
         f"{RESULTS}/synthetic.json",
     log:
         f"results/logs/synthetic/{STUDY.name}.log",
+    benchmark:
+        f"results/benchmarks/synthetic/{STUDY.name}.jsonl"
     conda:
         "../../envs/environment.yaml"
     params:
@@ -26,6 +28,8 @@ rule collect:
         study_files(records.FILES),
     log:
         f"results/logs/collect/{STUDY.name}.log",
+    benchmark:
+        f"results/benchmarks/collect/{STUDY.name}.jsonl"
     localrule: True
     conda:
         "../../envs/environment.yaml"
@@ -78,6 +82,8 @@ rule report:
         ),
     log:
         f"results/logs/report/{STUDY.name}.log",
+    benchmark:
+        f"results/benchmarks/report/{STUDY.name}.jsonl"
     localrule: True
     conda:
         "../../envs/environment.yaml"

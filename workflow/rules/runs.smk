@@ -38,7 +38,7 @@ rule train:
 
 rule finetune:
     input:
-        done_before,
+        lambda wildcards: done_file(MODELS[wildcards.run].start),
         tokens=tokens_until("done.json"),
     output:
         run_file("done.json"),
@@ -59,11 +59,13 @@ rule finetune:
 
 rule dynamic:
     input:
-        done_before,
+        lambda wildcards: done_file(EVALUATIONS[wildcards.evaluation].run.path),
     output:
-        STORE.run_folder("{evaluation}").joinpath("dynamic.json").as_posix(),
+        run_file("dynamic.json", "{evaluation}"),
     log:
         "results/logs/dynamic/{evaluation}.log",
+    benchmark:
+        "results/benchmarks/dynamic/{evaluation}.jsonl"
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: EVALUATIONS[wildcards.evaluation].run.threads
@@ -75,13 +77,15 @@ rule dynamic:
 
 rule measure:
     input:
-        done=trained_run,
+        done=lambda wildcards: done_file(wildcards.run),
         tokens=tokens_until("measure.json"),
     output:
         run_file("measure.json"),
         run_file("topk.json"),
     log:
         "results/logs/measure/{run}.log",
+    benchmark:
+        "results/benchmarks/measure/{run}.jsonl"
     priority: 1  # before further training: a page of what is done can be made early
     group:
         "measure"
@@ -104,6 +108,8 @@ rule spectrum:
         run_file("rank.json"),
     log:
         "results/logs/spectrum/{run}.log",
+    benchmark:
+        "results/benchmarks/spectrum/{run}.jsonl"
     priority: 1  # before further training: a page of what is done can be made early
     group:
         "measure"
@@ -122,12 +128,14 @@ rule spectrum:
 rule wordsim:
     input:
         run_file("measure.json"),  # which ties it to the job that measures its run
-        trained_run,
+        lambda wildcards: done_file(wildcards.run),
         benchmarks_of,
     output:
         run_file("wordsim.json"),
     log:
         "results/logs/wordsim/{run}.log",
+    benchmark:
+        "results/benchmarks/wordsim/{run}.jsonl"
     priority: 1  # before further training: a page of what is done can be made early
     group:
         "measure"

@@ -311,7 +311,7 @@ def _rank(given: argparse.Namespace, say: Say) -> None:
     asked = asking.read_question(given.config) if given.config else asking.question(named, "rank")
     name = given.config or Path(asked.model or "model").resolve()
     folder = given.out or Store().own_folder(name.stem)
-    result = own_model.analyse(asked, say, folder / "export")
+    result = own_model.rank(asked, say, folder / "export")
     page = own_report.write(result, folder)
     for name, text in own_report.lines(result):
         print(f"{name:32}  {text}")

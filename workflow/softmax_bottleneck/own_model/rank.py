@@ -140,7 +140,7 @@ class Result:
         return [note for note in (*self.made, self.ranks.note, self.matrix.note, more) if note]
 
 
-def analyse(asked: Question, say: Say, folder: Path | None = None) -> Result:
+def rank(asked: Question, say: Say, folder: Path | None = None) -> Result:
     """Singular values and ranks of the model asked about; what has to be made of it first is written to `folder`.
 
     Raises:

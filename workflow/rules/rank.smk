@@ -1,15 +1,17 @@
 # The rank of somebody's own model. No study asks for it: name its page, results/own/<name>/index.html, for config/<name>.yaml.
 
 
-rule own_model:
+rule rank:
     input:
-        config=own_config,
-        files=own_files,
+        config=question_file,
+        files=arrays_of,
     output:
-        rank=STORE.own_folder("{own_model}").joinpath("rank.json").as_posix(),
-        page=STORE.own_folder("{own_model}").joinpath("index.html").as_posix(),
+        rank=STORE.own_folder("{model}").joinpath("rank.json").as_posix(),
+        page=STORE.own_folder("{model}").joinpath("index.html").as_posix(),
     log:
-        "results/logs/own_model/{own_model}.log",
+        "results/logs/rank/{model}.log",
+    benchmark:
+        "results/benchmarks/rank/{model}.jsonl"
     conda:
         "../../envs/environment.yaml"
     params:
