@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STUDY = results/$(shell sed -n 's/^study: *\([A-Za-z0-9._-]*\).*/\1/p' "$(CONFIG)")
-export CONFIG MIRROR
+export CONFIG MIRROR FROM NAME
 export PYTHONPATH := workflow
 export PATH := $(if $(filter /%,$(VENV)),$(BIN),$(CURDIR)/$(BIN)):$(PATH)
 # Recipes read both from the environment, "$$CONFIG", so that names may have blanks.
@@ -19,7 +19,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce report report-zip crate check-crate readme plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
+.PHONY: help env reproduce new-study report report-zip crate check-crate readme plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -40,6 +40,9 @@ $(BIN)/.ready: envs/requirements.lock pyproject.toml
 
 reproduce: env  ## run a study (CONFIG) to its report
 	@python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(if $(VERBOSE),--verbose) $(WITH_MIRROR)
+
+new-study: env  ## write a corpus and a small study from a folder of plain texts (FROM=folder NAME=word)
+	@python -m softmax_bottleneck new-study --texts "$$FROM" $(if $(NAME),--name "$$NAME")
 
 report: env  ## rebuild a study's page from what is in results/ now
 	python -m softmax_bottleneck collect --study "$$CONFIG"

@@ -105,7 +105,19 @@ def test_diverged_and_failed_runs_give_a_reason_and_no_number(study) -> None:
     assert collect.collect(study).rows.empty
 
 
-@pytest.mark.parametrize("absent", ["measure", "rank", "wordsim"])
+@pytest.mark.fault("G17")
+def test_a_run_without_word_similarities_counts_and_says_so(study) -> None:
+    run = study.needed[0]
+    fake.write_run(run)
+    (Store().run_folder(run.path) / "wordsim.json").unlink()
+    assert states(study)[run.path] == ("ok", "word similarity not done yet")
+    found = collect.collect(study)
+    assert set(found.rows["table"]) == {"done", "measure", "rank"}
+    files = [finding["file"] for finding in found.verification["findings"]]
+    assert f"runs/{run.path}/wordsim.json" in files and not found.verification["complete"]
+
+
+@pytest.mark.parametrize("absent", ["measure", "rank"])
 def test_a_trained_run_that_is_not_measured_yet_is_missing_but_keeps_its_numbers(study, absent: str) -> None:
     run = study.needed[0]
     fake.write_run(run)

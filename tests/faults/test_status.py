@@ -93,6 +93,7 @@ class Pages(partial.LivePage):
         return begun
 
 
+@pytest.mark.fault("A21")
 def test_a_live_page_says_how_far_it_is_and_touches_nothing_else(study: Study) -> None:
     home = study.store.study_folder(study.name)
     (study.store.run_folder(study.needed[0].path) / "rank.json").unlink()
@@ -108,6 +109,7 @@ def test_a_live_page_says_how_far_it_is_and_touches_nothing_else(study: Study) -
     assert not (home / "partial").exists()
 
 
+@pytest.mark.fault("A21")
 def test_a_page_is_made_when_a_run_ended_and_not_often(study: Study) -> None:
     said: list[str] = []
     pages = Pages(study, sys.executable, "-c", "sum(range(3000000))")
@@ -118,6 +120,7 @@ def test_a_page_is_made_when_a_run_ended_and_not_often(study: Study) -> None:
     assert not pages.made(1, said) and pages.made(2, said) and len(said) == 1
 
 
+@pytest.mark.fault("A21")
 def test_a_page_that_fails_or_hangs_fails_nothing(study: Study) -> None:
     said: list[str] = []
     assert Pages(study, sys.executable, "-c", "raise SystemExit(2)").made(1, said) and said == []

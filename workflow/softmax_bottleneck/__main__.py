@@ -164,6 +164,14 @@ def _reproduce(given: argparse.Namespace, say: Say) -> None:
     reproduce.reproduce(_study(given), reproduce.Call(given.set, given.cores, given.words, given.verbose), say)
 
 
+def _new_study(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.extras.new_study import new_study
+    from softmax_bottleneck.extras.plan import text
+
+    study = config.load_study(new_study(given.texts, given.into, given.name, say))
+    print(f"{text(study)}\n\nmake reproduce CONFIG={study.file}")
+
+
 def _partial(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras.partial import partial
 
@@ -463,6 +471,12 @@ def _add_reproduce(command: argparse.ArgumentParser) -> None:
     command.add_argument("words", nargs="*", help="after --: further options of Snakemake, such as --until measure")
 
 
+def _add_new_study(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--texts", type=Path, required=True, help="a folder of plain UTF-8 texts, *.txt")
+    command.add_argument("--name", help="of the study and its corpus (default: the folder's)")
+    command.add_argument("--into", type=Path, default=Path("config"), help="where both are written (default: config)")
+
+
 def _add_partial(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--reload", type=int, metavar="SECONDS", help="the browser loads the page again after so long")
@@ -510,6 +524,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "plan": ("print each experiment with the runs it needs, how many are done, hours and disk", _add_plan, _plan),
     "doctor": ("whether a study can be run here: data, disk, GPU, packages, time limits, SLURM", _add_doctor, _doctor),
     "reproduce": ("run a study to its page, going on where an earlier call stopped", _add_reproduce, _reproduce),
+    "new-study": ("a corpus and a small study from a folder of plain texts", _add_new_study, _new_study),
     "partial": ("the page of a study that is not finished, apart from its own", _add_partial, _partial),
     "slurm": ("run a study on a SLURM cluster: doctor, then Snakemake with the profile", _add_slurm, _slurm),
     "check": ("build every model without memory: refuse bad options, count parameters", _add_study,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from softmax_bottleneck.corpora import archives
-from softmax_bottleneck.corpora.corpus import SPLITS
-from softmax_bottleneck.corpora.tokenise import read_split, words_of
+from softmax_bottleneck.corpora.corpus import SPLITS, check_expected
+from softmax_bottleneck.corpora.tokenise import from_words, read_split, words_of
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -13,22 +13,28 @@ from softmax_bottleneck.study.plan import Size, declared_size
 
 
 def size_of(store: Store, dataset: Dataset) -> Size:
-    """Size of a corpus: counted when it is tokenised, else as declared in its YAML, else its words counted now.
+    """Size of a corpus: counted when it is tokenised, else its local texts now, else as declared in its YAML.
 
     Raises:
-        UserError: its size is neither declared nor to be counted yet.
+        UserError: its size is neither declared nor to be counted yet, or its texts are what `tokenise` would refuse.
     """
     marker = store.tokens_folder(dataset.name) / "corpus.json"
     if marker.exists():
         facts = artefacts.read_json(marker)
         return Size(facts["tokens"], facts["vocabulary_size"])
-    if declared := declared_size(dataset):
+    declared = declared_size(dataset)
+    if declared and not any("path" in entry for entry in dataset.files.values()):
         return declared
     if dataset.base:
         whole = size_of(store, load_dataset(dataset.base, dataset.folder))
+        for key, there in (("train_tokens", whole.tokens["train"]), ("vocabulary_size", whole.vocabulary_size)):
+            if dataset.cut[key] > there:
+                raise UserError(f"{dataset.folder / dataset.name}.yaml: {key}: {dataset.cut[key]} is more than the "
+                                f"{there} of {dataset.base}")  # fmt: skip
         return Size(whole.tokens | {"train": dataset.cut["train_tokens"]}, dataset.cut["vocabulary_size"])
-    words = {split: _words_of(dataset, f"{split}.txt") for split in SPLITS}
-    return Size({split: len(of_split) for split, of_split in words.items()}, len(set().union(*words.values())))
+    made = from_words(dataset.name, {split: _words_of(dataset, f"{split}.txt") for split in SPLITS})
+    check_expected(made, dataset.expected)
+    return Size({split: len(ids) for split, ids in made.splits.items()}, made.vocabulary_size)
 
 
 def _words_of(dataset: Dataset, name: str) -> list[str]:

@@ -36,6 +36,7 @@ from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
 
 DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
+NO_SIMILARITIES = "word similarity not done yet"
 RANK_FACTS = {"m": "rank_rows", "n": "rank_columns", "tolerance": "rank_tolerance", "sigma_max": "sigma_max"}
 
 
@@ -66,9 +67,12 @@ class _Reading:
             if status != "ok":
                 reason = content.get("reason") or f"{name}.json says {status}"
                 return ("diverged" if status == "diverged" else "failed"), str(reason)
-        needed = () if self.stage == DYNAMIC else ("measure", "rank", *(["wordsim"] if wordsim else []))
+        needed = () if self.stage == DYNAMIC else ("measure", "rank")
         absent = [name for name in needed if name not in self.files]
-        return ("missing", f"trained; {absent[0]} not done yet") if absent else ("ok", "")
+        if absent:
+            return "missing", f"trained; {absent[0]} not done yet"
+        # Benchmarks may have to be fetched: without them a run still has its perplexities and ranks.
+        return "ok", NO_SIMILARITIES if wordsim and "wordsim" not in self.files else ""
 
     def numbers(self) -> Iterator[tuple[str, str, str, float, float, int | None]]:
         """(table, condition, metric, value, std, n) of every number of a sound, finished run."""
@@ -274,7 +278,7 @@ def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
         "path": reading.path,
         "stage": reading.stage,
         "state": state,
-        "reason": reason or _remark(reading),
+        "reason": "; ".join(filter(None, [reason, _remark(reading)])),
         "planned_epochs": None if reading.stage == DYNAMIC else run.schedule.epochs,
         "hardware": hardware(provenance) if done else "",
         "mixed_hardware": bool(provenance.get("mixed_hardware", False)),

@@ -123,6 +123,9 @@ def _missing_files(study: Study, runs: Mapping[str, RunFiles]) -> Iterator[Findi
     """Files of a run that another one speaks of and that are gone: later steps would miss them too late."""
     left_out = integrity.LARGE if (study.store.root.parent / DEPOSIT_FILE).is_file() else ()
     for path, own in runs.items():
+        compared = study.datasets[own.run.dataset].wordsim and not own.run.start and not own.is_evaluation
+        if compared and "rank" in own.contents and not (own.folder / "wordsim.json").exists():
+            yield Finding("missing", f"runs/{path}/wordsim.json", "word similarity not done yet")
         for name in sorted(_spoken_of(own)):
             unsealed = name == "epochs.jsonl" and artefacts.stored_hash(own.folder / name) is None
             if (unsealed or not (own.folder / name).exists()) and name not in left_out:

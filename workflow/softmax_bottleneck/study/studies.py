@@ -255,12 +255,12 @@ def _planned(asked: StudyFile, dataset: Dataset, model: Model, execution: Mappin
                 merged[part] |= getattr(layer, part)
             author = author if layer.author_seed is None else layer.author_seed
     body = merged["body"]
-    if body.get("context_size") is None and "embedding_size" in body:
-        body["context_size"] = body["embedding_size"]
-    schedule = _complete(Schedule, merged["schedule"], f"{where}: schedule")
-    head = Head.of(merged["head"] | entry.head, where)
+    if body.get("context_size") is None:
+        body["context_size"] = body.get("embedding_size", 1)  # which is refused below when it is not set
+    _refuse_incomplete({"body": (Body, body), "schedule": (Schedule, merged["schedule"])}, where)
+    head, schedule = Head.of(merged["head"] | entry.head, where), Schedule(**merged["schedule"])
     key = (dataset.name, model.name)
-    plan = (*key, head, _complete(Body, body, f"{where}: body"), schedule)
+    plan = (*key, head, Body(**body), schedule)
     choice = entry.seeds or "all"
     given = (author, *asked.seeds) if isinstance(choice, str) else choice
     seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
@@ -268,14 +268,16 @@ def _planned(asked: StudyFile, dataset: Dataset, model: Model, execution: Mappin
     return _Planned(key, runs, author, Stages.of(head, schedule, merged["finetune"], merged["dynamic"]))
 
 
-Part = TypeVar("Part", Body, Schedule)
-
-
-def _complete(kind: type[Part], merged: Mapping[str, Any], where: str) -> Part:
-    for key in dataclasses.fields(kind):
-        if key.default is dataclasses.MISSING and key.name not in merged:
-            raise UserError(f"{where}: {key.name} is not set; add it under `settings`")
-    return kind(**merged)
+def _refuse_incomplete(parts: Mapping[str, tuple[type[Body | Schedule], Mapping[str, Any]]], where: str) -> None:
+    """Every key that a part of the settings needs and no layer sets, at once (UserError)."""
+    words = []
+    for part, (kind, merged) in parts.items():
+        needed = [key.name for key in dataclasses.fields(kind) if key.default is dataclasses.MISSING]
+        absent = [name for name in needed if name not in merged]
+        if absent:
+            words.append(f"{part}: {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not set")
+    if words:
+        raise UserError(f"{where}: {'; '.join(words)}; add what is missing under `settings`")
 
 
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:

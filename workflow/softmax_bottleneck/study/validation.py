@@ -28,7 +28,16 @@ def read(kind: type[Value], value: object, where: str) -> Value:
     except ValidationError as error:
         details = error.errors(include_url=False)
     misspelt = [detail for detail in details if detail["type"] in UNKNOWN_KEY]
+    absent = [detail for detail in details if detail["type"] == "missing"]
+    if len(absent) > 1 and not misspelt:
+        places = [".".join(map(str, _names(detail))) for detail in absent]
+        raise UserError(f"{where}: {', '.join(places)} are not set")
     raise UserError(_message(kind, (misspelt or details)[0], where))
+
+
+def _names(detail: Any) -> list[str | int]:
+    """The keys that lead to what an error is about."""
+    return [part for part in detail["loc"] if not (isinstance(part, str) and part.startswith(("~", "[")))]
 
 
 @cache
@@ -65,7 +74,7 @@ ALLOWED = {
 
 
 def _message(kind: Any, detail: Any, where: str) -> str:
-    names = [part for part in detail["loc"] if not (isinstance(part, str) and part.startswith(("~", "[")))]
+    names = _names(detail)
     last = names.pop() if detail["type"] in {*UNKNOWN_KEY, "missing"} else None
     place = f"{where}: {'.'.join(map(str, names))}" if names else where
     shown, context = f"{detail['input']!r:.{SHOWN}}", detail.get("ctx", {})
