@@ -26,7 +26,7 @@ from softmax_bottleneck.store.errors import (
 )
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import plan
+from softmax_bottleneck.study import kinds, plan
 
 EXIT_DISK, EXIT_INTERRUPTED = 74, 130
 SUBJECTS = ("run", "dataset", "unit")
@@ -124,7 +124,8 @@ def _plan(given: argparse.Namespace, say: Say) -> None:
 
     study = _study(given)
     check_options(study)
-    print(json.dumps(check.facts(study, check.costs(study)), indent=1) if given.json else text(study))
+    facts = check.facts(study, check.costs(study)) if given.json else None
+    print(json.dumps(facts, indent=1) if facts else text(study, given.budget))
 
 
 def _check(given: argparse.Namespace, say: Say) -> None:
@@ -433,6 +434,18 @@ def _add_evidence(command: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(command: argparse.ArgumentParser) -> None:
+    _add_verify(command)
+    command.add_argument("--budget", type=_hours, metavar="TIME", help="what so much time buys, as 100h or 4d")
+
+
+def _hours(words: str) -> float:
+    try:
+        return kinds.seconds(words) / 3600
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _add_verify(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--json", action="store_true", help="for programs: runs, parameters, costs")
 
@@ -554,7 +567,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "report": ("the study's page, which embeds what render wrote", _add_study, _report),
     "compare": ("finished studies side by side: claims and heads, with the hardware", _add_compare, _compare),
     "number": ("print one number with its definition, seeds, files and hashes", _add_number, _number),
-    "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_plan,
+    "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_verify,
                _verify),
     "repair": ("remove what is damaged and what was made from it, so that it is made again", _add_study, _repair),
     "crate": ("a finished study as a Workflow Run RO-Crate, to be deposited and cited", _add_crate, _crate),

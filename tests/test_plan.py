@@ -1,0 +1,102 @@
+"""Hours of a plan against arithmetic by hand, and what a budget buys against a naive purchase."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from softmax_bottleneck import study as config
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.extras import plan
+from softmax_bottleneck.study import costs
+from softmax_bottleneck.training import check
+
+ROOT = Path(__file__).parents[1]
+TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}
+
+
+@pytest.fixture(scope="module")
+def paper() -> config.Study:
+    return config.load_study(ROOT / "config" / "paper.yaml")
+
+
+def run_of(study: config.Study, model: str) -> config.Run:
+    return next(run for run in study.needed if (run.dataset, run.model) == ("ptb", model))
+
+
+def test_an_update_of_softmax_by_hand(paper: config.Study) -> None:
+    """3 x 2 x 1400 tokens, of 400 x 10,000 and of the layers' weights; 681 updates an epoch, 3 ms each besides."""
+    run = run_of(paper, "softmax")
+    layers = 4 * (1150 * (400 + 1150) + 1150 * (1150 + 1150) + 400 * (1150 + 400)) + 8 * (1150 + 1150 + 400)
+    parameters = 400 * 10_000 + 10_000 + layers
+    flops_per_token = 2 * parameters
+    updates = 929_589 / (20 * 70 * 0.975)
+    epoch_s = 3 * 929_589 * flops_per_token / 45e12 + updates * 3e-3
+    epoch_s += 73_760 * flops_per_token / 45e12 + 73_760 / 700 / 3 * 3e-3
+    hours = costs.training_hours(run, parameters, TOKENS, 10_000, "gpu")
+    assert hours == pytest.approx(run.schedule.epochs * epoch_s / 3600, rel=1e-12)
+    assert hours == pytest.approx(dict(check.costs(paper))[run.path][1].gpu_h, rel=1e-3)
+
+
+def test_faster_precisions_take_fewer_hours_and_a_cpu_without_one_takes_fp32s(paper: config.Study) -> None:
+    def hours(precision: str, kind: str) -> float:
+        run = run_of(paper, "mos")
+        schedule = dataclasses.replace(run.schedule, precision=precision)
+        return costs.training_hours(dataclasses.replace(run, schedule=schedule), 21_500_620, TOKENS, 10_000, kind)
+
+    assert hours("tf32", "gpu") < hours("bf16", "gpu") < hours("tf32x3", "gpu") < hours("fp32", "gpu")
+    assert hours("tf32", "cpu") == hours("fp32", "cpu")
+
+
+def test_ranks_along_training_are_counted(paper: config.Study) -> None:
+    """Ten spectra in place of one, of n x n Gram matrices where the head is not log-linear."""
+    sizes = (run_of(paper, "gss"), 24_221_600, TOKENS, 10_000)
+    one, ten = (costs.measuring_hours(*sizes, tracked, "cpu") for tracked in (False, True))
+    gram_h = (82_430 * 10_000**2 / 45e9 + 4 / 3 * 10_000**3 / 20e9) / 3600
+    assert ten - one > 9 * gram_h and one > gram_h
+    assert costs.measuring_hours(*(run_of(paper, "softmax"), *sizes[1:]), False, "cpu") < one
+
+
+def bought(study: config.Study, hours: float) -> list[list[str]]:
+    lines = plan.text(study, hours).splitlines()
+    return [line.split() for line in lines if len(line.split()) == 5 and line.split()[1].isdecimal()]
+
+
+def test_a_budget_fills_table_2_first_and_then_what_costs_least(paper: config.Study) -> None:
+    everything = bought(paper, 1e6)
+    assert everything[0][0] == "parthiban2021-table2" and everything[0][1:3] == ["110", "110"]
+    left = [float(row[3]) for row in everything]
+    assert float(everything[-1][4]) == pytest.approx(sum(left), rel=1e-3)
+    assert len(everything) == sum(bool(paper.runs_of(e)) for e in paper.experiments)
+    half = bought(paper, 100.0)
+    assert len(half) == 1 and float(half[0][4]) <= 100.0
+
+
+def test_every_cell_is_bought_once_before_any_twice(paper: config.Study) -> None:
+    """The cheapest of a round first."""
+    table2 = next(e for e in paper.experiments if e.id == "parthiban2021-table2")
+    prices = {path: cost.hours("gpu") for path, (_, cost) in check.costs(paper).items()}
+    paths = plan._paths_of(paper, table2, prices)
+    cells = [tuple(path.split("/")[:2]) for path in paths]
+    assert sorted(paths) == sorted(run.path for run in paper.runs_of(table2))
+    for start in range(0, 110, 10):
+        assert len(set(cells[start : start + 10])) == 10
+        round_h = [prices[path] for path in paths[start : start + 10]]
+        assert round_h == sorted(round_h)
+
+
+def test_a_budget_counts_what_follows_training(paper: config.Study) -> None:
+    table1 = next(e for e in paper.experiments if e.id == "kanai2018-table1")
+    prices = dict.fromkeys(
+        [*(r.path for r in (*paper.needed, *paper.finetuned)), *(e.path for e in paper.evaluations)], 1.0
+    )
+    assert len(plan._paths_of(paper, table1, prices)) == 3 * len(paper.runs_of(table1))
+
+
+def test_a_budget_is_a_length_of_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--budget", "100"])
+    assert "'100' is no length of time" in capsys.readouterr().err
+    assert main(["plan", "--study", str(ROOT / "tests" / "nano.yaml"), "--budget", "2d"]) == 0
+    assert "48 GPU hours buy" in capsys.readouterr().out or "48 CPU hours buy" in capsys.readouterr().out
