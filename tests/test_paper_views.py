@@ -57,7 +57,10 @@ def made(tmp_path_factory: pytest.TempPathFactory):
             fake.write_topk(run)
             fake.write_epoch_ranks(run)
         chosen = [experiment.options for experiment in study.experiments if "size" in experiment.options]
-        rows = [row for options in chosen for row in robustness.rows(options, lambda line: None)]
+        rng = np.random.default_rng(0)
+        left, right = (np.linalg.qr(rng.standard_normal((60, 10)))[0] for _ in range(2))
+        matrix = robustness.Truncated(left, np.arange(10.0, 0, -1), right.T, 57, "ptb/mos-nt")
+        rows = [row for options in chosen for row in robustness.rows(options, matrix, lambda line: None)]
         artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
         yield study, collect.collect(study)
 
@@ -123,9 +126,9 @@ COUNTS = {
     "sm-table9": 2,
     "sm-table10": 6 * 2,  # six heads, NT and ET
     "sm-table11": 6 * 2,
-    "sm-table14": 0,
-    "sm-table15": 0,
-    "sm-table16": 0,
+    "sm-table14": 1,  # mos-nt
+    "sm-table15": 1,
+    "sm-table16": 1,
 }
 
 
@@ -294,6 +297,23 @@ def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> No
             assert abs(cell.difference) <= 3
         else:
             assert cell.difference is None
+
+
+def test_the_matrix_that_gets_noise_is_that_of_the_studys_model_and_said_so(made) -> None:
+    for name in ("sm-table14", "sm-table15", "sm-table16"):
+        (part,) = table(made, name).parts
+        assert part.note == "The matrix is that of MoS (NT) on Penn Treebank: its first 60 test contexts."
+    found = {(row, column): cell for _, row, column, cell in flat(table(made, "sm-table16"))}
+    cell = found["c = 1e-25", "Effective rank, ε = 10⁻³"]
+    assert (
+        cell.published.value == "7" and cell.measured.mean == 10
+    )  # of the singular values 10, 9 ... 1, not the paper's
+    (whole,) = (
+        c for _, row, column, c in flat(table(made, "sm-table14")) if row.startswith("all") and "Press" in column
+    )
+    assert (whole.published.value, whole.measured.mean) == ("8933", 57)
+    rows = [row for _, row, _, _ in flat(table(made, "sm-table14"))]
+    assert "round 10" in rows and "round 10, diagonal as printed" in rows
 
 
 def test_ranks_of_all_contexts_stand_beside_the_published_ones_on_wikitext_alone(made) -> None:

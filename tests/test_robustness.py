@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import fake_results as fake
 import numpy as np
 import pytest
+import torch
+from softmax_bottleneck import study as config
+from softmax_bottleneck.measuring import synthetic
 from softmax_bottleneck.ranks import robustness
+from softmax_bottleneck.ranks.robustness import Truncated
 from softmax_bottleneck.records import records
-from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.report.options import Robustness
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.training import model as models
+from softmax_bottleneck.training import trained
 
 PUBLISHED = Path(__file__).parents[1] / "report" / "published"
+# Squares of ten singular values with the published effective ranks, 7, 10 and 10, for the test of the counts alone.
+SQUARES = (1.0, 0.02, 0.01, 0.005, 0.003, 0.0015, 0.0006, 0.0002, 0.00018, 0.00015)
 
 
 def published(table: int, metric: str) -> dict[str, float]:
@@ -20,9 +31,15 @@ def published(table: int, metric: str) -> dict[str, float]:
     return dict(zip(levels, rows["value"].astype(float), strict=True))
 
 
+def matrix(size: int, words: int = 90) -> Truncated:
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 10)))[0] for n in (size, words))
+    return Truncated(left, 300 * np.sqrt(SQUARES), right.T, size, "text/mos-nt")
+
+
 def measured(name: str, size: int) -> dict[tuple[str, str], float]:
-    rows = robustness.rows({"synthetic": name, "size": size}, lambda line: None)
-    return {(str(row["condition"]).split(";")[0], str(row["metric"])): float(row["value"]) for row in rows}
+    rows = robustness.rows({"synthetic": name}, matrix(size), lambda line: None)
+    return {(str(row["condition"]).split(";size")[0], str(row["metric"])): float(row["value"]) for row in rows}
 
 
 @pytest.mark.parametrize("table", [15, 16])
@@ -50,10 +67,58 @@ def test_a_rebuilt_matrix_keeps_rank_10_and_its_error_grows_from_rounding() -> N
     found = measured("rebuild", 60)
     assert [found[f"iteration={i}", "rank_press"] for i in range(1, 11)] == [10] * 10
     errors = [found[f"iteration={i}", "reconstruction_error"] for i in range(1, 11)]
-    assert errors == sorted(errors) and 1e-31 < errors[0] < errors[-1] < 1e-27
+    assert errors == sorted(errors) and 1e-31 < errors[0] < errors[-1] < 1e-26
+
+
+def test_the_algorithm_as_printed_works_on_a_diagonal_matrix_whose_error_does_not_grow() -> None:
+    found = measured("rebuild", 60)
+    errors = [found[f"iteration={i};as printed", "reconstruction_error"] for i in range(1, 11)]
+    assert len(set(errors[1:])) == 1 and errors[-1] < 1e-29
+    assert {found[f"iteration={i};as printed", "rank_press"] for i in range(1, 11)} == {10}
+
+
+def test_what_is_kept_of_a_matrix_is_its_largest_singular_values() -> None:
+    log_p_NV = np.log(np.random.default_rng(1).dirichlet(np.full(40, 0.5), 70)).astype(np.float32)
+    kept = Truncated.of_matrix(log_p_NV, "text/mos-nt")
+    left, sigma, right = np.linalg.svd(log_p_NV.astype(np.float64), full_matrices=False)
+    np.testing.assert_allclose(kept.sigma_K, sigma[:10])
+    np.testing.assert_allclose((kept.left_NK * kept.sigma_K) @ kept.right_KV, (left[:, :10] * sigma[:10]) @ right[:10])
+    assert kept.press_rank == 40
+
+
+def test_the_matrix_is_that_of_the_studys_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its singular values are numpy's of the first contexts' log-probabilities; without the run nothing is drawn."""
+    monkeypatch.chdir(tmp_path)
+    text = fake.STUDY.replace("  moc: {head: moc}", "  mos-nt: {head: mos, like: mos, seeds: author}")
+    text = text[: text.index("experiments:")] + "experiments:\n  parthiban2021-sm-table14: {options: {size: 30}}\n"
+    study = fake.load(
+        tmp_path, text.replace("models: [moc, mos]", "models: mos").replace("model: [moc, mos]", "model: mos")
+    )
+    (run,) = study.runs_of(study.experiments[0])
+    folder = study.store.run_folder(run.path)
+    fake.write_done(run)
+    artefacts.write_json(folder / "run.json", run.to_json())
+    fake.write_measure(run)
+    net = models.build(run, 50).eval()
+    hidden_TD = np.random.default_rng(2).standard_normal((80, run.body.context_size)).astype(np.float32)
+    artefacts.write_npz(folder / "hidden.npz", hidden_TD=hidden_TD)
+    monkeypatch.setattr(trained, "load_model", lambda folder, device: net)
+    synthetic.synthetic(study, lambda line: None)
+    rows = artefacts.read_json(study.store.study_folder(study.name) / "synthetic.json")["rows"]
+    with torch.no_grad():
+        log_p_NV = net.head.log_probs(torch.from_numpy(hidden_TD[:30])).numpy().astype(np.float64)
+    first = next(row for row in rows if row["condition"].startswith("first 30 test contexts"))
+    tolerance = 0.5 * np.sqrt(30 + 50 + 1) * 1.1920929e-7
+    sigma = np.linalg.svd(log_p_NV, compute_uv=False)
+    assert first["value"] == (sigma > tolerance * sigma[0]).sum()
+    assert all(row["condition"].endswith("size=30;of=truth-demo/mos-nt") for row in rows)
+    fake.write_done(run, "diverged", "nan")
+    synthetic.synthetic(study, lambda line: None)
+    assert artefacts.read_json(study.store.study_folder(study.name) / "synthetic.json")["rows"] == []
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "big", 10**6])
-def test_a_size_that_is_none_is_refused(size: object) -> None:
-    with pytest.raises(UserError, match="size is"):
-        list(robustness.rows({"synthetic": "noise", "size": size}, lambda line: None))
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match="size"):
+        Robustness(synthetic="noise", size=size)
+    assert config.load_study  # the same check that refuses a study before its first job

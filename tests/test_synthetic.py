@@ -20,6 +20,7 @@ SMALL = RankDemo(hidden_size=6, vocabulary_size=50, contexts=120, components=(1,
 
 
 def silent(_: str) -> None: ...
+def no_matrix(_: int) -> None: ...
 
 
 def published() -> dict[tuple[str, str], int]:
@@ -137,7 +138,7 @@ def test_uniform_contexts_are_another_reading():
 
 def test_the_step_measures_every_reading(monkeypatch):
     monkeypatch.setattr(synthetic, "READINGS", (SMALL, replace(SMALL, tanh=False)))
-    assert synthetic.rows_of({"synthetic": "rank-demo"}, silent) == [
+    assert synthetic.rows_of({"synthetic": "rank-demo"}, no_matrix, silent) == [
         *rank_demo(SMALL, silent),
         *rank_demo(replace(SMALL, tanh=False), silent),
     ]
@@ -149,4 +150,4 @@ def test_unknown_settings_are_refused():
     with pytest.raises(UserError, match="dtype is 'float16', expected one of: float32, float64"):
         RankDemo(dtype="float16")
     with pytest.raises(UserError, match="'dirichlet' is unknown, expected one of: rank-demo"):
-        synthetic.rows_of({"synthetic": "dirichlet"}, silent)
+        synthetic.rows_of({"synthetic": "dirichlet"}, no_matrix, silent)

@@ -111,6 +111,13 @@ def tokens_until(name):
     return lambda wildcards: [] if is_there(wildcards.run, name) else [tokens_file(MODELS[wildcards.run].dataset)]
 
 
+def runs_taken_apart():
+    """What says that the runs are measured whose matrices get noise, or are taken apart and rebuilt."""
+    shown = [experiment for experiment in STUDY.experiments if "synthetic" in experiment.options]
+    paths = dict.fromkeys(run.path for experiment in shown for run in STUDY.runs_of(experiment))
+    return [STORE.run_folder(path).joinpath("measure.json").as_posix() for path in paths]
+
+
 def fits_file(unit):
     """What says that the fits of a unit are done, and holds their numbers."""
     return STORE.fits_folder(unit).joinpath("done.json").as_posix()

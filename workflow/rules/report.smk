@@ -4,6 +4,7 @@
 rule synthetic:
     input:
         [fits_file(unit) for unit in UNITS],
+        runs_taken_apart(),
     output:
         f"{RESULTS}/synthetic.json",
     log:

@@ -21,13 +21,16 @@ Suffixes: S contexts, H hidden size, V vocabulary, K components.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from softmax_bottleneck.measuring.perplexity import chunks_of
 from softmax_bottleneck.ranks import (
     Spectrum,
     factored_singular_values,
@@ -36,12 +39,15 @@ from softmax_bottleneck.ranks import (
     press_rank,
     robustness,
 )
+from softmax_bottleneck.ranks.robustness import Truncated
 from softmax_bottleneck.ranks.spectra import dense_singular_values
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
-from softmax_bottleneck.study import Study
+from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.training import trained
+from softmax_bottleneck.training.run_record import run_and_record
 
 Array = NDArray[np.floating[Any]]
 Row = dict[str, str | int | float]
@@ -101,11 +107,15 @@ READINGS = (
 )
 
 
-def rows_of(options: Mapping[str, Any], say: Say) -> list[Row]:
-    """Tidy rows of an experiment that trains nothing, by its option `synthetic`; UserError when there is none."""
+def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None], say: Say) -> list[Row]:
+    """Tidy rows of an experiment by its option `synthetic`; none without the matrix it needs (UserError: unknown).
+
+    `matrix` gives what there is of a trained model's matrix over so many contexts, its largest singular values.
+    """
     name = options["synthetic"]
     if name in robustness.EXPERIMENTS:
-        return list(robustness.rows(options, say))
+        found = matrix(int(options["size"]))
+        return list(robustness.rows(options, found, say)) if found else []
     if name != "rank-demo":
         known = ", ".join(["rank-demo", *robustness.EXPERIMENTS])
         raise UserError(f"synthetic: {name!r} is unknown, expected one of: {known}")
@@ -201,13 +211,36 @@ def _log_softmax(logits_SV: Array) -> Array:
     return np.asarray(shifted_SV - np.log(np.exp(shifted_SV).sum(1, keepdims=True)))
 
 
+# --- a trained model's matrix ---------------------------------------------------------------------------------------
+def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None:
+    """Of the log-probabilities of the first run over its first test contexts; None where it did not train soundly."""
+    for run in runs:
+        folder = study.store.run_folder(run.path)
+        if run_and_record(folder)[1]["status"] != "ok":
+            continue
+        hidden_TD = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"][:size]
+        with trained.loaded(run, folder) as model:
+            hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
+            with torch.no_grad():
+                log_p_NV = np.concatenate([chunk.cpu().numpy() for chunk in chunks_of(model.head, hidden)])
+        if min(log_p_NV.shape) > robustness.TRUE_RANK:
+            return Truncated.of_matrix(log_p_NV, f"{run.dataset}/{run.model}")
+    return None
+
+
+def _measured(study: Study, path: str) -> str:
+    return artefacts.sha256_file(study.store.run_folder(path) / "measure.json")
+
+
 # --- the step ---------------------------------------------------------------------------------------------------------
 def synthetic(study: Study, say: Say) -> None:
-    """Numbers of the experiments that train no language model: untrained layers, noise and rounding, fits to laws."""
-
-    chosen = [experiment for experiment in study.experiments if "synthetic" in experiment.options]
-    rows = [row for experiment in chosen for row in rows_of(experiment.options, say)]
-    parents = {}
+    """Numbers of untrained layers, of a trained model's matrix under noise and rounding, and of fits to laws."""
+    rows, parents = list[Row](), dict[str, str]()
+    for experiment in study.experiments:
+        if "synthetic" in experiment.options:
+            runs = study.runs_of(experiment)[:1]
+            rows += rows_of(experiment.options, partial(_truncated, study, runs), say)
+            parents |= {f"{run.path}/measure.json": _measured(study, run.path) for run in runs}
     for unit in study.units:
         path = study.store.fits_folder(unit.path) / "done.json"
         rows += artefacts.read_json(path)["rows"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.store.errors import UserError
@@ -97,10 +97,10 @@ class RankDemo:
 
 @kinds.declared
 class Robustness:
-    """Rank under rounding or noise: which numbers the step `synthetic` draws, and the size of the matrix."""
+    """Rank under rounding or noise: which numbers the step `synthetic` draws, and of how many contexts."""
 
     synthetic: Literal["rebuild", "noise", "noise-effective"]
-    size: kinds.Positive = 1000
+    size: Annotated[kinds.Integer, Field(ge=20, le=20_000)] = 1000
 
 
 @kinds.declared

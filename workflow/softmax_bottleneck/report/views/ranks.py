@@ -155,16 +155,15 @@ ROBUSTNESS = (
 @view("robustness", row="Matrix")
 def robustness(source: Source, options: Robustness) -> Iterator[Part]:
     """Rounds or noise levels by what was computed for them, beside the published numbers."""
-    drawn, printed = (
-        frame[frame["table"] == source.experiment.artefact] for frame in (source.records.synthetic, source.published)
-    )
+    names = (source.experiment.artefact, "SM 5.1 text")
+    drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
     measured, published = _by_step(drawn), _by_step(printed)
     steps = {step: step for step, _ in [*published, *measured]}
     present = {metric for _, metric in [*published, *measured]}
     columns = {metric: metrics.find(metric).label for metric in ROBUSTNESS if metric in present}
-    sizes = list(
-        dict.fromkeys(int(found[1]) for text in drawn["condition"] if (found := re.search(r"size=(\d+)", text)))
-    )
+    found = [re.search(r"size=(\d+);of=([^;/]+)/([^;]+)", text) for text in drawn["condition"].iloc[:1]]
+    size, dataset, model = found[0].groups() if found and found[0] else ("0", "", "")
+    same_matrix = int(size) == PAPER_SIZE and source.same(dataset, model)
 
     def cell(step: str, metric: str) -> Cell:
         """A prediction for the paper's size may be compared with the paper whatever size was drawn here."""
@@ -172,17 +171,30 @@ def robustness(source: Source, options: Robustness) -> Iterator[Part]:
         text = published.get((step, metrics.PRESS_RANK if predicts_paper else metric))
         value = measured.get((step, metric))
         is_error = metric == metrics.RECONSTRUCTION_ERROR
+        if value is None and text is None and len(drawn):
+            return Cell(metric=metric, wanted=False)
         return Cell(
             measured=None if value is None or is_error else Measured(float(value)),
             published=Published(text) if text else None,
             metric=metric,
-            same=predicts_paper or sizes == [PAPER_SIZE],
-            gap="" if value is not None else "not drawn yet" if drawn.empty else "not drawn at this level",
+            same=predicts_paper or same_matrix,
+            gap="" if value is not None else _why_not_drawn(source) if drawn.empty else "not drawn at this level",
             words=numbers.true_minus(f"{float(value):.2e}") if is_error and value is not None else "",
         )
 
-    note = f"Measured on {', '.join(f'{size:,} x {size:,}' for size in sizes)}." if sizes else ""
-    yield crossed("synthetic", "A matrix of rank 10", steps, columns, cell, note)
+    where = source.dataset(dataset).title if dataset else ""
+    note = (
+        f"The matrix is that of {source.label(model)} on {where}: its first {int(size):,} test contexts."
+        if dataset
+        else ""
+    )
+    yield crossed("synthetic", "Ten singular values of a trained model", steps, columns, cell, note)
+
+
+def _why_not_drawn(source: Source) -> str:
+    runs = [(dataset, model) for dataset in source.datasets for model in source.models]
+    gaps = [source.gap(dataset, model, ()) for dataset, model in runs]
+    return next(filter(None, gaps), source.experiment.needs or "not drawn yet")
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
@@ -190,6 +202,7 @@ def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
         noise, rounds = re.search(r"c=(1e-\d+)", condition), re.search(r"iteration=(\d+)", condition)
-        step = f"c = {noise[1]}" if noise else f"round {rounds[1]}" if rounds else condition
-        found.setdefault((step, metric), str(value))
+        step = f"c = {noise[1]}" if noise else f"round {rounds[1]}" if rounds else "all singular values"
+        words = ", diagonal as printed" if "as printed" in condition else ""
+        found.setdefault((step + words, metric), str(value))
     return found
