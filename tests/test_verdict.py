@@ -63,7 +63,7 @@ def test_several_corpora_are_named_behind_each_conclusion() -> None:
 
 
 def test_more_conclusions_than_a_sentence_holds_are_counted() -> None:
-    entries = [entry(number, "a", rules.REPRODUCED) for number in range(sentences.NAMED + 3)]
+    entries = [entry(number, "a", rules.REPRODUCED) for number in range(sentences.QUOTED + 3)]
     assert sentences.in_short(STUDY, FOUND, entries)[1].endswith(" and 3 more.")
 
 
@@ -83,13 +83,13 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 def test_the_laws_expected_perplexity_and_its_own_on_the_text_are_two_numbers(study: Study) -> None:
     found = collect.collect(study)
     ((_, before),) = sentences.of_corpora(study, found)
-    assert any("expected to have a perplexity of 29.00; MoS, the best model, is 2" in words for words in before)
+    assert any("expected perplexity in the contexts of this text is 29.00. MoS, the best model, is 2" in words for words in before)
     for run in study.needed:
         fake.write_measure(run, law_test_ppl=28.5)
     ((_, words),) = sentences.of_corpora(study, collect.collect(study))
     best = min(fake.perplexities(run)["test_ppl"] for run in study.needed)
     (said,) = (sentence for sentence in words if "expected" in sentence)
-    assert "a perplexity of 29.00, and on the text itself it has 28.50; MoS, the best model, is" in said
+    assert "text is 29.00; on the text itself it scores 28.50. MoS, the best model, is" in said
     assert abs(best / 28.5 - 1 - int(said.split("model, is ")[1].split()[0]) / 100) < 0.01 and "above that" in said
     assert not any("No model can do better" in sentence for sentence in words)
 

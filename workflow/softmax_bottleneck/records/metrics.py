@@ -75,7 +75,7 @@ _WHOLE = "exp(sum of the losses of its L − 1 predicted words / L), or / (L −
 _EXACT = "exp(sum of losses / number of predicted words)"
 _PRESS = "singular values of the log-probability matrix over test contexts above 0.5 √(m + n + 1) σ_max ε, float32’s ε"
 _SLOPES = "of all slopes of the learned function (Ganea et al. 2019, Table 2)"
-_BEFORE = "the same before training, as the seed drew them"
+_BEFORE = "the same before training"
 _KRAUSE = "chosen on the validation text (Krause et al. 2018)"
 
 _ALL = (

@@ -135,7 +135,7 @@ def judge(view: View, claim: Claim) -> Entry:
     verdict, reason = outcome.verdict, ""
     if verdict == UNDECIDED:
         few = any(number.low is None for number in outcome.numbers)
-        reason = f"{'too few for an interval' if few else 'the interval holds both answers'}; {outcome.needed}"
+        reason = f"{'too few for an interval' if few else 'inconclusive: both lie in the interval'}; {outcome.needed}"
     elif outcome.stability < STABLE:
         reason = f"{verdict} in only {outcome.stability:.0%} of resamples; {outcome.needed}"
         verdict = UNDECIDED

@@ -1,10 +1,11 @@
-"""What came out of a study, in sentences computed from its records and from the ledger of claims.
+"""The findings of a study, in sentences computed from its records and from the ledger of claims.
 
 Three sentences come first; the sections below them say more for every corpus. No sentence claims what no number says.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from softmax_bottleneck.measuring import statistics
@@ -14,6 +15,7 @@ from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Measured
 from softmax_bottleneck.report.claims.engine import Entry, judge
 from softmax_bottleneck.report.claims.parthiban2021 import CLAIMS
+from softmax_bottleneck.report.claims.premises import CEILING
 from softmax_bottleneck.report.claims.quantities import MIN_POINTS
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.report.claims.view import SYNTHETIC, View
@@ -163,7 +165,7 @@ def _rank_words(study: Study, found: Records, dataset: str) -> str:
         return ""
     low, high = (choose(ranks, key=lambda model: ranks[model].mean) for choose in (min, max))
     ends = [f"{ranks[model].mean:.0f} ({label(study, model)})" for model in (low, high)]
-    words = f"Mean Press rank runs from {ends[0]} to {ends[1]}"
+    words = f"Mean Press ranks range from {ends[0]} to {ends[1]}"
     plain = baseline(study, dataset)
     if plain is None or plain.model not in ranks:
         return f"{words}."
@@ -180,27 +182,29 @@ def _truth_words(study: Study, found: Records, dataset: str, scores: Mapping[str
     if expected is None:
         return ""
     best = min(scores, key=lambda model: scores[model].mean)
-    words = f"In the contexts of this text the law is expected to have a perplexity of {expected:.2f}"
+    words = f"The law’s expected perplexity in the contexts of this text is {expected:.2f}"
     if scored is not None:
-        words += f", and on the text itself it has {scored:.2f}"
+        words += f"; on the text itself it scores {scored:.2f}"
     above = scores[best].mean / (scored or expected) - 1
-    words += (
-        f"; {label(study, best)}, the best model, is {percent(abs(above))} {'above' if above >= 0 else 'below'} that."
-    )
+    side = "above" if above >= 0 else "below"
+    words += f". {label(study, best)}, the best model, is {percent(abs(above))} {side} that."
     ranks = means(study, found, dataset, PRESS_RANK)
     if rank is None or not ranks:
         return words
-    over = [label(study, model) for model, score in ranks.items() if score.mean >= rank]
-    return f"{words} The law’s log-probabilities have rank {rank:.0f}; {_reach(over, len(ranks))} it."
+    return f"{words} Its log-probabilities have rank {rank:.0f}; {_exceed_words(study, found, dataset, ranks, rank)}."
 
 
-def _reach(names: Sequence[str], total: int) -> str:
-    """`MoS reaches`, `SS, GSS reach`, `24 of 32 models reach`."""
-    if not names:
-        return "no model reaches"
-    if len(names) > NAMED:
-        return f"{len(names)} of {total} models reach"
-    return f"{', '.join(names)} {'reaches' if len(names) == 1 else 'reach'}"
+def _exceed_words(study: Study, found: Records, dataset: str, ranks: Mapping[str, Measured], rank: float) -> str:
+    """`MoS exceeds it`, `24 of 32 models exceed it; most saturate at the vocabulary`."""
+    over = [model for model, score in ranks.items() if score.mean > rank]
+    if not over:
+        return "no model exceeds it"
+    several = f"{len(over)} of {len(ranks)} models"
+    names = several if len(over) > NAMED else ", ".join(label(study, model) for model in over)
+    ceiling = exact_value(found, dataset, "rank_columns") or math.inf
+    saturated = sum(ranks[model].mean > CEILING * ceiling for model in over)
+    more = "; most saturate at the vocabulary" if 2 * saturated > len(over) > 1 else ""
+    return f"{names} {'exceeds' if len(over) == 1 else 'exceed'} it{more}"
 
 
 def _correlation_words(found: Records, dataset: str) -> str:

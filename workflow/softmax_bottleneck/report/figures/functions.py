@@ -78,7 +78,7 @@ def learned(source: Source, options: NoOptions) -> Drawing:
     near = data[data["logit"].abs() <= CURVE_RANGE]
     start = f"Rising curves before and after training. Largest change for logits within ±{CURVE_RANGE:g}:"
     alt = plots.by_model(source, start, near, lambda own: f"{(own['learned'] - own['initial']).abs().max():.3g}")
-    return Drawing(canvas, data, alt, f"Dashed: as the seed drew it. {plots.count_note(source, data)}")
+    return Drawing(canvas, data, alt, f"Dashed: before training. {plots.count_note(source, data)}")
 
 
 def _learned(source: Source, dataset: str) -> pd.DataFrame:

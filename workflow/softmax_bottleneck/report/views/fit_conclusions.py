@@ -26,4 +26,4 @@ def conclusions(source: Source, options: Fits) -> Iterator[Part]:
     }
     rows = {name: entry.claim.statement for name, entry in entries.items()}
     columns = dict(enumerate(HEADS))
-    yield crossed("synthetic", "What follows from the fits", rows, columns, lambda row, n: Cell(words=words[row][n]))
+    yield crossed("synthetic", "What the fits show", rows, columns, lambda row, n: Cell(words=words[row][n]))

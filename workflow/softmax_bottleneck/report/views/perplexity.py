@@ -145,7 +145,7 @@ def _exact_cell(source: Source, dataset: str, column: Column) -> Cell:
 
 
 # --- every pair of models -------------------------------------------------------------------------------------------
-@view("pairwise")
+@view("pairwise", origin="this study")
 @by_corpus
 def pairwise(source: Source, options: Pairwise, dataset: str) -> Part:
     """Row against column: p of an unpaired two-sided test, and which of the two is lower (Kanai et al. 2018)."""

@@ -25,7 +25,7 @@ PRINTED = "printed"
 ORIGINS = {MEASURED: "r over this study's runs", PUBLISHED: "r over the published dots", PRINTED: "printed (magnitude)"}
 
 
-@view("correlation", row="Runs")
+@view("correlation", row="Runs", origin="this study")
 @by_corpus
 def correlation(source: Source, options: Windows, dataset: str) -> Part:
     """The whole grid, and the paper's window of perplexities: r measured, of the published dots, as printed."""

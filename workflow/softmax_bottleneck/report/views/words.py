@@ -45,7 +45,7 @@ def wordsim(source: Source, options: NoOptions, dataset: str) -> Part:
     return source.part(dataset, source.benchmarks(dataset), columns, cell)
 
 
-@view("coverage", row="Benchmark")
+@view("coverage", row="Benchmark", origin="this study")
 @by_corpus
 def coverage(source: Source, options: NoOptions, dataset: str) -> Part:
     """Benchmarks by their number of pairs, and of pairs with a word that the corpus does not have."""
@@ -54,7 +54,7 @@ def coverage(source: Source, options: NoOptions, dataset: str) -> Part:
     return source.part(dataset, rows, columns, lambda row, metric: source.coverage(dataset, row, metric))
 
 
-@view("wins")
+@view("wins", origin="this study")
 @by_corpus
 def wins(source: Source, options: NoOptions, dataset: str) -> Part:
     """On how many benchmarks the row's model has the larger rho than the column's (mean rho over the runs of each)."""
