@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import softmax_bottleneck
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +32,20 @@ def test_the_lock_pins_every_direct_dependency_exactly() -> None:
 
 def test_conda_names_the_same_versions() -> None:
     assert conda_pins() == {name: LOCK[name] for name in DIRECT}
+
+
+def test_the_container_and_the_hosted_checks_repeat_nothing() -> None:
+    """One builds the environment as everybody does, the other calls what runs anywhere."""
+    container = (ROOT / "envs" / "Containerfile").read_text(encoding="utf-8")
+    assert "RUN make env" in container and "pip install" not in container
+    hosted = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert [step["run"] for step in hosted["jobs"]["ci"]["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_one_version_everywhere() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
+    notes = re.findall(r"^## ([0-9.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert PROJECT["version"] == cited == notes[0] == softmax_bottleneck.__version__
 
 
 def test_every_import_is_a_declared_dependency() -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SIZES = {"A": 21, "B": 22, "C": 18, "D": 9, "E": 14, "F": 10, "G": 17, "H": 7}
+SIZES = {"A": 21, "B": 22, "C": 18, "D": 9, "E": 15, "F": 10, "G": 17, "H": 7}
 
 
 @pytest.fixture(scope="module")

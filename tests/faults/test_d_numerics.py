@@ -57,6 +57,17 @@ def test_one_bad_number_anywhere_ends_a_run_as_diverged(tmp_path, monkeypatch, h
     assert done["model_sha256"] == artefacts.sha256_file(tmp_path / "model.safetensors")
 
 
+@pytest.mark.fault("D2")
+def test_a_logit_that_is_no_number_is_looked_up_nowhere_else():
+    """As an index it would end the process of a GPU; here it must stay what it is, alone."""
+    head = PiecewiseLinear(40, 20.0, 1.0, frozen=False, learning_rate=0.02)
+    logits_RV = torch.randn(3, 5)
+    logits_RV[1, 2] = math.nan
+    with torch.no_grad():
+        for scores_RV in (head(logits_RV), head.sweep(with_gradients=True).scores_(logits_RV.clone())):
+            assert scores_RV.isnan().nonzero().tolist() == [[1, 2]]
+
+
 @pytest.mark.fault("D1")
 def test_the_command_exits_10_and_the_workflow_is_told_0(begun, monkeypatch, capsys):
     path = begun.needed[0].path

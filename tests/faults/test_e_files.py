@@ -208,27 +208,58 @@ def test_e4_a_folder_that_cannot_be_written_is_refused_at_once(finished, tmp_pat
     with disk(tmp_path / "project", 8) as is_disk:
         study = small.begun(finished, tmp_path / "project")
         monkeypatch.chdir(tmp_path / "project")
-        if is_disk:
-            subprocess.run(["mount", "-o", "remount,ro", str(Path.cwd())], check=True)
-        else:
-            Path("results").chmod(0o555)
         try:
-            assert call("check") == 2
-            assert "results/small" in (message := told(capsys)) and "make it writable, or work in another" in message
-            assert call("train", "--run", study.needed[0].path) == 2
-            assert "make it writable" in told(capsys)
-            with pytest.raises(UserError, match="results: cannot be written"):
-                project_lock.acquire()
-            command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "1"]
-            done = subprocess.run([*command, "--configfile", "study.yaml"], capture_output=True, text=True, timeout=120)
-            assert done.returncode != 0
-            assert "Read-only file system" in done.stderr or "cannot be written" in done.stderr
+            with read_only(tmp_path / "project", is_disk):
+                _assert_refused_at_once(study, capsys)
         finally:
-            if is_disk:
-                subprocess.run(["mount", "-o", "remount,rw", str(Path.cwd())], check=True)
-            else:
-                Path("results").chmod(0o755)
             monkeypatch.chdir(finished)
+
+
+def _assert_refused_at_once(study, capsys):
+    assert call("check") == 2
+    assert "results/small" in (message := told(capsys)) and "make it writable, or work in another" in message
+    assert call("train", "--run", study.needed[0].path) == 2
+    assert "make it writable" in told(capsys)
+    with pytest.raises(UserError, match="results: cannot be written"):
+        project_lock.acquire()
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "1"]
+    done = subprocess.run([*command, "--configfile", "study.yaml"], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "Read-only file system" in done.stderr or "cannot be written" in done.stderr
+
+
+@contextlib.contextmanager
+def read_only(folder: Path, is_disk: bool) -> Iterator[None]:
+    """A folder in which nobody may write; of a disk of its own, not even root."""
+    if is_disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    else:
+        Path("results").chmod(0o555)
+    try:
+        yield
+    finally:
+        if is_disk:
+            subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+        else:
+            Path("results").chmod(0o755)
+
+
+@pytest.mark.fault("E15")
+def test_e15_a_finished_study_is_read_where_nothing_may_be_written(finished, tmp_path, capsys, monkeypatch):
+    (tmp_path / "project").mkdir()
+    with disk(tmp_path / "project", 16) as is_disk:
+        small.copied(finished, tmp_path / "project")
+        monkeypatch.chdir(tmp_path / "project")
+        try:
+            with read_only(tmp_path / "project", is_disk):
+                for step in ("plan", "verify", "claims", "summary"):
+                    assert call(step) == 0, capsys.readouterr().err
+                assert call("report", "--out", str(tmp_path / "elsewhere")) == 0
+                assert call("report") == 2 and "make it writable" in told(capsys)
+        finally:
+            monkeypatch.chdir(finished)
+    page = Path("results/small/report/index.html").read_bytes()
+    assert (tmp_path / "elsewhere" / "index.html").read_bytes() == page
 
 
 # --- places and environments ----------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ def _report(given: argparse.Namespace, say: Say) -> None:
 
     study = _study(given)
     folder = study.store.study_folder(study.name)
-    say(f"wrote {report.report(folder)}")
+    say(f"wrote {report.report(folder, out=given.out)}")
     counts = dict(artefacts.read_json(folder / "page.json")["counts"])
     if counts["planned"] and counts["missing"] == counts["planned"]:
         raise IncompleteError(f"{study.name}: none of {counts['planned']} planned runs is there; the page says so")
@@ -490,6 +490,13 @@ def _add_new_study(command: argparse.ArgumentParser) -> None:
     command.add_argument("--into", type=Path, default=Path("config"), help="where both are written (default: config)")
 
 
+def _add_report(command: argparse.ArgumentParser) -> None:
+    _add_study(command)
+    command.add_argument(
+        "--out", type=Path, help="where index.html is written (default: report/ of the study's folder)"
+    )
+
+
 def _add_partial(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--reload", type=int, metavar="SECONDS", help="the browser loads the page again after so long")
@@ -564,7 +571,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "collect": ("all runs' numbers as tidy records", _add_study, _collect),
     "render": ("every table, figure and claim of a study, measured beside published", _add_study, _render),
     "claims": ("print the papers’ conclusions as judged by the collected records", _add_claims, _claims),
-    "report": ("the study's page, which embeds what render wrote", _add_study, _report),
+    "report": ("the study's page, which embeds what render wrote", _add_report, _report),
     "compare": ("finished studies side by side: claims and heads, with the hardware", _add_compare, _compare),
     "number": ("print one number with its definition, seeds, files and hashes", _add_number, _number),
     "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_verify,

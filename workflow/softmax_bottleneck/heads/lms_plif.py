@@ -83,7 +83,7 @@ class PiecewiseLinear(Pointwise):
     def forward(self, logits: Tensor) -> Tensor:
         """As ``Pointwise.forward``."""
         position = (logits + self.bound) / self.width
-        cell = position.detach().clamp(0, self.knots - 1).to(torch.int64)
+        cell = position.detach().nan_to_num(0.0).clamp(0, self.knots - 1).to(torch.int64)
         slope, value = self.table()[cell].unbind(-1)
         return value + self.width * slope * (position - cell)
 
@@ -119,8 +119,9 @@ class _Sweep(Sweep):
         pair_X = scratch("pair", (logits_RV.numel(),), self._table_K)
         origin = torch.full((), plif.bound / plif.width, dtype=logits_RV.dtype, device=logits_RV.device)
         position_RV = torch.add(origin, logits_RV, alpha=1.0 / plif.width, out=logits_RV)
-        # floor is trunc here, and on a CPU eight times as fast
-        cell_RV = torch.clamp(position_RV, 0, plif.knots - 1, out=scores_RV).floor_()
+        # floor is trunc here, and on a CPU eight times as fast. A NaN as an index would end the process on a GPU; its
+        # offset stays NaN, and with it the loss, by which the run is told to have diverged.
+        cell_RV = torch.clamp(position_RV, 0, plif.knots - 1, out=scores_RV).floor_().nan_to_num_(0.0)
         self._cell_X = scratch("cell", pair_X.shape, pair_X, torch.int32).copy_(cell_RV.view(-1))
         self._offset_RV = position_RV.sub_(cell_RV)
         pair_RV = torch.index_select(self._table_K, 0, self._cell_X, out=pair_X).view(logits_RV.shape)

@@ -25,10 +25,13 @@ BODY = re.compile("<!-- table -->(.*)<!-- end of table -->", re.DOTALL)  # of a 
 PAGE_LINK = "../report/index.html"  # of the links in a table's own page to the list of runs
 
 
-def report(folder: Path, reload_s: int | None = None) -> Path:
-    """Write report/index.html in a folder of rendered tables and figures; return its path (DataError: damaged).
+def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -> Path:
+    """Write index.html from a folder of rendered tables and figures, into its report/ or `out`; its path.
 
     With `reload_s` the page says that its study is running, and browsers load it again after so many seconds.
+
+    Raises:
+        DataError: one of the rendered files is damaged.
     """
     page = artefacts.read_json(folder / "page.json")
     entries = [page["overview"], *(entry for chapter in page["chapters"] for entry in chapter["entries"])]
@@ -39,7 +42,7 @@ def report(folder: Path, reload_s: int | None = None) -> Path:
     tables = compare.beside(folder)
     page["beside"] = {"tables": tables, "csv": data_address("text/csv", compare.csv(tables))} if tables else None
     template = environment().get_template("template.html.j2")
-    path = folder / "report" / "index.html"
+    path = (out or folder / "report") / "index.html"
     page |= {"gaps_shown": GAPS_SHOWN, "reload_s": reload_s, "script_hash": script_hash()}
     artefacts.write_text(path, template.render(**page))
     return path
