@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import cells, numbers, source, views
+from softmax_bottleneck.report import cells, figures, numbers, source, views
 from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.report.registry import FIGURES, VIEWS
 from softmax_bottleneck.report.views import words
@@ -250,7 +250,37 @@ def test_one_run_has_no_spread(finished) -> None:
 def test_the_language_heads_the_known_truth_table(finished) -> None:
     table = build(finished["fake"], "known-truth")
     assert [one.text for one in table.parts[0].rows[0].cells][:4] == ["29.00", "0.00", "0.0000", "102"]
-    assert build(finished["fake"], "known-truth").parts[0].rows[1].key == "softmax"
+    assert [row.key for row in table.parts[0].rows][:3] == ["language", "language-text", "softmax"]
+
+
+def test_what_is_expected_of_the_law_and_what_it_has_on_this_text_are_two_numbers(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = fake.load(tmp_path, fake.STUDY)
+    fake.write_all(study)
+    for run in study.needed:
+        fake.write_measure(run, law_test_ppl=28.46)
+    found = collect.collect(study)
+    rows = views.build(study, source.experiment_of(study, "known-truth", "table"), found).parts[0].rows
+    assert [row.cells[0].text for row in rows[:2]] == ["29.00", "28.46"]
+    drawn = figures.build(study, source.experiment_of(study, "known-truth-figure", "figure"), found)
+    line = next(row for row in csv.DictReader(io.StringIO(drawn.csv)) if row["metric"] == "test_ppl")
+    assert (float(line["exact"]), float(line["exact_on_text"])) == (29.0, 28.46)
+    assert "no model can do better" not in drawn.caption
+
+
+def test_correlations_are_of_one_kind_of_run_and_of_eight_at_least(finished) -> None:
+    """Of 18 runs with one schedule there is one, with its interval; of two schedules of nine runs there are two."""
+    study, found = finished["fake"]
+    experiment = source.experiment_of(study, "parthiban2021-rank-perplexity", "figure")
+    one = figures.build(study, experiment, found).note
+    assert one.count("r = ") == 1 and "n = 18" in one and "95 % interval" in one
+    longer = [
+        dataclasses.replace(r, schedule=dataclasses.replace(r.schedule, epochs=99)) if r.model in ("mos", "gss") else r
+        for r in study.runs
+    ]
+    two = figures.build(dataclasses.replace(study, runs=tuple(longer)), experiment, found).note
+    assert "10 epochs: r = " in two and "n = 12" in two
+    assert "99 epochs: 6 points are fewer than the 8" in two and two.count("r = ") == 1
 
 
 def test_word_similarity_shows_pairs_and_gaps(finished) -> None:

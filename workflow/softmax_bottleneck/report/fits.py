@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records.metrics import GAP_CLOSED, KL
 from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import numbers
 from softmax_bottleneck.study import Study
 
 BASELINE = "softmax"
@@ -102,11 +103,11 @@ def beside(frame: pd.DataFrame, other: pd.DataFrame, keys: list[str], column: st
 
 
 def correlations(frame: pd.DataFrame, by: Sequence[str], metric: str) -> list[float]:
-    """Pearson's r of a rank and the distance in each group of fits, where it can be computed."""
+    """Pearson's r of a rank and the distance in each group of fits, where it has MIN_POINTS and can be computed."""
     found = []
     for _, own in frame.groupby(list(by)) if metric in frame else ():
         pairs = own[[metric, KL]].dropna()
-        if len(pairs) > 2 and pairs[metric].nunique() > 1:
+        if len(pairs) >= numbers.MIN_POINTS and pairs[metric].nunique() > 1:
             result = statistics.pearson(pairs[metric], pairs[KL], np.random.default_rng(0), n_resamples=0)
             found += [] if result.r is None else [result.r]
     return found

@@ -9,6 +9,7 @@ DASH = "—"
 MINUS = "−"  # the true minus sign
 SMALLEST_DECIMAL_P = 0.001  # below it decimals would show nothing
 SMALLEST_P = 1e-300  # below it float64 has no digits left
+MIN_POINTS = 8  # of a correlation
 SEEDS_NAMED = 4  # in a cell; more are counted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -64,8 +65,25 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
 
 
 def correlate(points: pd.DataFrame) -> Correlation:
-    """Pearson's r of test perplexity and rank with a bootstrap interval; below zero: higher rank, lower perplexity."""
-    return statistics.pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
+    """Pearson's r of test perplexity and rank with a bootstrap interval; below zero: higher rank, lower perplexity.
+
+    None of fewer than MIN_POINTS, with the reason.
+    """
+    found = statistics.pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
+    few = f"{len(points)} points are fewer than the {numbers.MIN_POINTS} of which a correlation is computed"
+    return found if len(points) >= numbers.MIN_POINTS else replace(found, r=None, low=None, high=None, reason=few)
+
+
+def kind_of(run: Run) -> str:
+    """What runs must share for their ranks and perplexities to be correlated: `awd-lstm, ET-ASGD, 8 epochs`."""
+    return f"{run.body.kind}, {run.schedule.optimizer.upper()}, {run.schedule.epochs} epochs"
+
+
+def correlations_by_kind(source: Source, dataset: str, points: pd.DataFrame) -> str:
+    """`correlation_words` of the measured runs of each kind."""
+    kinds = {(run.model, run.seed): kind_of(run) for model in source.models for run in source.runs(dataset, model)}
+    groups = points.groupby([kinds[key] for key in zip(points["model"], points["seed"], strict=True)], sort=False)
+    return "; ".join(f"{kind}: {correlation_words(own)}" for kind, own in groups) or "no runs"
 
 
 def correlation_words(points: pd.DataFrame) -> str:

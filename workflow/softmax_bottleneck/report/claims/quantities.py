@@ -19,11 +19,11 @@ from scipy import special
 from softmax_bottleneck.measuring.statistics import pearson_r
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, TRAIN_PPL, find
 from softmax_bottleneck.report.claims.view import LAW, Float64, Sample, View
+from softmax_bottleneck.report.numbers import MIN_POINTS as MIN_POINTS
 
 ALPHA = 0.05  # of every interval, two-sided, as the published tests
 POWER = 0.8  # with which the seeds that are needed would decide
 MIN_RUNS = 3  # on each side of a comparison
-MIN_POINTS = 8  # of a correlation or a trend
 ALIKE = 0.05  # parameters, relative: within it two models are of one size
 MOST_NEEDED = 1000  # seeds; more are not counted
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.records.metrics import (
     ENTROPY_PPL,
+    LAW_TEST_PPL,
     PRESS_RANK,
     RANK_TOLERANCE,
     RANK_TRUTH,
@@ -190,9 +192,12 @@ def _draw_ranks(source: Source, row: NDArray[Any], dataset: str, data: pd.DataFr
 
 
 # --- known-truth languages ------------------------------------------------------------------------------------------
-# Metric of a model -> that of the language, and what it is called.
-BOUNDS = {TEST_PPL: (ENTROPY_PPL, "best possible"), PRESS_RANK: (RANK_TRUTH, "rank of the law")}
-TRUTH_COLUMNS = ["dataset", "model", "metric", "seed", "value", "exact"]
+# Metric of a model -> those of the law, and what they are called.
+BOUNDS = {
+    TEST_PPL: {ENTROPY_PPL: "law, expected", LAW_TEST_PPL: "law, on this text"},
+    PRESS_RANK: {RANK_TRUTH: "rank of the law"},
+}
+TRUTH_COLUMNS = ["dataset", "model", "metric", "seed", "value", "exact", "exact_on_text"]
 
 
 @figure("truth")
@@ -217,25 +222,26 @@ def truth(source: Source, options: NoOptions) -> Drawing:
 
 def _truth_values(source: Source, dataset: str) -> pd.DataFrame:
     rows = [
-        (dataset, model, metric, seed, value, exact_value(source.records, dataset, exact))
-        for metric, (exact, _) in BOUNDS.items()
+        (dataset, model, metric, seed, value, *(exact_value(source.records, dataset, name) for name in exact), None)[:7]
+        for metric, exact in BOUNDS.items()
         for model in source.models
         for seed, value in source.values(dataset, model, metric).items()
     ]
-    return pd.DataFrame(rows, columns=TRUTH_COLUMNS).astype({"exact": float})
+    return pd.DataFrame(rows, columns=TRUTH_COLUMNS).astype({"exact": float, "exact_on_text": float})
 
 
 def _draw_truth(source: Source, row: NDArray[Any], dataset: str, data: pd.DataFrame) -> None:
-    for panel, (metric, (_, words)) in zip(row, BOUNDS.items(), strict=True):
-        _strip(source, panel, data[data["metric"] == metric], words)
+    for panel, (metric, exact) in zip(row, BOUNDS.items(), strict=True):
+        _strip(source, panel, data[data["metric"] == metric])
+        _mark(source, panel, dataset, exact)
         panel.set(xlabel=find(metric).label)
     row[0].set_title(plots.corpus_title(source, dataset))
     row[1].set_title("rank of log P")
     row[1].tick_params(labelleft=False)
 
 
-def _strip(source: Source, axes: Axes, data: pd.DataFrame, words: str) -> None:
-    """One line per model: a dot per run and a bar at their mean; a dashed line at the exact value."""
+def _strip(source: Source, axes: Axes, data: pd.DataFrame) -> None:
+    """One line per model: a dot per run and a bar at their mean."""
     names = [plots.short_name(source.study, model) for model in source.models]
     for height, (model, style) in enumerate(plots.styles(list(source.models)).items()):
         values = data[data["model"] == model]["value"]
@@ -248,7 +254,13 @@ def _strip(source: Source, axes: Axes, data: pd.DataFrame, words: str) -> None:
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.08)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    for exact in data["exact"].dropna().unique():
-        axes.axvline(exact, color=LIGHT.ink, linestyle=plots.DASHED, linewidth=1.2)
-        side = "left" if exact < sum(axes.get_xlim()) / 2 else "right"
-        axes.text(exact, -0.9, f" {words} {exact:.4g} ", ha=side, va="top", fontsize=8.5)
+
+
+def _mark(source: Source, axes: Axes, dataset: str, exact: Mapping[str, str]) -> None:
+    """Dashed lines at values of the law, each with words in a line of its own."""
+    for line, (metric, words) in enumerate(exact.items()):
+        value = exact_value(source.records, dataset, metric)
+        if value is not None:
+            axes.axvline(value, color=LIGHT.ink, linestyle=plots.DASHED, linewidth=1.2)
+            side = "left" if value < sum(axes.get_xlim()) / 2 else "right"
+            axes.text(value, -0.9 + 0.35 * line, f" {words} {value:.4g} ", ha=side, va="top", fontsize=8.5)

@@ -22,7 +22,7 @@ from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.report.figures import plots
 from softmax_bottleneck.report.figures.plots import DASHES, LIGHT, Drawing, Style
 from softmax_bottleneck.report.options import NoOptions, Sweeps, Windows
-from softmax_bottleneck.report.pairs import MEASURED, PUBLISHED, correlation_words, grid, pairs
+from softmax_bottleneck.report.pairs import MEASURED, PUBLISHED, correlation_words, correlations_by_kind, grid, pairs
 from softmax_bottleneck.report.registry import figure
 from softmax_bottleneck.report.source import Source
 
@@ -64,7 +64,7 @@ def rank_perplexity(source: Source, options: NoOptions) -> Drawing:
         _scatter(row[0], points if shared else measured, looks, name if shared else f"{name}: measured")
         if not shared:
             _scatter(row[1], points[points["origin"] == PUBLISHED], looks, "paper, full size")
-        notes.append(f"{name}: {correlation_words(measured)}")
+        notes.append(f"{name}: {correlations_by_kind(source, dataset, measured)}")
 
     frame = partial(pairs, source, models=models)
     canvas, data = plots.by_corpus(source, (1 if shared else 2, 4.7, 3.7), frame, draw)

@@ -54,7 +54,7 @@ def _r_cell(fits: pd.DataFrame, rank: str) -> Cell:
     found = correlations(fits, ["r", "seed"], rank)
     mean = mean_of(found)
     if mean is None:
-        return Cell(metric=metrics.PEARSON, gap="this rank does not vary, or too few fits")
+        return Cell(metric=metrics.PEARSON, gap=f"no law has {numbers.MIN_POINTS} fits whose ranks vary")
     return Cell(
         Measured(mean.mean, None, mean.n), metric=metrics.PEARSON, note=numbers.interval(min(found), max(found))
     )

@@ -17,12 +17,18 @@ from softmax_bottleneck.study import Column
 
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
 TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistics.welch_t}
-# What a language itself scores: metric of a model -> metric that holds the exact value (None: exactly zero).
-EXACT: Mapping[str, str | None] = {
-    metrics.TEST_PPL: metrics.ENTROPY_PPL,
-    metrics.PRESS_RANK: metrics.RANK_TRUTH,
-    metrics.EXCESS_PPL: None,
-    metrics.KL_TRUTH: None,
+# What a language itself scores: row -> name, and metric of a model -> metric of the exact value (None: exactly zero).
+EXACT: Mapping[str, tuple[str, Mapping[str, str | None]]] = {
+    "language": (
+        "The law, as expected in these contexts",
+        {
+            metrics.TEST_PPL: metrics.ENTROPY_PPL,
+            metrics.PRESS_RANK: metrics.RANK_TRUTH,
+            metrics.EXCESS_PPL: None,
+            metrics.KL_TRUTH: None,
+        },
+    ),
+    "language-text": ("The law, on this very text", {metrics.TEST_PPL: metrics.LAW_TEST_PPL}),
 }
 
 
@@ -128,12 +134,16 @@ def truth(source: Source, options: Compared) -> Iterator[Part]:
     """As `summary` for the known-truth languages only, headed by the language's own values."""
     for part in summary(source, options):
         if source.is_language(part.dataset):
-            cells = tuple(_exact_cell(source, part.dataset, column) for column in source.experiment.columns)
-            yield replace(part, rows=(Row("language", "The language itself", cells), *part.rows))
+            rows = (
+                Row(key, name, tuple(_exact_cell(source, part.dataset, column, exact) for column in columns))
+                for columns in (source.experiment.columns,)
+                for key, (name, exact) in EXACT.items()
+            )
+            yield replace(part, rows=(*rows, *part.rows))
 
 
-def _exact_cell(source: Source, dataset: str, column: Column) -> Cell:
-    exact = EXACT.get(column.metric, "")
+def _exact_cell(source: Source, dataset: str, column: Column, of_law: Mapping[str, str | None]) -> Cell:
+    exact = of_law.get(column.metric, "")
     value = 0.0 if exact is None else exact_value(source.records, dataset, exact)
     return Cell(
         measured=None if value is None else Measured(value),
