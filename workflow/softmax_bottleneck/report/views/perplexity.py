@@ -132,13 +132,13 @@ def _imported_cell(source: Source, dataset: str, model: str, runs: Sequence[Evid
 @view("truth")
 def truth(source: Source, options: Compared) -> Iterator[Part]:
     """As `summary` for the known-truth languages only, headed by the language's own values."""
+    columns = source.experiment.columns
     for part in summary(source, options):
         if source.is_language(part.dataset):
-            rows = (
+            rows = [
                 Row(key, name, tuple(_exact_cell(source, part.dataset, column, exact) for column in columns))
-                for columns in (source.experiment.columns,)
                 for key, (name, exact) in EXACT.items()
-            )
+            ]
             yield replace(part, rows=(*rows, *part.rows))
 
 
