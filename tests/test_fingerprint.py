@@ -19,9 +19,11 @@ COUNTED_ALL_THE_SAME = {"store.seeds", "study.costs", "jobs.numerics"}
 # What no step of the workflow imports.
 BESIDE_THE_STEPS = {
     "__main__",
+    "own_model.comparison",
     "records.repair",
     "records.verify",
     "report.captions",
+    "report.lookup",
     "report.numbers",
     "records.metrics",
 }

@@ -342,7 +342,7 @@ def test_a_rank_that_parts_reach_is_called_saturated(tmp_path, monkeypatch, only
     np.save("p.npy", matrix.astype(np.float32))
     stored = analyse(log_probs=["p.npy"], width=D, max_memory="200KB").sample
     assert stored.saturated and stored.ranks == (D + 2,) * 3 and stored.half_rank == D + 2 == stored.at_least
-    factored = analyse(**LAYER, max_memory="100KB").sample
+    factored = analyse(**LAYER, max_memory="25KB").sample
     assert factored.columns == 300 and factored.rows < 900
     assert factored.at_least == factored.at_most == D + 2
 

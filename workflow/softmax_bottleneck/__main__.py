@@ -310,6 +310,7 @@ def _compare(given: argparse.Namespace, say: Say) -> None:
 
 
 def _rank(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.own_model import comparison
     from softmax_bottleneck.own_model import page as own_report
     from softmax_bottleneck.own_model import question as asking
     from softmax_bottleneck.own_model import rank as own_model
@@ -317,6 +318,15 @@ def _rank(given: argparse.Namespace, say: Say) -> None:
     named = {key: value for key, value in vars(given).items() if key in asking.KEYS and value is not None}
     if given.config and named:
         raise UserError(f"--config {given.config} asks the whole question: leave out {', '.join(sorted(named))}")
+    if given.compare:
+        if given.config or named:
+            raise UserError("--compare: takes no other option than --out")
+        found = comparison.read(given.compare)
+        page = comparison.write(found, given.out or Store().own_folder("comparison"))
+        for line in [("", *(one.name for one in found)), *comparison.table(found)]:
+            print("  ".join(f"{text:32.32}" for text in line).rstrip())
+        say(f"wrote {page}")
+        return
     asked = asking.read_question(given.config) if given.config else asking.question(named, "rank")
     name = given.config or Path(asked.model or "model").resolve()
     folder = given.out or Store().own_folder(name.stem)
@@ -530,9 +540,12 @@ def _add_rank(command: argparse.ArgumentParser) -> None:
         help="instead: a Hugging Face folder or GGUF file, with --text",
     )
     add("--text", metavar="FILE", help="text whose tokens are the contexts of --model")
+    add("--targets", metavar="FILE.npy", help="number of the word that follows each hidden state, for the gradient")
     add("--weights-only", action="store_true", default=None, help="the output matrix of --model or --weight, no text")
     add("--width", type=int, help="with --log-probs: the model's width d, to check rank <= d + 2")
     add("--max-memory", metavar="SIZE", help="4GB; beyond it parts are analysed (default: most of what is free)")
+    add("--seconds", type=float, help="at most, for words that can never be the most probable one (default 60)")
+    add("--compare", nargs="+", type=Path, metavar="rank.json", help="instead: models that were analysed, side by side")
     add("--repeats", type=int, help="how many parts (default 3)")
     add("--seed", type=int, help="of the parts (default 1)")
     add("--title", help="name of the model in the report")

@@ -65,6 +65,7 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
     weight_VD = layer.weight.detach().float().numpy()[:words]
     bias = getattr(layer, "bias", None)
     bias_V = np.zeros(words, np.float32) if bias is None else bias.detach().float().numpy()[:words]
+    targets: list[int] = []
     rule: OutputRule | None = None
     nats, predicted = 0.0, 0
     windows = list(_windows(tokenizer.encode(text).ids, model.config))
@@ -76,10 +77,12 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
         artefacts.write_npy(folder / f"hidden-{number}.npy", np.float32(rule.scale) * hidden_TD)
         nats += float(_losses(logits_TV[:-1], ids[1:]).sum())
         predicted += len(ids) - 1
+        targets += [*(word if word < words else -1 for word in ids[1:]), -1]
         say(f"{number} of {len(windows)} windows of {len(windows[0])} tokens")
     assert rule is not None  # there is a window, and so a rule
     artefacts.write_npy(folder / "weight.npy", weight_VD)
     artefacts.write_npy(folder / "bias.npy", np.float32(rule.scale) * bias_V)
+    artefacts.write_npy(folder / "targets.npy", np.array(targets, np.int64))
     padding = len(layer.weight) - words
     notes = [f"perplexity {math.exp(nats / predicted):.2f} on {predicted} tokens, in windows of {len(windows[0])}"]
     if padding:
@@ -93,6 +96,7 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
         hidden=(str(folder / "hidden-*.npy"),),
         weight=(str(folder / "weight.npy"),),
         bias=str(folder / "bias.npy") if bias is not None else None,
+        targets=str(folder / "targets.npy"),
         head="softmax" if rule.cap is None else f"softcap:c={rule.cap}",
     )
     return files, notes

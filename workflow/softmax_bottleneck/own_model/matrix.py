@@ -27,7 +27,7 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.own_model import shards
 from softmax_bottleneck.own_model.question import Question, parse_head
 from softmax_bottleneck.own_model.shards import Floats, Shard
-from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report, spectra
+from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report, spectra, spectral_cliff
 from softmax_bottleneck.ranks.spectra import Progress
 from softmax_bottleneck.ranks.spectrum import Float64
 from softmax_bottleneck.store import progress
@@ -39,7 +39,9 @@ Pointwise = Callable[[Floats], Floats]
 
 BLOCK_BYTES = 32 << 20
 BASE_BYTES = 400 << 20  # Python with its libraries, and blocks on their way
+TRIANGLES = 8  # of a factor and its next rows, copied by LAPACK; then the core and its singular values
 TORCH_BYTES = 300 << 20  # with its own work arrays
+SLOPE_STEP = 1e-5  # of a difference quotient of a head's function, whose error is some 1e-10
 CHECK_SIDE = 1024  # of the block that is written out to check the bound
 LONG_SIDE = 1024  # of a Gram matrix whose eigenvalues take a while
 # How far from one a row's probabilities may add up (as a logarithm): rounding of each storage type, at -20 nats.
@@ -55,11 +57,14 @@ class Bound:
         where: what was tried.
         rank: Press rank of that, or None where it was not to be checked.
         unchecked: why not.
+        cliff: after how many singular values those without the means of rows and columns fall farthest, and by what
+            factor: a softmax layer's width D.
     """
 
     limit: int
     where: str
     rank: int | None = None
+    cliff: tuple[int, float] | None = None
     unchecked: str = "too few contexts or words to exceed it"
 
     @property
@@ -136,8 +141,8 @@ class Layer(LogProbs):
         self.head = head, options
         self._hidden, self._weight, self._bias = hidden, weight, bias
         self._require_fitting_shapes()
-        self._pointwise = None if head == "softmax" else pointwise_of(head, options)
-        if self._pointwise is None:
+        self.pointwise = None if head == "softmax" else pointwise_of(head, options)
+        if self.pointwise is None:
             self.highest_rank, self.cuts_rows = min(m, n, self.width + 2), True
 
     def _require_fitting_shapes(self) -> None:
@@ -153,20 +158,25 @@ class Layer(LogProbs):
                 raise DataError(f"bias {bias.label} has shape {bias.shape} beside {self.n} words: expected ({self.n},)")
 
     def bytes_needed(self, rows: int, columns: int) -> int:
-        """Of H and W, and what comes of them: factors in float64, or blocks and a Gram matrix."""
+        """Of H and W, and what comes of them: triangles of the factors, or blocks and a Gram matrix."""
         entries = (rows + self.n) * self.width
-        if self._pointwise is None:  # W in float64; both factors in float64 with two columns more
-            work = 8 * (self.n * self.width + entries + 2 * (rows + self.n))
+        if self.pointwise is None:
+            work = 8 * TRIANGLES * (self.width + 2) ** 2
         else:
             work = TORCH_BYTES + self.dtype.itemsize * columns * self.width + gram_bytes(rows, columns, self.dtype)
         return self.base_bytes + self.dtype.itemsize * entries + work
 
+    @property
+    def array_bytes(self) -> int:
+        """Of H and W in memory."""
+        return self.base_bytes + self.dtype.itemsize * (self.m + self.n) * self.width
+
     def spectrum(self, rows: Indices | None, columns: Indices | None, say: Say) -> Spectrum:
         """By QR of the factors for a softmax, else by a Gram matrix."""
-        hidden_ND, weight_VD, bias_V = self._arrays(rows)
-        if self._pointwise is not None:
+        hidden_ND, weight_VD, bias_V = self.arrays(rows)
+        if self.pointwise is not None:
             meter = Meter(say, "log Z of rows", len(hidden_ND))
-            matrix = LayerMatrix(hidden_ND, weight_VD, bias_V, self._pointwise, columns, meter)
+            matrix = LayerMatrix(hidden_ND, weight_VD, bias_V, self.pointwise, columns, meter)
             return gram_spectrum(matrix.blocks, matrix.shape, say)
         log_z_N = spectra.log_normalisers(hidden_ND, weight_VD, bias_V)
         if columns is not None:
@@ -175,7 +185,7 @@ class Layer(LogProbs):
 
     def bound(self, ranks: RankReport) -> Bound | None:
         """Of a softmax, on evenly spaced rows and words that are written out, because the factors assume it."""
-        if self._pointwise is not None:
+        if self.pointwise is not None:
             return None
         rows, words = min(self.m, CHECK_SIDE), min(self.n, CHECK_SIDE)
         bound = Bound(self.width + 2, f"{rows} x {words} log-probabilities written out, by SVD")
@@ -184,11 +194,11 @@ class Layer(LogProbs):
         some_rows, some_words = (
             np.linspace(0, size - 1, min(size, CHECK_SIDE)).astype(np.intp) for size in (self.m, self.n)
         )
-        matrix = LayerMatrix(*self._arrays(some_rows), None, some_words)
-        found = spectra.dense_singular_values(matrix.block())
-        return replace(bound, rank=rank_report(found).press.rank)
+        matrix = LayerMatrix(*self.arrays(some_rows), None, some_words)
+        found, centred = (spectra.singular_values(matrix.block(), centring) for centring in ("none", "both"))
+        return replace(bound, rank=rank_report(found).press.rank, cliff=spectral_cliff(centred))
 
-    def _arrays(self, rows: Indices | None) -> tuple[Floats, Floats, Floats]:
+    def arrays(self, rows: Indices | None) -> tuple[Floats, Floats, Floats]:
         """Hidden states [N, D] of some rows or all, weight [V, D], bias [V]."""
         bias_V = shards.load(self._bias).ravel() if self._bias else np.zeros(self.n)
         hidden_ND, weight_VD = shards.load(self._hidden, rows), shards.load(self._weight)
@@ -279,11 +289,24 @@ class LayerMatrix:
         scores_RC = self._scores(rows, words)
         return np.subtract(scores_RC, self._log_z_N[rows, None], out=scores_RC, casting="same_kind")
 
+    def slopes(self, rows: slice) -> Floats:
+        """g'(H W^T + b) [R, n] of some rows, of a layer with a function g; differences of float64."""
+        assert self._pointwise is not None
+        logits_RC = (self._hidden_ND[rows] @ self._weight_VD.T + self._bias_V).astype(np.float64)
+        slope_RC = (self._pointwise(logits_RC + SLOPE_STEP) - self._pointwise(logits_RC - SLOPE_STEP)) / (
+            2 * SLOPE_STEP
+        )
+        return slope_RC.astype(self._hidden_ND.dtype)
+
+    def row_slices(self) -> Iterator[slice]:
+        """Rows in blocks that are not too large."""
+        return _slices(*self.shape)
+
     def blocks(self, turned: bool) -> Iterator[Floats]:
         """Blocks [any, n] of rows in order; turned: blocks [any, m] of columns."""
         if turned:
             return (self.block(words=words).T for words in _slices(*self.shape[::-1]))
-        return (self.block(rows=rows) for rows in _slices(*self.shape))
+        return (self.block(rows=rows) for rows in self.row_slices())
 
 
 # --- matrices as they are -------------------------------------------------------------------------------------------
@@ -358,6 +381,15 @@ class OutputMatrix(StoredLogProbs):
     def bound(self, ranks: RankReport) -> None:
         """There is none to ask for."""
         return None
+
+    @property
+    def array_bytes(self) -> int:
+        """Of the matrix in memory."""
+        return self.base_bytes + self.dtype.itemsize * self.m * self.n
+
+    def weights(self) -> Floats:
+        """The matrix itself [words, D]."""
+        return shards.load(self.files)
 
     def _refuse_other_numbers(self, block_RV: Floats, rows: Sequence[int] | Indices) -> None:
         """Any numbers are weights."""

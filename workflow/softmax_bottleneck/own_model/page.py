@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
@@ -18,10 +21,11 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.own_model.matrix import Bound
 from softmax_bottleneck.own_model.rank import Result, Sample, gib
-from softmax_bottleneck.report.templates import environment
+from softmax_bottleneck.ranks import Spectrum, press_rank
 from softmax_bottleneck.store import artefacts, provenance
 
 INK, MUTED, GRID, LINE, ACCENT = "#1c2024", "#5d656e", "#e3e6ea", "#1a5fb4", "#d55e00"
+COLOURS = (LINE, "#7a3e9d", "#00806c", "#b8860b", "#8b1a1a", "#5d656e")
 POINTS = 1000  # of the curve, and half as many more where it matters
 LISTED = 12  # singular values on the page; all are in spectrum.npz
 STYLE: Any = {
@@ -68,6 +72,7 @@ def facts(result: Result) -> dict[str, Any]:
         "width": matrix.width,
         "metrics": metrics,
         **{key: value for key, value in result.ranks.to_json().items() if key not in metrics},
+        **result.measures.to_json(),
         "bound": asdict(bound) | {"holds": bound.holds} if bound else None,
         "sample": asdict(sample) if sample else None,
         "notes": result.notes(),
@@ -90,6 +95,7 @@ def lines(result: Result) -> list[tuple[str, str]]:
         (f"Press rank{part}", f"{press.rank:,}  {near}"),
         *((f"effective rank at {e:g}{part}", f"{rank:,}") for e, rank in result.ranks.effective.items()),
         *([(f"softmax bound d + 2 = {result.bound.limit}", bound_words(result.bound))] if result.bound else []),
+        *measured_lines(result),
         *(sample_lines(result.sample) if result.sample else []),
         ("tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"),
         ("noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"),
@@ -103,7 +109,40 @@ def bound_words(bound: Bound) -> str:
     if bound.rank is None:
         return f"not checked: {bound.unchecked}"
     verdict = "holds" if bound.holds else "BROKEN: these are not log-probabilities of a softmax of that width"
-    return f"{verdict}; rank {bound.rank:,} of {bound.where}"
+    fall = f"; centred, they fall by {bound.cliff[1]:.2g} after {bound.cliff[0]:,}" if bound.cliff else ""
+    return f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
+
+
+CENTRINGS = {"rows": "contexts' means taken off", "both": "means of contexts and words taken off"}
+
+
+def measured_lines(result: Result) -> list[tuple[str, str]]:
+    """What was measured beside the ranks."""
+    found, words, gradient = result.measures, result.measures.words, result.measures.gradient
+    pairs = [
+        (CENTRINGS[name], f"Press rank {ranks.press.rank:,}; effective ranks "
+         + ", ".join(f"{rank:,} at {e:g}" for e, rank in ranks.effective.items()))
+        for name, ranks in found.centred.items()
+    ]  # fmt: skip
+    for name, of in (("output matrix", found.weight), ("hidden states", found.hidden)):
+        if of:
+            pairs.append(
+                (
+                    f"saturation, {name}",
+                    f"entropy of singular values {of.entropy:.3f} of 1, mean cosine {of.anisotropy:.3f}",
+                )
+            )
+    if words:
+        how = f"{words.by_direction:,} by a direction, {words.by_program:,} by a linear program"
+        can = words.by_direction + words.by_program
+        pairs.append(("words that can win", f"{can:,} ({how}); {words.unsettled:,} unsettled in {words.wall_s:.0f} s"))
+        pairs.append(("words that never win", f"{len(words.never):,}" + (" at least" if words.unsettled else "")))
+    if gradient:
+        for kind in ("norm", "energy"):
+            mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))
+            text = f"{mean:.4f} mean of contexts, {pooled:.4f} pooled; suppressed {1 - mean:.4f}, {1 - pooled:.4f}"
+            pairs.append((f"gradient that passes, {kind}", text))
+    return pairs
 
 
 def sample_lines(sample: Sample) -> list[tuple[str, str]]:
@@ -120,21 +159,35 @@ def sample_lines(sample: Sample) -> list[tuple[str, str]]:
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
+CAPTION = (
+    "Singular values of the matrix of log-probabilities, relative to the largest. The Press rank counts those above the"
+    " tolerance; values near the noise floor are rounding errors of the method. All values are in spectrum.npz."
+)
+
+
 def page(result: Result, picture: str) -> str:
     """The page, with the plot as an image in it and in words."""
     size, rank = len(result.spectrum.sigma), result.ranks.press.rank
-    return (
-        environment()
-        .get_template("own-model.html.j2")
-        .render(
-            title=result.asked.title,
-            verdict=verdict(result),
-            lines=lines(result),
-            notes=result.notes(),
-            image=f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}",
-            alt=f"Falling curve of {size:,} singular values, relative to the largest; {rank:,} above the tolerance.",
-        )
+    return filled(
+        title=result.asked.title,
+        verdict=verdict(result),
+        header=("Quantity", "Value"),
+        lines=lines(result),
+        notes=result.notes(),
+        picture=picture,
+        alt=f"Falling curve of {size:,} singular values, relative to the largest; {rank:,} above the tolerance.",
+        caption=CAPTION,
     )
+
+
+def filled(*, picture: str, **parts: Any) -> str:
+    """The template with these parts; every text in it is escaped."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8")
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    image = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}"
+    return templates.get_template("page.html.j2").render(image=image, **parts)
 
 
 def verdict(result: Result) -> str:
@@ -147,24 +200,33 @@ def verdict(result: Result) -> str:
 
 
 def svg(result: Result) -> str:
-    """Singular values relative to the largest on a log axis, with the tolerance of the Press rank."""
-    sigma, largest = result.spectrum.sigma, result.spectrum.sigma_max or 1.0
+    """Its singular values, those without the means of rows and columns, and the tolerance of the Press rank."""
+    largest = result.spectrum.sigma_max or 1.0
+    centred = result.measures.spectra.get("both")
+    curves = {"as they are": result.spectrum} | ({"centred": centred} if centred else {})
     floor = max(result.spectrum.noise_floor / largest, 1e-17)
-    shown = _thinned(len(sigma), result.ranks.press.rank)
-    levels = (
-        (max(result.ranks.press.tolerance / largest, floor / 10), "Press tolerance", ACCENT),
-        (floor, "noise floor", MUTED),
-    )
+    levels = {"Press tolerance": (max(result.ranks.press.tolerance / largest, floor / 10), ACCENT)}
+    return plot(curves, levels | {"noise floor": (floor, MUTED)})
+
+
+def plot(curves: Mapping[str, Spectrum], levels: Mapping[str, tuple[float, str]]) -> str:
+    """Singular values relative to the largest of their own on a log axis, and dashed levels, as SVG."""
+    floors = [max(spectrum.noise_floor / (spectrum.sigma_max or 1.0), 1e-17) for spectrum in curves.values()]
     with mpl.rc_context(STYLE):
         canvas = Canvas(figsize=(8.6, 4.2), layout="constrained")
         axes = canvas.subplots()
-        axes.plot(shown + 1, np.maximum(sigma[shown] / largest, floor / 10), ".-", color=LINE, linewidth=1.8, ms=3)
-        axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(floor / 10, 2))
-        for level, name, colour in levels:
+        for (name, spectrum), floor, colour in zip(curves.items(), floors, cycle(COLOURS), strict=False):
+            shown = _thinned(len(spectrum.sigma), press_rank(spectrum.sigma, spectrum.m, spectrum.n).rank)
+            height = np.maximum(spectrum.sigma[shown] / (spectrum.sigma_max or 1.0), floor / 10)
+            axes.plot(shown + 1, height, ".-", color=colour, linewidth=1.8, ms=3, label=name)
+        axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(min(floors) / 10, 2))
+        for name, (level, colour) in levels.items():
             axes.axhline(level, color=colour, linestyle=(0, (4, 3)), linewidth=1)
             place: Any = {"ha": "right", "transform": axes.get_yaxis_transform(), "fontsize": 9}
             axes.text(0.99, level * 1.2, name, color=colour, **place)
         axes.grid(visible=True)
+        if len(curves) > 1:
+            axes.legend(loc="lower left", frameon=False)
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     return buffer.getvalue()

@@ -34,9 +34,11 @@ class Question:
         log_probs: instead of the four above: log-probabilities [contexts, words] in shards of contexts.
         model: instead: a Hugging Face folder or a .gguf file, with `text` or `weights_only`.
         text: file in UTF-8 whose tokens are the contexts of `model`.
+        targets: .npy with the number of the word that follows each hidden state, -1 for none; of `model` it is known.
         weights_only: the output matrix itself (of `model` or `weight`), without any text.
         width: of the model that made log_probs, for the check of at most width + 2.
-        max_memory: str | None = None
+        max_memory: `4GB`; beyond it parts are analysed.
+        seconds: at most, for words that can never be the most probable one; 0: they are not looked for.
         repeats: samples drawn, for the spread of an estimate.
         seed: of the samples.
     """
@@ -49,9 +51,11 @@ class Question:
     log_probs: Files = ()
     model: kinds.Line | None = None
     text: kinds.Line | None = None
+    targets: kinds.Line | None = None
     weights_only: kinds.Flag = False
     width: Annotated[kinds.Integer, Field(ge=1)] | None = None
     max_memory: str | None = None
+    seconds: Annotated[kinds.Number, Field(ge=0, le=1e6)] = 60.0
     repeats: Annotated[kinds.Integer, Field(ge=2, le=100)] = 3
     seed: kinds.Seed = 1
 
@@ -63,7 +67,7 @@ class Question:
             return [*(inside or [path]), *([Path(self.text)] if self.text else [])]
         named = {key: getattr(self, key) for key in FILES} | {"bias": (self.bias,) if self.bias else ()}
         found = [shard.path for what, patterns in named.items() for shard in shards.find(patterns, what)]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys([*found, *([Path(self.targets)] if self.targets else [])]))
 
 
 KEYS = frozenset(field.name for field in fields(Question))
@@ -83,8 +87,8 @@ def question(given: Mapping[str, Any], where: str) -> Question:
             f"{where}: give hidden and weight (with bias and head), or log_probs alone, or model and text; with"
             " weights_only model or weight alone"
         )
-    if parts != ["hidden", "weight"] and (asked.bias or asked.head != "softmax"):
-        raise UserError(f"{where}: bias and head belong to hidden and weight; {parts[0]} says all of it")
+    if parts != ["hidden", "weight"] and (asked.bias or asked.targets or asked.head != "softmax"):
+        raise UserError(f"{where}: bias, head and targets belong to hidden and weight; {parts[0]} says all of it")
     return asked
 
 
@@ -92,7 +96,9 @@ def read_question(path: Path) -> Question:
     """The question of a YAML file; the files it names are relative to it."""
     asked = question(load_yaml(path), str(path))
     near: dict[str, Any] = {key: tuple(str(path.parent / name) for name in getattr(asked, key)) for key in FILES}
-    near |= {key: str(path.parent / name) for key in ("bias", "model", "text") if (name := getattr(asked, key))}
+    near |= {
+        key: str(path.parent / name) for key in ("bias", "model", "text", "targets") if (name := getattr(asked, key))
+    }
     return replace(asked, **near)
 
 

@@ -22,6 +22,7 @@ import psutil
 
 from softmax_bottleneck.own_model.huggingface import exported
 from softmax_bottleneck.own_model.matrix import Bound, Indices, LogProbs, log_probs_of
+from softmax_bottleneck.own_model.measures import Measures, measures
 from softmax_bottleneck.own_model.output_matrix import with_output_matrix
 from softmax_bottleneck.own_model.question import Question, parse_bytes
 from softmax_bottleneck.ranks import RankReport, Spectrum, press_rank, rank_report
@@ -130,6 +131,7 @@ class Result:
     ranks: RankReport
     bound: Bound | None
     sample: Sample | None
+    measures: Measures
     seconds: float
 
     def notes(self) -> list[str]:
@@ -137,7 +139,7 @@ class Result:
         full = self.spectrum.sigma_max > 0 and self.ranks.press.rank == min(self.spectrum.m, self.spectrum.n)
         higher = full and not self.sample and not self.asked.weights_only
         more = "full rank: more contexts (or words) might show a higher one" if higher else ""
-        return [note for note in (*self.made, self.ranks.note, self.matrix.note, more) if note]
+        return [note for note in (*self.made, self.ranks.note, self.matrix.note, self.measures.note, more) if note]
 
 
 def rank(asked: Question, say: Say, folder: Path | None = None) -> Result:
@@ -164,7 +166,8 @@ def rank(asked: Question, say: Say, folder: Path | None = None) -> Result:
         spectrum, sample = matrix.spectrum(None, None, say), None
     ranks = rank_report(spectrum)
     bound = matrix.bound(ranks)
-    return Result(asked, made, matrix, chosen, spectrum, ranks, bound, sample, time.monotonic() - started)
+    beside = measures(files, matrix, chosen.limit, say)
+    return Result(asked, made, matrix, chosen, spectrum, ranks, bound, sample, beside, time.monotonic() - started)
 
 
 # --- parts of a matrix ----------------------------------------------------------------------------------------------

@@ -3,7 +3,16 @@
 NumPy and SciPy only: ``from softmax_bottleneck.ranks import press_rank, singular_values``.
 """
 
-from softmax_bottleneck.ranks.counts import PressRank, RankReport, effective_rank, press_rank, rank_report
+from softmax_bottleneck.ranks.argmax import WordsThatWin, words_that_win
+from softmax_bottleneck.ranks.counts import (
+    PressRank,
+    RankReport,
+    effective_rank,
+    press_rank,
+    rank_report,
+    spectral_cliff,
+)
+from softmax_bottleneck.ranks.gradients import GradientShare, gradient_share
 from softmax_bottleneck.ranks.gram import DeviceGram, Gram, inertia_count
 from softmax_bottleneck.ranks.saturation import anisotropy, singular_value_divergence, singular_value_entropy
 from softmax_bottleneck.ranks.spectra import (
@@ -18,14 +27,17 @@ from softmax_bottleneck.ranks.spectrum import Spectrum
 
 __all__ = [
     "DeviceGram",
+    "GradientShare",
     "Gram",
     "PressRank",
     "RankReport",
     "Spectrum",
+    "WordsThatWin",
     "anisotropy",
     "centred_singular_values",
     "effective_rank",
     "factored_singular_values",
+    "gradient_share",
     "gram_singular_values",
     "inertia_count",
     "log_normalisers",
@@ -35,4 +47,6 @@ __all__ = [
     "singular_value_divergence",
     "singular_value_entropy",
     "singular_values",
+    "spectral_cliff",
+    "words_that_win",
 ]

@@ -64,6 +64,18 @@ def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
     return len(squares) - int((left_out <= epsilon * left_out[-1]).sum())
 
 
+def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
+    """Where singular values fall farthest from one to the next: how many are before it, and by what factor they fall.
+
+    Of log-probabilities of a softmax layer without the means of rows and columns it is the layer's width. Values below
+    what float32 can tell from zero count as equal to that.
+    """
+    sigma = sound(spectrum.with_zeros())
+    levels = np.maximum(sigma, max(spectrum.noise_floor, FLOAT32_EPS * sigma[0], np.finfo(float).tiny))
+    falls = levels[:-1] / levels[1:]
+    return (int(falls.argmax()) + 1, float(falls.max())) if len(falls) else (1, 1.0)
+
+
 def sound(sigma: ArrayLike) -> Float64:
     """Singular values as an array, none of them negative, nan or infinite (DataError)."""
     values = np.asarray(sigma, dtype=np.float64)

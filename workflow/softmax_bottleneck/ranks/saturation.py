@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from softmax_bottleneck.ranks.counts import sound
+from softmax_bottleneck.ranks.gram import BLOCK
 from softmax_bottleneck.ranks.spectrum import Floats, refuse_empty, refuse_non_finite
 from softmax_bottleneck.store.errors import DataError
 
@@ -50,11 +51,13 @@ def anisotropy(vectors_ND: Floats) -> float:
     """
     refuse_empty(*vectors_ND.shape)
     refuse_non_finite(vectors_ND, "the vectors")
-    count = len(vectors_ND)
-    values = vectors_ND.astype(np.float64)
-    length_N = np.linalg.norm(values, axis=1)
-    if count < 2 or not length_N.all():
-        where = f"vector {int(np.argmin(length_N))} is zero" if count > 1 else "there is one vector"
-        raise DataError(f"{where}: an angle needs two vectors that are not zero")
-    total_D = (values / length_N[:, None]).sum(0)
+    count, total_D = len(vectors_ND), np.zeros(vectors_ND.shape[1])
+    if count < 2:
+        raise DataError("there is one vector: an angle needs two vectors that are not zero")
+    for start in range(0, count, BLOCK):
+        block = vectors_ND[start : start + BLOCK].astype(np.float64)
+        length_R1 = np.linalg.norm(block, axis=1, keepdims=True)
+        if not length_R1.all():
+            raise DataError(f"vector {start + int(np.argmin(length_R1))} is zero: an angle needs two that are not")
+        total_D += (block / length_R1).sum(0)
     return float((total_D @ total_D - count) / (count * (count - 1)))

@@ -46,6 +46,7 @@ Progress = Callable[[int], None]
 MakeGram = Callable[[int], Gram]
 Centring = Literal["none", "rows", "both"]
 
+BLOCK_BYTES = 16 << 20
 DIRECT_ENTRIES = 1 << 20  # up to this many entries the SVD itself takes less than a second
 
 
@@ -250,8 +251,9 @@ def factored_singular_values(
 
     At most D + 2 are not zero (Yang et al. 2018, section 2: the softmax bottleneck; one more for the bias, one for
     log Z), D + 1 with rows centred, D with both (see `singular_values`): the rest of the min(N, V) is exactly zero and
-    only counted. QR of each factor, then the SVD of R_left R_right^T. Memory: 8 (N + V)(D + 2) bytes; the N x V matrix
-    never exists.
+    only counted. QR of each factor, a block of rows at a time, then the SVD of R_left R_right^T. Memory: some blocks of
+    16 MiB, or of 8 (D + 2)^2 bytes where that is more, beside the factors as they come; neither they in float64 nor
+    the N x V matrix ever exist.
 
     Args:
         contexts_ND: context vectors that meet the word matrix (after mixing, for MoC).
@@ -268,16 +270,19 @@ def factored_singular_values(
     # The same matrix with word vectors centred, h.w + b - logZ = h.(w - w0) + (b - b0) - (logZ - h.w0 - b0): what all
     # words share would otherwise stand in two factors and cancel only in the product. Without it the rows are centred.
     mean_D, mean_bias = weight_VD.mean(0, dtype=np.float64), bias_V.mean(dtype=np.float64)
-    columns = width + {"none": 2, "rows": 1, "both": 0}[centring]
-    left, right = np.empty((n_contexts, columns), order="F"), np.empty((n_words, columns), order="F")
-    left[:, :width], right[:, :width] = contexts_ND, weight_VD - mean_D
-    if centring == "none":
-        left[:, width + 1], right[:, width + 1] = left[:, :width] @ mean_D + mean_bias - log_z_N, 1.0
-    if centring == "both":
-        left -= left.mean(0)
-    else:
-        left[:, width], right[:, width] = 1.0, bias_V - mean_bias
-    r_left, r_right = _triangle(left), _triangle(right)
+    origin_D = contexts_ND.mean(0, dtype=np.float64) if centring == "both" else 0.0
+    columns = {"none": 2, "rows": 1, "both": 0}[centring]
+
+    def left(rows: slice) -> Float64:
+        h_RD = contexts_ND[rows].astype(np.float64) - origin_D
+        more = [np.ones(len(h_RD)), h_RD @ mean_D + mean_bias - log_z_N[rows]]
+        return np.column_stack([h_RD, *more[:columns]])
+
+    def right(rows: slice) -> Float64:
+        more = [bias_V[rows] - mean_bias, np.ones(len(bias_V[rows]))]
+        return np.column_stack([weight_VD[rows] - mean_D, *more[:columns]])
+
+    r_left, r_right = triangle(left, n_contexts, width + columns), triangle(right, n_words, width + columns)
     sigma = scipy.linalg.svd(r_left @ r_right.T, compute_uv=False, check_finite=False)
     floor = FLOAT64_EPS * (width + 2) * float(np.linalg.norm(r_left) * np.linalg.norm(r_right))
     if sigma[0] <= floor:  # nothing but rounding errors: the zero matrix, as of a vocabulary of one word
@@ -298,20 +303,33 @@ def _require_shapes(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, log_
     refuse_empty(n_contexts, len(weight_VD))
 
 
-def _triangle(factor: Float64) -> Float64:
-    """R of a thin QR; the factor is overwritten."""
-    _, triangle = scipy.linalg.qr(factor, mode="raw", overwrite_a=True, check_finite=False)
-    return np.asarray(triangle)
+def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -> Float64:
+    """R [min(n_rows, n_columns), n_columns] of the thin QR of a tall matrix that is made some rows at a time.
+
+    R of all rows so far and the next block is R of them together (Golub and Van Loan, "Matrix Computations", 5.2), as
+    accurate as one QR.
+    """
+    step = max(n_columns, BLOCK_BYTES // (8 * n_columns))
+    upper = np.empty((0, n_columns))
+    for start in range(0, n_rows, step):
+        stacked = np.asfortranarray(np.vstack([upper, rows_of(slice(start, start + step))]))
+        upper = scipy.linalg.qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][:n_columns]
+    return upper
 
 
-def log_normalisers(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, *, block_bytes: int = 16 << 20) -> Float64:
-    """log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N], by blocks of logits that a cache holds."""
-    weight, bias = weight_VD.astype(np.float64), bias_V.astype(np.float64)
-    rows = max(1, block_bytes // (8 * len(weight)))
-    log_z_N = np.empty(len(contexts_ND))
-    for start in range(0, len(contexts_ND), rows):
-        logits = contexts_ND[start : start + rows].astype(np.float64) @ weight.T + bias
-        largest = logits.max(1, keepdims=True)
-        np.exp(np.subtract(logits, largest, out=logits), out=logits)
-        log_z_N[start : start + rows] = largest[:, 0] + np.log(logits.sum(1))
+def log_normalisers(
+    contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, *, block_bytes: int = BLOCK_BYTES
+) -> Float64:
+    """log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N], by blocks of words, contexts and logits of this size."""
+    words = max(1, min(len(weight_VD), block_bytes // (8 * weight_VD.shape[1])))
+    rows = max(1, block_bytes // (8 * words))
+    log_z_N = np.full(len(contexts_ND), -np.inf)
+    for first in range(0, len(weight_VD), words):
+        weight_DC = weight_VD[first : first + words].astype(np.float64).T
+        for start in range(0, len(contexts_ND), rows):
+            part = slice(start, start + rows)
+            logits = contexts_ND[part].astype(np.float64) @ weight_DC + bias_V[first : first + words]
+            largest = logits.max(1, keepdims=True)
+            np.exp(np.subtract(logits, largest, out=logits), out=logits)
+            np.logaddexp(log_z_N[part], largest[:, 0] + np.log(logits.sum(1)), out=log_z_N[part])
     return log_z_N

@@ -1,0 +1,85 @@
+"""Words that can never win, against convex hulls, and against one linear program over all words at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.spatial import ConvexHull
+from softmax_bottleneck.ranks import argmax, words_that_win
+from softmax_bottleneck.store.errors import DataError
+
+
+def brute_force(weight: np.ndarray, bias: np.ndarray) -> set[int]:
+    """Words for which no h has (w_i - w_j) h + b_i - b_j >= 1 times any positive number, for all j at once."""
+    never = set()
+    for i in range(len(weight)):
+        others = np.arange(len(weight)) != i
+        ahead = np.column_stack([weight[others] - weight[i], bias[others] - bias[i]])
+        # homogeneous in (h, t): t >= 0 scales the bias away
+        bounds = [(None, None)] * weight.shape[1] + [(0, None)]
+        found = linprog(np.zeros(ahead.shape[1]), A_ub=ahead, b_ub=-np.ones(len(ahead)), bounds=bounds)
+        if found.status == 2:
+            never.add(i)
+    return never
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [2, 3])
+def test_without_a_bias_only_the_corners_of_the_hull_can_win(width: int, dtype: type) -> None:
+    weight = np.random.default_rng(width).normal(size=(60, width)).astype(dtype)
+    found = words_that_win(weight)
+    assert set(found.never) == set(range(60)) - set(ConvexHull(weight).vertices)
+    assert found.unsettled == 0 and found.by_direction + found.by_program + len(found.never) == 60
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_a_bias_it_is_what_one_program_over_all_words_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight, bias = rng.normal(size=(40, 3)), rng.normal(size=40)
+    found = words_that_win(weight, bias)
+    assert set(found.never) == brute_force(weight, bias) != brute_force(weight, 0 * bias)
+    assert found.unsettled == 0
+
+
+def test_programs_alone_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rivals join by threes, so that programs grow; no word is settled by a direction."""
+    monkeypatch.setattr(argmax, "_not_ahead", lambda weight, metric, words, deadline: words)
+    monkeypatch.setattr(argmax, "RIVALS", 3)
+    weight = np.random.default_rng(7).normal(size=(50, 3))
+    found = words_that_win(weight)
+    assert set(found.never) == set(range(50)) - set(ConvexHull(weight).vertices)
+    assert found.by_direction == 0
+
+
+def test_in_many_dimensions_all_win_but_a_mean_of_others() -> None:
+    weight = np.random.default_rng(1).normal(size=(300, 40)).astype(np.float32)
+    weight[17] = weight[20:60].mean(0)
+    weight[5] = weight[6]  # neither is ahead of the other
+    found = words_that_win(weight)
+    assert found.never == (5, 6, 17)
+    assert found.by_direction > 250
+
+
+def test_every_word_settled_by_a_direction_wins_there() -> None:
+    """No false certificate: some direction tried makes it the first by plain dot products in float64."""
+    weight = np.random.default_rng(3).normal(size=(80, 6))
+    left = argmax._not_ahead(weight, np.eye(6), np.arange(80), np.inf)
+    for word in set(range(80)) - set(left):
+        assert np.argmax(weight @ (weight[word] - weight.mean(0))) == word
+    assert 0 < len(left) < 80
+
+
+def test_time_that_is_up_leaves_words_unsettled() -> None:
+    found = words_that_win(np.random.default_rng(0).normal(size=(50, 2)), seconds=0.0)
+    assert (found.by_direction, found.by_program, found.never, found.unsettled) == (0, 0, (), 50)
+
+
+@pytest.mark.parametrize(("words", "width"), [(1, 1), (1, 4), (2, 1), (2, 4)])
+def test_the_smallest_layers(words: int, width: int) -> None:
+    assert words_that_win(np.eye(max(words, width))[:words, :width]).never == ()
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    with pytest.raises(DataError, match="row 1, column 0 of the weights is nan"):
+        words_that_win(np.array([[1.0], [np.nan]]))

@@ -1,0 +1,63 @@
+"""Shares of the gradient that pass, against projections written out and differences of losses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from softmax_bottleneck.ranks import gradient_share
+from softmax_bottleneck.store.errors import DataError
+
+
+def loss_gradients(hidden: np.ndarray, weight: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """p - e_y, literally."""
+    p = np.exp(hidden @ weight.T)
+    p /= p.sum(1, keepdims=True)
+    p[np.arange(len(target)), target] -= 1.0
+    return p
+
+
+@pytest.mark.parametrize(("words", "width", "rank"), [(50, 7, 7), (50, 7, 4), (9, 12, 9)])
+def test_shares_are_those_of_the_projection(words: int, width: int, rank: int) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(words, rank)) @ rng.normal(size=(rank, width))
+    hidden, target = rng.normal(size=(30, width)), rng.integers(0, words, 30)
+    gradient = loss_gradients(hidden, weight, target)
+    projection = weight @ np.linalg.pinv(weight)
+    norms, passed = np.linalg.norm(gradient, axis=1), np.linalg.norm(gradient @ projection, axis=1)
+    found = gradient_share(np.array_split(gradient, 4), weight)
+    assert found.contexts == 30
+    assert found.norm_mean == pytest.approx(np.mean(passed / norms), rel=1e-9)
+    assert found.energy_mean == pytest.approx(np.mean((passed / norms) ** 2), rel=1e-9)
+    assert found.energy_pooled == pytest.approx((passed**2).sum() / (norms**2).sum(), rel=1e-9)
+    assert found.norm_pooled == pytest.approx(
+        np.linalg.norm(gradient @ projection) / np.linalg.norm(gradient), rel=1e-9
+    )
+
+
+def test_what_passes_is_the_best_first_order_change_of_the_logits() -> None:
+    """Of all moves of h, none lowers the loss faster for a unit move of the logits than |P g| (finite differences)."""
+    rng = np.random.default_rng(1)
+    weight, hidden, target = rng.normal(size=(20, 3)), rng.normal(size=(1, 3)), np.array([4])
+    gradient = loss_gradients(hidden, weight, target)
+    share = gradient_share([gradient], weight).norm_mean
+
+    def loss(h: np.ndarray) -> float:
+        logits = (h @ weight.T)[0]
+        return float(np.log(np.exp(logits).sum()) - logits[target[0]])
+
+    def slope(move: np.ndarray) -> float:
+        step = 1e-5 * move / np.linalg.norm(weight @ move)
+        return (loss(hidden - step) - loss(hidden + step)) / 2e-5
+
+    best = -np.linalg.pinv(weight) @ gradient[0]
+    assert slope(best) == pytest.approx(share * np.linalg.norm(gradient), rel=1e-6)
+    assert all(slope(rng.normal(size=3)) <= slope(best) + 1e-9 for _ in range(200))
+
+
+def test_extremes() -> None:
+    gradient = np.array([[1.0, -1.0, 0.0]])
+    assert gradient_share([gradient], np.eye(3)).energy_mean == pytest.approx(1.0)
+    assert gradient_share([gradient], np.array([[0.0], [0.0], [1.0]])).norm_mean == 0.0
+    assert gradient_share([np.zeros((1, 3)), gradient], np.eye(3)).contexts == 1
+    with pytest.raises(DataError, match="nothing to pass"):
+        gradient_share([np.zeros((2, 3))], np.eye(3))

@@ -1,0 +1,170 @@
+"""Words that can never be the most probable one, whatever the context vector (Grivas, Bogoychev and Lopez 2022,
+"Low-Rank Softmax Can Have Unargmaxable Classes in Theory but Rarely in Practice").
+
+Word i can win if some h has w_i . h + b_i > w_j . h + b_j for all j. Two directions settle most words by dot products
+alone: away from the mean of all word vectors, plain and whitened; far enough along a direction in which w_i is ahead no
+bias matters. The rest are linear programs with few rivals, those that are ahead of i joining until i leads or cannot:
+
+    maximise m,   (w_i - w_j) . h + (b_i - b_j) t >= m for all rivals j,   -1 <= h <= 1,   0 <= t <= 1
+
+whose best m is zero where no h exists. Any increasing function of the logits (a cap) leaves all this as it is.
+
+Suffixes: V words, D width, R rows handled at once, S rivals.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from softmax_bottleneck.ranks.spectra import BLOCK_BYTES, triangle
+from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
+
+Words = NDArray[np.intp]
+RIVALS = 64  # that join a linear program at once
+SMALLEST_LEAD = 1e-7  # of a program whose longest word vector has length one; its solver's tolerance
+LARGEST_SINGULAR = 1e12  # over the smallest that whitening divides by
+
+
+@dataclass(frozen=True)
+class WordsThatWin:
+    """How many words can be the most probable one, and which never are.
+
+    Attributes:
+        by_direction: words for which a direction was found by dot products.
+        by_program: words for which a linear program found one.
+        never: numbers of the words for which it found none; of words with the same vector and bias none wins.
+        unsettled: words for which time was not enough.
+        wall_s: seconds it took.
+    """
+
+    by_direction: int
+    by_program: int
+    never: tuple[int, ...]
+    unsettled: int
+    wall_s: float
+
+
+def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
+    """Which words of an output layer can be the most probable one; stops after `seconds` with the rest unsettled.
+
+    Memory: some blocks of 16 MiB beside the weights. Time: 2 V^2 D flops a direction, then a program a word.
+
+    Raises:
+        DataError: a number is nan or infinite.
+    """
+    refuse_non_finite(weight_VD, "the weights")
+    started = time.monotonic()
+    bias_V = np.zeros(len(weight_VD), weight_VD.dtype) if bias_V is None else bias_V
+    open_words = np.arange(len(weight_VD))
+    for metric_DD in (np.eye(weight_VD.shape[1]), _whitening(weight_VD)):
+        open_words = _not_ahead(weight_VD, metric_DD.astype(weight_VD.dtype), open_words, started + seconds)
+    can, never, layer = 0, [], _Layer(weight_VD, bias_V)
+    for word in open_words:
+        if time.monotonic() > started + seconds:
+            break
+        wins = layer.can_win(int(word), started + seconds)
+        can += wins is True
+        never += [int(word)] if wins is False else []
+    unsettled = len(open_words) - can - len(never)
+    return WordsThatWin(
+        len(weight_VD) - len(open_words), can, tuple(never), unsettled, round(time.monotonic() - started, 3)
+    )
+
+
+def _whitening(weight_VD: Floats) -> Float64:
+    """The inverse of the word vectors' covariance, of those directions that they have."""
+    mean_D = weight_VD.mean(0, dtype=np.float64)
+    upper = triangle(lambda rows: weight_VD[rows] - mean_D, *weight_VD.shape)
+    _, sigma, basis = np.linalg.svd(upper, full_matrices=False)
+    kept = sigma > max(sigma[0], np.finfo(float).tiny) / LARGEST_SINGULAR
+    scaled = basis[kept] / sigma[kept, None]
+    metric_DD: Float64 = scaled.T @ scaled * sigma[0] ** 2
+    return metric_DD
+
+
+def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
+    """The words that are not surely ahead of all others in the direction (w_i - mean) M."""
+    mean_D, longest = weight_VD.mean(0), np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())
+    rounding = weight_VD.shape[1] * np.finfo(weight_VD.dtype).eps * longest
+    step = max(1, BLOCK_BYTES // weight_VD[:, 0].nbytes)
+    left = []
+    for start in range(0, len(words), step):
+        some = words[start : start + step]
+        if time.monotonic() > deadline:
+            left.append(words[start:])
+            break
+        direction_RD = (weight_VD[some] - mean_D) @ metric_DD
+        score_RV, own = direction_RD @ weight_VD.T, (np.arange(len(some)), some)
+        own_R, score_RV[own] = score_RV[own], -np.inf
+        sure = own_R - score_RV.max(1, initial=-np.inf) > 2 * rounding * np.linalg.norm(direction_RD, axis=1)
+        left.append(some[~sure])
+    return np.concatenate(left) if left else words
+
+
+class _Layer:
+    """Weights and biases scaled so that the longest word vector has length one."""
+
+    def __init__(self, weight_VD: Floats, bias_V: Floats) -> None:
+        self.weight_VD, self.bias_V = weight_VD, bias_V.astype(np.float64)
+        self.scale = 1.0 / max(float(np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())), 1e-300)
+        self.mean_D = weight_VD.mean(0)
+
+    def can_win(self, word: int, deadline: float) -> bool | None:
+        """Whether a context makes this word the most probable one; None where time, or rounding, does not let say."""
+        rivals = self._ahead_of(word, self.weight_VD[word] - self.mean_D, 0.0, least=-np.inf)
+        while (left_s := deadline - time.monotonic()) > 0:
+            found = self._best(word, rivals, left_s)
+            if found is None:
+                return None
+            h_D, t, lead = found
+            if lead <= SMALLEST_LEAD:
+                return False
+            new = np.setdiff1d(self._ahead_of(word, h_D.astype(self.weight_VD.dtype), t, least=0.0), rivals)
+            if not len(new):
+                return True if self._leads(word, h_D, t) else None
+            rivals = np.concatenate([rivals, new])
+        return None
+
+    def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
+        """The context h, with t, in which the word is farthest ahead of these rivals, and by how much."""
+        ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
+        columns = [ahead_SD * self.scale, (self.bias_V[rivals] - self.bias_V[word]) * self.scale, np.ones(len(rivals))]
+        width = ahead_SD.shape[1]
+        solved = linprog(
+            np.append(np.zeros(width + 1), -1.0),
+            A_ub=np.column_stack(columns),
+            b_ub=np.zeros(len(rivals)),
+            bounds=[(-1.0, 1.0)] * width + [(0.0, 1.0), (0.0, None)],
+            method="highs",
+            options={"time_limit": seconds},
+        )
+        if solved.x is None or solved.status:
+            return None
+        return solved.x[:width], float(solved.x[width]), float(solved.x[-1])
+
+    def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
+        """At most RIVALS words with the highest scores, of those that are ahead by `least`."""
+        lead_V = self.weight_VD @ h_D + t * self.bias_V
+        lead_V -= lead_V[word]
+        lead_V[word] = -np.inf
+        best = np.argpartition(-lead_V, min(RIVALS, len(lead_V) - 1))[:RIVALS]
+        chosen: Words = best[(lead_V[best] >= least) & (best != word)]
+        return chosen
+
+    def _leads(self, word: int, h_D: Float64, t: float) -> bool:
+        """In float64, block by block."""
+        own = float(self.weight_VD[word].astype(np.float64) @ h_D + t * self.bias_V[word])
+        step = max(1, BLOCK_BYTES // (8 * len(h_D)))
+        for start in range(0, len(self.bias_V), step):
+            rows = slice(start, start + step)
+            score_R = self.weight_VD[rows].astype(np.float64) @ h_D + t * self.bias_V[rows]
+            if start <= word < start + step:
+                score_R[word - start] = -np.inf
+            if not own > score_R.max():
+                return False
+        return True

@@ -1,0 +1,67 @@
+"""How much of a loss' gradient an output matrix lets through to the body (Godey and Artzi 2026).
+
+A context's loss has a gradient g [V] by the logits W h + b; the body sees W^T g alone, and so only what of g lies in
+the D-dimensional column space of W. With P the projection on that space, |P g| <= |g|: the rest is lost. Authors say
+it in different ways, so all are here:
+
+    norm_mean      mean over contexts of |P g| / |g|
+    energy_mean    mean over contexts of |P g|^2 / |g|^2
+    energy_pooled  sum of |P g|^2 over sum of |g|^2: contexts that are predicted badly weigh more
+    norm_pooled    its square root: the Frobenius norms of all gradients side by side
+
+What is *suppressed* is one minus these, and 1 - energy is near one already where 1 - norm is not.
+
+Suffixes: R contexts of a block, V words, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from softmax_bottleneck.ranks.spectra import triangle
+from softmax_bottleneck.ranks.spectrum import Floats, refuse_non_finite
+from softmax_bottleneck.store.errors import DataError
+
+SMALLEST_SINGULAR = 1e-12  # of the largest: directions below it are none of W's
+
+
+@dataclass(frozen=True)
+class GradientShare:
+    """What passes, by each definition of the module's docstring; `contexts` whose gradient is not zero."""
+
+    contexts: int
+    norm_mean: float
+    energy_mean: float
+    norm_pooled: float
+    energy_pooled: float
+
+
+def gradient_share(gradients: Iterable[Floats], weight_VD: Floats) -> GradientShare:
+    """Shares of the gradients by the logits, in blocks [any, V], that pass the output matrix.
+
+    Memory: a block beside the weights. Time: 2 N V D flops and a QR of W.
+
+    Raises:
+        DataError: a number is nan or infinite; no gradient other than zero.
+    """
+    refuse_non_finite(weight_VD, "the weights")
+    upper = triangle(lambda rows: weight_VD[rows].astype(np.float64), *weight_VD.shape)
+    _, sigma, basis = np.linalg.svd(upper, full_matrices=False)
+    kept = sigma > SMALLEST_SINGULAR * sigma[0]
+    to_basis_DK = basis[kept].T / sigma[kept]  # W times this has orthonormal columns
+    whole, passed = [], []
+    for block_RV in gradients:
+        refuse_non_finite(block_RV, "the gradients")
+        whole.append(np.square(block_RV, dtype=np.float64).sum(1))
+        passed.append(np.square((block_RV @ weight_VD).astype(np.float64) @ to_basis_DK).sum(1))
+    whole_N, passed_N = np.concatenate([np.zeros(0), *whole]), np.concatenate([np.zeros(0), *passed])
+    passed_N, whole_N = passed_N[whole_N > 0], whole_N[whole_N > 0]
+    if not len(whole_N):
+        raise DataError("no context has a gradient other than zero: there is nothing to pass")
+    share_N, pooled = np.minimum(passed_N / whole_N, 1.0), min(float(passed_N.sum() / whole_N.sum()), 1.0)
+    means = float(np.sqrt(share_N).mean()), float(share_N.mean())
+    return GradientShare(len(whole_N), *means, math.sqrt(pooled), pooled)
