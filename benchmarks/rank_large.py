@@ -51,6 +51,8 @@ def measure(folder: Path, head: str, max_memory: str | None, threads: int) -> di
     command += [
         "--bias",
         "bias.npy",
+        "--seconds",
+        "0",
         "--head",
         head,
         "--out",

@@ -16,7 +16,8 @@ LOCK = dict(
     if line and not line.startswith("#")
 )
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-DIRECT = set(PROJECT["dependencies"]) | set(PROJECT["optional-dependencies"]["dev"])
+EXTRAS = PROJECT["optional-dependencies"]
+DIRECT = {*PROJECT["dependencies"], *EXTRAS["study"], *EXTRAS["heads"], *EXTRAS["dev"]}
 
 
 def conda_pins() -> dict[str, str]:
@@ -67,5 +68,5 @@ def test_every_import_is_a_declared_dependency() -> None:
     for path in (ROOT / "workflow" / "softmax_bottleneck").rglob("*.py"):
         found |= set(re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
     third_party = found - set(__import__("sys").stdlib_module_names) - {"softmax_bottleneck"}
-    optional = {name for extra in ("gpu", "hf", "gguf") for name in PROJECT["optional-dependencies"][extra]}
+    optional = {name for extra in ("gpu", "hf", "gguf") for name in EXTRAS[extra]}
     assert third_party <= names | {"yaml", "rocrate"} | optional

@@ -177,3 +177,18 @@ def test_gguf_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("small.gguf").write_bytes(Path("small.gguf").read_bytes()[:100])
     assert main(["rank", "--model", "small.gguf", "--weights-only", "--out", "out"]) == 2
     assert "small.gguf: not a sound GGUF file" in capsys.readouterr().err
+
+
+@pytest.mark.tier2
+def test_smollm2_has_the_rank_of_its_width(place: Path) -> None:
+    """The real one: 577 = d + 1 (it has no bias), 576 centred, and the cliff of a written-out block at 576."""
+    found = sorted((Path(__file__).parents[1] / ".venv" / "models").glob("*/SmolLM2-135M*.gguf"))
+    if not found:
+        pytest.skip("SmolLM2 is not here: make models")
+    text = (Path(__file__).parents[1] / "docs" / "own-model.md").read_text(encoding="utf-8")
+    Path("text.txt").write_text(text, encoding="utf-8")
+    asked = question.question({"model": str(found[0]), "text": "text.txt", "seconds": 0}, "test")
+    result = rank.analyse(asked, lambda line: None, place / "export")
+    assert (result.matrix.n, result.matrix.width, result.ranks.press.rank) == (49_152, 576, 577)
+    assert result.measures.centred["both"].press.rank == 576 == result.bound.cliff[0]
+    assert 0.0 < result.measures.gradient.energy_mean < result.measures.gradient.norm_mean < 0.5

@@ -26,15 +26,16 @@ from softmax_bottleneck.ranks import (
     factored_singular_values,
     gradient_share,
     gram_singular_values,
-    log_normalisers,
     rank_report,
     singular_value_entropy,
     words_that_win,
 )
+from softmax_bottleneck.ranks.spectra import Centring
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
 
 GRADIENT_CONTEXTS = 2048  # evenly spaced: the share of more of them is the same to three digits
+CENTRINGS: tuple[Centring, ...] = ("rows", "both")
 ROWS = 4096  # of a matrix on their way into a Gram matrix
 
 
@@ -94,11 +95,11 @@ def measures(asked: Question, matrix: LogProbs, limit: int, say: Say) -> Measure
     if not isinstance(matrix, Layer):
         return Measures({}, {})
     hidden_ND, weight_VD, bias_V = matrix.arrays(None)
-    spectra = {}
+    spectra: dict[str, Spectrum] = {}
     if matrix.pointwise is None:
-        log_z_N = log_normalisers(hidden_ND, weight_VD, bias_V)
-        for centring in ("rows", "both"):
-            spectra[centring] = factored_singular_values(hidden_ND, weight_VD, bias_V, log_z_N, centring)
+        nothing_N = np.zeros(len(hidden_ND))  # in the place of log Z, which centring takes away
+        for centring in CENTRINGS:
+            spectra[centring] = factored_singular_values(hidden_ND, weight_VD, bias_V, nothing_N, centring)
     target_N = _targets(asked, len(hidden_ND), len(weight_VD))
     return Measures(
         {name: rank_report(spectrum) for name, spectrum in spectra.items()},

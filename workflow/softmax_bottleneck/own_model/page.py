@@ -113,7 +113,7 @@ def bound_words(bound: Bound) -> str:
     return f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
 
 
-CENTRINGS = {"rows": "contexts' means taken off", "both": "means of contexts and words taken off"}
+CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
 
 
 def measured_lines(result: Result) -> list[tuple[str, str]]:
