@@ -249,6 +249,17 @@ def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> Non
     assert profile()["retries"] == 5
 
 
+@pytest.mark.parametrize("rule", ["train", "finetune", "dynamic", "fit", "measure", "spectrum", "wordsim"])
+def test_gpus_by_another_name(rule: str) -> None:
+    """`gres` replaces the number of GPUs, which the plugin would ask for besides; nothing is said where none is set."""
+    assert not {"gres", "gpu", "gpu_model"} & profile()["set-resources"][rule].keys()
+    words = PROFILE.read_text(encoding="utf-8")
+    words = words.replace('gres: ""', "gres: gpu:a100:4").replace('gpu_model: ""', "gpu_model: a100")
+    asked = yte.process_yaml(words, require_use_yte=True)["set-resources"][rule]
+    assert (asked["gres"], asked["gpu"], asked["gpu_model"]) == ("gpu:a100:4", 0, "a100")
+    assert asked["slurm_partition"] == "gpu" and "runtime" in asked
+
+
 @pytest.mark.fault("F6")
 @pytest.mark.parametrize("mood", ["fine", "failing", "missing"])
 def test_states_are_asked_of_what_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str) -> None:

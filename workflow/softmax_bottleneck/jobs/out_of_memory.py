@@ -7,6 +7,7 @@ grow. Nothing is made smaller in silence: another batch size is another experime
 from __future__ import annotations
 
 import ctypes
+import re
 import resource
 import sys
 
@@ -14,6 +15,9 @@ from softmax_bottleneck.store.errors import MemoryExhaustedError, UserError
 
 CPU_ALLOCATOR = "can't allocate memory"  # in what PyTorch raises, a RuntimeError of no class of its own
 GPU_CLASS = "OutOfMemoryError"
+# Libraries below PyTorch have their own words for it, in a RuntimeError.
+GPU_WORDS = re.compile(r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_(ALLOC|INTERNAL_ERROR_DEVICE_ALLOCATION)_FAILED"
+                       r"|CUDA(_ERROR_| error: |: )out[_ ]of[_ ]memory", re.IGNORECASE)  # fmt: skip
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt
 LARGEST_MMAP_THRESHOLD = 32 * 2**20  # that glibc takes; blocks above it always come fresh from the system
 LARGEST_INT = 2**31 - 1
@@ -40,7 +44,7 @@ def peak_gb() -> float:
 def as_out_of_memory_error(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
     """The error to raise instead of one that means that memory ran out; None for any other."""
     reason = " ".join(str(error).split()) or "nothing more is known"
-    if type(error).__name__ == GPU_CLASS:
+    if type(error).__name__ == GPU_CLASS or (isinstance(error, RuntimeError) and GPU_WORDS.search(reason)):
         return UserError(f"{where}: the GPU's memory is too small ({reason}); use a larger GPU, or "
                          "a smaller schedule.batch_size (another run, with other results)")  # fmt: skip
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and CPU_ALLOCATOR in reason):

@@ -39,12 +39,14 @@ def tracked(study: Study) -> tuple[Run, ...]:
 def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
     """Training jobs by name: so many seeds of one model at a time as the study's `replicas_per_job` says.
 
+    With `mixed_jobs`, so many runs on one corpus.
+
     A job of one run has the run's path as its name, another one `<dataset>/<model>/<seed>+<seed>...-<hash>`. Which runs
     make a job depends on the study alone and not on what is done, so that every process finds the same jobs.
     """
     families: dict[tuple[str, str], list[Run]] = {}
     for run in study.needed:
-        families.setdefault((run.dataset, run.model), []).append(run)
+        families.setdefault((run.dataset, "" if study.mixed_jobs else run.model), []).append(run)
     size = study.replicas_per_job
     chunks = [tuple(runs[at : at + size]) for runs in families.values() for at in range(0, len(runs), size)]
     return {_job_name(chunk): chunk for chunk in chunks}
@@ -55,7 +57,8 @@ def _job_name(runs: tuple[Run, ...]) -> str:
         return runs[0].path
     seeds = "+".join(str(run.seed) for run in runs)
     paths = hashlib.sha256(" ".join(run.path for run in runs).encode()).hexdigest()
-    return f"{runs[0].dataset}/{runs[0].model}/{seeds}-{paths[:12]}"
+    model = runs[0].model if len({run.model for run in runs}) == 1 else "mixed"
+    return f"{runs[0].dataset}/{model}/{seeds}-{paths[:12]}"
 
 
 def is_done(study: Study, run: Run) -> bool:

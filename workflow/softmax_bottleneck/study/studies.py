@@ -58,6 +58,7 @@ class Study:
     limits: Limits = field(default_factory=Limits)
     stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)
     replicas_per_job: int = 1
+    mixed_jobs: bool = False
     max_wall: str | None = None
     time_margin: str | None = None
     fits: Mapping[str, tuple[Unit, ...]] = field(default_factory=dict)
@@ -208,6 +209,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         fit_labels={name: plan.labels for name, plan in asked.fits.items()},
         stages={plan.key: plan.stages for plan in planned},
         replicas_per_job=asked.replicas_per_job,
+        mixed_jobs=asked.mixed_jobs,
         max_wall=asked.max_wall,
         time_margin=asked.time_margin,
     )
@@ -375,6 +377,7 @@ def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> No
     """Set the environment by which steps, started anywhere, use this interpreter's packages and load this study."""
     os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
     os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for the same bits; read when a process starts cuBLAS
     for variable, folder in (("PYTHONPATH", package_folder), ("PATH", Path(sys.executable).parent)):
         os.environ[variable] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(variable)])])
 

@@ -113,6 +113,7 @@ class StudyFile:
         limits: what there is where runs are made; a study that needs more is refused before its first job.
         replicas_per_job: seeds of one model that one training job trains at a time; they share its GPU (or have
             `threads` cores each), and each gives the same bits as alone.
+        mixed_jobs: runs of different models may share a job of several, as to fill a node's GPUs.
         max_wall: longest time a training job goes on (`4h`, `90m`); then it saves, stops with exit code 75, and the
             next attempt goes on. A SLURM job's own time limit counts besides.
         time_margin: how long before the end of its SLURM job a training job stops itself; 3m when absent, or a quarter
@@ -136,6 +137,7 @@ class StudyFile:
     threads: Annotated[kinds.Integer, Field(ge=1, le=256)] = 1
     limits: Limits = Limits()
     replicas_per_job: Annotated[kinds.Integer, Field(ge=1, le=10)] = 1
+    mixed_jobs: kinds.Flag = False
     max_wall: kinds.Duration | None = None
     time_margin: kinds.Duration | None = None
     deterministic: kinds.Flag = True
