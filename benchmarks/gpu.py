@@ -1,19 +1,23 @@
-"""A, B and ours on an NVIDIA GPU, in pieces of minutes: benchmarks/results/<gpu>.json.
+"""The first half hour on an NVIDIA GPU: three commands of at most nine minutes each, results as JSON in one folder.
 
-python benchmarks/gpu.py                     # pieces that are not in the file yet, for nine minutes; call it again
-python benchmarks/gpu.py --list              # the pieces, in order of worth, and which are done
-python benchmarks/gpu.py --only eigenvalues  # pieces whose name begins so, done or not
-python benchmarks/gpu.py --out FOLDER        # the file elsewhere, as where only one folder of a machine comes back
-python benchmarks/gpu.py --dry               # every piece in small on the CPU, to see that it runs (nothing is written)
+export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONPATH=workflow
+python benchmarks/gpu.py --part 1 --out FOLDER   # pieces not in the file yet, most telling first; call it again
+python benchmarks/gpu.py --part 2 --out FOLDER   # Benka's Transformers on Penn Treebank, six heads side by side
+python benchmarks/gpu.py --part 3 --out FOLDER   # the same with MoS and LMS-PLIF
 
-Every piece is written as soon as it is measured; a piece that fails leaves its message and the next one begins. What
-each number means is in benchmarks/README.md. Ours runs as it ships, deterministically; A and B as any script would.
-Before Python starts: export CUBLAS_WORKSPACE_CONFIG=:4096:8 (cuBLAS reads it once).
+--list shows the pieces of part 1 and which are done, --only NAME makes those whose name begins so, --dry does all of it
+in small on the CPU (part 1 writes nothing then). A piece is written as soon as it is measured; one that fails leaves its
+message and the next begins. Parts 2 and 3 work in results/ of the folder they are called in, and go on there.
+
+Needed besides torch: annotated-types numpy psutil pydantic pydantic-core pyyaml safetensors scipy typing-extensions
+typing-inspection. Where there is no network, bring wheels (for Python 3.12: pip download --only-binary=:all:
+--python-version 3.12 --dest wheels ...) and the tokens of `ptb` (results/tokens and results/corpora, made elsewhere).
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import functools
 import json
@@ -25,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gpu_runs
+import kernels
 import numpy as np
 import torch
 from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
@@ -43,10 +49,11 @@ UPDATES_PER_EPOCH = {"ptb/softmax": 680, "ptb/mos": 1135, "wikitext-2/softmax": 
                      "wikitext-2/mos": 2040}  # expected, at the published chunk lengths  # fmt: skip
 PROCESSES = (1, 2, 4, 8)
 STREAM_SECONDS = 20.0
-WIDTHS = (8_192, 16_384, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
+WIDTHS = (8_192, 16_384, 24_576, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
 SEEDS = (1, 2, 3)
 PRECISIONS = ("fp32", "tf32", "tf32x3", "bf16")
 LOSS_UPDATES = 400  # of the comparison of precisions
+TRAINING_SHARE = 0.8  # of the minutes of parts 2 and 3; the rest is for measuring
 LOSS_TAIL = 100  # updates at its end whose loss is averaged
 
 
@@ -158,6 +165,47 @@ def graph(place: Place, name: str) -> list[dict[str, Any]]:
     return [{"case": name, "variant": key, **t.row(), "same_bits": same, **facts} for key, t in timings.items()]
 
 
+def rates(place: Place, name: str) -> list[dict[str, Any]]:
+    """TFLOP/s of the head's products and of a layer's gates at our shapes, as they are and padded to whole 16 bytes."""
+    case, rows = place.case(name), []
+    for precision in ("fp32", *(() if place.dry else ("tf32",))):
+        for m, k, n in [*case.products(), (case.tokens, case.hidden, 4 * case.hidden)]:
+            for multiple in (1, 8):
+                k_padded, n_padded = (-(-size // multiple) * multiple for size in (k, n))
+                x_MK, y_KN = (
+                    torch.randn(shape, device=place.device) for shape in ((m, k_padded), (k_padded, n_padded))
+                )
+                with tf32(precision == "tf32"):
+                    block = place.block(functools.partial(torch.mm, x_MK, y_KN))
+                    timing = place.race({"product": block}, place.repetitions)["product"]
+                row = {"shape": [m, k, n], "multiple": multiple, "precision": precision}
+                rows.append(row | {"tflops": round(2e-12 * m * k * n / timing.median, 3)})
+    return rows
+
+
+def exact(place: Place, name: str) -> list[dict[str, Any]]:
+    """Loss and gradients of a head against float64 at awkward shapes, by the plain sweep and by the row kernels."""
+    found = {"sweep": kernels.differences(name, place.device, False)}
+    if not place.dry:
+        found["kernels"] = kernels.differences(name, place.device, True)
+    return [{"head": name, "by": by, **apart} for by, apart in found.items() if apart]
+
+
+def profile(place: Place, name: str) -> list[dict[str, Any]]:
+    """The operations of ten called updates that take most of the device's time, milliseconds an update."""
+    once = our_step(place.case(name), place.device, graphs=False)
+    once()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    activities += [] if place.dry else [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as seen:
+        for _ in range(2 if place.dry else 10):
+            once()
+        place.wait()
+    key = "self_cpu_time_total" if place.dry else "self_device_time_total"
+    most = sorted(seen.key_averages(), key=lambda event: -getattr(event, key))[:25]
+    return [{"operation": e.key[:90], "calls": e.count, "ms": round(getattr(e, key) / 1e4, 4)} for e in most]
+
+
 def streams(place: Place, name: str) -> list[dict[str, Any]]:
     """Tokens per second of several runs at once on one GPU, a process each."""
     rows = []
@@ -238,7 +286,22 @@ def waits(place: Place, name: str) -> list[dict[str, Any]]:
                     torch.cuda.set_sync_debug_mode("default")
         results.append([parameter.detach().clone() for parameter in ours.model.parameters()])
     same = all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-    return [{"case": name, "waits": False, "same_bits_twice": same}]
+    return [{"case": name, "waits": False, "same_bits_twice": same, "same_bits_resumed": resumed(place, name)}]
+
+
+def resumed(place: Place, name: str) -> bool:
+    """Whether six updates have the bits of three, a state as it is saved, and three more in another trainer."""
+    with numerics(Shipped(torch.get_num_threads()), torch.device(place.device)):
+        whole, cut, rest = (trainer(place.case(name), place.device) for _ in range(3))
+        for _ in range(6):
+            whole.update()
+        for _ in range(3):
+            cut.update()
+        rest.load(copy.deepcopy(cut.state()))
+        for _ in range(3):
+            rest.update()
+    pairs = zip(whole.model.parameters(), rest.model.parameters(), strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)
 
 
 def precisions(place: Place, name: str) -> list[dict[str, Any]]:
@@ -287,14 +350,18 @@ Piece = Callable[[Place], list[dict[str, Any]]]
 
 def pieces() -> dict[str, Piece]:
     """All pieces by name, the most telling first."""
-    found: dict[str, Piece] = {f"step {name}": functools.partial(step, name=name) for name in UPDATES_PER_EPOCH}
+    found: dict[str, Piece] = {"rates ptb/softmax": functools.partial(rates, name="ptb/softmax")}
+    found["rates wikitext-2/mos"] = functools.partial(rates, name="wikitext-2/mos")
+    found |= {f"exact {name}": functools.partial(exact, name=name) for name in kernels.variants()}
+    found |= {f"waits {name}": functools.partial(waits, name=name) for name in cases() if name.startswith("ptb/")}
+    found |= {f"graph {name}": functools.partial(graph, name=name) for name in ("ptb/softmax", "wikitext-2/mos")}
+    found |= {f"step {name}": functools.partial(step, name=name) for name in UPDATES_PER_EPOCH}
     found |= {f"eigenvalues {n}": functools.partial(eigenvalues, size=str(n)) for n in WIDTHS}
+    found["profile ptb/softmax"] = functools.partial(profile, name="ptb/softmax")
     found |= {
         f"precisions {name}": functools.partial(precisions, name=name) for name in ("ptb/softmax", "ptb/lms-plif")
     }
     found |= {f"streams {name}": functools.partial(streams, name=name) for name in ("ptb/softmax", "ptb/mos")}
-    found |= {f"graph {name}": functools.partial(graph, name=name) for name in ("ptb/softmax", "wikitext-2/mos")}
-    found |= {f"waits {name}": functools.partial(waits, name=name) for name in cases() if name.startswith("ptb/")}
     found |= {f"rows {name}": functools.partial(rows, name=name) for name in cases()}
     return found | {f"head {name}": functools.partial(head, name=name) for name in cases()}
 
@@ -354,14 +421,21 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="in small on the CPU; nothing is written")
     parser.add_argument("--list", action="store_true", help="the pieces, and which are done")
     parser.add_argument("--only", default="", metavar="NAME", help="pieces whose name begins so, done or not")
-    parser.add_argument("--minutes", type=float, default=9.0, help="no piece begins later than this")
+    parser.add_argument("--part", type=int, choices=(1, 2, 3), default=1, help="which of the three commands")
+    parser.add_argument("--mirror", metavar="FOLDER", help="copies of the corpora, for parts 2 and 3")
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="no piece begins, and no run trains, later than this"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the file is and goes")
     parser.add_argument("--stream", help=argparse.SUPPRESS)  # one of several processes at once
     options = parser.parse_args()
     if not options.dry and not torch.cuda.is_available():
         sys.exit("gpu.py: PyTorch sees no GPU here; --dry runs every piece in small on the CPU")
     place = Place(options.dry)
-    if options.stream:
+    if options.part > 1:
+        minutes = TRAINING_SHARE * options.minutes
+        print(gpu_runs.summary(gpu_runs.work(options.part, options.out, minutes, options.mirror, options.dry)))
+    elif options.stream:
         print(json.dumps(stream(place, options.stream)))
     else:
         work(options, place)

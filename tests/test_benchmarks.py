@@ -23,6 +23,7 @@ import cpu  # noqa: E402
 import dag  # noqa: E402
 import figures  # noqa: E402
 import gpu  # noqa: E402
+import gpu_runs  # noqa: E402
 import plain  # noqa: E402
 import rank_engine  # noqa: E402
 import small_sizes  # noqa: E402
@@ -209,6 +210,39 @@ def test_the_gpu_pieces_run_in_small_on_a_cpu() -> None:
         if not name.startswith("streams"):
             result = gpu.measured(gpu.pieces()[name], place)
             assert result["problem"] is None and result["rows"], (name, result)
+
+
+def test_what_the_gpu_pieces_import_is_listed() -> None:
+    """A GPU's image has torch and NumPy, and perhaps nothing else; what else is asked for is in the help."""
+    code = "import gpu, sys, softmax_bottleneck.training.train, softmax_bottleneck.measuring.spectrum\n"
+    code += "from importlib import metadata\nnames = metadata.packages_distributions()\n"
+    code += "print(*{d.lower() for m in sys.modules for d in names.get(m.partition('.')[0], [])})"
+    needed = set(script("-c", code).stdout.replace("_", "-").split())
+    from_torch = {"torch", "setuptools", "charset-normalizer", "softmax-bottleneck"}
+    assert needed - from_torch <= set((gpu.__doc__ or "").replace(".", " ").split())
+
+
+@pytest.mark.pipeline
+def test_complete_runs_of_a_gpu_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained, measured, ranked, written as evidence; a second call finds everything done."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOFTMAX_BOTTLENECK_RUNS_PER_GPU", "1")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    for _ in range(2):
+        found = gpu_runs.work(3, tmp_path / "out", 5.0, None, dry=True)
+        (entry,) = found["runs"].values()
+        assert [entry[name]["exit"] for name in ("train", "measure", "spectrum")] == [0, 0, 0]
+    assert entry["done.json"]["epochs"] == 3 and entry["rank.json"]["metrics"]["rank_press"] > 1
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"part-3.json", *(f"{path.replace('/', '-')}.json" for path in found["runs"])}
+    assert "exit 0" in gpu_runs.summary(found)
+
+
+def test_the_parts_are_the_published_runs() -> None:
+    file, runs = gpu_runs.runs_of(2, dry=False)
+    assert file.name == "paper.yaml" and [run.model for run in runs] == list(gpu_runs.TRANSFORMERS)
+    assert {(run.dataset, run.schedule.epochs, run.body.kind) for run in runs} == {("ptb", 50, "transformer")}
+    assert [run.model for run in gpu_runs.runs_of(3, dry=False)[1]] == ["transformer-mos", "transformer-lms-plif"]
 
 
 def test_gpu_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
