@@ -6,8 +6,8 @@ python benchmarks/gpu.py --part 2 --out FOLDER   # Benka's Transformers on Penn 
 python benchmarks/gpu.py --part 3 --out FOLDER   # the same with MoS and LMS-PLIF
 
 --list shows the pieces of part 1 and which are done, --only NAME makes those whose name begins so, --dry does all of it
-in small on the CPU (part 1 writes nothing then). A piece is written as soon as it is measured; one that fails leaves its
-message and the next begins. Parts 2 and 3 work in results/ of the folder they are called in, and go on there.
+in small on the CPU (part 1 writes nothing then). A piece is written as soon as it is measured; one that fails leaves a
+word, and the next begins. Parts 2 and 3 work in results/ of the folder they are called in, and go on there.
 
 Needed besides torch: annotated-types numpy psutil pydantic pydantic-core pyyaml safetensors scipy typing-extensions
 typing-inspection. Where there is no network, bring wheels (for Python 3.12: pip download --only-binary=:all:
