@@ -340,6 +340,18 @@ def test_a_run_that_learned_only_frequencies_tests_nothing() -> None:
     assert "mos, seed 1 (of correlations and trends)" in entry.left_out[0]
 
 
+@pytest.mark.parametrize(("last", "verdict"), [(55.5, REPRODUCED), (54.0, CANNOT)])
+def test_a_model_that_is_still_learning_fast_is_not_compared(last: float, verdict: str) -> None:
+    """Of sixteen epochs the last two count: from 57 to 55.5 are 2.6 %, to 54 are 5.3 %."""
+    records = controls.records_of(ppl(softmax=60, mos=54))
+    names = zip(records.states["model"], records.states["seed"], strict=True)
+    states = records.states.assign(path=[f"{model}/{seed}" for model, seed in names])
+    ppls = [100.0] * 13 + [57.0, 56.0, last]
+    curves = pd.DataFrame({"path": "mos/1", "epoch": range(1, 17), "phase": "sgd", "train_ppl": 1.0, "valid_ppl": ppls})
+    entry = engine.judge(View(replace(records, states=states, curves=curves), controls.CORPUS), BY_ID["mos-better"])
+    assert entry.verdict == verdict and (verdict == REPRODUCED or "last eighth" in entry.reason)
+
+
 def test_a_weak_correlation_of_noise_is_no_result() -> None:
     rows = BY_ID["grid-correlation"].rule.example(True, "gss-grid-*")
     assert judge("grid-correlation", [*rows, ("gss", "test_ppl", "", sample(57, 0.02, 5))]).verdict == REPRODUCED

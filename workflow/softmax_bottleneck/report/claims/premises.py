@@ -16,6 +16,9 @@ from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRO
 from softmax_bottleneck.report.claims.view import LAW, View
 
 CEILING = 0.95  # of min(N, V): a Press rank from here on says that the matrix ends, not what the head can do
+SETTLED = (
+    0.03  # relative, of validation perplexity: a larger fall in the last eighth of the epochs is not the end of one
+)
 ANY = frozenset(VERDICTS)
 DECIDED = frozenset((REPRODUCED, NOT_REPRODUCED))
 UNSEEN = ANY - {REPRODUCED}
@@ -57,6 +60,7 @@ def of_rule(view: View, rule: Rule, patterns: Sequence[str]) -> Iterator[Premise
         yield _one_machine(view, models)
     if rule.favours:
         yield _learned(view, models)
+        yield _settled(view, models)
         yield _averaged_alike(view, models)
 
 
@@ -110,6 +114,14 @@ def _learned(view: View, models: Sequence[str]) -> Premise:
     poor = [(model, seed) for dataset, model, seed in view.records.unlearned if dataset == view.dataset]
     text = ", ".join(f"{view.label(model)} with seed {seed}" for model, seed in poor if model in models)
     return Premise("every run learned more than how frequent words are", f"not {text}" if text else "yes", not text)
+
+
+def _settled(view: View, models: Sequence[str]) -> Premise:
+    """A run that was still learning fast says which head is slow, not which is worse."""
+    falls = [(fall, view.label(model)) for model in models for fall in view.late_falls(model)]
+    fall, label = max(falls, default=(0.0, "no epoch logs"))
+    text = f"at most {fall:.1%}, {label}"
+    return Premise(f"validation perplexity fell by less than {SETTLED:.0%} in the last eighth", text, fall < SETTLED)
 
 
 def _averaged_alike(view: View, models: Sequence[str]) -> Premise:

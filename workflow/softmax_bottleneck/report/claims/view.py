@@ -90,6 +90,12 @@ class View:
         best, switch = (self.runs(model, metric) for metric in ("best_epoch", "switch_epoch"))
         return [max(0.0, epoch - switch[seed]) if seed in switch else 0.0 for seed, epoch in best.items()]
 
+    def late_falls(self, model: str) -> list[float]:
+        """Relative fall of validation perplexity over the last eighth of the epochs, of every run with an epoch log."""
+        logs = [self.records.curve(str(row.get("path", ""))) for row in self.planned.get((model, ""), [])]
+        curves = [[epoch["valid_ppl"] for epoch in log] for log in logs if len(log) > 1]
+        return [1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)] for ppls in curves]
+
     def planned_epochs(self, models: Iterable[str]) -> set[float]:
         """Epochs that the runs of some models are planned for."""
         found = {float(row["planned_epochs"]) for model in models for row in self.planned[model, ""]}
