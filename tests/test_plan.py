@@ -21,11 +21,17 @@ def paper() -> config.Study:
     return config.load_study(ROOT / "config" / "paper.yaml")
 
 
+@pytest.fixture(scope="module")
+def priced(paper: config.Study) -> dict[str, tuple[int, costs.Cost]]:
+    """What `check` expects every run of it to take."""
+    return check.costs(paper)
+
+
 def run_of(study: config.Study, model: str) -> config.Run:
     return next(run for run in study.needed if (run.dataset, run.model) == ("ptb", model))
 
 
-def test_an_update_of_softmax_by_hand(paper: config.Study) -> None:
+def test_an_update_of_softmax_by_hand(paper: config.Study, priced: dict[str, tuple[int, costs.Cost]]) -> None:
     """3 x 2 x 1400 tokens, of 400 x 10,000 and of the layers' weights; 681 updates an epoch, 3 ms each besides."""
     run = run_of(paper, "softmax")
     layers = 4 * (1150 * (400 + 1150) + 1150 * (1150 + 1150) + 400 * (1150 + 400)) + 8 * (1150 + 1150 + 400)
@@ -36,7 +42,7 @@ def test_an_update_of_softmax_by_hand(paper: config.Study) -> None:
     epoch_s += 73_760 * flops_per_token / 45e12 + 73_760 / 700 / 3 * 3e-3
     hours = costs.training_hours(run, parameters, TOKENS, 10_000, "gpu")
     assert hours == pytest.approx(run.schedule.epochs * epoch_s / 3600, rel=1e-12)
-    assert hours == pytest.approx(dict(check.costs(paper))[run.path][1].gpu_h, rel=1e-3)
+    assert hours == pytest.approx(priced[run.path][1].gpu_h, rel=1e-3)
 
 
 def test_faster_precisions_take_fewer_hours_and_a_cpu_without_one_takes_fp32s(paper: config.Study) -> None:
@@ -63,7 +69,10 @@ def bought(study: config.Study, hours: float) -> list[list[str]]:
     return [line.split() for line in lines if len(line.split()) == 5 and line.split()[1].isdecimal()]
 
 
-def test_a_budget_fills_table_2_first_and_then_what_costs_least(paper: config.Study) -> None:
+def test_a_budget_fills_table_2_first_and_then_what_costs_least(
+    paper: config.Study, priced: dict[str, tuple[int, costs.Cost]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "costs", lambda study: priced)
     everything = bought(paper, 1e6)
     assert everything[0][0] == "parthiban2021-table2" and everything[0][1:3] == ["110", "110"]
     left = [float(row[3]) for row in everything]
@@ -73,10 +82,12 @@ def test_a_budget_fills_table_2_first_and_then_what_costs_least(paper: config.St
     assert len(half) == 1 and float(half[0][4]) <= 100.0
 
 
-def test_every_cell_is_bought_once_before_any_twice(paper: config.Study) -> None:
+def test_every_cell_is_bought_once_before_any_twice(
+    paper: config.Study, priced: dict[str, tuple[int, costs.Cost]]
+) -> None:
     """The cheapest of a round first."""
     table2 = next(e for e in paper.experiments if e.id == "parthiban2021-table2")
-    prices = {path: cost.hours("gpu") for path, (_, cost) in check.costs(paper).items()}
+    prices = {path: cost.hours("gpu") for path, (_, cost) in priced.items()}
     paths = plan._paths_of(paper, table2, prices)
     cells = [tuple(path.split("/")[:2]) for path in paths]
     assert sorted(paths) == sorted(run.path for run in paper.runs_of(table2))
