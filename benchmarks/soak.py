@@ -1,7 +1,8 @@
 """What the project promises about kills, corruption, double starts and bad input, counted by the hundred.
 
-make soak                 # prints a table, writes benchmarks/results/soak.json; about ten minutes on two cores
-make soak SOAK=--quick    # a tenth of everything, for a look; nothing is written
+make soak                                  # prints a table, writes benchmarks/results/soak.json; about two hours
+make soak SOAK="--share 0.1 --no-result"   # a tenth of everything, for a look; nothing is written
+make soak SOAK="--only workflow damages"   # some counters, which replace their rows in the file
 
 Most kills and all corruptions happen inside one process, where a step costs milliseconds; some kills are real signals
 to real processes. Exit 1 when a promise does not hold. Uses the helpers of tests/, which `make` puts on the path.
@@ -10,42 +11,51 @@ to real processes. Exit 1 when a promise does not hold. Uses the helpers of test
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
 import platform
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import canaries
 import fake_results as fake
+import fuzz
 import numpy as np
 import pytest
 import small
+import test_a_reproduce
 import test_c_config
+import test_damage
 import test_train as base
 import torch
 from run_hash import content_sha256, result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.download import download
+from softmax_bottleneck.corpora.tokenise import tokenise
 from softmax_bottleneck.jobs import checkpoint, resumable
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.records import collect, integrity, verify
 from softmax_bottleneck.records import integrity as chain
+from softmax_bottleneck.records.repair import repair
 from softmax_bottleneck.report import views
+from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError, UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.training import train, trainer
+from softmax_bottleneck.training import check, train, trainer
 
 torch.set_num_threads(1)
 logging.disable(logging.WARNING)  # leases taken over and damaged states, said a thousand times
@@ -515,28 +525,139 @@ def nothing_executes(folder: Path) -> Counter:
     return counter
 
 
+# --- the workflow, its files, its configuration -----------------------------------------------------------------------
+def workflow_failures(number: int, folder: Path) -> Counter:
+    """Promise: after a kill, a signal, a failed step or a time limit the same command goes on to the same bits."""
+    counter, draw = Counter("workflow ended early, the same command goes on"), random.Random(SEED)
+    small.tokenised(base_folder := _new(folder / "base"))
+    with small.inside_new(folder / "undisturbed"):
+        study = small.begun(base_folder, Path.cwd(), test_a_reproduce.one_run())
+        small.finish(study)
+        expected = test_a_reproduce.outcome(Path(), study)
+    for index in range(number):
+        happens, said = draw.choice(test_a_reproduce.FAULTS), io.StringIO()
+        with small.inside_new(folder / str(index)), redirect_stdout(said):
+            study = small.begun(base_folder, Path.cwd(), test_a_reproduce.one_run())
+            try:
+                happens(study)
+                test_a_reproduce.goes_on(study, expected)
+                wrong = ""
+            except AssertionError as error:
+                wrong = f"{happens.__name__}: {' '.join(str(error).split())[:300]}"
+        shutil.rmtree(folder / str(index))
+        counter.count(not wrong, wrong)
+        counter.facts[happens.__name__] = counter.facts.get(happens.__name__, 0) + 1
+    return counter
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    os.chdir(folder)
+    return folder
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def _become_a_link(path: Path) -> None:
+    """To a copy that was changed."""
+    other = path.with_name(f"{path.name}.other")
+    other.write_bytes(b"x" + path.read_bytes())
+    path.unlink()
+    path.symlink_to(other.name)
+
+
+def _lose_the_hash(path: Path) -> None:
+    artefacts.sidecar(path).unlink()
+
+
+DAMAGE = (*test_damage.DAMAGE, _cut, _zeros, _become_a_link, _lose_the_hash)
+
+
+def damages(share: float, folder: Path) -> Counter:
+    """Promise: damage to any file is found, repaired, and what was removed is made again to the same bits."""
+    counter, draw = Counter("damages found, and repaired to the same bits"), random.Random(SEED)
+    study = small.tokenised(folder)
+    small.finish(study)
+    shutil.copytree("results", "kept")
+    before, kinds = _bits(study), test_damage.kinds(study)
+    every = [(path, damage) for path in kinds for damage in DAMAGE]
+    for path, damage in draw.sample(every, max(10, round(share * len(every)))):
+        damage(path)
+        # A record of a finished run has a twin, from which `repair` restores it.
+        found = not verify.verify(study).complete or path.name in ("done.json", "outcome.json")
+        repair(study)
+        for name in study.datasets:
+            if not (study.store.tokens_folder(name) / "corpus.json").exists():
+                download(study, name, small.quiet)
+                tokenise(study, name, small.quiet)
+        small.finish(study)
+        again = verify.verify(study).complete and _bits(study) == before
+        counter.count(found and again, f"{damage.__name__} of {path}: {'found' if found else 'not found'}, {again}")
+        test_damage.restore()
+    counter.facts = {"kinds of file": len(kinds), "kinds of damage": len(DAMAGE), "pairs": len(every)}
+    return counter
+
+
+def _bits(study: config.Study) -> dict[str, str]:
+    """Hashes of all that holds no time: arrays, tokens, tables, and records but those of how long it took."""
+    root = study.store.root
+    arrays = [path for pattern in ("*.npz", "*.npy", "*.safetensors", "tables/*.csv") for path in root.rglob(pattern)]
+    hashes = {str(path): artefacts.sha256_file(path) for path in arrays if "partial" not in path.parts}
+    return hashes | {"records": test_a_reproduce.untimed_records(Path())}
+
+
+def fuzzed_configurations(number: int, folder: Path) -> Counter:
+    """Promise: a real study with anything wrong in it is a plan or one line, soon, in bounded memory."""
+    counter, slowest_s, refused = Counter("fuzzed configurations: a plan or one line"), 0.0, 0
+    for seed in range(number):
+        try:
+            outcome = fuzz.tried(folder / "study", seed, _built)
+        except Exception as error:  # whatever it is, it is what must not be
+            counter.count(False, f"study {seed}: {type(error).__name__}: {error}")
+            continue
+        slowest_s, refused = max(slowest_s, outcome.seconds), refused + bool(outcome.message)
+        counter.count(outcome.is_sound and fuzz.peak_gb() < 4.0, f"study {seed}: {outcome}")
+    counter.facts = {"refused": refused, "slowest s": round(slowest_s, 2), "peak GB": round(fuzz.peak_gb(), 2)}
+    return counter
+
+
+def _built(study: config.Study) -> None:
+    """What `plan` does: options of views are read, and every model is built without memory."""
+    check_options(study)
+    check.costs(study)
+
+
 # --- all ------------------------------------------------------------------------------------------------------------
-def soak(share: float, folder: Path) -> list[Counter]:
-    """All counters."""
+def soak(share: float, only: Sequence[str], folder: Path) -> list[Counter]:
+    """The counters asked for, or all."""
 
     def many(number: int) -> int:
         return max(10, round(number * share))
 
-    plan: list[tuple[str, Callable[[Path], Counter]]] = [
-        ("kills", lambda place: kills(many(200), place)),
-        ("minutes", lambda place: minutes_lost(many(60), place)),
-        ("corruptions", lambda place: corruptions(many(1000), place)),
-        ("double", lambda place: double_starts(many(100), place)),
-        ("seeds", seed_subsets),
-        ("configurations", bad_configurations),
-        ("canaries", nothing_executes),
-    ]
+    plan: dict[str, Callable[[Path], Counter]] = {
+        "kills": lambda place: kills(many(200), place),
+        "minutes": lambda place: minutes_lost(many(60), place),
+        "corruptions": lambda place: corruptions(many(1000), place),
+        "double": lambda place: double_starts(many(100), place),
+        "seeds": seed_subsets,
+        "fields": bad_configurations,
+        "canaries": nothing_executes,
+        "workflow": lambda place: workflow_failures(many(100), place),
+        "damages": lambda place: damages(share, place),
+        "configurations": lambda place: fuzzed_configurations(many(10_000), place),
+    }
     found = []
-    for name, count in plan:
+    for name in only or plan:
         place, began = folder / name, time.monotonic()
         place.mkdir()
         with small.inside(place):
-            counter = count(place)
+            counter = plan[name](place)
         counter.facts["seconds"] = round(time.monotonic() - began, 1)
         print(f"{counter.promise}: {counter.held} of {counter.tried} {counter.facts}", flush=True)
         for failure in counter.failures[:5]:
@@ -546,23 +667,30 @@ def soak(share: float, folder: Path) -> list[Counter]:
 
 
 def write(found: list[Counter], path: Path) -> None:
-    """The counters as JSON, with where they were counted."""
+    """The counters as JSON, with when and where they were counted; the rows of others in the file stay."""
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version(),
                "torch": torch.__version__, "instructions": torch.backends.cpu.get_cpu_capability()}  # fmt: skip
-    rows = [{"promise": c.promise, "tried": c.tried, "held": c.held, **c.facts, "failures": c.failures} for c in found]
+    before = json.loads(path.read_text(encoding="utf-8"))["promises"] if path.exists() else []
+    day = {"counted": time.strftime("%Y-%m-%d")}
+    rows = {row["promise"]: row for row in before} | {
+        c.promise: {"promise": c.promise, "tried": c.tried, "held": c.held, **day, **c.facts, "failures": c.failures}
+        for c in found
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"counted": time.strftime("%Y-%m-%d"), "on": machine, "promises": rows}
+    facts = {**day, "on": machine, "promises": list(rows.values())}
     path.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main() -> int:
     """Count, print, write."""
     given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    given.add_argument("--quick", action="store_true", help="a tenth of everything, nothing written")
-    quick = given.parse_args().quick
+    given.add_argument("--share", type=float, default=1.0, help="of the full numbers")
+    given.add_argument("--only", nargs="*", default=[], metavar="COUNTER", help="kills, workflow, damages, ...")
+    given.add_argument("--no-result", action="store_true", help="write nothing")
+    asked = given.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = soak(0.1 if quick else 1.0, Path(folder).resolve())
-    if not quick:
+        found = soak(asked.share, asked.only, Path(folder).resolve())
+    if not asked.no_result:
         write(found, RESULT)
     print(f"\n{'promise':45} {'held':>6} {'tried':>6}")
     for counter in found:
