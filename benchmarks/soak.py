@@ -592,9 +592,11 @@ def damages(share: float, folder: Path) -> Counter:
         # A record of a finished run has a twin, from which `repair` restores it.
         found = not verify.verify(study).complete or path.name in ("done.json", "outcome.json")
         repair(study)
-        for name in study.datasets:
-            if not (study.store.tokens_folder(name) / "corpus.json").exists():
+        for name in study.datasets:  # as the workflow does: what is gone, and what is made from it
+            fetched, tokens = study.store.corpus_folder(name) / "files.json", study.store.tokens_folder(name)
+            if not fetched.exists():
                 download(study, name, small.quiet)
+            if not (tokens / "corpus.json").exists() or fetched.stat().st_mtime > tokens.stat().st_mtime:
                 tokenise(study, name, small.quiet)
         small.finish(study)
         again = verify.verify(study).complete and _bits(study) == before

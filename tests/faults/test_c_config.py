@@ -460,6 +460,13 @@ def test_a_study_with_anything_wrong_is_planned_or_refused_in_one_line(tmp_path)
     assert fuzz.peak_gb() < 4
 
 
+@pytest.mark.fault("C16")
+def test_a_key_with_a_line_end_is_refused_in_one_line(tmp_path):
+    models = {"softmax": {"head": "softmax", "grid": {"body.\n": [1]}}}
+    with pytest.raises(UserError, match=r"models\.softmax\.grid\.body\.\\n: .*must match [^\n]*$"):
+        small.load(tmp_path, small.values(models=models))
+
+
 # --- what a shell would run -----------------------------------------------------------------------------------------
 PAYLOADS = [
     *(

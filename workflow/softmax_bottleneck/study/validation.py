@@ -32,7 +32,7 @@ def read(kind: type[Value], value: object, where: str) -> Value:
     if len(absent) > 1 and not misspelt:
         places = [".".join(map(str, _names(detail))) for detail in absent]
         raise UserError(f"{where}: {', '.join(places)} are not set")
-    raise UserError(_message(kind, (misspelt or details)[0], where))
+    raise UserError(_message(kind, (misspelt or details)[0], where).replace("\n", "\\n"))  # of a key
 
 
 def _names(detail: Any) -> list[str | int]:
