@@ -124,7 +124,8 @@ def test_figures_show_every_fit_once(study, filled, name):
     models = {"dirichlet": 3, "truth": 3}
     wanted = {
         "ganea2019-figure2": 2 * 2 * 3, "ganea2019-figure3": 2 * 2 * 3, "ganea2019-figures6-8": 2 * 2 * 3,
-        "ganea2019-alphas": 2 * 2 * 2 * 3, "truth-gap-closed": 3 * 2 * (models["truth"] - 1),
+        "ganea2019-alphas": 2 * 2 * 2 * 3, "ganea2019-figure5": 2 * 2,
+        "truth-gap-closed": 3 * 2 * (models["truth"] - 1),
     }  # fmt: skip
     assert len(shown) == wanted.get(name, 2 * 2 * 2 * models["truth"])
     assert "nan" not in figure.alt and figure.alt.endswith(".") and "<svg" in figure.svg

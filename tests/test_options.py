@@ -33,7 +33,7 @@ def test_every_study_tells_its_views_only_what_they_know(file: Path) -> None:
         ("sm-table7", "{settings: [{setting: a, publishd: b, label: c}]}",
          r"options: settings\.0: unknown key 'publishd'; did you mean 'published'"),
         ("sm-table7", "{settings: [{setting: a, label: c}]}", r"options: settings\.0: published is not set"),
-        ("sm-figure2", "{panels: [frist]}", r"options: panels\.0: 'frist' is not allowed \(one of first, all\)"),
+        ("sm-figure2", "{panels: [frist]}", r"options: panels\.0: 'frist' is not allowed \(one of first, all, raw\)"),
         ("sm-figure2", "{first: many}", r"options: first: 'many' is not allowed \(must be of type integer\)"),
         ("sm-figure2", "{first: true}", r"options: first: True is not allowed"),
         ("figure1", "{curves: {c: 1}}", r"options: curves: .* is not allowed \(must be a list\)"),

@@ -70,7 +70,7 @@ def correlate(points: pd.DataFrame) -> Correlation:
     None of fewer than MIN_POINTS, with the reason.
     """
     found = statistics.pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
-    few = f"{len(points)} points are fewer than the {numbers.MIN_POINTS} of which a correlation is computed"
+    few = f"not computable: {len(points)} points are fewer than the {numbers.MIN_POINTS} of a correlation"
     return found if len(points) >= numbers.MIN_POINTS else replace(found, r=None, low=None, high=None, reason=few)
 
 

@@ -80,11 +80,17 @@ def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, Style]:
 def _curves(axes: Axes, fits: pd.DataFrame, models: Sequence[str], x: str, metric: str) -> None:
     """Means over seeds as lines, seeds as dots."""
     plots.curves(axes, fits, x, metric, _looks(fits, models), dots=True)
-    values = levels(fits, x)
+    _log_x(axes, fits, x)
+    axes.set(ylabel=find(metric).label)
+
+
+def _log_x(axes: Axes, frame: pd.DataFrame, x: str) -> None:
+    """A log axis with the values that there are as ticks."""
+    values = levels(frame, x)
     axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
-    axes.set(xlabel=AXES[x], ylabel=find(metric).label)
+    axes.set_xlabel(AXES[x])
 
 
 def _log_y(axes: Axes, values: pd.Series[float]) -> None:
@@ -144,7 +150,8 @@ def uniformity(frames: Frames, options: Fits) -> Drawing | None:
     for (size, own), colour in zip(data.groupby("M"), SPARE, strict=False):
         axes.plot(own["alpha"], own["drawn"], "o", color=colour, markersize=4, label=f"M = {size:g}")
         axes.plot(own["alpha"], own[KL_UNIFORM], color=colour, linestyle=DASHES[1], linewidth=1.2)
-    axes.set(xscale="log", xlabel=AXES["alpha"], ylabel=find(KL_UNIFORM).label, ylim=(0, None))
+    _log_x(axes, data, "alpha")
+    axes.set(ylabel=find(KL_UNIFORM).label, ylim=(0, None))
     axes.legend()
     words = "; ".join(f"M = {r.M:g}, α = {r.alpha:g}: {r.drawn:.2f}" for r in data.itertuples())
     return Drawing(canvas, data, f"Falling lines of the distance from the uniform distribution. {words}.")
