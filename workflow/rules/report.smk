@@ -44,7 +44,14 @@ rule collect:
 rule render:
     input:
         study_files(records.FILES),
-        of_workflow("config/paper.yaml", "report/published/*.csv", "report/*.j2", "report/*.css", "report/*.mplstyle"),
+        of_workflow(
+            "config/paper.yaml",
+            "config/ptb-cpu.yaml",
+            "report/published/*.csv",
+            "report/*.j2",
+            "report/*.css",
+            "report/*.mplstyle",
+        ),
     output:
         [shown(experiment, suffix) for experiment in STUDY.experiments for suffix in experiment.suffixes],
         study_files(["figures/overview.svg", "figures/overview.csv"]),
