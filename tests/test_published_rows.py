@@ -80,3 +80,19 @@ def test_csv_holds_every_row(small) -> None:
     for name, experiment in QUOTING.items():
         rows = (experiment.published_rows or experiment.models) if experiment.view == "summary" else ()
         assert all(f",{row}," in small[name].csv for row in rows), name
+
+
+CONTRADICTIONS = {
+    "kanai2018-table1": ("supplement that is not at hand", "10⁻⁸"),
+    "kanai2018-table3": ("245,570", "245,568", "82,429"),
+    "parthiban2021-sm-table14": ("8,933", "9,979", "does\n  not grow"),
+    "parthiban2021-sm-table17": ("9,983", "9,979"),
+    "ganea2019-table1": ("after epoch 200", "starts stabilizing", "0.25"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_what_papers_contradict_or_leave_open_is_said_where_it_matters(small, name: str) -> None:
+    caption = " ".join(small[name].caption.split())
+    assert all(" ".join(words.split()) in caption for words in CONTRADICTIONS[name])
+    assert not any("{" in table.caption for table in small.values())
