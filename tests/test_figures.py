@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -91,6 +92,37 @@ def contrast(one: str, other: str) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
         levels.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
     return (max(levels) + 0.05) / (min(levels) + 0.05)
+
+
+# What is left of linear RGB to an eye without its green, or its red cones (Machado, Oliveira and Fernandes 2009).
+BLIND = {
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+}
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+JUST_APART = 18  # CIE 1976 colour difference; about 2 is just noticeable side by side
+
+
+def seen(colour: str, blindness: str) -> np.ndarray:
+    """CIELAB of a #rrggbb colour as it is seen."""
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    ratios = XYZ @ np.clip(np.array(BLIND[blindness]) @ linear, 0, 1) / XYZ.sum(axis=1)
+    x, y, z = np.where(ratios > 0.008856, np.cbrt(ratios), 7.787 * ratios + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("blindness", BLIND)
+def test_colours_of_known_heads_stay_apart_for_colour_blind_eyes(blindness: str) -> None:
+    for (one, a), (other, b) in itertools.combinations(plots.PALETTE.items(), 2):
+        assert np.linalg.norm(seen(a, blindness) - seen(b, blindness)) > JUST_APART, (one, other)
+
+
+def test_a_model_looks_the_same_in_every_figure() -> None:
+    for models in (["mos"], ["x", "mos", "softmax"], ["softmax", "y", "x", "mos"]):
+        looks = plots.styles(models)
+        assert looks["mos"] == plots.styles(["mos"])["mos"]
+        assert (looks.get("x") or plots.styles(["x"])["x"]).marker == plots.styles(["x"])["x"].marker
 
 
 def test_text_in_figures_has_contrast_aa() -> None:

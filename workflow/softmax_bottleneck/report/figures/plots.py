@@ -34,14 +34,14 @@ mpl.use("Agg")  # seaborn imports pyplot, which would look for a screen
 
 # Readable on white and on near-black, told apart with the common colour-vision deficiencies (after Okabe and Ito).
 PALETTE: Mapping[str, str] = {
-    "softmax": "#808489",
+    "softmax": "#5f656c",
     "ss": "#e69f00",
-    "gss": "#d55e00",
-    "lms-plif": "#009e73",
-    "lms-plif-frozen": "#7ccbae",
+    "gss": "#c84f00",
+    "lms-plif": "#009a70",
+    "lms-plif-frozen": "#82cfb3",
     "moc": "#56b4e9",
-    "mos": "#2f7fd1",
-    "moss": "#cc79a7",
+    "mos": "#1f6fc9",
+    "moss": "#d65fa8",
 }
 
 SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
@@ -98,17 +98,17 @@ class Style:
 def styles(models: Sequence[str]) -> dict[str, Style]:
     """A colour, marker and line per model: fixed for known names, else chosen by the name from the spare colours.
 
-    Models share no colour as long as there are spare ones.
+    Models share no colour as long as there are spare ones; marker and line are the same in every figure.
     """
     free = list(SPARE)
     found = {}
-    for index, model in enumerate(models):
-        colour = PALETTE.get(model)
+    for model in models:
+        colour, number = PALETTE.get(model), [*PALETTE, model].index(model)
         if colour is None:
-            pool = free or list(SPARE)
-            colour = pool[int(hashlib.sha256(model.encode()).hexdigest(), 16) % len(pool)]
+            pool, number = free or list(SPARE), int(hashlib.sha256(model.encode()).hexdigest(), 16)
+            colour = pool[number % len(pool)]
             free = [other for other in pool if other != colour]
-        found[model] = Style(colour, MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+        found[model] = Style(colour, MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)])
     return found
 
 
