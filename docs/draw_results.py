@@ -93,10 +93,10 @@ def write(study: Study, found: Records, text: str) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Write README.md and docs/overview.svg."""
     study = config.load_study(Path(arguments[0] if arguments else "config/demo.yaml"))
-    text = write(study, records.collect(study), README.read_text(encoding="utf-8"))
+    folder = Store().study_folder(study.name)
+    text = write(study, records.load(folder), README.read_text(encoding="utf-8"))
     README.write_text(text, encoding="utf-8")
-    drawn = Store().study_folder(study.name) / "figures" / "overview.svg"
-    PICTURE.write_text(artefacts.read_text(drawn), encoding="utf-8")
+    PICTURE.write_text(artefacts.read_text(folder / "figures" / "overview.svg"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, r
     assert run.get_attribute("id").startswith("run-ptb-softmax-") and run.bounding_box()["y"] < 900
     run.locator(".run summary").click()
     words = run.inner_text()
-    assert "results/runs/ptb/softmax/" in words and re.search(r"measure.json [0-9a-f]{16}", words)
+    assert "results/runs/ptb/softmax/" in words and re.search(r"measure.json [0-9a-f]{12}", words)
     assert "All settings are the published ones" in words
 
 

@@ -228,7 +228,7 @@ def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-SPECTRUM_POINTS = 1000  # of a thinned spectrum, besides the first ones
+SPECTRUM_POINTS = 200  # of a thinned spectrum, besides the first ones
 SPECTRUM_START = 100  # singular values from the largest on that are all kept
 
 

@@ -58,7 +58,8 @@ def _embedded(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     svg = artefacts.read_text(path.with_suffix(".svg"))
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
-    return data | {"image": data_address("image/svg+xml", svg), "width": width, "height": height}
+    image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
+    return data | {"image": data_address("image/svg+xml", image), "width": width, "height": height}
 
 
 def script_hash() -> str:

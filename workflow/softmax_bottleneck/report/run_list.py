@@ -16,7 +16,7 @@ from softmax_bottleneck.study import Run, Study
 
 STAGE_WORDS = {"finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # of what follows training
 SHOWN_METRICS = {"test_ppl": 2, "rank_press": 0}  # of a run, and their decimals
-HASH_DIGITS = 16  # of a sha256; all of them are in the page's provenance
+HASH_DIGITS = 12  # of a sha256; all of them are in the page's provenance
 NO_COUNTERPART = "no published run of this model"
 
 

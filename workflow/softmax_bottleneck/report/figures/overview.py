@@ -33,6 +33,7 @@ COLUMNS = ["dataset", "model", "seeds", SIZE, TEST_PPL, RANK]
 EQUAL = "-equal"  # ends the name of a model that has as many parameters as the reference
 ALIKE = 0.05  # sizes within this share of each other are equal
 REFERENCE = "softmax"
+MIXTURES = ("moc", "mos", "moss")  # have more parameters than the reference, unless a study makes them alike
 ACROSS, WIDTH, HEIGHT = 2, 6.3, 4.3  # panels side by side; inches
 FAR = 0.5  # of the points' range: from there on the bound has an axis of its own below
 NEAR = 0.04  # of the range of sizes: points that share a column of labels
@@ -52,7 +53,7 @@ def experiment(study: Study) -> Experiment:
         title="Perplexity against size",
         caption=(
             "Each dot is a model, the mean of its runs; lower is better. Darker and larger: higher effective rank "
-            "(ε = 0.001). Models of equal size are joined to Softmax."
+            "(ε = 0.001). Mixtures of Softmax’s size are joined to it."
         ),
         view="overview",
         models=tuple(models),
@@ -143,7 +144,7 @@ def _pairs(axes: Axes, data: pd.DataFrame) -> None:
     """A line from the reference to every model that was given its size."""
     known = data.set_index("model")
     for model in known.index:
-        is_pair = model.endswith(EQUAL) and REFERENCE in known.index
+        is_pair = (model.endswith(EQUAL) or model in MIXTURES) and REFERENCE in known.index
         if is_pair and abs(known[SIZE][model] / known[SIZE][REFERENCE] - 1) <= ALIKE:
             ends = known.loc[[REFERENCE, model]]
             axes.plot(ends[SIZE], ends[TEST_PPL], color=LIGHT.ink, linewidth=1.6, zorder=1)
