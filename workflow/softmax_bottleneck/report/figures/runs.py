@@ -110,7 +110,7 @@ def _log_panel(axes: Axes, tolerance: float, *, cut: bool) -> None:
 
 # --- learning curves ------------------------------------------------------------------------------------------------
 EPOCHS = 150  # of a learning curve; longer ones are drawn with every second, third... epoch
-CURVE_DOTS = 3000  # of all learning curves of a corpus; with hundreds of runs each is drawn with fewer
+CURVE_DOTS = 1500  # of all learning curves of a corpus; with hundreds of runs each is drawn with fewer
 EPOCH_COLUMNS = ["dataset", "model", "seed", "epoch", "phase", TRAIN_PPL, VALID_PPL]
 
 
