@@ -640,7 +640,7 @@ def soak(share: float, only: Sequence[str], folder: Path) -> list[Counter]:
     """The counters asked for, or all."""
 
     def many(number: int) -> int:
-        return max(10, round(number * share))
+        return max(1, round(number * share))
 
     plan: dict[str, Callable[[Path], Counter]] = {
         "kills": lambda place: kills(many(200), place),
