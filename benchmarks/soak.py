@@ -529,6 +529,7 @@ def nothing_executes(folder: Path) -> Counter:
 def workflow_failures(number: int, folder: Path) -> Counter:
     """Promise: after a kill, a signal, a failed step or a time limit the same command goes on to the same bits."""
     counter, draw = Counter("workflow ended early, the same command goes on"), random.Random(SEED)
+    os.environ["PYTHONPATH"] = str(ROOT / "workflow")  # of processes that work in other folders
     small.tokenised(base_folder := _new(folder / "base"))
     with small.inside_new(folder / "undisturbed"):
         study = small.begun(base_folder, Path.cwd(), test_a_reproduce.one_run())
