@@ -588,7 +588,7 @@ def damages(share: float, folder: Path) -> Counter:
     shutil.copytree("results", "kept")
     before, kinds = _bits(study), test_damage.kinds(study)
     every = [(path, damage) for path in kinds for damage in DAMAGE]
-    for path, damage in draw.sample(every, max(10, round(share * len(every)))):
+    for path, damage in draw.sample(every, max(1, round(share * len(every)))):
         damage(path)
         # A record of a finished run has a twin, from which `repair` restores it.
         found = not verify.verify(study).complete or path.name in ("done.json", "outcome.json")
