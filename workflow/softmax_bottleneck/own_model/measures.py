@@ -85,6 +85,7 @@ class Measures:
         }
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def measures(asked: Question, matrix: LogProbs, limit: int, say: Say) -> Measures:
     """Everything that can be measured of this matrix in `limit` bytes of memory."""
     if isinstance(matrix, Layer | OutputMatrix) and matrix.array_bytes > limit:
