@@ -188,7 +188,7 @@ def test_smollm2_has_the_rank_of_its_width(place: Path) -> None:
     text = (Path(__file__).parents[1] / "docs" / "own-model.md").read_text(encoding="utf-8")
     Path("text.txt").write_text(text, encoding="utf-8")
     asked = question.question({"model": str(found[0]), "text": "text.txt", "seconds": 0}, "test")
-    result = rank.analyse(asked, lambda line: None, place / "export")
+    result = rank.rank(asked, lambda line: None, place / "export")
     assert (result.matrix.n, result.matrix.width, result.ranks.press.rank) == (49_152, 576, 577)
     assert result.measures.centred["both"].press.rank == 576 == result.bound.cliff[0]
     assert 0.0 < result.measures.gradient.energy_mean < result.measures.gradient.norm_mean < 0.5

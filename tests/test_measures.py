@@ -29,7 +29,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, 
 
 def analyse(**given: Any) -> rank.Result:
     asked = question.question({"hidden": ["h.npy"], "weight": ["w.npy"], "bias": "b.npy"} | given, "test")
-    return rank.analyse(asked, lambda line: None)
+    return rank.rank(asked, lambda line: None)
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ def test_words_that_never_win_are_found_in_files(files) -> None:
     assert analyse(seconds=0).measures.words is None
     np.save("line.npy", np.arange(5.0)[:, None] * [[1.0, 2.0]])
     alone = question.question({"weight": ["line.npy"], "weights_only": True}, "test")
-    assert rank.analyse(alone, lambda line: None).measures.words.never == (1, 2, 3)
+    assert rank.rank(alone, lambda line: None).measures.words.never == (1, 2, 3)
 
 
 @pytest.mark.parametrize("targets", [np.zeros(N), np.zeros(N - 1, int), np.full(N, V), np.full(N, -2)])
@@ -128,7 +128,7 @@ def test_memory_of_a_softmax_is_that_of_its_factors(tmp_path, monkeypatch) -> No
     np.save("y.npy", rng.integers(0, n, m))
     asked = question.question({"hidden": ["h.npy"], "weight": ["w.npy"], "targets": "y.npy", "seconds": 1}, "test")
     tracemalloc.start()
-    found = rank.analyse(asked, lambda line: None)
+    found = rank.rank(asked, lambda line: None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak <= found.plan.needed
