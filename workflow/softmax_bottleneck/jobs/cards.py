@@ -41,7 +41,9 @@ def visible() -> tuple[str, ...]:
 def _listed() -> tuple[str, ...]:
     """UUIDs of the machine's cards; none where nvidia-smi is missing or does not answer."""
     try:
-        done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=LIST_TIMEOUT_S)
+        done = subprocess.run(
+            ["nvidia-smi", "--list-gpus"], capture_output=True, encoding="utf-8", timeout=LIST_TIMEOUT_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", done.stdout, re.MULTILINE))
