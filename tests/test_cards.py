@@ -88,8 +88,9 @@ def test_several_runs_a_card_when_asked(machine: Path, monkeypatch: pytest.Monke
         leased.append(cards._leased(cards.visible(), print))
     assert leased == UUIDS * 2
     said: list[str] = []
+    there = cards.visible()
     monkeypatch.setattr(cards.time, "sleep", lambda _: os.close(cards._held.pop(4)))
-    assert cards._leased(cards.visible(), said.append) == UUIDS[1]
+    assert cards._leased(there, said.append) == UUIDS[1]
     assert said == ["every GPU here (3) is at work for other runs; waiting for one"]
     monkeypatch.setenv(cards.RUNS_VARIABLE, "0.5")
     with pytest.raises(UserError, match=r"'0\.5' is no number of runs"):

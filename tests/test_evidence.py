@@ -131,7 +131,7 @@ def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: p
         ({"rows": [{"metric": "test_ppl", "value": "low"}]}, "rows.0.value: 'low' is not allowed"),
         ({"surprise": 1}, "unknown key 'surprise'"),
         ({"run": {"model": "gss"}}, "run: run_id is not set"),
-        ({"provenance": {}}, "provenance: hardware is not set"),
+        ({"provenance": {}}, "provenance.hardware, provenance.versions are not set"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_key(study: config.Study, change: dict[str, Any], words: str) -> None:

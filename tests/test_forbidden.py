@@ -15,7 +15,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 WORKFLOW = [ROOT / "Snakefile", ROOT / "workflow" / "Snakefile", *sorted((ROOT / "workflow" / "rules").glob("*.smk"))]
 TEMPLATES = sorted((ROOT / "report").glob("*.j2"))
 NO_FILES = ("os.open", "tarfile.open", "gzip.open", "opener.open", "archive.open", "file.open")
-READERS_OF_ARRAYS = {"artefacts.py", "shards.py"}
+READERS_OF_ARRAYS = {"artefacts.py", "measures.py", "shards.py"}
 KEEPER_OF_STATES = {"checkpoint.py"}
 
 

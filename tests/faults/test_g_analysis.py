@@ -156,7 +156,7 @@ def _assert_cell(
     part = next(part for part in table.parts if part.dataset == "truth-demo")
     row = next(row for row in part.rows if row.key == "gss")
     cell = row.cells[part.columns.index("Test perplexity")]
-    assert cell.count == ("n 5" if len(kept) == 5 else f"n {len(kept)}/5")
+    assert cell.count == ("n = 5" if len(kept) == 5 else f"n = {len(kept)} of 5")
     for seed, (state, _) in lost.items():
         assert any(state in part and (str(seed) in part or len(lost) == 5) for part in cell.gap.split("; ")), cell.gap
     assert bool(cell.gap) == bool(lost)
@@ -489,7 +489,7 @@ def test_g11_words_that_mean_something_to_plots_are_drawn_as_they_are(place):
     evil = dataclasses.replace(study, labels=labels)
     page = Page(fake.page(evil))
     assert all(label in page.text for label in labels.values())
-    assert sum(link.startswith("data:image/svg+xml") for link in page.links) == 1
+    assert sum(link.startswith("data:image/svg+xml") for link in page.links) == 2  # with the overview
 
 
 # --- nothing finished, nothing published ----------------------------------------------------------------------------

@@ -49,12 +49,14 @@ WRITERS = {  # modules that may open files for writing: everything else goes thr
     "run_lease": "the lock of a run",
     "__main__": "the log of a step",
     "crate": "a copy in a folder that gets its name when it is whole",
+    "new_study": "files that belong to a person from then on, without hashes beside them",
+    "reproduce": "the log of Snakemake",
 }
 ONLY = {
     "urlopen": {"download"},
     "build_opener": {"download"},
-    "jinja2.Environment": {"templates"},
-    "Markup": {"report"},
+    "jinja2.Environment": {"templates", "page"},
+    "Markup": {"report", "templates"},
 }
 
 
