@@ -73,8 +73,9 @@ class Call:
         self.folder = Store().run_folder(study.needed[0].path)
         words = [*STEP, "reproduce", "--study", str(study.file), "--cores", "1"]
         self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
-        )
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+        )  # fmt: skip
 
     def trainer(self) -> int:
         """Number of the training process, once some of its work is saved."""
