@@ -71,7 +71,15 @@ def test_a_claim_is_told_true_false_and_untestable_by_construction(claim: claims
 
 def test_all_five_sources_and_known_laws_have_claims() -> None:
     counts = {source: sum(claim.source == source for claim in claims.CLAIMS) for source in claims.SOURCES}
-    assert set(counts) == {"parthiban2021", "kanai2018", "ganea2019", "merity2017", "benka2021", "known-truth"}
+    assert set(counts) == {
+        "parthiban2021",
+        "kanai2018",
+        "ganea2019",
+        "merity2017",
+        "benka2021",
+        "known-truth",
+        "gradient",
+    }
     assert min(counts.values()) >= 4 and len(BY_ID) == len(claims.CLAIMS)
     assert all(reason for lines in claims.NOT_JUDGED.values() for reason in lines.values())
 

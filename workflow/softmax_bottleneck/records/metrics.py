@@ -76,6 +76,7 @@ _EXACT = "exp(sum of losses / number of predicted words)"
 _PRESS = "singular values of the log-probability matrix over test contexts above 0.5 √(m + n + 1) σ_max ε, float32’s ε"
 _SLOPES = "of all slopes of the learned function (Ganea et al. 2019, Table 2)"
 _BEFORE = "the same before training"
+_EARLY = "the same after a twentieth of the updates"
 _KRAUSE = "chosen on the validation text (Krause et al. 2018)"
 
 _ALL = (
@@ -162,6 +163,15 @@ _ALL = (
     ),
     *_made_by("fit", "synthetic.json",
         (KL, "KL from the law (nats)", "nats", 4, SMALLER, "mean over contexts, by their weight, of KL(P*‖Q)"),
+        (f"{KL}_early", "KL from the law, early (nats)", "nats", 4, SMALLER, _EARLY),
+        ("gradient_energy", "Best gradient that passes", "", 4, LARGER,
+         "share of the energy of g = Q − P* in the columns of J = ∂ log Q / ∂ context; weighted mean over contexts"),
+        ("gradient_energy_early", "Best gradient that passes, early", "", 4, LARGER, _EARLY),
+        ("gradient_words", "Words’ gradients that pass", "", 4, LARGER,
+         "the same of the gradients Q − e_w of observed words w, mean over words by the law (Godey and Artzi 2026)"),
+        ("gradient_words_early", "Words’ gradients that pass, early", "", 4, LARGER, _EARLY),
+        ("gradient_cosine", "Cosine of step and gradient", "", 4, LARGER, "between J Jᵀ g, where a step leads, and g"),
+        ("gradient_cosine_early", "Cosine of step and gradient, early", "", 4, LARGER, _EARLY),
         (MODE_MATCH, "Modes matched", "", 4, LARGER,
          "share of contexts whose most probable word is the law’s (Ganea et al. 2019, eq. 10)"),
         ("width", "Width", "", 0, NEITHER, "length d of the context vectors"),

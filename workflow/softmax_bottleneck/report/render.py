@@ -48,6 +48,11 @@ SOURCES: Mapping[str, tuple[str, str]] = {
         "log-probability matrix are facts to compare with; and heads fitted to such laws without a network below them, "
         "where the bottleneck is seen alone.",
     ),
+    "gradient": (
+        "The gradient that a head lets through",
+        "An output layer suppresses a part of the loss’ gradient (Godey and Artzi 2026). Where the law is known the "
+        "best gradient is too: what passes of it, how fast heads learn, and whether either tells where they end.",
+    ),
 }
 
 

@@ -70,7 +70,7 @@ class ExperimentFile:
     """
 
     id: kinds.Name
-    source: Literal["parthiban2021", "kanai2018", "ganea2019", "merity2017", "benka2021", "known-truth"]
+    source: Literal["parthiban2021", "kanai2018", "ganea2019", "merity2017", "benka2021", "known-truth", "gradient"]
     artefact: str
     kind: Literal["table", "figure"]
     title: str

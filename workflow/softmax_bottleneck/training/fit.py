@@ -23,10 +23,11 @@ from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Fit, Study, Unit
-from softmax_bottleneck.training import free_contexts
+from softmax_bottleneck.training import free_contexts, gradient_flow
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 from softmax_bottleneck.training.run_record import DONE_FILE
 
+EARLY = 0.05  # of the updates, at which step sizes are still near the first one
 LARGEST_RANKED = 1 << 24  # cells of a matrix whose ranks are measured
 
 
@@ -76,6 +77,7 @@ class Fitting(Work):
         self.recipe = Recipe(unit.sample, unit.bias, unit.updates, unit.learning_rate)
         pending = {fit.file_name: fit for fit in unit.fits if not artefacts.is_sound(files[fit.file_name])}
         self.fits = {name: self._begin(fit) for name, fit in pending.items()}
+        self.early: dict[str, dict[str, float]] = {}  # of languages: numbers after EARLY of the updates
         self.updates = 0
 
     def _begin(self, fit: Fit) -> FreeContexts:
@@ -101,16 +103,25 @@ class Fitting(Work):
         fits = list(self.fits.values())
         free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
         self.updates += 1
+        if self.unit.kind == "language" and self.updates == max(1, int(EARLY * self.recipe.updates)):
+            self.early = {name: self._early(fitted) for name, fitted in self.fits.items()}
         return False
+
+    def _early(self, fitted: FreeContexts) -> dict[str, float]:
+        rows = free_contexts.chunk_rows(self.known, self.device)
+        found = gradient_flow.gradient_shares(fitted, self.known)
+        found["kl_nats"] = free_contexts.distances(fitted, self.known, rows)["kl_nats"]
+        return {f"{name}_early": value for name, value in found.items() if math.isfinite(value)}
 
     def state(self) -> dict[str, Any]:
         """For the resume state."""
-        return {"updates": self.updates, "fits": {name: fitted.state() for name, fitted in self.fits.items()}}
+        fits = {name: fitted.state() for name, fitted in self.fits.items()}
+        return {"updates": self.updates, "early": self.early, "fits": fits}
 
     def load(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned; a fit that was done then and is damaged now makes all begin anew."""
         if self.fits.keys() <= state["fits"].keys():
-            self.updates = state["updates"]
+            self.updates, self.early = state["updates"], state["early"]
             for name, fitted in self.fits.items():
                 fitted.load(state["fits"][name])
 
@@ -147,6 +158,8 @@ class Fitting(Work):
         rows = free_contexts.chunk_rows(self.known, self.device)
         metrics = free_contexts.distances(fitted, self.known, rows)
         sound = all(math.isfinite(value) for value in metrics.values())
+        if self.unit.kind == "language":
+            metrics |= gradient_flow.gradient_shares(fitted, self.known) | self.early[fit.file_name]
         metrics |= {"parameters": fitted.parameters, "width": fitted.contexts_ND.shape[1]}
         if sound and self._is_ranked():
             try:

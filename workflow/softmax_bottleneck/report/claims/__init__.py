@@ -19,6 +19,7 @@ from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.claims import (
     benka2021,
     ganea2019,
+    gradient,
     kanai2018,
     known_truth,
     merity2017,
@@ -37,7 +38,7 @@ from softmax_bottleneck.study import Study
 
 SOURCES = {
     "parthiban2021": parthiban2021, "kanai2018": kanai2018, "ganea2019": ganea2019, "merity2017": merity2017,
-    "benka2021": benka2021, "known-truth": known_truth,
+    "benka2021": benka2021, "known-truth": known_truth, "gradient": gradient,
 }  # fmt: skip
 CLAIMS: tuple[Claim, ...] = tuple(claim for source in SOURCES.values() for claim in source.CLAIMS)
 NOT_JUDGED: Mapping[str, Mapping[str, str]] = {

@@ -34,7 +34,7 @@ def fits(view: View) -> pd.DataFrame:
     """
     frame = fits_of(view, "r")
     if not {"d", "kl_nats"} <= set(frame):
-        return pd.DataFrame(columns=["model", "seed", "r", "d"], dtype=float)
+        return pd.DataFrame(columns=["model", "seed", "r", "d", "extra"], dtype=float)
     law, own = (frame[chosen].dropna(axis=1, how="all") for chosen in (frame["model"] == LAW, frame["model"] != LAW))
     softmax = own.loc[own["model"] == BASELINE, ["r", "d", "seed", "kl_nats", "parameters"]]
     found = own.merge(law.drop(columns="model"), on=["r", "seed"], suffixes=("", "_law"))
@@ -46,14 +46,26 @@ def fits(view: View) -> pd.DataFrame:
     )
 
 
-def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], **fails: float) -> q.Quantity:
-    """A number of every seed's fits that fulfil a condition; `fails` change `world` so that the claim does not hold."""
+def over_seeds(
+    what: str,
+    unit: str,
+    which: str,
+    value: Callable[[pd.DataFrame], float],
+    made_up: Callable[..., list[q.Row]] | None = None,
+    **fails: float,
+) -> q.Quantity:
+    """A number of every seed's fits that fulfil a condition.
+
+    `fails` change what `made_up`, by default `world`, makes, so that the claim does not hold.
+    """
 
     def collect(view: View, head: str = BASELINE) -> list[float]:
         parts = fits(view).query(which, local_dict={"head": head}).groupby("seed")
         return [number for _, part in parts if math.isfinite(number := value(part))]
 
-    return q.of_units(collect, q.student, lambda target, *_: world(**(fails if target else {})), what, unit)
+    return q.of_units(
+        collect, q.student, lambda target, *_: (made_up or world)(**(fails if target else {})), what, unit
+    )
 
 
 def _least_step(own: pd.DataFrame) -> float:

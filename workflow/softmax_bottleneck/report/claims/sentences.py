@@ -68,7 +68,7 @@ def _named_words(study: Study, entries: Sequence[Entry]) -> str:
     for verdict in (REPRODUCED, NOT_REPRODUCED):
         places: dict[str, list[str]] = {}
         for entry in entries:
-            if entry.verdict == verdict and entry.claim.source != "known-truth":
+            if entry.verdict == verdict and entry.claim.source not in ("known-truth", "gradient"):
                 own = places.setdefault(entry.claim.statement.rstrip("."), [])
                 own += [] if entry.dataset == SYNTHETIC else [study.datasets[entry.dataset].title]
         several = len({entry.dataset for entry in entries} - {SYNTHETIC}) > 1

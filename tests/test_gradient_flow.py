@@ -1,0 +1,120 @@
+"""What a head lets through of the gradient at known laws, against derivatives by autograd and sums over words."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from softmax_bottleneck import heads, study
+from softmax_bottleneck.corpora.known_distributions import dirichlet, make_distributions
+from softmax_bottleneck.ranks import gradient_share
+from softmax_bottleneck.study.fits import FitPlan, units_of
+from softmax_bottleneck.training import free_contexts
+from softmax_bottleneck.training.fit import fit_unit
+from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
+from softmax_bottleneck.training.gradient_flow import gradient_shares
+
+# Contexts of different weight.
+KNOWN = dataclasses.replace(dirichlet(0.5, 12, 6, seed=1), weight_N=np.arange(1.0, 7.0) / 21)
+
+
+def begun(name: str, width: int, **options: object) -> FreeContexts:
+    options = heads.options(name, options)
+    return FreeContexts(name, options, width, KNOWN.p_NM.shape, True, 1, torch.device("cpu"))
+
+
+def naive(fit: FreeContexts) -> dict[str, float]:
+    """Context by context and word by word, with autograd's Jacobian and least squares instead of a basis."""
+    head, found = fit.head.double(), np.zeros(3)
+    for h_D, p_V, weight in zip(
+        fit.contexts_ND.detach().double(), KNOWN.p_NM.astype(float), KNOWN.weight_N, strict=True
+    ):
+        jacobian = torch.autograd.functional.jacobian(lambda x: head.log_probs(x[None])[0], h_D).numpy()
+        jacobian -= jacobian.mean(0)
+
+        def energy(gradient_V: np.ndarray, jacobian: np.ndarray = jacobian) -> float:
+            passed_V = jacobian @ np.linalg.lstsq(jacobian, gradient_V, rcond=1e-9)[0]
+            return passed_V @ passed_V / (gradient_V @ gradient_V)
+
+        p_V = p_V / p_V.sum()
+        q_V = head.log_probs(h_D[None])[0].exp().detach().numpy()
+        best_V, led_V = q_V - p_V, jacobian @ (jacobian.T @ (q_V - p_V))
+        words = sum(p * energy(q_V - np.eye(len(p_V))[word]) for word, p in enumerate(p_V))
+        cosine = led_V @ best_V / np.linalg.norm(led_V) / np.linalg.norm(best_V)
+        found += weight * np.array([energy(best_V), words, cosine])
+    return dict(zip(("gradient_energy", "gradient_words", "gradient_cosine"), found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("softmax", {}),
+        ("sigsoftmax", {}),
+        ("softcap", {"c": 3}),
+        ("lms-plif", {"knots": 40}),
+        ("mixtape", {"gate_size": 2}),
+        ("mos", {"components": 2}),
+        ("low-rank", {"rank": 2}),  # fewer directions than the vectors are long
+    ],
+)
+def test_shares_are_those_of_the_jacobian(name: str, options: dict[str, object]) -> None:
+    fit = begun(name, 3, **options)
+    weights = {key: value.clone() for key, value in fit.head.state_dict().items()}
+    found = gradient_shares(fit, KNOWN)
+    kept = fit.head.state_dict()
+    assert all(kept[key].dtype == value.dtype and torch.equal(kept[key], value) for key, value in weights.items())
+    assert found == pytest.approx(naive(fit), rel=1e-4)
+
+
+def test_for_a_softmax_words_are_what_rank_measures_of_an_output_matrix() -> None:
+    """All words of a context, each as often as the law has it, through W less its mean row."""
+    fit = begun("softmax", 3)
+    weight_VD = fit.head.decoder.weight.detach().double().numpy()
+    q_NV = fit.head.log_probs(fit.contexts_ND).exp().detach().double().numpy()
+    weight_VD -= weight_VD.mean(0)
+    shares = [[gradient_share([q_V[None] - word_V], weight_VD).energy_mean for word_V in np.eye(12)] for q_V in q_NV]
+    expected = KNOWN.weight_N @ (np.array(shares) * KNOWN.p_NM).sum(1)
+    assert gradient_shares(fit, KNOWN)["gradient_words"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_softmax_as_wide_as_the_words_lets_all_through_and_a_narrow_one_does_not() -> None:
+    wide, narrow = (gradient_shares(begun("softmax", width), KNOWN) for width in (12, 2))
+    assert wide["gradient_energy"] == pytest.approx(1.0, abs=1e-6) == wide["gradient_words"]
+    assert narrow["gradient_energy"] < 0.5
+
+
+def test_once_fitted_nothing_of_the_best_gradient_passes_but_of_words_as_before() -> None:
+    recipe, fit = Recipe(0, True, 600, 0.1), begun("softmax", 3)
+    before = gradient_shares(fit, KNOWN)
+    for number in range(recipe.updates):
+        free_contexts.update([fit], KNOWN, recipe, 1, number, torch.device("cpu"))
+    after = gradient_shares(fit, KNOWN)
+    assert after["gradient_energy"] < 1e-4 < before["gradient_energy"]
+    assert after["gradient_words"] > 0.05
+
+
+def test_a_head_that_rules_words_out_has_no_share() -> None:
+    fit = begun("softmax", 3)
+    with torch.no_grad():
+        fit.head.decoder.bias[0] = -torch.inf
+    assert gradient_shares(fit, KNOWN) == {}
+
+
+def test_a_fit_is_measured_after_a_twentieth_of_its_updates_and_at_its_end(tmp_path: Path) -> None:
+    law = {"vocabulary_size": 24, "topics": 2, "classes": 3, "markers_per_topic": 2, "affinity_bandwidth": 3.0}
+    entry = {"kind": "language", "language": law, "ranks": [14], "widths": [3], "updates": 40, "learning_rate": 0.05}
+    entry["models"] = {"softmax": {"head": "softmax"}}
+    (unit,) = units_of("toy", study.read(FitPlan, entry, "fits.toy"), {"device": "cpu"}, "fits.toy")
+    rows = fit_unit(unit, tmp_path / "unit", tmp_path / "law")["rows"]
+    found = {row["metric"]: row["value"] for row in rows if row["model"] == "softmax"}
+    known, recipe = make_distributions(unit.kind, unit.law, unit.seed), Recipe(0, True, 40, 0.05)
+    fit = FreeContexts("softmax", {}, 3, known.p_NM.shape, True, unit.seed, torch.device("cpu"))
+    for number in range(40):
+        free_contexts.update([fit], known, recipe, unit.seed, number, torch.device("cpu"))
+        when = {1: "_early", 39: ""}.get(number)
+        if when is not None:
+            expected = gradient_shares(fit, known) | {"kl_nats": free_contexts.distances(fit, known, 10)["kl_nats"]}
+            assert {name: found[name + when] for name in expected} == pytest.approx(expected)

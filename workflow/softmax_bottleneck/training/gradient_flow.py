@@ -1,0 +1,84 @@
+"""How much of a gradient a head lets through to the context vectors, where the law is known.
+
+An unconstrained head has free logits for every context; the gradient there is Q - e_w for an observed word w, and the
+best one, its mean under the law, is g = Q - P*. A head moves log Q by J dh only, J [V, D] the derivative of log Q by
+the context vector h, each column less its mean (a constant changes no Q). What passes is the projection on the columns
+of J, and a step of h against its gradient moves log Q along J J^T g:
+
+    gradient_energy = |P_J g|^2 / |g|^2
+    gradient_words  = sum_w P*(w) |P_J (Q - e_w)|^2 / |Q - e_w|^2
+    gradient_cosine = g . J J^T g / (|g| |J J^T g|)
+
+as means over contexts by their weight. For a softmax J is the word matrix, `gradient_words` the energy that Godey and
+Artzi 2026 measure on texts, and 1 - energy what is suppressed. Once h is fitted, nothing of g passes any head.
+
+Shapes: N contexts, V words, D width.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from softmax_bottleneck.corpora.known_distributions import KnownDistributions
+from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.training.free_contexts import FreeContexts
+
+STEP = 1e-4  # of the difference quotients, in float64; context vectors are some tenths long
+CELLS = 1 << 22  # numbers of J at most: of more contexts than that, evenly spaced ones
+SMALLEST_SINGULAR = 1e-9  # of the largest: directions below it are those of the quotients' errors
+
+
+@torch.no_grad()
+def gradient_shares(fit: FreeContexts, known: KnownDistributions) -> dict[str, float]:
+    """The numbers of the module's docstring; none where a word is ruled out, because log Q has no derivative there."""
+    (count, width), words = fit.contexts_ND.shape, known.p_NM.shape[1]
+    some_N = np.unique(np.linspace(0, count - 1, max(1, min(count, CELLS // (words * width)))).astype(np.intp))
+    head, h_ND = copy.deepcopy(fit.head).double(), fit.contexts_ND[torch.from_numpy(some_N)].double()
+    slope_NVD = np.stack([_slope(head, h_ND, unit_D) for unit_D in torch.eye(width).to(h_ND)], 2)
+    if not np.isfinite(slope_NVD).all():
+        return {}
+    basis_NVD, sigma_ND, _ = np.linalg.svd(slope_NVD - slope_NVD.mean(1, keepdims=True), full_matrices=False)
+    basis_NVD *= (sigma_ND > SMALLEST_SINGULAR * sigma_ND[:, :1])[:, None]
+    p_NV = known.p_NM[some_N].astype(np.float64)
+    p_NV /= p_NV.sum(1, keepdims=True)
+    q_NV = head.log_probs(h_ND).exp().cpu().numpy()
+    mean = partial(np.average, weights=known.weight_N[some_N])
+    energy_N, cosine_N = _of_best(basis_NVD, sigma_ND, q_NV - p_NV)
+    return {
+        "gradient_energy": float(mean(energy_N)),
+        "gradient_words": float(mean(_of_words(basis_NVD, q_NV, p_NV))),
+        "gradient_cosine": float(mean(cosine_N)),
+    }
+
+
+Float64 = NDArray[np.float64]
+
+
+def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
+    """Change of log Q [N, V] along one direction of the contexts."""
+    up_NV, down_NV = (head.log_probs(h_ND + sign * STEP * unit_D) for sign in (1.0, -1.0))
+    found: Float64 = ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
+    return found
+
+
+def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
+    """Energy and cosine of each context; 0 where nothing passes."""
+    along_ND = np.einsum("nvd,nv->nd", basis_NVD, gradient_NV)
+    passed_ND = along_ND * sigma_ND**2
+    length_N, reach_N = np.linalg.norm(gradient_NV, axis=1), np.linalg.norm(passed_ND, axis=1)
+    cosine_N = (along_ND * passed_ND).sum(1) / np.maximum(length_N * reach_N, np.finfo(float).tiny)
+    return (along_ND**2).sum(1) / length_N**2, cosine_N
+
+
+def _of_words(basis_NVD: Float64, q_NV: Float64, p_NV: Float64) -> Float64:
+    """Energy of each context's observed words, by |P_J (q - e_w)|^2 = |P_J q|^2 - 2 (P_J q)_w + |P_J e_w|^2."""
+    along_ND = np.einsum("nvd,nv->nd", basis_NVD, q_NV)
+    projected_NV = np.einsum("nvd,nd->nv", basis_NVD, along_ND)
+    passed_NV = (along_ND**2).sum(1)[:, None] - 2.0 * projected_NV + (basis_NVD**2).sum(2)
+    whole_NV = (q_NV**2).sum(1)[:, None] - 2.0 * q_NV + 1.0
+    return np.asarray((p_NV * passed_NV / whole_NV).sum(1))
