@@ -421,7 +421,8 @@ STUDIES = [file for file in sorted((ROOT / "config").glob("*.yaml")) if "\nstudy
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
 def test_every_shipped_study_is_valid(file: Path) -> None:
-    assert config.load_study(file).needed
+    study = config.load_study(file)
+    assert study.needed or study.units  # runs, or fits alone
 
 
 def test_every_key_of_a_study_is_documented() -> None:
