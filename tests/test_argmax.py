@@ -75,6 +75,22 @@ def test_time_that_is_up_leaves_words_unsettled() -> None:
     assert (found.by_direction, found.by_program, found.never, found.unsettled) == (0, 0, (), 50)
 
 
+def test_time_is_looked_at_before_each_costly_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock strikes when the first direction is done: no covariance of a second one, no program."""
+    weight, now = np.random.default_rng(0).normal(size=(400, 3)), [0.0]
+    monkeypatch.setattr(argmax.time, "monotonic", lambda: now[0])
+    plain = argmax._not_ahead
+
+    def slow(*arguments: object) -> np.ndarray:
+        now[0] += 61.0
+        return plain(*arguments[:3], np.inf)
+
+    monkeypatch.setattr(argmax, "_not_ahead", slow)
+    monkeypatch.setattr(argmax.np.linalg, "inv", lambda matrix: pytest.fail("a direction was made after time was up"))
+    found = words_that_win(weight, seconds=60.0)
+    assert found.by_direction and found.unsettled == 400 - found.by_direction and found.wall_s == 61.0
+
+
 @pytest.mark.parametrize(("words", "width"), [(1, 1), (1, 4), (2, 1), (2, 4)])
 def test_the_smallest_layers(words: int, width: int) -> None:
     assert words_that_win(np.eye(max(words, width))[:words, :width]).never == ()

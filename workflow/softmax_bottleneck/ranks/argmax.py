@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from softmax_bottleneck.ranks.spectra import BLOCK_BYTES, triangle
+from softmax_bottleneck.ranks.spectra import BLOCK_BYTES
 from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
 
 Words = NDArray[np.intp]
 RIVALS = 64  # that join a linear program at once
 SMALLEST_LEAD = 1e-7  # of a program whose longest word vector has length one; its solver's tolerance
-LARGEST_SINGULAR = 1e12  # over the smallest that whitening divides by
+RIDGE = 1e-8  # of the variance, added in every direction before whitening divides by it
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,25 @@ class WordsThatWin:
 def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
     """Which words of an output layer can be the most probable one; stops after `seconds` with the rest unsettled.
 
-    Memory: some blocks of 16 MiB beside the weights. Time: 2 V^2 D flops a direction, then a program a word.
+    The clock is looked at before every block of words, and every program has what is left. Memory: some blocks of 16
+    MiB and 24 D^2 bytes beside the weights. Time: 2 V^2 D flops a direction, then a program a word.
 
     Raises:
         DataError: a number is nan or infinite.
     """
     refuse_non_finite(weight_VD, "the weights")
     started = time.monotonic()
+    deadline = started + seconds
     bias_V = np.zeros(len(weight_VD), weight_VD.dtype) if bias_V is None else bias_V
     open_words = np.arange(len(weight_VD))
-    for metric_DD in (np.eye(weight_VD.shape[1]), _whitening(weight_VD)):
-        open_words = _not_ahead(weight_VD, metric_DD.astype(weight_VD.dtype), open_words, started + seconds)
+    for metric in (_plain, _whitening):
+        if (metric_DD := metric(weight_VD, deadline)) is not None:
+            open_words = _not_ahead(weight_VD, metric_DD.astype(weight_VD.dtype), open_words, deadline)
     can, never, layer = 0, [], _Layer(weight_VD, bias_V)
     for word in open_words:
-        if time.monotonic() > started + seconds:
+        if time.monotonic() > deadline:
             break
-        wins = layer.can_win(int(word), started + seconds)
+        wins = layer.can_win(int(word), deadline)
         can += wins is True
         never += [int(word)] if wins is False else []
     unsettled = len(open_words) - can - len(never)
@@ -76,15 +79,22 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
     )
 
 
-def _whitening(weight_VD: Floats) -> Float64:
-    """The inverse of the word vectors' covariance, of those directions that they have."""
+def _plain(weight_VD: Floats, deadline: float) -> Float64:
+    return np.eye(weight_VD.shape[1])
+
+
+def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
+    """The inverse of the word vectors' covariance, nearly; None where time is up before all are summed."""
     mean_D = weight_VD.mean(0, dtype=np.float64)
-    upper = triangle(lambda rows: weight_VD[rows] - mean_D, *weight_VD.shape)
-    _, sigma, basis = np.linalg.svd(upper, full_matrices=False)
-    kept = sigma > max(sigma[0], np.finfo(float).tiny) / LARGEST_SINGULAR
-    scaled = basis[kept] / sigma[kept, None]
-    metric_DD: Float64 = scaled.T @ scaled * sigma[0] ** 2
-    return metric_DD
+    covariance_DD = np.zeros((len(mean_D), len(mean_D)))
+    step = max(1, BLOCK_BYTES // mean_D.nbytes)
+    for start in range(0, len(weight_VD), step):
+        if time.monotonic() > deadline:
+            return None
+        centred_RD = weight_VD[start : start + step] - mean_D
+        covariance_DD += centred_RD.T @ centred_RD
+    variance = max(float(covariance_DD.trace()), np.finfo(float).tiny)
+    return np.asarray(np.linalg.inv(covariance_DD / variance + RIDGE * np.eye(len(mean_D))))
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
