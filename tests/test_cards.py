@@ -136,6 +136,20 @@ def test_a_lease_is_taken_once_and_in_no_batch_job(machine: Path, monkeypatch: p
     assert len(cards._held) == 1 and os.environ[cards.VISIBLE_VARIABLE] == UUIDS[0]
 
 
+def test_a_lent_card_is_taken_back_when_another_job_is_through(machine: Path) -> None:
+    cards.take()
+    one_card = os.environ | {cards.VISIBLE_VARIABLE: UUIDS[0]}
+    with cards.lent():
+        other = subprocess.Popen([sys.executable, "-c", JOB.replace("0.02", "0.3")], env=one_card)
+        deadline = time.monotonic() + 60
+        while not (machine / "log").exists() or "begin" not in (machine / "log").read_text(encoding="utf-8"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    words = (machine / "log").read_text(encoding="utf-8").split()
+    assert words == ["begin", str(other.pid), UUIDS[0], "end", str(other.pid)]
+    other.wait(60)
+
+
 SHOWS = [sys.executable, "-c", "import os, sys; open(sys.argv[-1], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tracemalloc
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 
@@ -30,6 +32,7 @@ from softmax_bottleneck.ranks import (
     rank_report,
     singular_values,
 )
+from softmax_bottleneck.ranks import gram as gram_module
 from softmax_bottleneck.ranks import spectra as spectrum
 from softmax_bottleneck.ranks.spectra import dense_singular_values
 from softmax_bottleneck.ranks.spectrum import FLOAT32_EPS, FLOAT64_EPS
@@ -166,29 +169,26 @@ def test_a_sum_goes_on_after_its_spectrum_without_a_second_matrix():
     assert peak < 0.6 * gram.matrix.nbytes
 
 
-@pytest.mark.parametrize(("m", "n"), [(2, 1), (64, 64), (700, 300), (300, 700)])
-def test_the_faster_solver_finds_the_same_eigenvalues(m, n, monkeypatch):
-    """torch's, forced on small sides, through the whole engine; numpy's SVD beside it."""
-    monkeypatch.setattr(spectrum, "DIRECT_ENTRIES", 0)
-    monkeypatch.setattr(spectrum_module, "COPIED_SIDES", range(1, 1000))
-    matrix = rng().normal(size=(m, n)) - 3
-    part, whole = nested_singular_values(
-        in_chunks(matrix), n, m // 2, make_gram=partial(Gram, solver=spectrum_module.eigenvalues)
-    )
-    for found, rows in ((part, matrix[: m // 2]), (whole, matrix)):
-        if found is not None:
-            expected = np.linalg.svd(rows, compute_uv=False)
-            assert np.abs(found.sigma**2 - expected**2).max() <= found.noise_floor**2 + 1e-13 * expected[0] ** 2
-
-
-def test_the_solver_is_chosen_by_the_side_and_reads_the_lower_triangle(monkeypatch):
-    square = rng().normal(size=(40, 40))
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("n", [1, 2, 40, 300])
+def test_the_solver_reads_the_lower_triangle_and_leaves_the_upper_one_alone(n, stages, monkeypatch):
+    """Over a band, and as where scipy's library cannot do that; numpy's solver beside it."""
+    if stages == 1:
+        monkeypatch.setattr(gram_module, "_lapack", lambda name: None)
+    square = rng().normal(size=(n, n))
     symmetric = square + square.T
-    expected = np.linalg.eigvalsh(symmetric)
-    for sides in (range(0), range(1, 100)):
-        monkeypatch.setattr(spectrum_module, "COPIED_SIDES", sides)
-        half = np.asfortranarray(np.tril(symmetric) + np.triu(np.full_like(square, np.nan), 1))
-        np.testing.assert_allclose(spectrum_module.eigenvalues(half), expected, rtol=0, atol=1e-12)
+    half = np.asfortranarray(np.tril(symmetric) + np.triu(np.full_like(square, np.nan), 1))
+    found = gram_module.lapack_eigenvalues(half)
+    np.testing.assert_allclose(found, np.linalg.eigvalsh(symmetric), rtol=0, atol=1e-12)
+    assert np.isnan(half[np.triu_indices(n, 1)]).all()
+
+
+def test_a_library_has_as_many_threads_as_it_is_given():
+    ask = gram_module._lapack("openblas_get_num_threads")
+    before = ask()
+    with gram_module.lapack_threads(before + 1):
+        assert ask() == before + 1
+    assert ask() == before
 
 
 # --- on a device ----------------------------------------------------------------------------------------------------
@@ -245,6 +245,41 @@ def test_eigenvalues_that_a_device_gets_wrong_are_found_by_the_cpu(wrong, monkey
     found = gram_singular_values(in_chunks(matrix), 600, make_gram=ON_DEVICE)
     assert found.method == "gram-of-columns (cpu; eigenvalues by the CPU)"
     assert rank_report(found).metrics() == rank_report(expected).metrics()
+
+
+def test_a_gpu_that_was_wrong_is_given_back_while_the_cpu_works(monkeypatch):
+    """Its matrix is gone before the CPU begins, and so is the lease; all processors are at work. A sum goes on."""
+    heard, sides = [], []
+
+    @contextmanager
+    def noted(*words):
+        heard.append(("in", *words))
+        yield
+        heard.append(("out", *words))
+
+    def solve(matrix):
+        sides.append((len(matrix), grams[-1].matrix is None))
+        return np.linalg.eigvalsh(matrix)
+
+    def make(n):
+        grams.append(spectrum_module.gram_maker(torch.device("meta"))(n))
+        return grams[-1]
+
+    grams = []
+    monkeypatch.setattr(spectrum, "DIRECT_ENTRIES", 0)
+    monkeypatch.setattr(DeviceGram, "_zeros", lambda self, n: torch.zeros(n, n, dtype=torch.float64))
+    monkeypatch.setattr(DeviceGram, "_add_products", lambda self, rows: self.matrix.add_(torch.tensor(rows.T @ rows)))
+    monkeypatch.setattr(DeviceGram, "_trusted", lambda *_: False)
+    monkeypatch.setattr(spectrum_module.cards, "lent", lambda: noted("lent"))
+    monkeypatch.setattr(spectrum_module, "lapack_threads", lambda count: noted(count))
+    monkeypatch.setattr(spectrum_module, "lapack_eigenvalues", solve)
+    matrix = rng().normal(size=(900, 600)) - 3
+    first, whole = nested_singular_values(in_chunks(matrix), 600, 500, make_gram=make)
+    assert first is not None and whole.method == "gram-of-columns (meta; eigenvalues by the CPU)"
+    np.testing.assert_allclose(whole.sigma, np.linalg.svd(matrix, compute_uv=False), rtol=1e-9)
+    assert sides == 2 * [(600, True)]
+    cores = len(os.sched_getaffinity(0))
+    assert heard == 2 * [("in", "lent"), ("in", cores), ("out", cores), ("out", "lent")]
 
 
 def test_a_device_without_a_factorisation_has_the_inertia_counted_by_the_cpu(monkeypatch):

@@ -13,7 +13,8 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
@@ -104,6 +105,16 @@ def _lock(name: str) -> bool:
         return False
     _held.append(descriptor)
     return True
+
+
+@contextmanager
+def lent() -> Iterator[None]:
+    """While inside, another process may have this one's card; afterwards it is waited for."""
+    for descriptor in _held:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    yield
+    for descriptor in _held:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def shared_by(count: int, device: str, say: Say) -> tuple[list[dict[str, str]], list[int]]:

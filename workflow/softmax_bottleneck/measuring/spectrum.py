@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.jobs import cards
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
@@ -24,7 +26,7 @@ from softmax_bottleneck.ranks import (
     nested_singular_values,
     rank_report,
 )
-from softmax_bottleneck.ranks.gram import lapack_eigenvalues
+from softmax_bottleneck.ranks.gram import lapack_eigenvalues, lapack_threads
 from softmax_bottleneck.ranks.spectrum import Float64
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.progress import Say
@@ -32,9 +34,6 @@ from softmax_bottleneck.study import Study, load_dataset
 from softmax_bottleneck.training import trained
 from softmax_bottleneck.training.model import LanguageModel
 from softmax_bottleneck.training.run_record import run_and_record, write_unusable
-
-# Sides of Gram matrices whose eigenvalues torch finds, on a copy: MKL takes 3/5 of the time of scipy's OpenBLAS.
-COPIED_SIDES = range(4096, 16_385)
 
 
 def spectrum(study: Study, path: str, say: Say) -> None:
@@ -125,15 +124,14 @@ def spectra(
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:
-    """How Gram matrices are made where the model is: on its GPU, checked; on a CPU with the faster solver."""
+    """How Gram matrices are made where the model is: on its GPU, and checked there."""
     if device.type == "cpu":
-        return functools.partial(Gram, solver=eigenvalues)
-    return functools.partial(DeviceGram, solver=eigenvalues, torch=torch, device=device)
+        return Gram
+    return functools.partial(DeviceGram, solver=eigenvalues_without_gpu, torch=torch, device=device)
 
 
-def eigenvalues(matrix: Float64) -> Float64:
-    """As `gram.lapack_eigenvalues`, by the faster library; takes the matrix' memory once more at COPIED_SIDES."""
-    if len(matrix) not in COPIED_SIDES:
+def eigenvalues_without_gpu(matrix: Float64) -> Float64:
+    """As `gram.lapack_eigenvalues`, on all processors of this job; others may have its GPU meanwhile."""
+    torch.cuda.empty_cache()
+    with cards.lent(), lapack_threads(len(os.sched_getaffinity(0))):
         return lapack_eigenvalues(matrix)
-    found: Float64 = torch.linalg.eigvalsh(torch.from_numpy(matrix.T), UPLO="U").numpy()  # .T: rows in order, no copy
-    return found

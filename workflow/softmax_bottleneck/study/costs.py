@@ -49,7 +49,6 @@ UPDATE_FLOPS = 10  # per weight, of one update in dynamic evaluation
 # Weights, gradients, averages and the best so far; all but the gradients once more while a resume state is written.
 HELD_WEIGHTS = 7
 KEPT_WEIGHTS = 8  # copies that a run leaves whose ranks along training are asked for
-COPIED_SIDES = range(4096, 16_385)  # as in `measure`, which imports torch: a Gram matrix of these is held twice
 LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum comes from factors, not from a Gram matrix
 
 
@@ -162,7 +161,6 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
     activations_gb = 4e-9 * run.schedule.batch_size * run.schedule.bptt * run.body.hidden_size * run.body.layers * 10
     smaller = min(tokens["test"], vocabulary_size)
     factors = 2 * (tokens["test"] + vocabulary_size) * (run.body.embedding_size + 2)
-    gram = smaller**2 * (1 + (smaller in COPIED_SIDES))
     sizes = (run, parameters, tokens, vocabulary_size)
     return Cost(
         flops=flops,
@@ -171,6 +169,6 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
         measure_cpu_h=measuring_hours(*sizes, tracked, "cpu"),
         measure_gpu_h=measuring_hours(*sizes, tracked, "gpu"),
         memory_gb=HELD_WEIGHTS * weights_gb + activations_gb + 0.3,
-        spectrum_gb=8e-9 * (factors if run.head.name in LOG_LINEAR else gram) + hidden_gb,
+        spectrum_gb=8e-9 * (factors if run.head.name in LOG_LINEAR else smaller**2) + hidden_gb,
         disk_gb=(7 + KEPT_WEIGHTS * tracked) * weights_gb + hidden_gb,
     )
