@@ -1,6 +1,6 @@
 """What the project promises about kills, corruption, double starts and bad input, counted by the hundred.
 
-make soak                                  # prints a table, writes benchmarks/results/soak.json; about two hours
+make soak                                  # prints a table, writes benchmarks/results/soak.json; hours
 make soak SOAK="--share 0.1 --no-result"   # a tenth of everything, for a look; nothing is written
 make soak SOAK="--only workflow damages"   # some counters, which replace their rows in the file
 

@@ -244,6 +244,11 @@ def test_a_single_run_decides_nothing() -> None:
 
 
 @pytest.mark.fault("G3")
+def test_a_sweep_of_three_points_has_no_correlation_and_asks_for_enough_points() -> None:
+    rows = [(f"mos-nt-components{k}", "test_ppl", "", [60.0 - k]) for k in (1, 2, 3)]
+    assert judge("k-helps", rows).reason == f"too few for an interval; runs needed: {quantities.MIN_POINTS}"
+
+
 def test_only_common_seeds_compare_the_switches() -> None:
     heads = ("softmax", "ss", "mos")
     rows = [(h, "test_ppl", "", [50.0, 50.0]) for h in heads] + [(f"{h}-nt", "test_ppl", "", [51.0]) for h in heads]

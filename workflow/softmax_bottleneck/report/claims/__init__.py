@@ -24,6 +24,7 @@ from softmax_bottleneck.report.claims import (
     known_truth,
     merity2017,
     parthiban2021,
+    premises,
     quantities,
     rules,
 )
@@ -143,6 +144,7 @@ def criteria() -> dict[str, float | int]:
     """The constants that verdicts hang on."""
     named = {
         rules: ("MARGIN", "SMALL", "HIGH", "STRONG"),
+        premises: ("CEILING", "SETTLED"),
         quantities: ("ALPHA", "POWER", "ALIKE", "MIN_RUNS", "MIN_POINTS"),
     }
     found = {name.lower(): getattr(module, name) for module, names in named.items() for name in names}

@@ -59,7 +59,7 @@ class Interval:
 
     def needed(self, distance: float) -> int:
         """Units on each side with which an interval would, with POWER, end within a distance of its value."""
-        if min(self.n) > 1 and not math.isnan(distance):
+        if min(self.n) > 1 and math.isfinite(self.value_B[0]):
             for k in range(self.least, MOST_NEEDED):
                 df = len(self.n) * (k - 1)
                 if special.stdtrit(df, [1 - ALPHA / 2, POWER]).sum() * self.spread <= distance * math.sqrt(k):
