@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.corpora.known_distributions import make_distributions
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.study import costs
 from softmax_bottleneck.training import check
@@ -64,6 +65,45 @@ def test_ranks_along_training_are_counted(paper: config.Study) -> None:
     assert costs.measuring_hours(*(run_of(paper, "softmax"), *sizes[1:]), False, "cpu") < one
 
 
+def unit_of(study: config.Study, plan: str, name: str) -> config.Unit:
+    return next(unit for unit in study.units if (unit.plan, unit.name) == (plan, name))
+
+
+def test_fits_by_hand(paper: config.Study) -> None:
+    """1,000 updates of softmax, MoS of 15 and LMS of 16 units at four widths, on 100,000 laws over 1,000 words."""
+    cells, widths = 100_000 * 1_000, (10, 30, 100, 300)
+    products = 3 * 2 * cells * sum(widths) * (1 + 15 + 1) / 45e12
+    functions = 4 * cells * (1 + 15 + 8) / 4e10
+    update_s = products + functions + 12 * 1e-3 + cells / 7e8
+    hours = costs.fit_hours(unit_of(paper, "dirichlet", "alpha0.1-M1000"), "gpu")
+    assert hours == pytest.approx(1000 * update_s / 3600, rel=1e-12)
+    sampled = unit_of(paper, "truth", "rank8")
+    law_itself = dataclasses.replace(sampled, sample=0)
+    assert costs.fit_hours(sampled, "cpu") > costs.fit_hours(law_itself, "cpu")
+
+
+def test_laws_have_the_shape_that_is_planned() -> None:
+    demo = config.load_study(ROOT / "config" / "demo.yaml")
+    for name in ("alpha1-M20", "rank8"):
+        unit = next(unit for unit in demo.units if unit.name == name)
+        assert unit.shape == make_distributions(unit.kind, unit.law, unit.seed).p_NM.shape
+
+
+def test_a_plan_prices_fits_and_a_budget_buys_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """A first seed of every law, the cheapest first, before any has a second one."""
+    study = config.load_study(ROOT / "config" / "truth.yaml")
+    assert main(["plan", "--study", str(study.file)]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("truth  ")).split()
+    hours = {unit.path: costs.fit_hours(unit, "gpu") for unit in study.units}
+    assert line[:6] == ["truth", "language,", "56", "fits", "15", "0"]
+    assert float(line[6]) == pytest.approx(sum(hours.values()), abs=0.05)
+    shown = next(e for e in study.experiments if e.id == "truth-kl")
+    paths = plan._paths_of(study, shown, hours)
+    assert sorted(paths) == sorted(hours) and len({path.split("/")[1] for path in paths[:5]}) == 5
+    assert [hours[path] for path in paths[:5]] == sorted(hours[path] for path in paths[:5])
+    assert ["truth-kl", "15", "15"] in [row[:3] for row in bought(study, 1.0)]
+
+
 def bought(study: config.Study, hours: float) -> list[list[str]]:
     lines = plan.text(study, hours).splitlines()
     return [line.split() for line in lines if len(line.split()) == 5 and line.split()[1].isdecimal()]
@@ -77,7 +117,7 @@ def test_a_budget_fills_table_2_first_and_then_what_costs_least(
     assert everything[0][0] == "parthiban2021-table2" and everything[0][1:3] == ["110", "110"]
     left = [float(row[3]) for row in everything]
     assert float(everything[-1][4]) == pytest.approx(sum(left), rel=1e-3)
-    assert len(everything) == sum(bool(paper.runs_of(e)) for e in paper.experiments)
+    assert len(everything) == sum(bool(paper.runs_of(e) or e.fits in paper.fits) for e in paper.experiments)
     half = bought(paper, 100.0)
     assert len(half) == 1 and float(half[0][4]) <= 100.0
 

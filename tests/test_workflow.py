@@ -46,6 +46,17 @@ def test_dry_run_lists_every_training_job(tmp_path: Path, study: str, runs: int)
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("auto", 1)])
+def test_jobs_ask_for_a_gpu_where_the_study_may_use_one(tmp_path: Path, device: str, gpus: int) -> None:
+    """Else a cluster would set GPUs apart for jobs that leave them idle."""
+    done = run(snakemake(tmp_path, NANO, "--dry-run", "--config", f"device={device}"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    asked = re.findall(r"gpu=\d", done.stdout + done.stderr)
+    assert asked == 3 * 6 * [f"gpu={gpus}"]  # train, measure and spectrum of six runs
+    written = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "workflow" / "rules").glob("*.smk"))
+    assert written.count("gpu=") == written.count("gpu=GPUS") == 6
+
+
 def test_a_step_has_one_name() -> None:
     """Rule, sub-command, module and function; `all` and `reproduce` name what is wanted and call nothing."""
     package = ROOT / "workflow" / "softmax_bottleneck"

@@ -67,6 +67,7 @@ JOB_OF = {run.path: job for job, runs in JOBS.items() for run in runs}
 MODELS = RUNS | {run.path: run for run in STUDY.finetuned}
 EVALUATIONS = {one.path: one for one in STUDY.evaluations}
 UNITS = {unit.path: unit for unit in STUDY.units}
+GPUS = 0 if STUDY.device == "cpu" else 1  # that a job asks for
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 TRAINED = rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}"
 FINETUNED = rf"{TRAINED}/finetune-[0-9a-f]{{12}}"

@@ -16,6 +16,6 @@ rule fit:
         "../../envs/environment.yaml"
     threads: lambda wildcards: UNITS[wildcards.unit].threads
     resources:
-        gpu=1,
+        gpu=GPUS,
     shell:
         "python -m softmax_bottleneck fit --unit {wildcards.unit:q} --log {log:q}"

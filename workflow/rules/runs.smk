@@ -31,7 +31,7 @@ rule train:
         "../../envs/environment.yaml"
     threads: lambda wildcards: sum(run.threads for run in JOBS[wildcards.job])
     resources:
-        gpu=1,
+        gpu=GPUS,
     shell:
         "python -m softmax_bottleneck train --diverged-ok --run {wildcards.job:q} --log {log:q}"
 
@@ -52,7 +52,7 @@ rule finetune:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads
     resources:
-        gpu=1,
+        gpu=GPUS,
     shell:
         "python -m softmax_bottleneck finetune --diverged-ok --run {wildcards.run:q} --log {log:q}"
 
@@ -70,7 +70,7 @@ rule dynamic:
         "../../envs/environment.yaml"
     threads: lambda wildcards: EVALUATIONS[wildcards.evaluation].run.threads
     resources:
-        gpu=1,
+        gpu=GPUS,
     shell:
         "python -m softmax_bottleneck dynamic --run {wildcards.evaluation:q} --log {log:q}"
 
@@ -93,7 +93,7 @@ rule measure:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads
     resources:
-        gpu=1,
+        gpu=GPUS,
     params:
         code=step_code("measure"),
         contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].contexts,
@@ -117,7 +117,7 @@ rule spectrum:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads
     resources:
-        gpu=1,
+        gpu=GPUS,
     params:
         code=step_code("spectrum"),
         rank_contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].rank_contexts,

@@ -132,7 +132,7 @@ def _device(study: Study) -> Findings:
         return
     import torch
 
-    wanted = study.needed[0].device if study.needed else "auto"
+    wanted = study.device
     build = f"PyTorch {torch.__version__} for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs only'}"
     seen = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     listed = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")

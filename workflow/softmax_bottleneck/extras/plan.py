@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Evaluation, Experiment, Run, Study
-from softmax_bottleneck.study.costs import BASIS, RATES, Cost, estimate, evaluation_hours, training_hours
+from softmax_bottleneck.study.costs import BASIS, RATES, Cost, estimate, evaluation_hours, fit_hours, training_hours
 from softmax_bottleneck.study.plan import Size, is_done
 from softmax_bottleneck.training.check import costs
 
@@ -23,7 +23,7 @@ FIRST = "parthiban2021-table2"  # what a budget fills first, where a study has i
 
 @dataclass(frozen=True)
 class Piece:
-    """A run with what is measured on it, a finetuning, or a dynamic evaluation: hours by kind of device."""
+    """A run with what is measured on it, a finetuning, a dynamic evaluation, or a unit of fits: hours by device."""
 
     kind: str
     is_done: bool
@@ -41,7 +41,7 @@ def text(study: Study, budget_h: float | None = None) -> str:
     lines += [_line(study, e.id, e.artefact, study.runs_of(e), cost) for e in study.experiments]
     lines += [_line(study, "all together (each run once)", "", study.needed, cost), ""]
     lines += _stage_lines(pieces)
-    lines += _fits_lines(study)
+    lines += _fits_lines(study, pieces)
     lines += _precision_lines(study, cost)
     hours = f"{'GPU h/run':>10} {'CPU h/run':>10} {'memory GB':>10}"
     lines += [f"{'model':34} {'dataset':22} {'seeds':>5} {'parameters':>15} {hours}"]
@@ -75,6 +75,9 @@ def _pieces(
         hours = evaluation_hours(wanted, count, size.tokens, size.vocabulary_size)
         done = (study.store.run_folder(wanted.path) / "dynamic.json").exists()
         yield wanted.path, Piece("dynamic evaluation", done, hours)
+    for unit in study.units:
+        done = (study.store.fits_folder(unit.path) / "done.json").exists()
+        yield unit.path, Piece("fits", done, {kind: fit_hours(unit, kind) for kind in ("gpu", "cpu")})
 
 
 def _line(study: Study, name: str, artefact: str, runs: tuple[Run, ...], cost: dict[str, tuple[int, Cost]]) -> str:
@@ -93,7 +96,7 @@ def _stage_lines(pieces: Mapping[str, Piece]) -> list[str]:
         gpu_h, cpu_h = (sum(piece.hours[on] for piece in found if not piece.is_done) for on in ("gpu", "cpu"))
         finished = sum(piece.is_done for piece in found)
         lines.append(f"{kind:34} {'after training':22} {len(found):5} {finished:5} {gpu_h:8.1f} {cpu_h:9.1f}")
-    return [*lines, ""] if any(piece.kind != "training" for piece in pieces.values()) else []
+    return [*lines, ""] if any(piece.kind not in ("training", "fits") for piece in pieces.values()) else []
 
 
 def _precision_lines(study: Study, cost: Mapping[str, tuple[int, Cost]]) -> list[str]:
@@ -121,6 +124,10 @@ def _paths_of(study: Study, experiment: Experiment, hours: Mapping[str, float]) 
             parts.append(Evaluation(last, study.stages[cell].dynamic).path)
         ordered.append((turns[cell], sum(hours[path] for path in parts), parts))
         turns[cell] += 1
+    for unit in study.fits.get(experiment.fits, ()):
+        cell = (unit.plan, unit.name)
+        ordered.append((turns[cell], hours[unit.path], [unit.path]))
+        turns[cell] += 1
     return list(dict.fromkeys(path for _, _, parts in sorted(ordered) for path in parts))
 
 
@@ -130,11 +137,12 @@ def _bought_lines(study: Study, pieces: Mapping[str, Piece], budget_h: float) ->
     Raises:
         UserError: there is nothing to buy.
     """
-    kind = "cpu" if study.needed and study.needed[0].device == "cpu" else "gpu"
+    kind = "cpu" if study.device == "cpu" else "gpu"
     left_h = {path: 0.0 if piece.is_done else piece.hours[kind] for path, piece in pieces.items()}
-    waiting = {e.id: paths for e in study.experiments if (paths := _paths_of(study, e, left_h))}
+    shown = [experiment for experiment in study.experiments if not experiment.is_void]
+    waiting = {e.id: paths for e in shown if (paths := _paths_of(study, e, left_h))}
     if not waiting:
-        raise UserError(f"{study.file}: no experiment of this study trains anything: a budget has nothing to buy")
+        raise UserError(f"{study.file}: no experiment of this study computes anything: a budget has nothing to buy")
     lines = [f"{budget_h:g} {kind.upper()} hours buy, in this order:", ""]
     lines += [f"{'experiment':34} {'pieces':>6} {'of':>5} {kind.upper() + ' h':>8} {'spent':>8}"]
     spent_h = 0.0
@@ -155,13 +163,13 @@ def _bought_lines(study: Study, pieces: Mapping[str, Piece], budget_h: float) ->
     return lines
 
 
-def _fits_lines(study: Study) -> list[str]:
-    """Fits to known laws: of every entry its units, how many are done, and how many fits each makes."""
-    shown = {unit.plan for unit in study.units}
+def _fits_lines(study: Study, pieces: Mapping[str, Piece]) -> list[str]:
+    """Fits to known laws: of every entry its units, how many are done, and at most how many hours the others take."""
     lines = []
-    for name in (name for name in study.fits if name in shown):
-        units = study.fits[name]
-        done = sum((study.store.fits_folder(unit.path) / "done.json").exists() for unit in units)
-        lines.append(f"{name:34} {units[0].kind:22} {len(units):5} {done:5} {len(units[0].fits):5}")
-    head = f"{'fits to known laws':34} {'laws':22} {'units':>5} {'done':>5} {'fits':>5}"
+    for name in dict.fromkeys(unit.plan for unit in study.units):
+        units = [pieces[unit.path] for unit in study.fits[name]]
+        gpu_h, cpu_h = (sum(unit.hours[on] for unit in units if not unit.is_done) for on in ("gpu", "cpu"))
+        law = f"{study.fits[name][0].kind}, {len(study.fits[name][0].fits)} fits"
+        lines.append(f"{name:34} {law:22} {len(units):5} {sum(u.is_done for u in units):5} {gpu_h:8.1f} {cpu_h:9.1f}")
+    head = f"{'fits to known laws':34} {'laws':22} {'units':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9}"
     return [head, *lines, ""] if lines else []

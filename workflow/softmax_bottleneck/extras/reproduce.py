@@ -80,8 +80,7 @@ def reproduce(study: Study, call: Call, say: Say) -> None:
     ends.unlink(missing_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {project_lock.HANDED_VARIABLE: str(lock), outcomes.VARIABLE: str(ends.resolve())}
-    device = study.needed[0].device if study.needed else "auto"
-    words = [*cards.snakemake_words(device), "--cores", str(call.cores), *call.words]
+    words = [*cards.snakemake_words(study.device), "--cores", str(call.cores), *call.words]
     command = launcher.command(study.file, call.overrides, words, PROFILE)
     with log.open("wb") as file:
         page = partial.LivePage(study, call.overrides, file)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from softmax_bottleneck.study import Evaluation, Run
+from softmax_bottleneck.study import Evaluation, Fit, Run, Unit
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Rates:
         update_s: launches, masks and waiting for the steps in time, of every update.
         float64, eigenvalues: FLOP/s of Gram matrices, and of their eigenvalues (4/3 n^3).
         weights: bytes/s at which one stream of text, a token at a time, reads the network's weights.
+        cells: words in contexts per second of an update of fits, besides products; for a function, or one of a mixture.
     """
 
     vocabulary: float
@@ -28,10 +29,11 @@ class Rates:
     float64: float
     eigenvalues: float
     weights: float
+    cells: float
 
 
-_CORE = Rates(60e9, 60e9, 4e-3, 45e9, 20e9, 1e10)
-_H100 = Rates(45e12, 45e12, 3e-3, 40e12, 0.5e12, 2e12)
+_CORE = Rates(60e9, 60e9, 4e-3, 45e9, 20e9, 1e10, 5.5e7)
+_H100 = Rates(45e12, 45e12, 3e-3, 40e12, 0.5e12, 2e12, 4e10)
 RATES = {
     ("cpu", "fp32"): _CORE,
     ("cpu", "tf32x3"): replace(_CORE, vocabulary=20e9),
@@ -46,6 +48,9 @@ BASIS = "GPU hours are modelled, for one H100 (docs/gpu.md); CPU hours rest on m
 BACKWARD = 3  # forward + backward is about three forward passes
 MEAN_CHUNK = 0.975  # of bptt, where lengths are drawn
 UPDATE_FLOPS = 10  # per weight, of one update in dynamic evaluation
+FIT_UPDATE_S = 1e-3  # of every fit besides
+# Words in contexts per second that the host makes for an update: the law's own, or those of a fresh sample.
+LAW_CELLS, SAMPLE_CELLS = 7e8, 3e7
 # Weights, gradients, averages and the best so far; all but the gradients once more while a resume state is written.
 HELD_WEIGHTS = 7
 KEPT_WEIGHTS = 8  # copies that a run leaves whose ranks along training are asked for
@@ -85,13 +90,17 @@ class _Model:
 
     @classmethod
     def of(cls, run: Run, parameters: int, vocabulary_size: int) -> _Model:
-        rows = int(run.head.options.get("components", 1)) if run.head.name != "moc" else 1
         words = run.body.embedding_size * vocabulary_size
-        return cls(2 * words * rows, 2 * max(0, parameters - words))
+        return cls(2 * words * _rows_of(run), 2 * max(0, parameters - words))
 
     def seconds(self, tokens: float, rates: Rates) -> float:
         """Of a forward pass over so many tokens."""
         return tokens * (self.vocabulary / rates.vocabulary + self.network / rates.network)
+
+
+def _rows_of(model: Run | Fit) -> int:
+    """Of logits, for one context."""
+    return int(model.head.options.get("components", 1)) if model.head.name != "moc" else 1
 
 
 def rates_of(kind: str, precision: str) -> Rates:
@@ -116,6 +125,18 @@ def evaluation_hours(
         update_s = rates.update_s + UPDATE_FLOPS * parameters / rates.network
         hours[kind] = (BACKWARD * model.seconds(read + tokens["train"], rates) + steps * update_s) / 3600
     return hours
+
+
+def fit_hours(unit: Unit, kind: str) -> float:
+    """Hours of the fits of a unit; those of equal parameters are taken at the width they may not exceed."""
+    rates, (contexts, words) = rates_of(kind, "fp32"), unit.shape
+    cells = contexts * words
+    seconds = cells / (SAMPLE_CELLS if unit.sample else LAW_CELLS)
+    for fit in unit.fits:
+        products = BACKWARD * 2 * cells * fit.width * _rows_of(fit) / rates.vocabulary
+        functions = cells * max(_rows_of(fit), fit.head.options.get("units", 2) / 2) / rates.cells
+        seconds += products + functions + FIT_UPDATE_S
+    return unit.updates * seconds / 3600
 
 
 def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, kind: str) -> float:

@@ -159,6 +159,14 @@ class Unit:
         code = fingerprint("corpora.known_distributions")
         return digest({**facts, "learning_rate": self.learning_rate, "code": code})[:12]
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Contexts and words of its laws; a language's contexts are a topic and a word, which sets no other topic."""
+        if self.kind == "dirichlet":
+            return self.law["contexts"], self.law["words"]
+        topics, words = self.law["topics"], self.law["vocabulary_size"]
+        return topics * (words - (topics - 1) * self.law["markers_per_topic"]), words
+
     @cached_property
     def unit_id(self) -> str:
         """12 hex digits for the unit with all its fits."""

@@ -59,6 +59,7 @@ class Study:
     stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)
     replicas_per_job: int = 1
     mixed_jobs: bool = False
+    device: str = "auto"
     max_wall: str | None = None
     time_margin: str | None = None
     fits: Mapping[str, tuple[Unit, ...]] = field(default_factory=dict)
@@ -210,6 +211,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         stages={plan.key: plan.stages for plan in planned},
         replicas_per_job=asked.replicas_per_job,
         mixed_jobs=asked.mixed_jobs,
+        device=asked.device,
         max_wall=asked.max_wall,
         time_margin=asked.time_margin,
     )

@@ -19,7 +19,7 @@ from softmax_bottleneck.corpora.tokenise import check_contexts
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Run, Study
-from softmax_bottleneck.study.costs import Cost, estimate
+from softmax_bottleneck.study.costs import Cost, estimate, fit_hours
 from softmax_bottleneck.study.plan import is_done, tracked
 from softmax_bottleneck.training.model import build, count_parameters
 
@@ -36,7 +36,7 @@ def check(study: Study, say: Callable[[str], None]) -> None:
     check_stages(study)
     written = facts(study, planned) | {"provenance": provenance.block()}
     artefacts.write_json(study.store.study_folder(study.name) / "check.json", written)
-    hours = sum(run["cpu_h"] for run in written["runs"].values())
+    hours = sum(run["cpu_h"] for run in written["runs"].values()) + sum(fit_hours(unit, "cpu") for unit in study.units)
     say(f"{study.name}: {len(written['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")
 
 
