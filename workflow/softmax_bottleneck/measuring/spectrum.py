@@ -17,6 +17,7 @@ from softmax_bottleneck.jobs import cards
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
+from softmax_bottleneck.measuring.saturation import saturation
 from softmax_bottleneck.ranks import (
     DeviceGram,
     Gram,
@@ -75,7 +76,7 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
 
 
 def _ranks_along_training(study: Study, path: str, say: Say) -> None:
-    """Ranks untrained, at the epochs whose weights were kept, and at the best one; nothing where none were kept."""
+    """Ranks and saturation untrained, at the epochs whose weights were kept and at the best one, if any were kept."""
     folder = study.store.run_folder(path)
     run, done = run_and_record(folder)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
@@ -91,7 +92,8 @@ def _ranks_along_training(study: Study, path: str, say: Say) -> None:
             contexts = hidden_states(model, test_T[: limit + 1 if limit else None], run.schedule.bptt)
             _, found = spectra(model, contexts.hidden.cpu().numpy())
             kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")}
-            rows.append(kept | {"best": row["epoch"] == done["best_epoch"]} | _rank_facts(found)["metrics"])
+            kept["best"] = row["epoch"] == done["best_epoch"]
+            rows.append(kept | _rank_facts(found)["metrics"] | saturation(model.head, contexts))
     facts = {"status": "ok", "rows": rows}
     block = provenance.block(parents, run_id=path.rpartition("-")[2])
     artefacts.write_json(folder / "epochs_rank.json", facts | {"provenance": block})

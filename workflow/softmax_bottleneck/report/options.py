@@ -227,6 +227,7 @@ FIGURES: Mapping[str, type] = {
     "spectrum": Spectrum,
     "learning-curves": NoOptions,
     "rank-training": Snapshots,
+    "saturation-training": Snapshots,
     "rank-perplexity": NoOptions,
     "grid-scatter": Windows,
     "sweep": Sweeps,

@@ -162,7 +162,8 @@ RANK_COLUMNS = ["dataset", "model", "seed", "epoch", PRESS_RANK, "rank_eff_1e-3"
 @figure("rank-training")
 def rank_training(source: Source, options: Snapshots) -> Drawing:
     """Press rank by epoch, and against validation perplexity, from every run that kept its epochs."""
-    drawn = plots.by_corpus(source, (2, 4.7, 3.4), partial(_ranks, source), partial(_draw_ranks, source))
+    ranks = partial(_along_training, source, RANK_COLUMNS)
+    drawn = plots.by_corpus(source, (2, 4.7, 3.4), ranks, partial(_draw_ranks, source))
 
     def ends(own: pd.DataFrame) -> str:
         return f"from {own[PRESS_RANK].iloc[0]:.0f} to {own[PRESS_RANK].iloc[-1]:.0f}"
@@ -170,14 +171,14 @@ def rank_training(source: Source, options: Snapshots) -> Drawing:
     return _drawing(source, drawn, plots.by_model(source, "Lines of Press rank by epoch:", drawn[1], ends))
 
 
-def _ranks(source: Source, dataset: str) -> pd.DataFrame:
+def _along_training(source: Source, columns: list[str], dataset: str) -> pd.DataFrame:
     rows = [
-        (dataset, model, run.seed, *(row.get(key) for key in RANK_COLUMNS[3:]))
+        (dataset, model, run.seed, *(row.get(key) for key in columns[3:]))
         for model in source.models
         for run in source.runs(dataset, model)
         for row in source.records.epoch_ranks(run.path)
     ]
-    return pd.DataFrame(rows, columns=RANK_COLUMNS).astype(dict.fromkeys(RANK_COLUMNS[3:], float) | {"seed": "Int64"})
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], float) | {"seed": "Int64"})
 
 
 def _draw_ranks(source: Source, row: NDArray[Any], dataset: str, data: pd.DataFrame) -> None:
@@ -189,6 +190,31 @@ def _draw_ranks(source: Source, row: NDArray[Any], dataset: str, data: pd.DataFr
     row[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     row[1].set_title("against validation perplexity")
     row[1].invert_xaxis()
+
+
+SATURATION = ("rank_centred", "weight_entropy", "hidden_anisotropy", "gradient_passed")
+
+
+@figure("saturation-training")
+def saturation_training(source: Source, options: Snapshots) -> Drawing:
+    """What else is measured of an output layer by epoch, from every run that kept its epochs."""
+    numbers = partial(_along_training, source, ["dataset", "model", "seed", "epoch", *SATURATION])
+    drawn = plots.by_corpus(source, (len(SATURATION), 3.0, 2.9), numbers, partial(_draw_saturation, source))
+    start = "Lines by epoch; anisotropy of hidden states:"
+    ends = drawn[1].dropna(subset="hidden_anisotropy")
+    return _drawing(source, drawn, plots.by_model(source, start, ends, _ends_of_anisotropy))
+
+
+def _ends_of_anisotropy(own: pd.DataFrame) -> str:
+    return f"from {own['hidden_anisotropy'].iloc[0]:.2f} to {own['hidden_anisotropy'].iloc[-1]:.2f}"
+
+
+def _draw_saturation(source: Source, row: NDArray[Any], dataset: str, data: pd.DataFrame) -> None:
+    for panel, metric in zip(row, SATURATION, strict=True):
+        plots.curves(panel, data.dropna(subset=metric), "epoch", metric, plots.styles(list(source.models)))
+        panel.set(xlabel="epoch", ylabel=find(metric).label)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    row[0].set_title(plots.corpus_title(source, dataset))
 
 
 # --- known-truth languages ------------------------------------------------------------------------------------------
