@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from softmax_bottleneck.__main__ import main
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -136,7 +137,22 @@ def test_a_quick_run_measures_everything_and_writes_nothing() -> None:
     assert (cpu.RESULTS.read_bytes() if cpu.RESULTS.exists() else None) == before
 
 
+class Here:
+    """A timer of a step in this process."""
+
+    def __init__(self, _script: str, _serve: str, name: str, variant: str, *_: str) -> None:
+        self.step = cpu.STEPS[variant](small(name))
+
+    def __call__(self) -> float:
+        return timing.seconds_of(self.step)
+
+    def close(self) -> None:
+        pass
+
+
 def test_steps_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "Served", Here)
+    monkeypatch.setattr(cpu.out_of_memory, "keep_freed", lambda: None)
     monkeypatch.setattr(cpu, "chosen", lambda quick: {"ptb/gss": cases.shrunk(cases.cases()["ptb/gss"])})
     monkeypatch.setattr(cpu, "square_rate", lambda: {"native": 1.0})
     rows = cpu.steps_part(quick=True)
@@ -185,8 +201,8 @@ def test_a_timer_in_a_process_of_its_own() -> None:
 
 
 def test_a_timer_that_died_is_told() -> None:
-    served = timing.Served("cpu.py", "--serve", "no/such", "ours")
-    with pytest.raises(RuntimeError, match="exit code 1"):
+    served = timing.Served("no-such-script.py")
+    with pytest.raises(RuntimeError, match="exit code 2"):
         served()
 
 
@@ -225,6 +241,12 @@ def test_what_the_gpu_pieces_import_is_listed() -> None:
 @pytest.mark.pipeline
 def test_complete_runs_of_a_gpu_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained, measured, ranked, written as evidence."""
+
+    def step(name: str, file: Path, *words: str) -> dict[str, Any]:
+        return {"exit": main([name, "--study", str(file), *words]), "said": ""}
+
+    monkeypatch.setattr(gpu_runs, "step", step)  # here, and not in a process of its own
+    monkeypatch.setattr(gpu_runs, "finished", dict)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOFTMAX_BOTTLENECK_RUNS_PER_GPU", "1")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
@@ -279,10 +301,11 @@ def test_gpu_pieces_are_taken_up_where_they_were_left(tmp_path: Path, monkeypatc
     assert found["provenance"]["gpu"] == "Some GPU"
 
 
-def test_without_a_gpu_it_says_so() -> None:
-    if not torch.cuda.is_available():
-        done = script("gpu.py")
-        assert done.returncode == 1 and "sees no GPU" in done.stderr
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    with pytest.raises(SystemExit, match="sees no GPU"):
+        gpu.main()
 
 
 def test_scaling_is_drawn_and_its_powers_are_told(tmp_path: Path) -> None:

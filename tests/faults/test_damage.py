@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import filecmp
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fake_results as fake
 import pytest
 import small
 from softmax_bottleneck.records.repair import repair
@@ -68,12 +69,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
 @pytest.fixture(autouse=True)
 def restored(home: Study) -> Iterator[None]:
     yield
+    shutil.rmtree("results")
     restore()
 
 
 def restore() -> None:
-    shutil.rmtree("results")
-    shutil.copytree("kept", "results")
+    """Copy what is not as it was."""
+    shutil.copytree("kept", "results", dirs_exist_ok=True, copy_function=copy_changed)
+
+
+def copy_changed(source: str, target: str) -> None:
+    if not (Path(target).exists() and filecmp.cmp(source, target)):
+        shutil.copy2(source, target)
 
 
 def kinds(study: Study) -> list[Path]:
@@ -94,9 +101,10 @@ def test_every_damage_to_every_kind_of_file_is_found_and_removed(home: Study, da
     assert verify(home).complete and len(kinds(home)) >= 25
     for path in kinds(home):
         damage(path)
-        if damage is garble_the_hash or path.name not in ("done.json", "outcome.json"):
-            assert not verify(home).complete, path
-        repair(home)
+        restored_first = path.name in ("done.json", "outcome.json")  # from its twin, where that is sound
+        assert not (restored_first and damage is garble_the_hash and verify(home).complete), path
+        found, _ = repair(home)
+        assert restored_first or not found.complete, path
         left = [finding for finding in verify(home).findings if finding.kind != "missing"]
         assert left == [], (path, left)
         assert not path.is_dir()
@@ -118,8 +126,9 @@ def test_what_was_removed_is_made_again_to_the_same_bits(home: Study, name: str)
     bits = ("model.safetensors", "hidden.npz", "spectrum.npz")
     before = {file: artefacts.sha256_file(folder / file) for file in bits}
     flip(folder / name)
-    os.utime(folder / name)
     repair(home)
-    small.finish(home)
+    for step in small.STEPS:
+        step(home, run.path, small.quiet)
+    fake.build(home)
     assert verify(home).complete
     assert {file: artefacts.sha256_file(folder / file) for file in bits} == before
