@@ -19,7 +19,8 @@ from softmax_bottleneck.report.claims.engine import Claim
 from softmax_bottleneck.report.claims.known_truth import HARDLY, MADE, OPEN, over_seeds, world
 from softmax_bottleneck.report.claims.view import SYNTHETIC
 
-EARLY, LATE, WORDS, RANK = "gradient_energy_early", "gradient_energy", "gradient_words", "rank_press"
+EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
+WORDS, RANK = "gradient_words", "rank_press"
 LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
 SPENT = 0.05  # of the gradient's energy: less is next to nothing
 EQUAL = f"r > d and extra <= {HARDLY}"
@@ -46,7 +47,8 @@ def _world(tells: bool = True, passed: float = 0.02, left: float = 0.001) -> lis
     for number, (model, where) in enumerate(places):
         near, other = 1.0 + (7 * number) % 11, 1.0 + (5 * number) % 7
         told = near if tells else other
-        numbers = {LOSS: 1 / near, LOSS_EARLY: 1 / near, EARLY: passed * told, LATE: left, WORDS: told, RANK: told}
+        numbers = {LOSS: 1 / near, LOSS_EARLY: 1 / near, EARLY: passed * told, LATE: left}
+        numbers |= dict.fromkeys((COSINE, WORDS, RANK), told)
         rows += [(model, metric, where, [value * k for k in (1, 1.001, 1.002)]) for metric, value in numbers.items()]
     return rows
 
@@ -68,6 +70,9 @@ CLAIMS = (
     claim("gradient-speed", "Heads that let more of the best gradient through are nearer to the law early on.",
           rule=r.below(_telling(EARLY, LOSS_EARLY, "log energy passed and log loss, both early,"), -r.STRONG, MADE),
           limits="That a network below would learn faster."),
+    claim("gradient-direction", "Heads whose steps lead along the best gradient are nearer to the law early on.",
+          rule=r.below(_telling(COSINE, LOSS_EARLY, "log cosine and log loss, both early,"), -r.STRONG, MADE),
+          limits="Where they end: a fast head may stop far from the law."),
     claim("gradient-explains", "Heads that let more of the best gradient through early end nearer to the law.",
           rule=r.below(_telling(EARLY, LOSS, "log energy passed early and log loss"), -r.STRONG, MADE),
           limits="Cause: a head that passes more is another function as well."),
