@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from softmax_bottleneck import bodies, heads
 from softmax_bottleneck.training.model import LanguageModel
 from softmax_bottleneck.training.optim import ASGD
+from torch.utils._python_dispatch import TorchDispatchMode
 
 PACKAGE = Path(heads.__file__).parents[1]
 ROOMS = sorted([*PACKAGE.glob("heads/*.py"), *PACKAGE.glob("bodies/*.py"), PACKAGE / "training" / "optim.py"])
@@ -61,6 +63,34 @@ def test_an_update_reads_no_number(head: str, body: str, monkeypatch: pytest.Mon
         update(model, optimiser, tokens_TB)
         assert all(one is other for one, other in zip(optimiser.numbers, scalars, strict=True))
         assert all(p.grad is not None and p.grad.shape == p.shape for p in optimiser.parameters)
+
+
+class Unasked(TorchDispatchMode):
+    """Names of the operations of which no determinism is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not torch.are_deterministic_algorithms_enabled():
+            self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_no_order_changes_is_not_sorted_first() -> None:
+    """Sums of integers, one place a row: a GPU would sort both where determinism is asked for. Besides them the flag
+    is off for what is done number by number alone."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.device("meta"), Unasked() as unasked:
+            head = heads.build("lms-plif", vocabulary_size=WORDS, context_size=WIDTH, embedding_size=WIDTH, knots=1000)
+            h_ND = torch.zeros(8, WIDTH, requires_grad=True)
+            torch.autograd.backward(head.mean_nll(h_ND, torch.zeros(8, dtype=torch.int64)))
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert unasked.names - {"mul", "round_", "_to_copy", "neg", "expm1"} == {"index_add_", "scatter_"}
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.name)

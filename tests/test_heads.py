@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import heads
-from softmax_bottleneck.heads import row_nll
+from softmax_bottleneck.heads import lms_plif, row_nll
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.heads.lms_plif import blocked_running_sum, fixed_point_histogram
 from softmax_bottleneck.store.errors import UserError
@@ -449,6 +449,31 @@ def test_the_running_sum_of_a_gpu_is_exact(length: int) -> None:
     slope_K = np.random.default_rng(6).random(length)
     exact_K = slope_K.astype(np.longdouble).cumsum().astype(np.float64)
     np.testing.assert_allclose(blocked_running_sum(torch.from_numpy(slope_K)), exact_K, rtol=2e-15)
+
+
+@pytest.mark.parametrize("knots", [1, 40])
+def test_a_logit_that_is_no_number_is_looked_up_in_a_cell_that_exists(
+    knots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU another index would end the process; here it is an error. The way of a GPU, with its histograms; the
+    loss shows it, and the other rows have theirs."""
+
+    def as_on_a_gpu(total_K: torch.Tensor, cell_X: torch.Tensor, value_X: torch.Tensor) -> None:
+        total_K += fixed_point_histogram(cell_X, value_X, len(total_K)).to(total_K.dtype)
+
+    monkeypatch.setattr(lms_plif, "add_to_histogram_", as_on_a_gpu)
+    torch.manual_seed(3)
+    head = heads.build("lms-plif", vocabulary_size=9, context_size=4, embedding_size=4, knots=knots, bound=1.0)
+    h_ND, target_N = torch.randn(4, 4), torch.arange(4)
+    expected_N = head.nll(h_ND, target_N).detach()
+    h_ND[1, 2], h_ND[2, 0] = math.nan, math.inf
+    h_ND.requires_grad_()
+    nll_N = head.nll(h_ND, target_N)
+    (grad_ND,) = torch.autograd.grad(nll_N.sum(), h_ND)
+    assert nll_N.isfinite().tolist() == grad_ND.isfinite().all(1).tolist() == [True, False, False, True]
+    assert nll_N[1].isnan() and torch.equal(nll_N[::3], expected_N[::3])
+    logits = torch.tensor([0.5, math.nan, -math.inf, 1e30])
+    assert head.pointwise(logits).isnan().tolist() == [False, True, False, False]
 
 
 def test_fixed_point_histogram_is_exact_and_free_of_order() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -130,10 +131,25 @@ def test_extreme_logits_stay_finite(case: str) -> None:
     assert all(result.isfinite().all() for result in results)
 
 
-def test_a_loss_that_is_not_a_number_shows() -> None:
+@pytest.mark.parametrize("case", ["softmax", "plif", "plif frozen", "mos-plif"])
+def test_a_loss_that_is_not_a_number_shows(case: str) -> None:
+    """Also where it is looked up in a table; a cell that does not exist would end the process on a GPU."""
     h_ND, target_N, _ = data(3, 4, 10)
     h_ND[1, 2] = float("nan")
-    assert build("softmax", 4, 10).nll(h_ND, target_N).isnan().tolist() == [False, True, False]
+    found, *_ = fused(build(case, 4, 10), h_ND, target_N, None)
+    assert found.isnan().tolist() == [False, True, False]
+
+
+def test_the_cell_of_what_is_no_number_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel finds it, with the interpreter's own comparison of numbers."""
+    function = build("plif", 3, 70).pointwise.row_function()
+    assert function is not None and function.table_K2 is not None
+    guarded_K2 = torch.full((len(function.table_K2) + 2, 2), 7e9)  # what lies beside the table in memory
+    guarded_K2[1:-1] = function.table_K2
+    sweep = triton_rows.RowSweep(dataclasses.replace(function, table_K2=guarded_K2[1:-1]), with_gradients=True)
+    logits_RV = torch.tensor([[0.1, float("nan"), 0.3], [float("-inf"), 0.0, 1e30]])
+    nll_R1 = sweep.nll_(logits_RV, torch.tensor([[0], [2]]))
+    assert nll_R1.isnan().tolist() == [[True], [False]] and nll_R1[1] == 0.0
 
 
 def test_rows_of_logits_are_long_in_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
