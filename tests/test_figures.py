@@ -220,7 +220,7 @@ def test_no_run_gives_a_figure_that_says_so(tmp_path: Path, monkeypatch, name: s
 
 def test_make_writes_the_figure_and_its_data(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path)
+    study = fake.load(tmp_path, fake.showing("known-truth-figure: {models: all}"))
     fake.build(study)
     path = tmp_path / "results/fake/figures/known-truth-figure.svg"
     assert artefacts.is_sound(path) and artefacts.is_sound(path.with_suffix(".csv"))

@@ -57,13 +57,11 @@ def jobs(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
 
 
 def test_a_whole_study_comes_from_the_other_projects_configuration(tmp_path: Path) -> None:
-    counts = jobs(snakemake(project(tmp_path, NANO), "--dry-run", "--quiet", "host"))
+    """Its runs are those of the same study in a file."""
+    done = snakemake(project(tmp_path, NANO), "--dry-run", "--quiet", "host")
+    counts = jobs(done)
     assert counts["bottleneck_train"] == 6
     assert counts["conclude"] == 1
-
-
-def test_its_runs_are_those_of_the_same_study_in_a_file(tmp_path: Path) -> None:
-    done = snakemake(project(tmp_path, NANO), "--dry-run", "--quiet", "host")
     for run in config.load_study(ROOT / "tests" / "nano.yaml").needed:
         assert f"results/runs/{run.path}/done.json" in done.stdout + done.stderr
 

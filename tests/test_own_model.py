@@ -359,13 +359,13 @@ def test_lower_bounds_never_exceed_the_rank(tmp_path):
             assert own_model.lower_bound(part, 120, 90) <= press(matrix)
 
 
-@pytest.mark.parametrize("head", ["softmax", "gss"])
-def test_the_memory_estimate_holds(tmp_path, monkeypatch, head):
+@pytest.mark.parametrize(("head", "rows", "columns"), [("softmax", 1500, 550), ("gss", 3000, 1100)])
+def test_the_memory_estimate_holds(tmp_path, monkeypatch, head, rows, columns):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(own_matrix, "BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(own_matrix, "BASE_BYTES", 8 << 20)  # of blocks
     monkeypatch.setattr(own_matrix, "TORCH_BYTES", 0)
-    saved_layer(3000, 1100)
+    saved_layer(rows, columns)
     asked = ask(**LAYER, head=head)
     own_matrix.pointwise_of("gss", {"c": -1.5, "k": 2.5})  # torch is imported before, not within, the measurement
     tracemalloc.start()

@@ -33,9 +33,10 @@ WORDS = ["--study", str(NANO), "--set", "replicas_per_job=2"]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the corpus of the nano study and nothing trained."""
     folder = tmp_path_factory.mktemp("corpus")
-    for step in ("download", "tokenise"):
-        words = [sys.executable, "-m", "softmax_bottleneck", step, "--study", str(NANO), "--dataset", "truth-nano"]
-        subprocess.run(words, cwd=folder, check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for step in ("download", "tokenise"):
+            assert main([step, "--study", str(NANO), "--dataset", "truth-nano"]) == 0
     return folder
 
 
@@ -202,10 +203,10 @@ def snakemake(folder: Path, *words: str) -> str:
 
 @pytest.mark.pipeline
 def test_a_study_goes_through_with_two_seeds_a_job(tmp_path: Path) -> None:
-    log = snakemake(tmp_path, "--until", "wordsim")
+    log = snakemake(tmp_path, "--until", "measure")
     assert len(re.findall(r"^localrule train:", log, re.MULTILINE)) == 1
     for path in (tmp_path / "results" / "runs" / "truth-nano" / "gss").iterdir():
         assert json.loads((path / "done.json").read_text(encoding="utf-8"))["status"] == "ok"
-        assert (path / "wordsim.json").exists()
+        assert (path / "measure.json").exists()
     assert not list((tmp_path / "results" / "jobs").rglob("*.json"))  # used, and gone
-    assert re.search(r"^total +0$|Nothing to be done", snakemake(tmp_path, "--until", "wordsim"), re.MULTILINE)
+    assert re.search(r"^total +0$|Nothing to be done", snakemake(tmp_path, "--until", "measure"), re.MULTILINE)

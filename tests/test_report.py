@@ -86,7 +86,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
         fake.write_all(study)
         path = fake.build(study)
         assert path.resolve() == folder / "results/fake/report/index.html" and artefacts.is_sound(path)
-        yield study, Page(path.read_text(encoding="utf-8"))
+        html = path.read_text(encoding="utf-8")
+        yield study, Page(html), html
 
 
 def assert_self_contained(page: Page) -> None:
@@ -132,7 +133,7 @@ def test_landmarks_headings_tables_and_images_are_accessible(finished) -> None:
 
 
 def test_every_experiment_has_a_section_and_its_data(finished) -> None:
-    study, page = finished
+    study, page, _ = finished
     sections = {attrs.get("id") for attrs in page.all("section")}
     assert {experiment.id for experiment in study.experiments} <= sections
     texts = downloads(page)
@@ -143,7 +144,7 @@ def test_every_experiment_has_a_section_and_its_data(finished) -> None:
 
 
 def test_provenance_is_readable_by_machines_and_names_no_place(finished) -> None:
-    study, page = finished
+    study, page, _ = finished
     facts = json.loads(page.island)
     assert facts["counts"]["ok"] == len(study.needed) == 18
     assert len(facts["runs_read"]) == 18 * 5
@@ -155,7 +156,7 @@ def test_provenance_is_readable_by_machines_and_names_no_place(finished) -> None
 
 
 def test_the_verdict_follows_from_the_numbers(finished) -> None:
-    study, page = finished
+    study, page, _ = finished
     means = {
         model: sum(fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model) / 3
         for model in study.labels
@@ -169,7 +170,7 @@ def test_the_verdict_follows_from_the_numbers(finished) -> None:
 
 
 def test_there_are_no_gaps_only_where_every_published_cell_has_a_measured_one(results: Path) -> None:
-    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  parthiban2021-table1:\n"
+    text = fake.showing("parthiban2021-table1:")
     study = fake.load(results, text)
     fake.write_all(study)
     page = Page(fake.page(study)).text
@@ -194,7 +195,7 @@ def test_three_sentences_come_first_and_count_the_ledger(finished) -> None:
 
 
 def test_every_cell_lists_the_values_of_its_seeds(finished) -> None:
-    study, page = finished
+    study, page, _ = finished
     assert len(page.all("details")) > len(study.labels)
     for run in study.needed:
         assert f"seed {run.seed}: {fake.perplexities(run)['test_ppl']:.2f}" in page.text
@@ -212,8 +213,7 @@ def test_runs_that_are_not_complete_lead_the_list(results: Path) -> None:
 
 def test_what_a_study_cannot_show_is_listed_and_makes_no_section(results: Path) -> None:
     names = ("table1:", "sm-figure4:", "sm-figure5:")
-    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n"
-    study = fake.load(results, text + "".join(f"  parthiban2021-{name}\n" for name in names))
+    study = fake.load(results, fake.showing(*(f"parthiban2021-{name}" for name in names)))
     void = [experiment for experiment in study.experiments if experiment.is_void]
     assert len(void) == 2
     alone = dataclasses.replace(void[1], source="kanai2018")
@@ -225,8 +225,7 @@ def test_what_a_study_cannot_show_is_listed_and_makes_no_section(results: Path) 
 
 
 def test_what_a_study_cannot_measure_is_quoted_whole_with_the_study_that_has_it(results: Path) -> None:
-    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  parthiban2021-sm-table11:\n"
-    study = fake.load(results, text)
+    study = fake.load(results, fake.showing("parthiban2021-sm-table11:"))
     assert study.experiments[0].is_void and study.experiments[0].needs
     page = Page(fake.page(study)).text
     assert "13,215" in page.replace("13215", "13,215") and study.experiments[0].needs in page
@@ -293,10 +292,10 @@ def test_every_field_is_text(results: Path) -> None:
 
 
 @pytest.mark.fault("G5")
-def test_same_results_same_page(results: Path) -> None:
-    study = fake.load(results, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1]"))
-    fake.write_all(study)
-    assert fake.page(study) == fake.page(study)
+def test_same_results_same_page(finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, _, html = finished
+    monkeypatch.chdir(study.file.parent)
+    assert fake.page(study) == html
 
 
 WITHOUT_TORCH = """
@@ -330,7 +329,8 @@ def build_without_torch(folder: Path) -> str:
 
 
 def test_the_report_is_made_where_torch_is_not_installed(results: Path) -> None:
-    study = fake.load(results, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1]"))
+    """Here a table and a figure; test_report_size.py has all of them."""
+    study = fake.load(results, fake.showing("known-truth: {models: all}", "known-truth-figure: {models: all}"))
     fake.write_all(study)
     assert "Softmax" in build_without_torch(results)
     assert (results / "results/fake/report/index.html").is_file()

@@ -335,7 +335,7 @@ def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished, tmp_pat
 
 def test_make_writes_csv_and_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path)
+    study = fake.load(tmp_path, fake.showing("parthiban2021-table2: {models: all}"))
     fake.build(study)
     path = tmp_path / "results/fake/tables/parthiban2021-table2.csv"
     assert artefacts.is_sound(path) and artefacts.is_sound(path.with_suffix(".html"))
