@@ -228,6 +228,14 @@ def test_the_gpu_pieces_run_in_small_on_a_cpu() -> None:
             assert result["problem"] is None and result["rows"], (name, result)
 
 
+def test_gpu_pieces_time_what_ships_in_blocks() -> None:
+    """Deterministic while they are timed, and not beyond; the clock is not looked at after every update."""
+    asked: list[bool] = []
+    gpu.Place(dry=True).as_shipped(lambda: asked.append(torch.are_deterministic_algorithms_enabled()))()
+    assert asked == [True, True] and not torch.are_deterministic_algorithms_enabled()
+    assert gpu.BLOCK >= 20
+
+
 def test_what_the_gpu_pieces_import_is_listed() -> None:
     """A GPU's image has torch and NumPy, and perhaps nothing else; what else is asked for is in the help."""
     code = "import gpu, sys, softmax_bottleneck.training.train, softmax_bottleneck.measuring.spectrum\n"
