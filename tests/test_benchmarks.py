@@ -296,6 +296,7 @@ def test_gpu_pieces_are_taken_up_where_they_were_left(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(gpu, "pieces", lambda: {name: piece(name) for name in "abc"})
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    monkeypatch.setattr(gpu, "provenance", lambda **facts: facts)
     place = gpu.Place(dry=True)
     place.dry = False
     options = argparse.Namespace(only="", list=False, minutes=0.0, out=tmp_path)

@@ -197,8 +197,9 @@ def test_gradcheck(name: str, options: dict[str, Any], monkeypatch: pytest.Monke
     h_ND, target_N = contexts(3, head)
     inputs = (h_ND.requires_grad_(), *head.parameters())
     assert torch.autograd.gradcheck(lambda *_: head.nll(h_ND, target_N), inputs)
-    # A second backward sweeps again instead of scaling what forward made, so it may round otherwise.
-    assert torch.autograd.gradcheck(lambda *_: head.mean_nll(h_ND, target_N), inputs, nondet_tol=1e-12)
+    # In a random direction, since every parameter was checked by itself. A second backward sweeps again instead of
+    # scaling what forward made, so it may round otherwise.
+    assert torch.autograd.gradcheck(lambda *_: head.mean_nll(h_ND, target_N), inputs, nondet_tol=1e-12, fast_mode=True)
 
 
 @every_case
