@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from softmax_bottleneck.ranks.spectra import BLOCK_BYTES
 from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
@@ -142,6 +141,8 @@ class _Layer:
 
     def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
         """The context h, with t, in which the word is farthest ahead of these rivals, and by how much."""
+        from scipy.optimize import linprog  # a quarter of a second to import, which no step of a run needs
+
         ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
         columns = [ahead_SD * self.scale, (self.bias_V[rivals] - self.bias_V[word]) * self.scale, np.ones(len(rivals))]
         width = ahead_SD.shape[1]
