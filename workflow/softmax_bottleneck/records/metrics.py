@@ -63,6 +63,12 @@ class Metric:
         """`measure, measure.json`: the step that makes it and the file it stands in."""
         return f"{self.step}, {self.file}"
 
+    @property
+    def words(self) -> str:
+        """The label inside a sentence: names of people and measures keep their capital."""
+        kept = self.label.startswith(("Press", "Spearman", "KL"))
+        return self.label if kept else f"{self.label[0].lower()}{self.label[1:]}"
+
 
 Entry = tuple[str, str, str, int, bool | None, str]
 
@@ -230,7 +236,7 @@ def find(name: str, stage: str = "") -> Metric:
         base, is_derived, model = name.partition(sign)
         if is_derived:
             of = find(base, stage)
-            words = f"{words} {model or 'the baseline'}; {of.label.lower()}: {of.definition}"
+            words = f"{words} {model or 'the baseline'}; {of.words}: {of.definition}"
             return Metric(name, f"{of.label}, {label}", "", of.digits, LARGER, words, "render", "tables/")
     metric = next((metric for pattern, metric in CATALOGUE.items() if fnmatchcase(name, pattern)), None)
     if metric is None:

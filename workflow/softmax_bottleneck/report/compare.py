@@ -115,7 +115,7 @@ def side_by_side(studies: Sequence[Finished]) -> list[Lines]:
     return [
         Lines("Conclusions", ("Conclusion", *head), (hardware, *_claims(columns))),
         Lines(
-            "Heads: " + ", ".join(find(m).label.lower() for m in HEAD_METRICS),
+            "Heads: " + ", ".join(find(m).words for m in HEAD_METRICS),
             ("Head", *head),
             (hardware, *_heads(columns)),
         ),

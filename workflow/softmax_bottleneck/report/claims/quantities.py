@@ -167,12 +167,6 @@ def made_up(level: float) -> list[float]:
     return [level * (1 + wobble) for wobble in WOBBLES]
 
 
-def name_of(metric: str) -> str:
-    """A metric's name in a sentence."""
-    label = find(metric).label
-    return label if label.startswith(("Press", "Spearman", "KL")) else f"{label[0].lower()}{label[1:]}"
-
-
 def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> Quantity:
     """A metric of the first model against that of the second, over seeds: relative, or (not `log`) their difference."""
 
@@ -185,7 +179,7 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> 
         level = base * math.exp(target) if log else base + target
         return [(second, metric, stage, made_up(base)), (first, metric, stage, made_up(level))]
 
-    return Quantity(f"{name_of(metric)}, {{0}} against {{1}}", unit, samples, student, example, (metric,), stage)
+    return Quantity(f"{find(metric).words}, {{0}} against {{1}}", unit, samples, student, example, (metric,), stage)
 
 
 def of_units(
@@ -249,7 +243,7 @@ def along(metric: str, below: str = "", within: tuple[float, float] = (0, math.i
         rows = [(model, metric, "", made_up(BASES[metric] * math.exp(effect))[:3]) for model, effect in models]
         return rows + [(model, below, "", [BASES[below]] * 3) for model, _ in models if below]
 
-    what = name_of(metric) + (f" over {name_of(below)}" if below else "")
+    what = find(metric).words + (f" over {find(below).words}" if below else "")
     metrics = (metric, below) if below else (metric,)
     found = of_units(collect, spearman, example, f"Spearman’s ρ of {what} and the setting, {{0}}", "", metrics, "runs")
     return replace(found, sides=lambda view, pattern: [list(settings(view, pattern))])

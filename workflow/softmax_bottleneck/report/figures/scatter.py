@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
@@ -111,6 +112,7 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": plots.PALETTE["mos"], "marker": "o"},
     {"color": plots.PALETTE["gss"], "marker": "s"},
 )  # of a panel
+APART = 0.12  # of the axis at least lies between two numbers above it
 
 
 @figure("sweep")
@@ -123,24 +125,25 @@ def sweep(source: Source, options: Sweeps) -> Drawing:
         empty = pd.DataFrame(columns=[*KEYS, *wanted])
         return plots.words_alone("No run of these sweeps is in this study.", empty)
 
-    def draw(panel: Axes, key: tuple[str, str], metrics: Sequence[str]) -> None:
-        dataset, setting = key
-        same = source.same(dataset, *(set(frames[key]["model"]) & set(source.models)))
-        _sweep_panel(panel, frames[key], metrics, own_axis=not same)
-        names = " and ".join(find(metric).label.lower() for metric in metrics)
-        panel.set(title=plots.corpus_title(source, dataset), xlabel=options.sweeps[setting], ylabel=names)
+    def draw(panel: Axes, row: tuple[tuple[str, str], pd.DataFrame, str], metrics: Sequence[str]) -> None:
+        (dataset, setting), points, words = row
+        _sweep_panel(panel, points, metrics)
+        names = " and ".join(find(metric).words for metric in metrics)
+        title = plots.corpus_title(source, dataset)
+        panel.set(title=f"{title}{words}", xlabel=options.sweeps[setting], ylabel=names)
         panel.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
         for metric in options.above:
-            _above(panel, frames[key], metric)
+            _above(panel, points, metric)
 
-    canvas = plots.crossed(list(frames), options.panels, 4.7, 3.2 if options.above else 3.0, draw)
+    rows = [part for key, frame in frames.items() for part in _sweep_rows(source, key, frame)]
+    canvas = plots.crossed(rows, options.panels, 4.7, 3.2 if options.above else 3.0, draw)
     data = pd.concat(frames.values(), ignore_index=True)
     ours = data[data["origin"] == MEASURED]
     words = [
-        f"{row['setting']} {row['value']:g}: {', '.join(f'{find(m).label.lower()} {row[m]:.5g}' for m in wanted)}"
+        f"{row['setting']} {row['value']:g}: {', '.join(f'{find(m).words} {row[m]:.5g}' for m in wanted)}"
         for row in ours.to_dict("records")
     ]
-    note = "Dashed: published; where the setting is not the same, on an axis of its own at the right."
+    note = "Dashed: published; where the setting is not the same, in a panel of its own."
     alt = f"Lines of numbers against a setting. {'; '.join(words)}."
     return Drawing(canvas, data, alt, f"{note} {plots.count_note(source, ours)}")
 
@@ -170,29 +173,41 @@ def _setting_of(source: Source, dataset: str, model: str, setting: str) -> float
     return float(runs[0].head.options[setting]) if runs else float(named[1]) if named else None
 
 
-def _sweep_panel(axes: Axes, points: pd.DataFrame, metrics: Sequence[str], *, own_axis: bool) -> None:
-    """A line per metric; published ones dashed with crosses."""
+def _sweep_rows(
+    source: Source, key: tuple[str, str], points: pd.DataFrame
+) -> list[tuple[tuple[str, str], pd.DataFrame, str]]:
+    """What is drawn into panels of its own, with words for the title: numbers of one setting share a panel."""
+    is_ours = points["origin"] == MEASURED
+    if is_ours.all() or not is_ours.any() or source.same(key[0], *(set(points["model"]) & set(source.models))):
+        return [(key, points, "" if is_ours.any() else ": published, full size")]
+    return [(key, points[is_ours], ": measured"), (key, points[~is_ours], ": published, full size")]
+
+
+def _sweep_panel(axes: Axes, points: pd.DataFrame, metrics: Sequence[str]) -> None:
+    """A line per metric through the means over seeds, a dot per run; published ones dashed with crosses."""
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
-    other: Any = axes.twinx() if own_axis and len(theirs) else axes
     for metric, look in zip(metrics, LOOKS, strict=False):
-        name = find(metric).label.lower()
-        axes.plot(ours["value"], ours[metric], markersize=6, mec=LIGHT.paper, label=name, **look)
-        fainter: dict[str, Any] = {"color": LIGHT.muted if len(metrics) == 1 else look["color"], "alpha": 0.7}
-        other.plot(theirs["value"], theirs[metric], "x", linestyle=DASHES[1], linewidth=1.2, **fainter)
-    if other is not axes:
-        other.grid(visible=False)
-        other.set_ylabel("paper, full size", color=LIGHT.muted)
+        mean = ours.groupby("value")[metric].mean()
+        axes.plot(mean.index, mean, color=look["color"])
+        axes.plot(ours["value"], ours[metric], linestyle="", markersize=6, mec=LIGHT.paper, **look)
+        colour = LIGHT.muted if len(metrics) == 1 else look["color"]
+        axes.plot(theirs["value"], theirs[metric], "x", linestyle=DASHES[1], linewidth=1.2, color=colour)
     if len(metrics) > 1:
-        axes.legend(fontsize=8)
-    for one in {axes, other} if PRESS_RANK in metrics else ():
-        one.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-        one.yaxis.set_major_formatter(FuncFormatter(plots.integer))
+        handles = [Line2D([], [], **look) for look in LOOKS[: len(metrics)]]
+        axes.legend(handles, [find(metric).words for metric in metrics], fontsize=8)
+    if PRESS_RANK in metrics:
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(plots.integer))
 
 
 def _above(axes: Axes, points: pd.DataFrame, metric: str) -> None:
-    """On the upper axis, in place of the values of the setting, another number of the same models; ours if any."""
-    ours = points[points["origin"] == MEASURED]
-    shown = (ours if len(ours) else points).drop_duplicates("value")
+    """On the upper axis, in place of values of the setting that lie apart, another number of the same models."""
+    shown = points.drop_duplicates("value").dropna(subset=[metric])
+    least = APART * (shown["value"].max() - shown["value"].min())
+    ticks: list[int] = []
+    for place, value in enumerate(shown["value"]):
+        if not ticks or value - shown["value"].iloc[ticks[-1]] >= least:
+            ticks.append(place)
     upper = axes.secondary_xaxis("top")
-    upper.set_xticks(shown["value"], [f"{number:.3g}" for number in shown[metric]], fontsize=8)
-    upper.set_xlabel(find(metric).label.lower(), fontsize=9)
+    upper.set_xticks(shown["value"].iloc[ticks], [f"{x:.3g}" for x in shown[metric].iloc[ticks]], fontsize=8)
+    upper.set_xlabel(find(metric).words, fontsize=9)
