@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -202,7 +203,9 @@ def snakemake(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.pipeline
-def test_a_study_goes_through_with_two_seeds_a_job(tmp_path: Path) -> None:
+def test_a_study_goes_through_with_two_seeds_a_job(corpus: Path, tmp_path: Path) -> None:
+    for name in ("corpora", "tokens"):
+        shutil.copytree(corpus / "results" / name, tmp_path / "results" / name)
     log = snakemake(tmp_path, "--until", "measure")
     assert len(re.findall(r"^localrule train:", log, re.MULTILINE)) == 1
     for path in (tmp_path / "results" / "runs" / "truth-nano" / "gss").iterdir():

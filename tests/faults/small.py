@@ -20,6 +20,7 @@ from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
 from softmax_bottleneck.measuring.wordsim import wordsim as wordsim_step
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
+from softmax_bottleneck.training.check import check
 from softmax_bottleneck.training.train import train
 
 DATASET: dict[str, Any] = {
@@ -134,6 +135,14 @@ def begun(folder: Path, to: Path, study: dict[str, Any] | None = None) -> Study:
     for name in ("corpora", "tokens"):
         shutil.copytree(folder / "results" / name, to / "results" / name)
     return load(to, study)
+
+
+def checked(folder: Path, to: Path, study: dict[str, Any] | None = None) -> Study:
+    """The same where the study is checked as well, so that training is what Snakemake begins with."""
+    begun_one = begun(folder, to, study)
+    with inside(to):
+        check(begun_one, quiet)
+    return begun_one
 
 
 def tree(folder: Path) -> dict[str, str]:

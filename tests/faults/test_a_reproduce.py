@@ -64,7 +64,7 @@ def untimed_records(folder: Path) -> str:
 def project(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """The study in the working directory, its corpus ready."""
     monkeypatch.chdir(tmp_path)
-    return small.begun(finished, tmp_path, one_run())
+    return small.checked(finished, tmp_path, one_run())
 
 
 class Call:

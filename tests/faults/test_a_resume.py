@@ -246,7 +246,7 @@ def test_killing_the_workflow_stops_its_orphans_and_a_second_one_waits_its_turn(
     endless = small.values()
     endless["settings"][0]["schedule"]["epochs"] = 100_000
     with small.inside(tmp_path):
-        study = small.begun(finished, tmp_path, endless)
+        study = small.checked(finished, tmp_path, endless)
         folder = folder_of(study).resolve()
     target = f"results/runs/{study.needed[0].path}/done.json"
     where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path), "--configfile", str(study.file)]
@@ -341,7 +341,7 @@ def test_a_zombie_owns_nothing():
 def test_inputs_from_the_future_cost_no_finished_training(finished, tmp_path):
     """Snakemake takes away the output of a job whose input is newer; the run's own record brings it back."""
     with small.inside(tmp_path):
-        study = small.begun(finished, tmp_path)
+        study = small.checked(finished, tmp_path)
         tokens = Store().tokens_folder("tiny").resolve() / "corpus.json"
         folder = folder_of(study).resolve()
     later = time.time() + 7200

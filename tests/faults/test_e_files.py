@@ -340,7 +340,6 @@ def held(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_e8_a_second_workflow_is_turned_away_whatever_it_asks_for(finished, tmp_path, held):
     small.begun(finished, tmp_path)
     calls = {
-        "the same": ([], 75),
         "another target": (["results/small/check.json", "--rerun-incomplete", "--nolock"], 75),
         "looking on": (["--dry-run"], 0),
     }
