@@ -8,6 +8,7 @@ import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import run_list
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
@@ -23,7 +24,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_number_is_printed_with_its_seeds_files_and_hashes(study, capsys) -> None:
-    fake.build(study)
+    collect.collect_to(study, study.store.study_folder(study.name))
     assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_ppl"]) == 0
     text = capsys.readouterr().out
     for run in (run for run in study.needed if run.model == "mos"):
