@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO
 
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study
@@ -47,6 +46,8 @@ def partial(study: Study, reload_s: int | None = None) -> Path:
         DataError: what is there is damaged.
         OSError: the disk refused.
     """
+    from softmax_bottleneck.report import render, report  # two seconds to import: a study begins before them
+
     folder = folder_of(study)
     collect.collect_to(study, folder)
     render.render(study, folder)

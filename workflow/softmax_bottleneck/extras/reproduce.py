@@ -25,7 +25,6 @@ from softmax_bottleneck.jobs import cards, outcomes, project_lock
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.verify import verify
-from softmax_bottleneck.report import render
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
 from softmax_bottleneck.store.progress import Say
@@ -94,6 +93,8 @@ def reproduce(study: Study, call: Call, say: Say) -> None:
     if not why:
         partial.remove(study, was_live=page.is_there)
     if folder:
+        from softmax_bottleneck.report import render  # two seconds to import: a study begins before them
+
         print(render.result_table(study, records.load(folder)), end="\n\n")
         print(f"{'Partial page' if why else 'Report'}: {(folder / partial.PAGE).resolve()}", flush=True)
     if why:
