@@ -185,6 +185,16 @@ def test_hardware_names_every_session() -> None:
     assert collect.hardware({}) == "unknown"
 
 
+def test_a_study_of_fits_alone_says_where_they_ran(study) -> None:
+    block = {"git": {"commit": "c0ffee"}, "versions": {"torch": "2"}, "hardware": {"cpu": "a processor"}}
+    synthetic = {"status": "ok", "rows": [], "provenance": block | {"parents": {"done.json": "0"}}}
+    artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", synthetic)
+    found = collect.collect(study)
+    assert found.environments == (block,)
+    facts = dict(render._facts(dataclasses.replace(found, states=found.states.iloc[:0])))
+    assert facts["Hardware"] == "a processor" and facts["Code"] == "commit c0ffee" and "Training time" not in facts
+
+
 @pytest.mark.parametrize(("test_ppl", "learned"), [(180.0, True), (189.9, True), (191.0, False), (201.0, False)])
 def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_a_trend(
     study, test_ppl, learned

@@ -169,7 +169,7 @@ def collect(study: Study) -> Records:
         states=pd.DataFrame([_state_row(study, reading) for reading in states], columns=list(STATE_COLUMNS)),
         stages=pd.DataFrame([_state_row(study, reading) for reading in stages], columns=list(STAGE_COLUMNS)),
         parents=read | {f"evidence/{one.name}.json": one.sha256 for one in imported},
-        environments=_environments(readings),
+        environments=_environments([*(reading.files.get("done", {}) for reading in readings), _synthetic(study)]),
         evidence=imported,
         details={path: detail for path, own in runs.items() if (detail := _detail(own.contents))},
         curves=_curves(runs),
@@ -255,14 +255,16 @@ def _run_rows(study: Study, reading: _Reading) -> Iterator[tuple[object, ...]]:
         yield ("measured", table, run.dataset, run.model, condition, metric, value, std, n, run.seed, run.run_id)
 
 
+def _synthetic(study: Study) -> Mapping[str, Any]:
+    path = study.store.study_folder(study.name) / "synthetic.json"
+    return artefacts.read_json(path) if path.exists() else {}
+
+
 def _synthetic_rows(study: Study) -> list[tuple[object, ...]]:
     """Rows of results/<study>/synthetic.json: experiments that need no training run, one row per draw."""
-    path = study.store.study_folder(study.name) / "synthetic.json"
-    if not path.exists():
-        return []
     usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}
     fixed = {"n": 1, "run_id": ""}
-    return [tuple((usual | row | fixed)[key] for key in COLUMNS) for row in artefacts.read_json(path)["rows"]]
+    return [tuple((usual | row | fixed)[key] for key in COLUMNS) for row in _synthetic(study).get("rows", ())]
 
 
 def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
@@ -295,10 +297,10 @@ def _remark(reading: _Reading) -> str:
     return unlearned_words(ppl, unigram) if _is_number(ppl) and _is_number(unigram) else ""
 
 
-def _environments(readings: Iterable[_Reading]) -> tuple[Mapping[str, Any], ...]:
+def _environments(records: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     blocks = []
-    for reading in readings:
-        block = _mapping(reading.files.get("done", {}).get("provenance"))
+    for record in records:
+        block = _mapping(record.get("provenance"))
         facts = {key: block.get(key) for key in ("git", "versions", "hardware", "deterministic") if block.get(key)}
         if facts and facts not in blocks:
             blocks.append(facts)

@@ -227,15 +227,16 @@ def _facts(found: Records) -> list[tuple[str, str]]:
 
     blocks = [block.get("versions", {}) for block in found.environments]
     git = [block.get("git", {}) for block in found.environments]
+    processors = [block.get("hardware", {}).get("cpu") for block in found.environments]  # of fits alone
     changed = " (with uncommitted changes)"
     facts = [
         ("Code", distinct(f"commit {g.get('commit')}{changed if g.get('dirty') else ''}" for g in git if g)),
         ("Versions", distinct(", ".join(f"{name} {number}" for name, number in block.items()) for block in blocks)),
-        ("Hardware", distinct(sorted(set(found.states["hardware"])))),
+        ("Hardware", distinct(sorted(set(found.states["hardware"])) or processors)),
         *(("Mixed hardware", warning) for warning in found.mixtures()),
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
     ]
-    return [*facts, ("Training time", _hours(found))]
+    return [*facts, *([("Training time", _hours(found))] if len(found.states) else [])]
 
 
 def _verified(found: Records) -> list[tuple[str, str]]:
