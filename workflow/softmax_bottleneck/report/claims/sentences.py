@@ -81,24 +81,30 @@ def _named_words(study: Study, entries: Sequence[Entry]) -> str:
 
 
 def _best_words(study: Study, found: Records) -> str:
-    """Of every corpus the best model and its rank, beside the softmax's."""
+    """Of every corpus the lowest mean perplexity among the models with the most runs, beside the softmax's.
+
+    The lowest of many single runs is luck; whether a difference is one, the ledger says.
+    """
     parts = []
     for name in study.datasets:
         scores, ranks = (means(study, found, name, metric) for metric in (TEST_PPL, PRESS_RANK))
         if not scores:
             continue
-        best, reference = min(scores, key=lambda model: scores[model].mean), baseline(study, name)
-        words = f"{label(study, best)} is best ({_pair(scores, ranks, best)})"
+        n, reference = max(score.n for score in scores.values()), baseline(study, name)
+        best = min((model for model in scores if scores[model].n == n), key=lambda model: scores[model].mean)
+        words = f"the lowest mean test perplexity over {n} run{'s' * (n > 1)} is that of {label(study, best)}"
+        words += f", {_pair(scores, ranks, best)}"
         if reference and reference.model in scores and reference.model != best:
-            words += f", {label(study, reference.model)} has {_pair(scores, ranks, reference.model)}"
+            words += f"; {label(study, reference.model)} has {_pair(scores, ranks, reference.model)}"
         parts.append(words if len(study.datasets) == 1 else f"on {study.datasets[name].title} {words}")
     words = "; ".join(parts)
     return f"{words[0].upper()}{words[1:]}." if words else ""
 
 
 def _pair(scores: Mapping[str, Measured], ranks: Mapping[str, Measured], model: str) -> str:
-    words = f"test perplexity {scores[model].mean:.2f}"
-    return f"{words}, Press rank {ranks[model].mean:.0f}" if model in ranks else words
+    score = scores[model]
+    words = f"{score.mean:.2f}" + (f" ± {score.sd:.2f}" if score.sd is not None else "")
+    return f"{words} (Press rank {ranks[model].mean:.0f})" if model in ranks else words
 
 
 # --- every corpus ---------------------------------------------------------------------------------------------------
