@@ -221,7 +221,8 @@ def test_language_models_stand_beside_free_contexts(study, filled):
 
 def test_plan_names_units_and_fits(study):
     text = text_of_plan(study)
-    assert re.search(r"dirichlet +dirichlet +4 +0 +6", text) and re.search(r"truth +language +4 +0 +6", text)
+    for name, kind in (("dirichlet", "dirichlet"), ("truth", "language")):
+        assert re.search(rf"{name} +{kind}, 6 fits +4 +0", text)
     assert check.facts(study, check.costs(study))["fits"] == [unit.path for unit in study.units]
 
 
