@@ -113,6 +113,7 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": plots.PALETTE["gss"], "marker": "s"},
 )  # of a panel
 APART = 0.12  # of the axis at least lies between two numbers above it
+SweepRow = tuple[tuple[str, str], pd.DataFrame, str]  # (corpus, setting), points, words for the title
 
 
 @figure("sweep")
@@ -125,7 +126,7 @@ def sweep(source: Source, options: Sweeps) -> Drawing:
         empty = pd.DataFrame(columns=[*KEYS, *wanted])
         return plots.words_alone("No run of these sweeps is in this study.", empty)
 
-    def draw(panel: Axes, row: tuple[tuple[str, str], pd.DataFrame, str], metrics: Sequence[str]) -> None:
+    def draw(panel: Axes, row: SweepRow, metrics: Sequence[str]) -> None:
         (dataset, setting), points, words = row
         _sweep_panel(panel, points, metrics)
         names = " and ".join(find(metric).words for metric in metrics)
@@ -173,9 +174,7 @@ def _setting_of(source: Source, dataset: str, model: str, setting: str) -> float
     return float(runs[0].head.options[setting]) if runs else float(named[1]) if named else None
 
 
-def _sweep_rows(
-    source: Source, key: tuple[str, str], points: pd.DataFrame
-) -> list[tuple[tuple[str, str], pd.DataFrame, str]]:
+def _sweep_rows(source: Source, key: tuple[str, str], points: pd.DataFrame) -> list[SweepRow]:
     """What is drawn into panels of its own, with words for the title: numbers of one setting share a panel."""
     is_ours = points["origin"] == MEASURED
     if is_ours.all() or not is_ours.any() or source.same(key[0], *(set(points["model"]) & set(source.models))):
