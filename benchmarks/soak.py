@@ -47,7 +47,7 @@ from softmax_bottleneck.corpora.tokenise import tokenise
 from softmax_bottleneck.jobs import checkpoint, resumable
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.resumable import Options
-from softmax_bottleneck.records import collect, integrity, verify
+from softmax_bottleneck.records import collect, inspection, integrity, verify
 from softmax_bottleneck.records import integrity as chain
 from softmax_bottleneck.records.repair import repair
 from softmax_bottleneck.report import views
@@ -340,7 +340,7 @@ def _corrupt_result(study: config.Study, clean: Clean, draw: random.Random) -> t
     path = Store().run_folder(run.path) / name
     with restored(path):
         how = mutate(path, draw, [Store().run_folder(other.path) / name for other in study.needed if other != run])
-        found = chain.inspect(chain.read(run, path.parent), verify._size(study, run.dataset))
+        found = chain.inspect(chain.read(run, path.parent), inspection._size(study, run.dataset))
         honest = numbers(study, run) in ([], clean[run.path])
     return bool(found) and honest, f"{path}: {how}: found {found}, {'' if honest else 'a number changed'}"
 
@@ -360,7 +360,7 @@ def _corrupt_shared(draw: random.Random) -> tuple[bool, str]:
     path = draw.choice(sorted(path for path in files if path.name not in ("verify.json", "index.html")))
     with restored(path):
         how = mutate(path, draw, [])
-        found = verify._damage(path)
+        found = inspection.damage(Store(), path)
     return bool(found), f"{path}: {how}"
 
 
@@ -494,7 +494,7 @@ def _shown_right(study: config.Study, runs: list[config.Run], present: list[conf
         return cell.measured is None
     mean = np.mean([fake.perplexities(run)["test_ppl"] for run in present])
     right = cell.measured is not None and abs(cell.measured.mean - mean) < 1e-9 and cell.measured.n == len(present)
-    said = f"{len(present)}/5" in shown if absent else "5" in shown
+    said = f"{len(present)} of 5" in shown if absent else "5" in shown
     return right and said and all(str(seed) in shown for seed in absent)
 
 

@@ -43,8 +43,8 @@ def test_one_corpus_counts_and_names_its_conclusions() -> None:
     ]
     first, second = sentences.in_short(STUDY, FOUND, entries)
     assert first == (
-        "On Corpus A 1 of 5 conclusions of the papers is reproduced at this study’s scale and 1 is not; "
-        "1 is inconclusive, 1 confounded, and 1 cannot be tested here."
+        "The papers’ 5 conclusions on Corpus A, at this study’s scale: "
+        "1 reproduced, 1 not reproduced, 1 undecided, 1 confounded, 1 cannot be tested here."
     )
     assert second == f"Reproduced: “{statement(0)}”. Not reproduced: “{statement(1)}”."
 
@@ -57,7 +57,10 @@ def test_several_corpora_are_named_behind_each_conclusion() -> None:
     ]
     entries.append(entry(1, "b", rules.REPRODUCED))
     first, second = sentences.in_short(STUDY, FOUND, entries)
-    assert first.startswith("Of 4 verdicts on the papers’ conclusions, on 2 corpora, 3 are reproduced")
+    assert first == (
+        "The 4 verdicts on the papers’ conclusions, on 2 corpora, at this study’s scale: "
+        "3 reproduced, 1 not reproduced."
+    )
     named = f"Reproduced: “{statement(0)}” (Corpus A); “{statement(1)}” (Corpus A, Corpus B)"
     assert second == f"{named}. Not reproduced: “{statement(0)}” (Corpus B)."
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from softmax_bottleneck.report.claims.engine import Entry
-from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Number
+from softmax_bottleneck.report.claims.rules import CANNOT, UNDECIDED, VERDICTS, Number
+from softmax_bottleneck.report.claims.view import OWN_SOURCES
 
-ORDER = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, CONFOUNDED, CANNOT)
 UNDERPOWERED, UNSTABLE = "underpowered", "unstable"
 ABSENT, CEILING, UNMET = "no runs", "ceiling", "premise not met"
 MARGIN_SHARE = 0.12  # of the axis, left free at both ends
@@ -21,12 +21,15 @@ RATIO = "×"  # the unit of ratios, which are drawn on a log axis
 
 
 def strip(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Per verdict, in ORDER, its name, how many claims have it for which reason, and their tiles."""
+    """Per verdict that occurs its name, how many claims have it for which reason, and their tiles."""
     parts = []
-    for verdict in ORDER:
+    for verdict in VERDICTS:
         own = [entry for entry in entries if entry.verdict == verdict]
         states = [state(entry) for entry in own]
         reasons = {name: states.count(name) for name in dict.fromkeys(states) if name != verdict}
+        beyond = sum(entry.claim.source in OWN_SOURCES for entry in own)
+        if beyond and not reasons:
+            reasons = {f"{beyond} of them on known laws": beyond}
         tiles = sorted(map(tile, own), key=lambda tile: tile["bar"] is None)  # stable: as in the ledger
         parts.append({"verdict": verdict, "count": len(own), "reasons": reasons, "tiles": tiles})
     return [part for part in parts if part["count"]]

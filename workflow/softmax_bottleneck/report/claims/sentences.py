@@ -6,6 +6,7 @@ Three sentences come first; the sections below them say more for every corpus. N
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from softmax_bottleneck.measuring import statistics
@@ -17,8 +18,8 @@ from softmax_bottleneck.report.claims.engine import Entry, judge
 from softmax_bottleneck.report.claims.parthiban2021 import CLAIMS
 from softmax_bottleneck.report.claims.premises import CEILING
 from softmax_bottleneck.report.claims.quantities import MIN_POINTS
-from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
-from softmax_bottleneck.report.claims.view import SYNTHETIC, View
+from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, VERDICTS
+from softmax_bottleneck.report.claims.view import OWN_SOURCES, SYNTHETIC, View
 from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import exact_value, label
 from softmax_bottleneck.study import Run, Study
@@ -41,25 +42,28 @@ def _finished(found: Records) -> bool:
 
 
 def _count_words(study: Study, entries: Sequence[Entry]) -> str:
-    """`On Penn Treebank 4 of 58 conclusions of the papers are reproduced at this study's scale, 2 are not; ...`."""
-    if not entries:
-        return ""
-    verdicts = [entry.verdict for entry in entries]
-    order = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, CONFOUNDED, CANNOT)
-    yes, no, open_, confounded, cannot = (verdicts.count(verdict) for verdict in order)
+    """`The papers' 58 conclusions on Penn Treebank, at this study's scale: 4 reproduced, 2 not reproduced, ...`."""
+    papers = [entry for entry in entries if entry.claim.source not in OWN_SOURCES]
+    own = [entry for entry in entries if entry.claim.source in OWN_SOURCES]
     corpora = list(dict.fromkeys(entry.dataset for entry in entries if entry.dataset != SYNTHETIC))
-    if len(corpora) == 1:
-        title = study.datasets[corpora[0]].title
-        place = f"the {title[4:]}" if title.startswith("The ") else title
-        start = f"On {place} {yes} of {len(entries)} conclusions of the papers {_are(yes)}"
-    else:
-        start = f"Of {len(entries)} verdicts on the papers’ conclusions, on {len(corpora)} corpora, {yes} {_are(yes)}"
-    start = f"{start} reproduced at this study’s scale and {no} {_are(no)} not"
-    return f"{start}; {open_} {_are(open_)} inconclusive, {confounded} confounded, and {cannot} cannot be tested here."
+    words = []
+    if papers:
+        what = f"papers’ {len(papers)} conclusions"
+        if len(corpora) == 1:
+            title = study.datasets[corpora[0]].title
+            what += f" on {f'the {title[4:]}' if title.startswith('The ') else title}"
+        elif corpora:
+            what = f"{len(papers)} verdicts on the papers’ conclusions, on {len(corpora)} corpora"
+        words.append(f"The {what}, at this study’s scale: {_counts(papers)}.")
+    if own:
+        words.append(f"This workflow’s own {len(own)}, on fits to known laws: {_counts(own)}.")
+    return " ".join(words)
 
 
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
+def _counts(entries: Sequence[Entry]) -> str:
+    """`4 reproduced, 11 undecided`: the verdicts that occur."""
+    counts = Counter(entry.verdict for entry in entries)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
 
 
 def _named_words(study: Study, entries: Sequence[Entry]) -> str:
@@ -68,7 +72,7 @@ def _named_words(study: Study, entries: Sequence[Entry]) -> str:
     for verdict in (REPRODUCED, NOT_REPRODUCED):
         places: dict[str, list[str]] = {}
         for entry in entries:
-            if entry.verdict == verdict and entry.claim.source not in ("known-truth", "gradient"):
+            if entry.verdict == verdict and entry.claim.source not in OWN_SOURCES:
                 own = places.setdefault(entry.claim.statement.rstrip("."), [])
                 own += [] if entry.dataset == SYNTHETIC else [study.datasets[entry.dataset].title]
         several = len({entry.dataset for entry in entries} - {SYNTHETIC}) > 1

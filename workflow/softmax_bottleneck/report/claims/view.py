@@ -27,6 +27,7 @@ Float64 = NDArray[np.float64]
 
 LAW = "law"
 SYNTHETIC = "synthetic"  # the place of what is judged without a corpus
+OWN_SOURCES = ("known-truth", "gradient")  # of conclusions that are no paper's: about fits to known laws
 RESAMPLES = 1000
 
 

@@ -36,7 +36,8 @@ REFERENCE = "softmax"
 MIXTURES = ("moc", "mos", "moss")  # have more parameters than the reference, unless a study makes them alike
 ACROSS, WIDTH, HEIGHT = 2, 6.3, 4.3  # panels side by side; inches
 FAR = 0.5  # of the points' range: from there on the bound has an axis of its own below
-NEAR = 0.04  # of the range of sizes: points that share a column of labels
+NEAR = 0.1  # of the range of sizes: points that share a column of labels
+GAP, FOR_NAMES = 0.035, 0.3  # of that range: from a point to its name, and for the names themselves
 LINE = 0.062  # of an axis' height: between two labels
 TINTS = "flare"  # light to dark, so that it survives every colour-vision deficiency and grey
 
@@ -151,21 +152,26 @@ def _pairs(axes: Axes, data: pd.DataFrame) -> None:
 
 
 def _labels(source: Source, axes: Axes, data: pd.DataFrame) -> None:
-    """Names beside the points; where several have about one size, in a column without overlaps, with thin leaders."""
+    """Names beside the points; where several have about one size, in a column without overlaps, with thin leaders.
+
+    Of several columns the first has its names on the left: its lines to other points leave on the right.
+    """
     low, high = axes.get_ylim()
     left, right = axes.get_xlim()
     step, span = LINE * (high - low), right - left
     ordered = data.sort_values(SIZE)
     column = (ordered[SIZE].diff() > NEAR * span).cumsum()
-    for _, own in groups(ordered.assign(column=column.astype(str)), "column"):
+    is_left = column.eq(0) & (column.max() > 0)
+    for _, own in groups(ordered.assign(column=column.astype(str), is_left=is_left), "column"):
         own = own.sort_values(TEST_PPL)
         heights = _spread(own[TEST_PPL].to_numpy(), step, low, high)
-        x = own[SIZE].max() + 0.035 * span
+        to_left = bool(own["is_left"].iloc[0])
+        x = own[SIZE].min() - GAP * span if to_left else own[SIZE].max() + GAP * span
         for point, y in zip(own.to_dict("records"), heights, strict=True):
             name = plots.short_name(source.study, point["model"])
             axes.plot([point[SIZE], x], [point[TEST_PPL], y], color=LIGHT.muted, linewidth=0.5, zorder=0.5)
-            axes.text(x, y, f" {name}", va="center", fontsize=8.5)
-    axes.set(ylim=(low, high), xlim=(left, right + 0.3 * span))
+            axes.text(x, y, f" {name} ", va="center", ha="right" if to_left else "left", fontsize=8.5)
+    axes.set(ylim=(low, high), xlim=(left - FOR_NAMES * span * is_left.any(), right + FOR_NAMES * span))
 
 
 def _spread(heights_N: NDArray[np.float64], step: float, low: float, high: float) -> list[float]:

@@ -1,0 +1,20 @@
+"""`make soak` counts what it says: some of every counter that costs little."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import soak
+
+SHARES = {"kills": 0.005, "corruptions": 0.01, "double": 0.01, "damages": 0.003, "configurations": 0.001, "seeds": 1.0}
+
+
+@pytest.mark.parametrize(("counter", "share"), SHARES.items())
+def test_every_promise_that_is_counted_holds(counter: str, share: float, tmp_path: Path) -> None:
+    (found,) = soak.soak(share, [counter], tmp_path.resolve())
+    assert found.failures == [] and found.held == found.tried > 0
