@@ -95,6 +95,16 @@ def test_a_step_has_one_name() -> None:
         assert len(modules) == 1, rule
 
 
+def test_a_page_of_what_is_done_can_be_made_early() -> None:
+    """What others wait for comes first, then the measures of runs that are trained, then training, then fits."""
+    written = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "workflow" / "rules").glob("*.smk"))
+    found = dict.fromkeys(re.findall(r"^rule (\w+):", written, re.MULTILINE), 0)
+    for rule, body in re.findall(r"^rule (\w+):\n(.*?)(?=^\S|\Z)", written, re.MULTILINE | re.DOTALL):
+        found[rule] += int(next(iter(re.findall(r"priority: (-?\d+)", body)), 0))
+    measured = {found[rule] for rule in ("measure", "spectrum", "wordsim")}
+    assert measured == {1} and found["download"] > 1 > found["train"] == 0 > found["fit"]
+
+
 def test_the_graph_looks_at_the_disk_in_one_place() -> None:
     """Of what jobs make; where a question about somebody's own model lies is no such thing."""
     rules = ROOT / "workflow" / "rules"

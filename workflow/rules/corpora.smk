@@ -7,6 +7,7 @@ rule download:
         STORE.corpus_folder("{dataset}").joinpath("files.json").as_posix(),
     log:
         "results/logs/download/{dataset}.log",
+    priority: 2  # before any training: whoever waits for these files holds up a page
     localrule: True
     conda:
         "../../envs/environment.yaml"
