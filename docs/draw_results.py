@@ -1,4 +1,4 @@
-"""Writes the findings in README.md, and docs/overview.svg beside them, from a finished study.
+"""Writes the findings in README.md from a finished study, and docs/overview.svg from the demonstration.
 
 python docs/draw_results.py [config/demo.yaml]   # needs results/ of that study
 """
@@ -23,6 +23,7 @@ from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402
 
 README = ROOT / "README.md"
+PICTURED = "demo"
 PICTURE = ROOT / "docs" / "overview.svg"
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
 METRICS = {
@@ -86,17 +87,19 @@ def write(study: Study, found: Records, text: str) -> str:
         raise ValueError(f"README.md has no line {start}")
     pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
     short = sentences.in_short(study, found, claims.ledger(found, claims.of_study(study)))
-    body = "\n".join(["", " ".join(short), "", IMAGE, *results(study, found)])
+    picture = ["", IMAGE] if study.name == PICTURED else []
+    body = "\n".join(["", " ".join(short), *picture, *results(study, found)])
     return pattern.sub(lambda _: f"{start}\n{body}{END}", text, count=1)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write README.md and docs/overview.svg."""
+    """Write README.md and, of the study that has it, docs/overview.svg."""
     study = config.load_study(Path(arguments[0] if arguments else "config/demo.yaml"))
     folder = Store().study_folder(study.name)
     text = write(study, records.load(folder), README.read_text(encoding="utf-8"))
     README.write_text(text, encoding="utf-8")
-    PICTURE.write_text(artefacts.read_text(folder / "figures" / "overview.svg"), encoding="utf-8")
+    if study.name == PICTURED:
+        PICTURE.write_text(artefacts.read_text(folder / "figures" / "overview.svg"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ PPL, RANK = 1, 2  # columns
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
 
 
-def rows_of(text: str) -> dict[str, list[tuple[float, float]]]:
+def rows_of(text: str, study: str = "demo") -> dict[str, list[tuple[float, float]]]:
     """Head -> (mean, deviation) of every column of the table between the markers."""
-    inside = text.split(draw_results.begin("demo"))[1].split(draw_results.END)[0]
+    inside = text.split(draw_results.begin(study))[1].split(draw_results.END)[0]
     lines = [line.strip("| ").split(" | ") for line in inside.splitlines() if line.startswith("| ")][2:]
     found = {}
     for name, *cells in lines:
@@ -41,6 +41,12 @@ def test_what_the_readme_says_of_the_demonstration_is_possible() -> None:
     bound = float(re.search(r"expected perplexity is ([\d.]+)", text)[1])
     assert bound < min(cells[PPL][0] for cells in rows.values())
     assert draw_results.IMAGE in text and draw_results.PICTURE.stat().st_size < 300_000
+
+
+def test_what_the_readme_says_of_penn_treebank_is_possible() -> None:
+    rows = rows_of((ROOT / "README.md").read_text(encoding="utf-8"), "ptb-cpu-quick")
+    width = config.load_study(ROOT / "config" / "ptb-cpu-quick.yaml").needed[0].body.embedding_size
+    assert rows["Softmax"][RANK][0] <= width + 2 < rows["MoS"][RANK][0] <= 2000
 
 
 def test_the_table_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

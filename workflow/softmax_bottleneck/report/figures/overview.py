@@ -230,5 +230,5 @@ def _bound_words(source: Source, dataset: str) -> str:
 def _note(source: Source, data: pd.DataFrame) -> str:
     left_out = [model for model in source.models if model not in set(data["model"])]
     runs = f"{int(data['seeds'].sum())} runs of {len(data)} models."
-    others = f" {len(left_out)} models with another schedule, or without results, are left out." if left_out else ""
+    others = f" Left out, of another schedule or without results: {len(left_out)}." if left_out else ""
     return f"{runs}{others}"
