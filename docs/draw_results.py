@@ -62,8 +62,9 @@ def _heading(study: Study, found: Records, dataset: str, models: Sequence[str]) 
     runs = f"{' or '.join(map(str, counts))} run{'' if counts == [1] else 's'} each"
     words = f"{study.datasets[dataset].title}: mean ± standard deviation over {runs}."
     bound, rank = (source.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
-    known = f" The law’s expected perplexity is {bound:.2f}, and the rank of its log-probabilities is {rank:.0f}."
-    return words if bound is None or rank is None else f"{words}{known}"
+    if bound is None or rank is None:
+        return words
+    return f"{words} The law’s expected perplexity is {bound:.2f}, and the rank of its log-probabilities is {rank:.0f}."
 
 
 def _table(study: Study, found: Records, dataset: str, models: Sequence[str], metrics: Sequence[str]) -> list[str]:
