@@ -11,7 +11,7 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, evidence, records
-from softmax_bottleneck.report import cells, source, views
+from softmax_bottleneck.report import cells, render, source, views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -99,12 +99,21 @@ def test_a_run_of_the_study_itself_takes_its_place(study: config.Study) -> None:
     assert [key for key in rows(study) if "evidence" in key] == []
 
 
-def test_other_corpora_and_models_are_left_alone(study: config.Study) -> None:
+def test_evidence_on_other_corpora_stands_in_no_table_of_the_study_but_its_own(study: config.Study) -> None:
     content = carried(study)
     for key, value in (("dataset", "ptb"), ("model", "unheard-of")):
         other = content | {"run": content["run"] | {key: value}}
         (evidence.FOLDER / f"{key}.json").write_text(json.dumps(other), encoding="utf-8")
-    assert [one.name for one in collect.collect(study).evidence] == ["gss-3"]
+    assert [key for key in rows(study) if "evidence" in key] == ["gss evidence gss-3"]
+    folder = study.store.study_folder(study.name)
+    records.save(collect.collect(study), folder)
+    render.render(study, folder)
+    lines = records.read_csv(folder / "tables" / "published-size.csv")
+    ppl = next(row["value"] for row in content["rows"] if row["metric"] == "test_ppl")
+    shown = lines[lines["metric"] == "test_ppl"]
+    assert set(shown["row"]) == {"dataset", "gss-3", "model"} and set(map(float, shown["measured"])) == {ppl}
+    chapters = artefacts.read_json(folder / "page.json")["chapters"]
+    assert "At the published size" in [one["title"] for one in chapters]
 
 
 def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

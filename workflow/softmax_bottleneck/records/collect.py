@@ -162,7 +162,7 @@ def collect(study: Study) -> Records:
     frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
     order = ["dataset", "model", "seed", "table", "metric", "condition"]
     states, stages = readings[: len(trained)], readings[len(trained) :]
-    imported = evidence.load_for(study, {reading.run.run_id for reading in states if "done" in reading.files})
+    imported = evidence.load_others({reading.run.run_id for reading in states if "done" in reading.files})
     read = {f"{path}/{name}": digest for path, own in runs.items() for name, digest in sorted(own.hashes.items())}
     records = Records(
         rows=frame.sort_values(order, kind="stable").reset_index(drop=True),

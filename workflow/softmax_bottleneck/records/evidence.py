@@ -164,14 +164,9 @@ def _hardware(provenance: Mapping[str, Any]) -> str:
     return (", ".join(devices) or str(provenance["hardware"].get("cpu", "unknown hardware")))[:HARDWARE_SHOWN]
 
 
-def load_for(study: Study, finished: set[str]) -> tuple[Evidence, ...]:
-    """Evidence on the corpora and models of a study, without runs that the study has itself (`finished` run_ids)."""
-    found = [load(path) for path in files()]
-    return tuple(
-        one
-        for one in found
-        if one.run.dataset in study.datasets and one.run.model in study.labels and one.run_id not in finished
-    )
+def load_others(finished: set[str]) -> tuple[Evidence, ...]:
+    """All evidence, without runs that a study has itself (`finished` run_ids)."""
+    return tuple(one for one in map(load, files()) if one.run_id not in finished)
 
 
 def chosen(study: Study, experiment: Experiment, found: tuple[Evidence, ...]) -> Iterator[Evidence]:

@@ -213,6 +213,7 @@ TABLES: Mapping[str, type] = {
     "coverage": NoOptions,
     "settings": Settings,
     "search": Settings,
+    "published-size": NoOptions,
     "top5": Words,
     "hit-rates": NoOptions,
     "correlation": Windows,

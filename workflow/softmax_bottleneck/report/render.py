@@ -24,7 +24,7 @@ from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.study import Experiment, Study
+from softmax_bottleneck.study import Experiment, Study, load_experiment
 
 # Chapters in the order of the page: the source of an experiment -> title and what it is.
 SOURCES: Mapping[str, tuple[str, str]] = {
@@ -48,6 +48,10 @@ SOURCES: Mapping[str, tuple[str, str]] = {
         "log-probability matrix are facts to compare with; and heads fitted to such laws without a network below them, "
         "where the bottleneck is seen alone.",
     ),
+    "published-size": (
+        "At the published size",
+        "What was trained once on whole corpora, with the machine that did it; a file each, shown by every study.",
+    ),
     "gradient": (
         "The gradient that a head lets through",
         "An output layer suppresses a part of the loss’ gradient (Godey and Artzi 2026). Where the law is known the "
@@ -61,11 +65,18 @@ def render(study: Study, folder: Path) -> None:
     check_options(study)
     found = records.load(folder)
     heads = heads_of(study)
-    every = (overview.experiment(study), *study.experiments)
-    top, *entries = [_entry(study, experiment, found, folder, heads) for experiment in every]
+    top, *entries = [
+        _entry(study, experiment, found, folder, heads)
+        for experiment in (overview.experiment(study), *study.experiments, *_kept(study, found))
+    ]
     ledger = claims.ledger(found, claims.of_study(study))
     artefacts.write_json(folder / "claims.json", claims.to_json(study, found, ledger))
     artefacts.write_json(folder / "page.json", page_of(study, found, entries, ledger) | {"overview": top})
+
+
+def _kept(study: Study, found: Records) -> list[Experiment]:
+    """The table of runs made elsewhere, which belongs to every study as long as there are any."""
+    return [load_experiment("published-size", study.file.resolve().parent)] if found.evidence else []
 
 
 def _entry(

@@ -70,7 +70,16 @@ class ExperimentFile:
     """
 
     id: kinds.Name
-    source: Literal["parthiban2021", "kanai2018", "ganea2019", "merity2017", "benka2021", "known-truth", "gradient"]
+    source: Literal[
+        "parthiban2021",
+        "kanai2018",
+        "ganea2019",
+        "merity2017",
+        "benka2021",
+        "known-truth",
+        "gradient",
+        "published-size",
+    ]
     artefact: str
     kind: Literal["table", "figure"]
     title: str

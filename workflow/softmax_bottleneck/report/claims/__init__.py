@@ -65,8 +65,9 @@ def ledger(records: Records, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
 def _elsewhere(view: View, claim: Claim) -> dict[str, str]:
     """What runs measured elsewhere say of a claim, by their hardware."""
     found = {}
-    for hardware in sorted({one.hardware for one in view.records.evidence}):
-        runs = [one for one in view.records.evidence if one.hardware == hardware and one.run.dataset == view.dataset]
+    known_here = [one for one in view.records.evidence if one.run.dataset == view.dataset]
+    for hardware in sorted({one.hardware for one in known_here}):
+        runs = [one for one in known_here if one.hardware == hardware]
         rows = [
             (view.dataset, o.run.model, c, m, x, o.run.seed, o.run_id) for o in runs for (m, c), x in o.values.items()
         ]

@@ -13,7 +13,15 @@ from softmax_bottleneck.report.options import options_of
 from softmax_bottleneck.report.registry import VIEWS
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.report.templates import environment
-from softmax_bottleneck.report.views import fit_conclusions, fits, perplexity, ranks, settings, words  # noqa: F401  they register
+from softmax_bottleneck.report.views import (  # noqa: F401  they register
+    fit_conclusions,
+    fits,
+    perplexity,
+    published_size,
+    ranks,
+    settings,
+    words,
+)
 from softmax_bottleneck.study import Experiment, Study
 
 
