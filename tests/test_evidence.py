@@ -49,10 +49,13 @@ def rows(study: config.Study, name: str = "parthiban2021-table2") -> dict[str, c
 
 
 def test_a_carried_run_has_its_numbers_epochs_and_provenance(study: config.Study) -> None:
-    content = carried(study)
     run = next(run for run in study.needed if (run.model, run.seed) == ("gss", 3))
+    before = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")
+    content = carried(study)
     numbers = {row["metric"]: row["value"] for row in content["rows"] if not row["condition"]}
     assert numbers["test_ppl"] == fake.perplexities(run)["test_ppl"] and numbers["rank_press"] == fake.rank_of(run)
+    (whole_K,) = before.values()
+    assert all(sigma == whole_K[index - 1] for index, sigma in content["spectrum"])
     assert [line["epoch"] for line in content["history"]] == list(range(1, 11))
     assert content["run"]["run_id"] == run.run_id and content["provenance"]["hardware"]["cpu"] == "Fake CPU"
 
@@ -108,6 +111,9 @@ def test_evidence_on_other_corpora_stands_in_no_table_of_the_study_but_its_own(s
     folder = study.store.study_folder(study.name)
     records.save(collect.collect(study), folder)
     render.render(study, folder)
+    drawn = records.read_csv(folder / "figures" / "published-size-spectra.csv")
+    assert set(drawn["model"]) == {"gss", "unheard-of"} and len(drawn) == 3 * len(content["spectrum"])
+    assert all(0 < float(value) <= 1 for value in drawn["relative_singular_value"])
     lines = records.read_csv(folder / "tables" / "published-size.csv")
     ppl = next(row["value"] for row in content["rows"] if row["metric"] == "test_ppl")
     shown = lines[lines["metric"] == "test_ppl"]

@@ -240,7 +240,18 @@ def evidence_of(store: Store, path: str, origin: str) -> str:
         {"table": table, "condition": condition, "metric": metric, "value": value, "n": n}
         for table, condition, metric, value, _, n in reading.numbers()
     ]
-    return evidence.text(done["run"], origin, rows, reading.found.curve, done["provenance"])
+    files = reading.found
+    spectrum = [] if files.sigma_K is None else thinned(files.sigma_K, _cliffs(files)).T.tolist()
+    return evidence.text(
+        {
+            "origin": origin,
+            "run": done["run"],
+            "rows": rows,
+            "history": files.curve,
+            "spectrum": [[int(index), sigma] for index, sigma in spectrum],
+            "provenance": done["provenance"],
+        }
+    )
 
 
 def _state(study: Study, reading: _Reading) -> tuple[str, str]:

@@ -76,6 +76,7 @@ class EvidenceFile:
         run: its settings; a difference is computed only where they are the published ones.
         rows: its numbers.
         history: one line per epoch.
+        spectrum: index from 1 and singular value of its log-probability matrix, thinned.
         provenance: how and where it was made.
     """
 
@@ -83,6 +84,7 @@ class EvidenceFile:
     run: StoredRun
     rows: Annotated[tuple[Row, ...], Field(min_length=1, max_length=2000)]
     history: Annotated[tuple[StoredEpoch, ...], Field(max_length=100_000)] = ()
+    spectrum: Annotated[tuple[tuple[kinds.Integer, kinds.Number], ...], Field(max_length=2000)] = ()
     provenance: StoredProvenance
 
 
@@ -95,6 +97,7 @@ class Evidence:
         run: its settings; its own code may be another, so that run_id is the stored one.
         hardware: the machine in a few words.
         values: (metric, condition) -> number.
+        spectrum: (index from 1, singular value) of its log-probability matrix, thinned.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Evidence:
     run_id: str
     values: Mapping[tuple[str, str], float]
     history: tuple[Mapping[str, Any], ...]
+    spectrum: tuple[tuple[int, float], ...]
     provenance: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -112,7 +116,7 @@ class Evidence:
         rows = [{"metric": m, "condition": c, "value": value} for (m, c), value in self.values.items()]
         run = self.run.to_json() | {"run_id": self.run_id}
         facts = {"name": self.name, "sha256": self.sha256, "origin": self.origin, "run": run, "rows": rows}
-        return facts | {"history": list(self.history), "provenance": self.provenance}
+        return facts | {"history": list(self.history), "spectrum": self.spectrum, "provenance": self.provenance}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "evidence") -> Evidence:
@@ -126,6 +130,7 @@ class Evidence:
             run_id=content["run"]["run_id"],
             values={(row["metric"], row.get("condition", "")): float(row["value"]) for row in content["rows"]},
             history=tuple(content.get("history", [])),
+            spectrum=tuple((int(index), float(sigma)) for index, sigma in content.get("spectrum", [])),
             provenance=content["provenance"],
         )
 
@@ -178,8 +183,7 @@ def chosen(study: Study, experiment: Experiment, found: tuple[Evidence, ...]) ->
             yield one
 
 
-def text(run: Mapping[str, Any], origin: str, rows: list[dict[str, Any]], history: list[Any], block: Any) -> str:
+def text(content: Mapping[str, Any]) -> str:
     """The JSON text of an evidence file, checked as it will be when it is read."""
-    content = {"origin": origin, "run": dict(run), "rows": rows, "history": history, "provenance": block}
     read(EvidenceFile, content, "evidence")
     return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"

@@ -75,8 +75,9 @@ def render(study: Study, folder: Path) -> None:
 
 
 def _kept(study: Study, found: Records) -> list[Experiment]:
-    """The table of runs made elsewhere, which belongs to every study as long as there are any."""
-    return [load_experiment("published-size", study.file.resolve().parent)] if found.evidence else []
+    """Table and figure of runs made elsewhere, which belong to every study as long as there are any."""
+    names = ("published-size", "published-size-spectra") if found.evidence else ()
+    return [load_experiment(name, study.file.resolve().parent) for name in names]
 
 
 def _entry(

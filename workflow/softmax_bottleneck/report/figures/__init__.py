@@ -14,7 +14,16 @@ import pandas as pd
 
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report.figures import fits, functions, overview, plots, runs, scatter, words  # noqa: F401  they register
+from softmax_bottleneck.report.figures import (  # noqa: F401  they register
+    fits,
+    functions,
+    overview,
+    plots,
+    published_size,
+    runs,
+    scatter,
+    words,
+)
 from softmax_bottleneck.report.options import options_of
 from softmax_bottleneck.report.registry import FIGURES
 from softmax_bottleneck.report.source import Source
