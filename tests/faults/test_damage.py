@@ -119,6 +119,25 @@ def test_a_sound_study_loses_nothing_to_repair(home: Study) -> None:
 
 
 @pytest.mark.fault("E14")
+def test_an_unfinished_study_loses_nothing_to_repair_but_what_is_damaged(home: Study) -> None:
+    """One run not begun, one stopped on the way, its neighbours of the same model finished."""
+    stopped, not_begun = (run for run in home.needed if run.seed == 1)
+    shutil.rmtree(home.store.run_folder(not_begun.path))
+    for path in home.store.run_folder(stopped.path).iterdir():
+        if path.name.split(".")[0] not in ("run", "epochs"):
+            path.unlink()
+    (home.store.run_folder(stopped.path) / "resume-a.pt").write_bytes(b"some epochs")
+    before = small.tree(home.store.root / "runs")
+    found, _ = repair(home)
+    assert not found.complete and small.tree(home.store.root / "runs") == before
+    flip(home.store.run_folder(home.needed[-1].path) / "rank.json")
+    _, removed = repair(home)
+    kept = small.tree(home.store.root / "runs")
+    gone = {Path(name).name.removesuffix(".sha256") for name in before.keys() - kept.keys()}
+    assert gone == {"rank.json", "spectrum.npz", "epochs_rank.json"} & {path.name for path in removed}
+
+
+@pytest.mark.fault("E14")
 @pytest.mark.parametrize("name", ["model.safetensors", "measure.json", "spectrum.npz", "wordsim.json", "outcome.json"])
 def test_what_was_removed_is_made_again_to_the_same_bits(home: Study, name: str) -> None:
     run = home.needed[0]

@@ -67,9 +67,10 @@ def _with_what_rests_on_it(study: Study, file: Path) -> Iterator[Path]:
 
 
 def _of_run(study: Study, file: Path) -> Iterator[Path]:
-    folder = file if (study.store.root / file / "run.json").exists() else file.parent
-    if folder == file:
-        return  # a run without numbers: nothing of it is damaged, the workflow goes on with it
+    jobs = (*study.needed, *study.finetuned, *study.evaluations)
+    if file.relative_to("runs").as_posix() in {job.path for job in jobs}:
+        return  # a run without numbers, begun or not: nothing of it is damaged, the workflow goes on with it
+    folder = file.parent
     if file.name in MADE_TOGETHER and not folder.name.startswith("dynamic-"):
         yield from (folder / name for name in MADE_TOGETHER[file.name])
     else:
