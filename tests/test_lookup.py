@@ -8,6 +8,7 @@ import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.extras import partial
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import run_list
 from softmax_bottleneck.store import artefacts
@@ -36,6 +37,15 @@ def test_a_number_is_printed_with_its_seeds_files_and_hashes(study, capsys) -> N
     assert "(n = 3)" in text and "of the test text" in text
     assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_pl"]) == 2
     assert "did you mean 'truth-demo/mos/test_ppl'?" in capsys.readouterr().err
+
+
+def test_without_results_the_command_that_makes_them_is_named(study, capsys) -> None:
+    """Those of an unfinished study are read where its page lies."""
+    for words in (["number", "truth-demo/mos/test_ppl"], ["claims"], ["summary"]):
+        assert main([*words[:1], "--study", "study.yaml", *words[1:]]) == 2
+        assert "no results yet: `make reproduce CONFIG=study.yaml` makes them" in capsys.readouterr().err
+    collect.collect_to(study, partial.folder_of(study))
+    assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_ppl"]) == 0
 
 
 def test_what_differs_from_the_published_setting_is_named(study) -> None:

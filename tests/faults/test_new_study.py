@@ -82,7 +82,7 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
         ({"book 0.txt": b"\xff\xfe"}, "book 0.txt:1: byte 0xff is not UTF-8"),
         ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
         ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
-        ({f"book {n}.txt": None for n in range(3)}, "no folder with .txt files"),
+        ({f"book {n}.txt": None for n in range(3)}, "no .txt files in it; say FROM="),
     ],
 )
 def test_what_is_no_text_is_one_line_and_leaves_nothing(

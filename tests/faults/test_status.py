@@ -148,6 +148,23 @@ def test_without_a_terminal_a_line_comes_now_and_then(study: Study, capsys: Any,
     assert capsys.readouterr().err == f"{status.CLEAR}4 of 4 runs{status.CLEAR}{status.CLEAR}" and said[1:] == ["words"]
 
 
+def test_a_step_that_was_killed_is_named_once_while_the_others_go_on(study: Study, tmp_path: Path) -> None:
+    log, said = tmp_path / "steps.jsonl", []
+    lines = [
+        {"step": "train", "what": "tiny/mos/1-0", "pid": DEAD, "at": 1.0},
+        {"step": "train", "what": "tiny/mos/2-0", "pid": os.getpid(), "at": 1.0},
+        {"step": "measure", "what": "tiny/mos/3-0", "pid": DEAD, "at": 1.0},
+        {"step": "measure", "what": "tiny/mos/3-0", "pid": DEAD, "at": 2.0, "code": 0, "words": ""},
+    ]
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    with status.Display(study, log, Pages(study, "true"), said.append, on_terminal=False) as shown:
+        for looks in range(4):
+            shown.looked = 0.0
+            shown.look()
+            assert len(said) == (looks > 0)
+    assert said == [f"train tiny/mos/1-0: {outcomes.KILLED}"]
+
+
 @pytest.mark.fault("A18")
 def test_what_snakemake_itself_stumbles_over_is_shown(study: Study, tmp_path: Path) -> None:
     log = tmp_path / "study.log"

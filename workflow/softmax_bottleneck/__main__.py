@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs import outcomes
@@ -27,6 +27,9 @@ from softmax_bottleneck.store.errors import (
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import kinds, plan
+
+if TYPE_CHECKING:
+    from softmax_bottleneck.records.records import Records
 
 EXIT_DISK, EXIT_INTERRUPTED = 74, 130
 SUBJECTS = ("run", "dataset", "unit")
@@ -240,11 +243,10 @@ def _render(given: argparse.Namespace, say: Say) -> None:
 
 
 def _claims(given: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.records import records
     from softmax_bottleneck.report import claims
 
     study = _study(given)
-    entries = claims.ledger(records.load(study.store.study_folder(study.name)), claims.of_study(study))
+    entries = claims.ledger(_records(study), claims.of_study(study))
     print("\n".join(claims.explain(entries) if given.explain else claims.verdicts(entries)))
 
 
@@ -282,22 +284,31 @@ def _repair(given: argparse.Namespace, say: Say) -> None:
 
 
 def _summary(given: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.records import records
     from softmax_bottleneck.report import render
 
     study = _study(given)
-    folder = study.store.study_folder(study.name)
-    print(render.result_table(study, records.load(folder)))
-    print(f"\nReport: {(folder / 'report' / 'index.html').resolve()}")
+    print(render.result_table(study, _records(study)))
+    print(f"\nReport: {(study.store.study_folder(study.name) / 'report' / 'index.html').resolve()}")
+
+
+def _records(study: config.Study) -> Records:
+    """Of a finished study, else of what the page of an unfinished one shows (UserError: nothing is there)."""
+    from softmax_bottleneck.extras import partial
+    from softmax_bottleneck.records import records
+
+    for folder in (study.store.study_folder(study.name), partial.folder_of(study)):
+        if (folder / records.REST_FILE).exists():
+            return records.load(folder)
+    raise UserError(
+        f"study {study.name} has no results yet: `make reproduce CONFIG={study.file}` makes them, --study names another"
+    )
 
 
 def _number(given: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.records import records
     from softmax_bottleneck.report.lookup import lookup
 
     study = _study(given)
-    found = records.load(study.store.study_folder(study.name))
-    print("\n".join(lookup(study, found, given.name)))
+    print("\n".join(lookup(study, _records(study), given.name)))
 
 
 def _compare(given: argparse.Namespace, say: Say) -> None:

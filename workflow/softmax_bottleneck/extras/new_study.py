@@ -37,7 +37,7 @@ STUDY = """# Written by `make new-study`; every key is explained in config/READM
 study: {name}
 title: The softmax bottleneck on {title}
 datasets: [{name}]
-seeds: [1, 2]
+seeds: [1, 2, 3]  # with fewer no comparison can be decided
 settings:
   - body:
       embedding_size: 32
@@ -49,7 +49,8 @@ settings:
       dropout_embedding: 0
       dropout_weight: 0.2
     schedule:
-      optimizer: nt-asgd
+      optimizer: et-asgd
+      switch_after_epoch: 9
       learning_rate: 20
       batch_size: {batch_size}
       bptt: {bptt}
@@ -58,14 +59,13 @@ settings:
       weight_decay: 0.0000012
       activation_penalty: 2
       temporal_penalty: 1
-      epochs: 12
+      epochs: 15
   - when: {{model: mos}}
-    body: {{context_size: 64}}
     head: {{components: 4, dropout_latent: 0.1}}
 models:
   softmax: {{head: softmax}}
   gss: {{head: {{name: gss, c: -1.5, k: 2.5}}}}
-  mos: {{head: mos}}
+  mos: {{head: mos}}  # of Softmax's size, within some percent
 experiments:
   parthiban2021-table2: {{models: all}}
   parthiban2021-figure7: {{models: all, seeds: all}}
@@ -88,9 +88,9 @@ def new_study(texts: Path, into: Path, name: str | None, say: Say) -> Path:
     study, corpus = into / f"{name}.yaml", into / "datasets" / name
     for path in (study, corpus.with_name(f"{name}.yaml"), corpus):
         if path.exists():
-            raise UserError(f"{path}: is there already; choose another NAME, or remove it first")
+            raise UserError(f"{path}: is there already; choose another NAME=<word>")
     splits, about = _splits(texts)
-    title, tokens = name.replace("-", " ").capitalize(), sum(len(line) + 1 for line in splits["train"])
+    title, tokens = name.replace("-", " "), sum(len(line) + 1 for line in splits["train"])
     batch_size = max(1, min(LARGEST_BATCH, tokens // (BPTT * UPDATES)))
     files = {corpus / f"{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS}
     files[corpus.with_name(f"{name}.yaml")] = DATASET.format(name=name, title=title, about=about)
@@ -121,7 +121,7 @@ def _splits(folder: Path) -> tuple[dict[str, Lines], str]:
     """Lines of words of train, valid and test, and how they came about."""
     files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
     if not files:
-        raise UserError(f"FROM={folder}: no folder with .txt files in it; give one with plain texts in UTF-8")
+        raise UserError(f"FROM={folder}: no .txt files in it; say FROM=<folder of plain texts in UTF-8>")
     texts = {path: _text(path) for path in files}
     named = {split: [path for path in files if _is_named(path, split)] for split in SPLITS}
     if all(len(paths) == 1 for paths in named.values()):
@@ -136,7 +136,8 @@ def _splits(folder: Path) -> tuple[dict[str, Lines], str]:
         return splits, f"{about}; words as they were"
     kept = _vocabulary(splits)
     cut = {part: [[w if w in kept else UNK for w in line] for line in lines] for part, lines in splits.items()}
-    return cut, f"{about}; {len(kept)} words, <unk> for those that train holds less than {LEAST_COUNT} times"
+    words = f"{len(kept)} different words, <unk> for those that train holds less than {LEAST_COUNT} times"
+    return cut, f"{about}; {words}"
 
 
 def _is_named(path: Path, split: str) -> bool:

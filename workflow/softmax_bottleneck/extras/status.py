@@ -113,6 +113,7 @@ class Display:
         self.study, self.ends, self.page, self._say, self.on_terminal = study, ends, page, say, on_terminal
         self.steps = planned_steps(study)
         self.looked = self.printed = time.monotonic()
+        self.failed, self.told = set[Attempt](), set[Attempt]()
 
     def __enter__(self) -> Display:
         return self
@@ -128,6 +129,14 @@ class Display:
             print(CLEAR, end="", file=sys.stderr)
         self._say(words)
 
+    def _tell_failures(self, failed: set[Attempt]) -> None:
+        """Say once how a step ended; only when seen twice: between a step's last line and its end a look may fall."""
+        for one in sorted(failed & self.failed, key=lambda one: one.began):
+            if one not in self.told:
+                self.say(one.failure[1])
+        self.told |= failed & self.failed
+        self.failed = failed
+
     def look(self) -> None:
         """To be called often: does something once a second."""
         now = time.monotonic()
@@ -135,11 +144,13 @@ class Display:
             return
         self.looked = now
         left = [step for step, file in self.steps.items() if not file.exists()]
+        tried = outcomes.attempts(self.ends)
+        self._tell_failures({one for one in tried if one.code or (one.ended is None and not one.works)})
         self.page.look(runs_done(self.study, left), self.say)
         if self.on_terminal:
-            words = line(self.study, left, outcomes.attempts(self.ends), time.time())
+            words = line(self.study, left, tried, time.time())
             width = shutil.get_terminal_size().columns - 1
             print(f"{CLEAR}{words[:width]}", end="", file=sys.stderr, flush=True)
         elif now - self.printed >= LINES_S:
             self.printed = now
-            self._say(line(self.study, left, outcomes.attempts(self.ends), time.time()))
+            self._say(line(self.study, left, tried, time.time()))

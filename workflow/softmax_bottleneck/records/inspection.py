@@ -61,7 +61,7 @@ class Verification:
         lines = [f"{self.study}: {summary(self.counts)}", f"{self.files} files hashed, {len(self.findings)} findings"]
         lines += [f"  {one.kind:9} {one.file}: {one.words}" for one in self.findings[:SHOWN]]
         if len(self.findings) > SHOWN:
-            lines.append(f"  and {len(self.findings) - SHOWN} more: see {FILE}")
+            lines.append(f"  and {len(self.findings) - SHOWN} more: `verify --json` lists all")
         if self.beside:
             lines.append(f"{len(self.beside)} runs of the same names under other settings or code lie beside, unread")
         return "\n".join(lines)

@@ -67,8 +67,8 @@ def _with_what_rests_on_it(study: Study, file: Path) -> Iterator[Path]:
 
 
 def _of_run(study: Study, file: Path) -> Iterator[Path]:
-    jobs = (*study.needed, *study.finetuned, *study.evaluations)
-    if file.relative_to("runs").as_posix() in {job.path for job in jobs}:
+    runs = {run.path for run in (*study.needed, *study.finetuned)} | {one.path for one in study.evaluations}
+    if file.relative_to("runs").as_posix() in runs:
         return  # a run without numbers, begun or not: nothing of it is damaged, the workflow goes on with it
     folder = file.parent
     if file.name in MADE_TOGETHER and not folder.name.startswith("dynamic-"):

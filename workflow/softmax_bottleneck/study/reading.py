@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -31,7 +32,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
         UserError: with file and line, for what is no file, no UTF-8, no YAML, too long, or not `parse_yaml`'s.
     """
     if not path.is_file():  # a pipe would never end
-        raise UserError(f"{path}: cannot be read (no such file); give the path of a YAML file")
+        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.yaml")], n=1)
+        hint = f"did you mean {path.with_name(near[0])}?" if near else "give the path of a YAML file"
+        raise UserError(f"{path}: cannot be read (no such file); {hint}")
     try:
         data = path.read_bytes()
     except OSError as error:
