@@ -34,7 +34,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(study: Study, **overrides: Any) -> dict[str, doctor.Finding]:
-    return {one.check: one for one in doctor.examine(study.file, overrides)}
+    return {one.check: one for one in doctor.examine(study.file, overrides, on_cluster=True)}
 
 
 def test_a_study_that_can_be_run(begun: Study, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +168,14 @@ def test_a_cluster_that_is_half_there_or_silent(tmp_path: Path, begun: Study, mo
     assert found(begun)["SLURM"].state == BAD and "squeue is not" in found(begun)["SLURM"].found
     monkeypatch.setenv("PATH", str(fake_slurm.install(tmp_path / "two", without=("sinfo",))))
     assert found(begun)["SLURM"].state == BAD and "sinfo does not answer" in found(begun)["SLURM"].found
+
+
+def test_a_silent_cluster_stops_no_study_that_runs_on_this_machine(
+    tmp_path: Path, begun: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(fake_slurm.install(tmp_path / "one", without=("sinfo",))))
+    one = next(one for one in doctor.examine(begun.file, {}) if one.check == "SLURM")
+    assert one.state == NOTE and "`make slurm` alone needs it" in one.advice
 
 
 def test_nothing_is_changed_by_looking(begun: Study) -> None:

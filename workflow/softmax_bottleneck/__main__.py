@@ -153,7 +153,7 @@ def _slurm(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras import slurm_launcher as launcher
 
     file, overrides = _asked_for(given)
-    findings = doctor.examine(file, overrides)
+    findings = doctor.examine(file, overrides, on_cluster=True)
     print(doctor.text(findings))
     if not given.anyway:
         doctor.verdict(findings)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import metadata
 from itertools import chain
@@ -52,9 +52,12 @@ class Finding:
 Findings = Iterator[Finding]
 
 
-def examine(file: Path, overrides: Mapping[str, Any]) -> list[Finding]:
-    """Every check, the slow ones side by side; a study that cannot be read leaves those that need none."""
-    checks: list[Callable[[], Findings]] = [_software, _locale, _writable, _batch_system]
+def examine(file: Path, overrides: Mapping[str, Any], on_cluster: bool = False) -> list[Finding]:
+    """Every check, the slow ones side by side; a study that cannot be read leaves those that need none.
+
+    A batch system that would not do is a fault where the study is to run `on_cluster`, else worth a note.
+    """
+    checks: list[Callable[[], Findings]] = [_software, _locale, _writable, partial(_batch_system, on_cluster)]
     try:
         study = load_study(file, overrides)
     except UserError as error:
@@ -236,7 +239,15 @@ def _hours(study: Study, left: list[Run], costs: Mapping[str, Cost]) -> Finding:
 
 
 # --- the batch system -----------------------------------------------------------------------------------------------
-def _batch_system() -> Findings:
+def _batch_system(is_needed: bool) -> Findings:
+    """SLURM as it is; where this study does not need it, what is wrong with it is a note."""
+    for finding in _slurm():
+        if finding.state == BAD and not is_needed:
+            finding = replace(finding, state=NOTE, advice=f"`make slurm` alone needs it; {finding.advice}")
+        yield finding
+
+
+def _slurm() -> Findings:
     """SLURM's programs, whether they answer, and whether the profile's partitions are there."""
     present = [name for name in ("sbatch", "squeue", "scancel", "sacct") if shutil.which(name)]
     if "sbatch" not in present:
