@@ -56,6 +56,7 @@ repair: env  ## remove what is damaged with what was made from it; `make reprodu
 	@python -m softmax_bottleneck repair --study "$$CONFIG"
 
 report-zip: env  ## Snakemake's own report of a finished study: rules, jobs and results, as a zip
+	@python -m softmax_bottleneck verify --study "$$CONFIG"
 	snakemake --configfile "$$CONFIG" --report "$(STUDY)/report.zip"
 
 crate: env  ## pack a finished study as a Workflow Run RO-Crate, to deposit and cite

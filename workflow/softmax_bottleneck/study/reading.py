@@ -48,7 +48,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8") from None
     value = parse_yaml(text, str(path))
     if not isinstance(value, dict):
-        raise UserError(f"{path}: expected `key: value` lines at the top level, found {type(value).__name__}")
+        found = "nothing" if value is None else type(value).__name__
+        raise UserError(f"{path}: expected `key: value` lines at the top level, found {found}")
     return value
 
 
