@@ -203,7 +203,7 @@ def test_every_table_is_filled_once_all_runs_are_done(made) -> None:
             continue
         one = views.build(study, experiment, made[1])
         gaps = {cell.gap for *_, cell in flat(one) if cell.wanted and not cell.measured and not cell.words}
-        assert all(gap == "" or re.search("not in this study|not computable", gap) for gap in gaps), (
+        assert all(gap == "" or re.search("not in this study|not computable|no correlation", gap) for gap in gaps), (
             experiment.id,
             gaps,
         )

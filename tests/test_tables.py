@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import cells, figures, numbers, source, views
+from softmax_bottleneck.report import cells, figures, numbers, pairs, source, views
 from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.report.registry import FIGURES, VIEWS
 from softmax_bottleneck.report.views import words
@@ -280,7 +280,13 @@ def test_correlations_are_of_one_kind_of_run_and_of_eight_at_least(finished) -> 
     ]
     two = figures.build(dataclasses.replace(study, runs=tuple(longer)), experiment, found).note
     assert "10 epochs: r = " in two and "n = 12" in two
-    assert "99 epochs: not computable: 6 points are fewer than the 8" in two and two.count("r = ") == 1
+    assert "99 epochs: no correlation from 6 runs, at least 8 are needed" in two and two.count("r = ") == 1
+    asked = source.Source.of(study, experiment, found)
+    single = pairs.correlations_by_kind(asked, "truth-demo", pairs.pairs(asked, "truth-demo", ["softmax"])[:1])
+    assert single == "awd-lstm, ET-ASGD, 10 epochs: no correlation from 1 run, at least 8 are needed"
+    unprinted = dataclasses.replace(asked, experiment=dataclasses.replace(experiment, models=("moc",)))
+    panels = [len(FIGURES["rank-perplexity"](one, NoOptions()).canvas.axes) for one in (asked, unprinted)]
+    assert panels == [2, 1]  # no half for published means where there are none
 
 
 def test_word_similarity_shows_pairs_and_gaps(finished) -> None:

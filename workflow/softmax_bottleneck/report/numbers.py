@@ -10,6 +10,7 @@ MINUS = "−"  # the true minus sign
 SMALLEST_DECIMAL_P = 0.001  # below it decimals would show nothing
 SMALLEST_P = 1e-300  # below it float64 has no digits left
 MIN_POINTS = 8  # of a correlation
+MOST_DECIMALS = 8  # a number that needs more is zero
 SEEDS_NAMED = 4  # in a cell; more are counted
 
 
@@ -24,6 +25,12 @@ def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str
         return DASH
     text = f"{value:{'+' if signed else ''}.{digits}f}"
     return true_minus(text.lstrip("+-") if float(text) == 0 else text)
+
+
+def decimals(value: float, least: int) -> int:
+    """How many decimals a number needs for two significant digits, from `least` up to MOST_DECIMALS."""
+    needed = 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    return max(least, min(needed, MOST_DECIMALS))
 
 
 def signed(value: float | None, digits: int = 2) -> str:

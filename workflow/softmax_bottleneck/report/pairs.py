@@ -11,6 +11,7 @@ import pandas as pd
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.measuring.statistics import Correlation
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
+from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.study import Run
@@ -70,7 +71,8 @@ def correlate(points: pd.DataFrame) -> Correlation:
     None of fewer than MIN_POINTS, with the reason.
     """
     found = statistics.pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
-    few = f"not computable: {len(points)} points are fewer than the {numbers.MIN_POINTS} of a correlation"
+    runs = f"{len(points)} run{'s' * (len(points) != 1)}"
+    few = f"no correlation from {runs}, at least {numbers.MIN_POINTS} are needed"
     return found if len(points) >= numbers.MIN_POINTS else replace(found, r=None, low=None, high=None, reason=few)
 
 
@@ -82,8 +84,8 @@ def kind_of(run: Run) -> str:
 def correlations_by_kind(source: Source, dataset: str, points: pd.DataFrame) -> str:
     """`correlation_words` of the measured runs of each kind."""
     kinds = {(run.model, run.seed): kind_of(run) for model in source.models for run in source.runs(dataset, model)}
-    groups = points.groupby([kinds[key] for key in zip(points["model"], points["seed"], strict=True)], sort=False)
-    return "; ".join(f"{kind}: {correlation_words(own)}" for kind, own in groups) or "no runs"
+    named = points.assign(kind=[kinds[key] for key in zip(points["model"], points["seed"], strict=True)])
+    return "; ".join(f"{kind}: {correlation_words(own)}" for (kind,), own in groups(named, "kind")) or "no runs"
 
 
 def correlation_words(points: pd.DataFrame) -> str:

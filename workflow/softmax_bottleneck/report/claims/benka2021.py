@@ -30,10 +30,8 @@ def _added_example(target: float, first: str, second: str) -> list[q.Row]:
 
 def _published_size(view: View, models: Sequence[str]) -> Premise:
     widths = {width for model in models for width in view.runs(model, "embedding_size").values()}
-    text = f"d = {', '.join(f'{width:.0f}' for width in sorted(widths))}"
-    return Premise(
-        "the Transformer is as wide as published, 200 or 300", text, bool(widths) and widths <= PUBLISHED_WIDTHS
-    )
+    text = f"the Transformer has width {', '.join(f'{width:.0f}' for width in sorted(widths)) or 'not known'}"
+    return Premise("200 or 300, as published", text, bool(widths) and widths <= PUBLISHED_WIDTHS)
 
 
 ADDED = q.of_units(_added, q.least, _added_example, "parameters added, in millions", "", ("params_m",), "models")

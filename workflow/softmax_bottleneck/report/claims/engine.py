@@ -142,7 +142,7 @@ def judge(view: View, claim: Claim) -> Entry:
     premises = tuple(_premises(view, claim, outcome.verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     for premise in sorted(broken, key=lambda premise: premise.becomes != CANNOT)[:1]:
-        verdict, reason = premise.becomes, f"{premise.what}: {premise.text}"
+        verdict, reason = premise.becomes, premise.words
     return Entry(claim, view.dataset, verdict, reason, outcome, premises, left_out)
 
 
@@ -171,18 +171,20 @@ def _premises(view: View, claim: Claim, verdict: str) -> Iterator[Premise]:
         control = claim.rule.judge(view, *models)
         if not control.missing:
             expected = expected or (verdict,)
-            text = f"{control.verdict}, where it must be {' or '.join(expected)}"
+            text = f"asked of the law itself the rule says {control.verdict}, where it must be {' or '.join(expected)}"
             spoils = p.DECIDED if control.verdict == UNDECIDED else p.ANY
-            yield Premise("the law itself is judged as it must be", text, control.verdict in expected, spoils)
+            yield Premise("a rule that judges the law rightly", text, control.verdict in expected, spoils)
 
 
 def _size(view: View, claim: Claim, verdict: str) -> Premise:
     """Sizes within ALIKE, or against the side that won, or a pair of equal size that says the same."""
-    what, gap = "models are of one size, or the larger one lost", p.size_gap(view, claim.models)
-    if gap is None or abs(gap) <= ALIKE:
-        return Premise(what, "not known" if gap is None else f"{p.size_words(gap)} parameters", True)
-    spoils = p.helped(claim.rule.favours if gap > 0 else -claim.rule.favours)
+    what, gap = "one size, or that the larger one lost", p.size_gap(view, claim.models)
+    if gap is None:
+        return Premise(what, "sizes are not known", True)
     text = f"{view.label(claim.models[0])} has {p.size_words(gap)} parameters"
+    if abs(gap) <= ALIKE:
+        return Premise(what, text, True)
+    spoils = p.helped(claim.rule.favours if gap > 0 else -claim.rule.favours)
     for pair in ((f"{claim.models[0]}-equal", *claim.models[1:]), EQUAL.get(claim.models, ("",))):
         own = p.size_gap(view, pair) if all(view.runs(model, TEST_PPL) for model in pair) else None
         if own is not None and abs(own) <= ALIKE:

@@ -57,7 +57,7 @@ def _settings_move_rank(view: View, patterns: Sequence[str]) -> Premise | None:
     freedom = len(known) - int(dimensions)
     ratio = (total - rest) / max(int(dimensions) - 1, 1) / max(rest / freedom, 1e-12)
     p = float(special.fdtrc(max(int(dimensions) - 1, 1), freedom, ratio))
-    return Premise("c and k move the rank (F-test)", f"p = {p_value(p)}", p < MOVES)
+    return Premise(f"below {MOVES}", f"that c and k move the rank has p = {p_value(p)} (F-test)", p < MOVES)
 
 
 def _nt_losses(view: View, heads: str, _: str) -> Iterator[float]:
@@ -90,19 +90,19 @@ def _ranks_apart(view: View, models: Sequence[str]) -> Premise | None:
     low, high = ([rank for m in view.matching(p) for rank in view.runs(m, PRESS_RANK).values()] for p in models)
     if not low or not high:
         return None
-    text = f"up to {max(low):.0f}, and from {min(high):.0f} on"
-    return Premise("every low rank is less than half of every high one", text, 2 * max(low) < min(high))
+    text = f"low ranks go up to {max(low):.0f}, high ones begin at {min(high):.0f}"
+    return Premise("every low one less than half of every high one", text, 2 * max(low) < min(high))
 
 
 def _enough_benchmarks(view: View, models: Sequence[str]) -> Premise:
     n = len(list(_vector_gaps(view, *models)))
-    return Premise(f"at least {FEW_BENCHMARKS} word-similarity benchmarks", str(n), n >= FEW_BENCHMARKS)
+    return Premise(f"at least {FEW_BENCHMARKS}", f"{n} word-similarity benchmark{'s' * (n != 1)}", n >= FEW_BENCHMARKS)
 
 
 def _enough_runs(view: View, models: Sequence[str]) -> Premise:
     runs = [len(view.runs(model, TEST_PPL)) for model in models]
-    text = f"{' and '.join(map(str, runs))}; seeds needed: {q.MIN_RUNS}"
-    return Premise(f"at least {q.MIN_RUNS} runs on each side", text, min(runs) >= q.MIN_RUNS, becomes=r.UNDECIDED)
+    text = f"the sides have {' and '.join(map(str, runs))} runs"
+    return Premise(f"at least {q.MIN_RUNS} each", text, min(runs) >= q.MIN_RUNS, becomes=r.UNDECIDED)
 
 
 def _hits(view: View, low: str, high: str) -> Iterator[float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
+from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, VERDICTS, Rule
 from softmax_bottleneck.report.claims.view import LAW, View
 
@@ -26,7 +27,13 @@ UNSEEN = ANY - {REPRODUCED}
 
 @dataclass(frozen=True)
 class Premise:
-    """A condition: what it is, its numbers, whether it holds, which verdicts it spoils if not, and what they become."""
+    """A condition, and whether it holds.
+
+    Attributes:
+        what: is needed.
+        text: what was found, in words that stand alone.
+        spoils: the verdicts that it could have brought about if it does not hold, and what they become.
+    """
 
     what: str
     text: str
@@ -35,9 +42,14 @@ class Premise:
     becomes: str = CANNOT
 
     @property
+    def words(self) -> str:
+        """`runs of 4 and 8 epochs; needed: all are trained for as many`."""
+        return f"{self.text}; needed: {self.what}"
+
+    @property
     def line(self) -> str:
-        """`ok: all are trained for as many epochs: 8`."""
-        return f"{'ok' if self.holds else 'BROKEN'}: {self.what}: {self.text}"
+        """`ok: runs of 8 epochs; needed: all are trained for as many`."""
+        return f"{'ok' if self.holds else 'BROKEN'}: {self.words}"
 
 
 Check = Callable[[View, Sequence[str]], Premise | None]
@@ -67,7 +79,8 @@ def of_rule(view: View, rule: Rule, patterns: Sequence[str]) -> Iterator[Premise
 def _one_setting(view: View, models: Sequence[str]) -> Premise:
     counts = {model: set(view.runs(model, "parameters").values()) for model in models}
     odd = [view.label(model) for model, sizes in counts.items() if len(sizes) > 1]
-    return Premise("the runs of one model have one size", f"not those of {', '.join(odd)}" if odd else "yes", not odd)
+    text = f"the runs of {', '.join(odd)} differ in size" if odd else "the runs of every model have one size"
+    return Premise("one size for all runs of a model", text, not odd)
 
 
 def _epochs(view: View, sides: Sequence[Sequence[str]], favours: int) -> Premise:
@@ -77,8 +90,8 @@ def _epochs(view: View, sides: Sequence[Sequence[str]], favours: int) -> Premise
     spoils = DECIDED
     if len(known) == 2 and len(sides) == 2 and all(len(side) == 1 for side in planned):
         spoils = helped(favours if max(planned[0]) > max(planned[1]) else -favours)
-    text = ", ".join(f"{epochs:.0f}" for epochs in known) or "unknown"
-    return Premise("all are trained for as many epochs", text, len(known) <= 1, spoils, CONFOUNDED)
+    text = f"runs of {' and '.join(f'{epochs:.0f}' for epochs in known) or 'an unknown number of'} epochs"
+    return Premise("all are trained for as many", text, len(known) <= 1, spoils, CONFOUNDED)
 
 
 def helped(advantage: int) -> frozenset[str]:
@@ -94,41 +107,45 @@ def _no_ceiling(view: View, models: Sequence[str], stage: str) -> Premise:
         for seed, rank in view.runs(model, PRESS_RANK, stage).items()
     ]
     share, label = max(shares, default=(0.0, "no ranks"))
-    text = f"at most {share:.0%} of min(N, V), {label}"
-    return Premise(f"no rank is above {CEILING:.0%} of its ceiling", text, share <= CEILING)
+    text = f"the highest rank is {numbers.percent(share)} of min(N, V) ({label})"
+    return Premise(f"none above {numbers.percent(CEILING)} of this ceiling", text, share <= CEILING)
 
 
 def _moves(view: View, models: Sequence[str]) -> Premise:
     rates = [rate for model in models for rate in view.runs(model, "dynamic_learning_rate", "dynamic").values()]
     still = sum(rate == 0 for rate in rates)
-    text = f"0 in {still} of {len(rates)} runs"
-    return Premise("dynamic evaluation chose a step size above 0", text, bool(rates) and not still)
+    text = f"dynamic evaluation chose a step size of 0 in {still} of {len(rates)} runs"
+    return Premise("one above 0 in every run", text, bool(rates) and not still)
 
 
 def _one_machine(view: View, models: Sequence[str]) -> Premise:
     kinds = sorted({str(row.get("hardware", "")) for model in models for row in view.planned[model, ""]})
-    return Premise("times are of one kind of machine", "; ".join(kinds), len(kinds) == 1, becomes=CONFOUNDED)
+    return Premise("times of one kind of machine", f"times of {'; '.join(kinds)}", len(kinds) == 1, becomes=CONFOUNDED)
 
 
 def _learned(view: View, models: Sequence[str]) -> Premise:
     poor = [(model, seed) for dataset, model, seed in view.records.unlearned if dataset == view.dataset]
     text = ", ".join(f"{view.label(model)} with seed {seed}" for model, seed in poor if model in models)
-    return Premise("every run learned more than how frequent words are", f"not {text}" if text else "yes", not text)
+    found = f"{text or 'no run'} learned no more than how frequent words are"
+    return Premise("every run learned more", found, not text)
 
 
 def _settled(view: View, models: Sequence[str]) -> Premise:
     """A run that was still learning fast says which head is slow, not which is worse."""
     falls = [(fall, view.label(model)) for model in models for fall in view.late_falls(model)]
     fall, label = max(falls, default=(0.0, "no epoch logs"))
-    text = f"at most {fall:.1%}, {label}"
-    return Premise(f"validation perplexity fell by less than {SETTLED:.0%} in the last eighth", text, fall < SETTLED)
+    still = "" if fall < SETTLED else "still "
+    text = f"validation perplexity {still}fell by {numbers.percent(fall, 1)} ({label}) in the last eighth of the epochs"
+    return Premise(f"less than {numbers.percent(SETTLED)}", text, fall < SETTLED)
 
 
 def _averaged_alike(view: View, models: Sequence[str]) -> Premise:
     averaged = {model: min(view.averaged_epochs(model), default=0.0) for model in models}
-    text = ", ".join(f"{view.label(model)} over {epochs:.0f}" for model, epochs in averaged.items()) + " epochs"
+    text = ", ".join(f"{view.label(model)} over {epochs:.0f}" for model, epochs in averaged.items())
     alike = len({epochs > 0 for epochs in averaged.values()}) == 1
-    return Premise("weights are averaged on all sides or on none", text, alike, becomes=CONFOUNDED)
+    return Premise(
+        "averages on all sides or on none", f"weights are averaged: {text} epochs", alike, becomes=CONFOUNDED
+    )
 
 
 # --- premises of single claims --------------------------------------------------------------------------------------
@@ -136,8 +153,8 @@ def averaged(view: View, patterns: Sequence[str]) -> Premise:
     """The treatment happened: every run's tested weights are averaged over an epoch at least."""
     runs = [epochs for pattern in patterns for m in view.matching(pattern) for epochs in view.averaged_epochs(m)]
     lacking = sum(epochs < 1 for epochs in runs)
-    text = f"{len(runs) - lacking} of {len(runs)} runs"
-    return Premise("tested weights are averaged over at least one epoch", text, bool(runs) and not lacking)
+    text = f"tested weights are averaged over an epoch or more in {len(runs) - lacking} of {len(runs)} runs"
+    return Premise("in all of them", text, bool(runs) and not lacking)
 
 
 def size_gap(view: View, patterns: Sequence[str]) -> float | None:
@@ -162,7 +179,7 @@ def spread_above_noise(repeated: str) -> Check:
         if len(seeds) < 2 or len(points) < 2:
             return None
         noise, total = ((Summary.of(numbers).sd or 0.0) ** 2 for numbers in (seeds, points))
-        text = f"seeds are {noise / total:.0%} of the variance" if total else "no variance"
-        return Premise("less than half of the variance over models is that of seeds", text, 2 * noise < total)
+        share = f"seeds are {numbers.percent(noise / total)} of the variance" if total else "there is no variance"
+        return Premise("seeds are less than half of it", f"{share} of perplexity over models", 2 * noise < total)
 
     return check

@@ -55,7 +55,9 @@ class Number:
     @property
     def text(self) -> str:
         """`−3.4 % (95 % interval −4.0 to −2.9), n = 3 each`."""
-        printed = partial(numbers.number, digits=1 if self.unit in SUFFIXES else 2, signed=self.unit == "%")
+        size = max(abs(x or 0) for x in (self.value, *((self.low, self.high) if self.unit != "×" else ())))
+        digits = numbers.decimals(size, least=1 if self.unit in SUFFIXES else 2)
+        printed = partial(numbers.number, digits=digits, signed=self.unit == "%")
         value, low, high = map(printed, (self.value, self.low, self.high))
         interval = "" if self.low is None or self.low == self.high else f" (95\u00a0% interval {low} to {high})"
         return f"{value}{SUFFIXES.get(self.unit, '')}{interval}, {numbers.counts(self.n)}"

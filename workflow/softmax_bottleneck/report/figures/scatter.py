@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,20 +26,21 @@ from softmax_bottleneck.report.pairs import MEASURED, PUBLISHED, correlation_wor
 from softmax_bottleneck.report.registry import figure
 from softmax_bottleneck.report.source import Source
 
-CROSS = {"marker": "x", "markersize": 8, "mec": "auto", "mew": 2, "alpha": 0.75}
+STAR = {"marker": "*", "markersize": 12, "mfc": "none", "mec": "auto", "mew": 1.4}  # no model's marker
 
 
 def _scatter(axes: Axes, points: pd.DataFrame, looks: dict[str, Style], title: str) -> None:
-    """A dot per run and a cross per published pair, or words where there are none."""
+    """A dot per run and a hollow star per published pair, or words where there are none."""
     if points.empty:
         plots.empty(axes, f"{title}: nothing to show")
         return
-    for origin, more in ((MEASURED, {}), (PUBLISHED, CROSS)):
+    for origin, more in ((MEASURED, {}), (PUBLISHED, STAR)):
         own = points[points["origin"] == origin]
         plots.dots(axes, own, TEST_PPL, PRESS_RANK, looks, **more)
     axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
     axes.margins(0.12)
     axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(plots.integer))
 
 
@@ -53,24 +53,29 @@ def _drawing(source: Source, canvas: Any, data: pd.DataFrame, correlations: list
 # --- over runs ------------------------------------------------------------------------------------------------------
 @figure("rank-perplexity")
 def rank_perplexity(source: Source, options: NoOptions) -> Drawing:
-    """Press rank against test perplexity, a dot per run, a cross per published mean.
+    """Press rank against test perplexity, a dot per run, a hollow star per published mean.
 
-    Published crosses share the axes only where the setting is the same; else they have a panel of their own.
+    Published stars share the axes only where the setting is the same; else they have a panel of their own.
     """
     models, notes = list(source.models), []
-    shared, looks = all(source.same(dataset, *models) for dataset in source.datasets), plots.styles(models)
+    frames = {dataset: pairs(source, dataset, models) for dataset in source.datasets}
+    apart = not all(source.same(dataset, *models) for dataset in source.datasets) and _has_published(frames)
+    looks = plots.styles(models)
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
         name, measured = plots.corpus_title(source, dataset), points[points["origin"] == MEASURED]
-        _scatter(row[0], points if shared else measured, looks, name if shared else f"{name}: measured")
-        if not shared:
+        _scatter(row[0], measured if apart else points, looks, f"{name}: measured" if apart else name)
+        if apart:
             _scatter(row[1], points[points["origin"] == PUBLISHED], looks, "paper, full size")
         notes.append(f"{name}: {correlations_by_kind(source, dataset, measured)}")
 
-    frame = partial(pairs, source, models=models)
-    canvas, data = plots.by_corpus(source, (1 if shared else 2, 4.7, 3.7), frame, draw)
+    canvas, data = plots.by_corpus(source, (1 + apart, 4.7, 3.7), frames.__getitem__, draw)
     plots.legend(canvas, plots.names_in(source, data), looks, lines=False)
     return _drawing(source, canvas, data, notes)
+
+
+def _has_published(frames: dict[str, pd.DataFrame]) -> bool:
+    return any((frame["origin"] == PUBLISHED).any() for frame in frames.values())
 
 
 # --- the grid (Figure 2) --------------------------------------------------------------------------------------------
@@ -78,16 +83,21 @@ def rank_perplexity(source: Source, options: NoOptions) -> Drawing:
 def grid_scatter(source: Source, options: Windows) -> Drawing:
     """Press rank against test perplexity over the grid of c and k, and the published dots with the paper's window."""
     notes = []
+    frames = {dataset: grid(source, dataset) for dataset in source.datasets}
+    beside = _has_published(frames)
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
         name, same = plots.corpus_title(source, dataset), source.is_published(dataset)
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
         _grid_panel(row[0], ours, f"{name}: measured")
+        notes.append(f"{name}: {correlation_words(ours)}")
+        if not beside:
+            return
         _grid_panel(row[1], theirs, "published dots" if same else "published dots, full size")
         row[1].axvspan(*options.windows.get(source.corpus(dataset), (math.nan, math.nan)), color=LIGHT.grid, zorder=0)
-        notes.append(f"{name}: {correlation_words(ours)}; published dots: {correlation_words(theirs)}")
+        notes.append(f"published dots: {correlation_words(theirs)}")
 
-    canvas, data = plots.by_corpus(source, (2, 4.7, 3.8), partial(grid, source), draw)
+    canvas, data = plots.by_corpus(source, (1 + beside, 4.7, 3.8), frames.__getitem__, draw)
     return _drawing(source, canvas, data, notes)
 
 
