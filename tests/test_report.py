@@ -191,7 +191,9 @@ def test_three_sentences_come_first_and_count_the_ledger(finished) -> None:
         return ", ".join(f"{verdicts.count(word)} {word}" for word in words if word in verdicts)
 
     papers = [row for row in rows if row not in own]
-    first = f"The papers’ {len(papers)} conclusions on the known-truth language, at this study’s scale: "
+    here = sum(row["dataset"] == "truth-demo" for row in papers)
+    where = f"{here} on the known-truth language and {len(papers) - here} without a corpus"
+    first = f"The papers’ {len(papers)} conclusions, {where}, at this study’s scale: "
     assert f"{first}{counted(papers)}." in page.text
     assert f"This workflow’s own {len(own)}, on fits to known laws: {counted(own)}." in page.text
     assert "over 3 runs is that of MoS, 3" in page.text and page.text.index(first) < page.text.index("planned training")

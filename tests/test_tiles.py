@@ -98,7 +98,16 @@ def test_the_overview_shows_the_means_of_the_main_models(study) -> None:
         values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
         assert float(rows[model]["test_ppl"]) == pytest.approx(sum(values) / 3, rel=1e-7)
     assert "21 runs of 7 models." in drawn.note
-    assert "The law itself scores 29.00 on The known-truth language." in drawn.alt
+    sizes = {model: float(row["parameters"]) for model, row in rows.items()}
+    alike = [m for m in ("moc", "mos", "mos-equal") if abs(sizes[m] / sizes["softmax"] - 1) <= overview.ALIKE]
+    assert ("are joined to it" in drawn.note) == bool(alike) and "NT:" not in drawn.note
+    marked = replace(study, labels=study.labels | {"ss": "SS (NT)", "mos-equal": "MoS"})
+    records = collect.collect(study)
+    far = records.rows.assign(value=records.rows["value"].where(records.rows["metric"] != "parameters", 1.0))
+    far.loc[(far["model"] == "softmax") & (far["metric"] == "parameters"), "value"] = 2.0
+    apart = figures.build(marked, overview.experiment(study), replace(records, rows=far))
+    assert "joined" not in apart.note + apart.caption and apart.note.startswith("NT: averaging begins when")
+    assert "Of The known-truth language the law, as expected: 29.00." in drawn.alt
 
 
 def test_labels_of_one_column_do_not_overlap() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,7 +44,7 @@ def test_one_corpus_counts_and_names_its_conclusions() -> None:
     ]
     first, second = sentences.in_short(STUDY, FOUND, entries)
     assert first == (
-        "The papers’ 5 conclusions on Corpus A, at this study’s scale: "
+        "The papers’ 5 conclusions, 4 on Corpus A and 1 without a corpus, at this study’s scale: "
         "1 reproduced, 1 not reproduced, 1 undecided, 1 confounded, 1 cannot be tested here."
     )
     assert second == f"Reproduced: “{statement(0)}”. Not reproduced: “{statement(1)}”."
@@ -102,6 +103,38 @@ def test_a_p_value_stands_with_its_counts(study: Study) -> None:
     assert any(
         re.search(r"MoS has .*; Softmax has .* \(Student’s p = [0-9.e−]+, n = 3 each\)\.", text) for text in words
     )
+
+
+def test_single_runs_are_not_the_best_and_a_larger_winner_is_called_larger(study: Study) -> None:
+    """MoS has the lowest mean; with one run left it cannot have it any more, in any of the sentences."""
+    found = collect.collect(study)
+    rows = found.rows.copy()
+    rows.loc[(rows["metric"] == "parameters") & (rows["model"] == "mos"), "value"] *= 2
+    sizes = rows[rows["metric"] == "parameters"].groupby("model")["value"].first()
+    larger = f"with {sizes['mos'] / sizes['softmax']:.2g} times the parameters of Softmax"
+    ((_, words),) = sentences.of_corpora(study, replace(found, rows=rows))
+    said = [words[0], sentences.in_short(study, replace(found, rows=rows), [])[0]]
+    assert all("MoS" in text.split(larger)[0] and larger in text for text in said)
+    fewer = replace(found, rows=rows[(rows["model"] != "mos") | (rows["seed"] < 2)])
+    ((_, words),) = sentences.of_corpora(study, fewer)
+    assert words[0].startswith("Of the models with 3 runs MoC has the lowest test perplexity")
+    assert "over 3 runs is that of MoC" in sentences.in_short(study, fewer, [])[0]
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        (["softmax"], "The mean Press rank of Softmax is 18;"),
+        (["softmax", "moc"], "The mean Press rank of every model is 18;"),
+        (["softmax", "ss"], "Mean Press ranks range from 18 (Softmax) to "),
+    ],
+)
+def test_a_range_of_ranks_has_two_ends(study: Study, models: list[str], said: str) -> None:
+    found = collect.collect(study)
+    ((_, words),) = sentences.of_corpora(study, replace(found, rows=found.rows[found.rows["model"].isin(models)]))
+    assert words[1].startswith(said)
+    single = found.rows[(found.rows["model"] == "softmax") & (found.rows["seed"] == 1)]
+    assert "lowest test perplexity of a single run" in sentences.in_short(study, replace(found, rows=single), [])[0]
 
 
 @pytest.mark.parametrize(("members", "said"), [(1, False), (9, True)])

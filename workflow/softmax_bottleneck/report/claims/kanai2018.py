@@ -45,7 +45,7 @@ CLAIMS = (
     claim("kanai-ss-better", "SigSoftmax beats Softmax.", "Tables 1 and 2", r.better(DYNAMIC), (SS, SOFTMAX)),
     claim("kanai-moss-better", "MoSS beats MoS.", "Tables 1 and 2", r.better(DYNAMIC), (MOSS, MOS)),
     claim("kanai-mos-better", "MoS beats SigSoftmax.", "Tables 1 and 2", r.better(DYNAMIC), (MOS, SS)),
-    claim("kanai-sigmoid-best", "On Penn Treebank no function that is not mixed is better than the sigmoid.", "Table 1",
+    claim("kanai-sigmoid-best", "No function that is not mixed is better than the sigmoid.", "Table 1",
           r.no_worse(DYNAMIC), (SIGMOID, SS), NOT_WT2),
     claim("kanai-sigmoid-no-better", "On WikiText-2 the sigmoid does not beat Softmax.", "Table 2", r.no_worse(DYNAMIC),
           (SOFTMAX, SIGMOID), WT2),

@@ -210,7 +210,7 @@ CLAIMS = (
     claim("mos-better", "MoS beats Softmax.", "Table 2", r.better(), ("mos", "softmax"), law=law_wins("softmax")),
     claim("mos-beats-plif", "MoS gains more than LMS-PLIF does.", "Table 2", r.better(), ("mos", "lms-plif"),
           law=law_wins("lms-plif")),
-    claim("no-gain", "SS and GSS gain nothing that matters on Penn Treebank.", "Table 2", r.heads(r.no_gain()),
+    claim("no-gain", "SS and GSS gain nothing that matters.", "Table 2", r.heads(r.no_gain()),
           ("ss|gss", "softmax"), NOT_WT2, law=((LAW, "softmax"), LAW_FAILS)),
     claim("minimal-gain", "SS and GSS gain significantly, but minimally, on WikiText-2.", "Table 2",
           r.heads(r.minimal_gain()), ("ss|gss", "softmax"), WT2),

@@ -17,7 +17,7 @@ from softmax_bottleneck.report.cells import Measured
 from softmax_bottleneck.report.claims.engine import Entry, judge
 from softmax_bottleneck.report.claims.parthiban2021 import CLAIMS
 from softmax_bottleneck.report.claims.premises import CEILING
-from softmax_bottleneck.report.claims.quantities import MIN_POINTS
+from softmax_bottleneck.report.claims.quantities import ALIKE, MIN_POINTS
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, VERDICTS
 from softmax_bottleneck.report.claims.view import OWN_SOURCES, SYNTHETIC, View
 from softmax_bottleneck.report.numbers import p_value, percent, spread
@@ -47,13 +47,16 @@ def _count_words(study: Study, entries: Sequence[Entry]) -> str:
     own = [entry for entry in entries if entry.claim.source in OWN_SOURCES]
     corpora = list(dict.fromkeys(entry.dataset for entry in entries if entry.dataset != SYNTHETIC))
     words = []
+    without = sum(entry.dataset == SYNTHETIC for entry in papers)
     if papers:
         what = f"papers’ {len(papers)} conclusions"
         if len(corpora) == 1:
             title = study.datasets[corpora[0]].title
-            what += f" on {f'the {title[4:]}' if title.startswith('The ') else title}"
+            here = f"on {f'the {title[4:]}' if title.startswith('The ') else title}"
+            what += f", {len(papers) - without} {here} and {without} without a corpus" if without else f" {here}"
         elif corpora:
-            what = f"{len(papers)} verdicts on the papers’ conclusions, on {len(corpora)} corpora"
+            places = f"{len(corpora)} corpora{' and without one' * bool(without)}"
+            what = f"{len(papers)} verdicts on the papers’ conclusions, on {places}"
         words.append(f"The {what}, at this study’s scale: {_counts(papers)}.")
     if own:
         words.append(f"This workflow’s own {len(own)}, on fits to known laws: {_counts(own)}.")
@@ -85,24 +88,37 @@ def _named_words(study: Study, entries: Sequence[Entry]) -> str:
 
 
 def _best_words(study: Study, found: Records) -> str:
-    """Of every corpus the lowest mean perplexity among the models with the most runs, beside the softmax's.
-
-    The lowest of many single runs is luck; whether a difference is one, the ledger says.
-    """
+    """Of every corpus the lowest mean perplexity beside the softmax's; whether they differ, the ledger says."""
     parts = []
     for name in study.datasets:
         scores, ranks = (means(study, found, name, metric) for metric in (TEST_PPL, PRESS_RANK))
         if not scores:
             continue
-        n, reference = max(score.n for score in scores.values()), baseline(study, name)
-        best = min((model for model in scores if scores[model].n == n), key=lambda model: scores[model].mean)
-        words = f"the lowest mean test perplexity over {n} run{'s' * (n > 1)} is that of {label(study, best)}"
-        words += f", {_pair(scores, ranks, best)}"
+        best, reference = best_of(scores), baseline(study, name)
+        n = scores[best].n
+        lowest = f"lowest mean test perplexity over {n} runs" if n > 1 else "lowest test perplexity of a single run"
+        words = f"the {lowest} is that of {label(study, best)}, {_pair(scores, ranks, best)}"
+        words += _size_words(study, found, name, best)
         if reference and reference.model in scores and reference.model != best:
             words += f"; {label(study, reference.model)} has {_pair(scores, ranks, reference.model)}"
         parts.append(words if len(study.datasets) == 1 else f"on {study.datasets[name].title} {words}")
     words = "; ".join(parts)
     return f"{words[0].upper()}{words[1:]}." if words else ""
+
+
+def best_of(scores: Mapping[str, Measured]) -> str:
+    """The model of the lowest mean among those with the most runs: the lowest of many single runs is luck."""
+    n = max(score.n for score in scores.values())
+    return min((model for model in scores if scores[model].n == n), key=lambda model: scores[model].mean)
+
+
+def _size_words(study: Study, found: Records, dataset: str, model: str) -> str:
+    """`, with 1.2 times the parameters of Softmax`, of a model that is larger."""
+    sizes, plain = means(study, found, dataset, "parameters"), baseline(study, dataset)
+    if plain is None or not {model, plain.model} <= sizes.keys():
+        return ""
+    ratio = sizes[model].mean / sizes[plain.model].mean
+    return f", with {ratio:.2g} times the parameters of {label(study, plain.model)}" if ratio > 1 + ALIKE else ""
 
 
 def _pair(scores: Mapping[str, Measured], ranks: Mapping[str, Measured], model: str) -> str:
@@ -157,8 +173,11 @@ def baseline(study: Study, dataset: str) -> Run | None:
 
 
 def _perplexity_words(study: Study, found: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
-    best = min(scores, key=lambda model: scores[model].mean)
+    best = best_of(scores)
     words = f"{label(study, best)} has the lowest test perplexity, {spread(scores[best].mean, scores[best].sd)}"
+    words += _size_words(study, found, dataset, best)
+    if any(score.n < scores[best].n for score in scores.values()):
+        words = f"Of the models with {scores[best].n} runs {words}"
     plain = baseline(study, dataset)
     if plain is None or plain.model not in scores or plain.model == best:
         return f"{words} (n = {scores[best].n})."
@@ -174,8 +193,10 @@ def _rank_words(study: Study, found: Records, dataset: str) -> str:
     if not ranks:
         return ""
     low, high = (choose(ranks, key=lambda model: ranks[model].mean) for choose in (min, max))
-    ends = [f"{ranks[model].mean:.0f} ({label(study, model)})" for model in (low, high)]
-    words = f"Mean Press ranks range from {ends[0]} to {ends[1]}"
+    least, most = (f"{ranks[model].mean:.0f}" for model in (low, high))
+    words = f"Mean Press ranks range from {least} ({label(study, low)}) to {most} ({label(study, high)})"
+    if least == most:
+        words = f"The mean Press rank of {'every model' if len(ranks) > 1 else label(study, low)} is {least}"
     plain = baseline(study, dataset)
     if plain is None or plain.model not in ranks:
         return f"{words}."
@@ -191,7 +212,7 @@ def _truth_words(study: Study, found: Records, dataset: str, scores: Mapping[str
     expected, rank, scored = (exact_value(found, dataset, metric) for metric in metrics)
     if expected is None:
         return ""
-    best = min(scores, key=lambda model: scores[model].mean)
+    best = best_of(scores)
     words = f"The law’s expected perplexity in the contexts of this text is {expected:.2f}"
     if scored is not None:
         words += f"; on the text itself it scores {scored:.2f}"

@@ -34,6 +34,10 @@ EQUAL = "-equal"  # ends the name of a model that has as many parameters as the 
 ALIKE = 0.05  # sizes within this share of each other are equal
 REFERENCE = "softmax"
 MIXTURES = ("moc", "mos", "moss")  # have more parameters than the reference, unless a study makes them alike
+MARKS = {  # in the names of models
+    "(NT": "NT: averaging begins when validation stops improving, not after a fixed epoch.",
+    "(fair": "Fair: the paper’s comparison of Softmax and MoS of about equal size, each regularised for itself.",
+}
 ACROSS, WIDTH, HEIGHT = 2, 6.3, 4.3  # panels side by side; inches
 FAR = 0.5  # of the points' range: from there on the bound has an axis of its own below
 NEAR = 0.1  # of the range of sizes: points that share a column of labels
@@ -54,7 +58,7 @@ def experiment(study: Study) -> Experiment:
         title="Perplexity against size",
         caption=(
             "Each dot is a model, the mean of its runs; lower is better. Darker and larger: higher effective rank "
-            "(ε = 0.001). Mixtures of Softmax’s size are joined to it."
+            "(ε = 0.001)."
         ),
         view="overview",
         models=tuple(models),
@@ -102,7 +106,7 @@ def _tints(data: pd.DataFrame) -> ScalarMappable:
 
 def _panel(source: Source, box: Any, dataset: str, data: pd.DataFrame, tints: ScalarMappable) -> None:
     """The points of a corpus; a bound far below them has a narrow axis of its own, so that it squeezes nothing."""
-    bound = _bound(source, dataset)
+    name, bound = _bound(source, dataset)
     low, high = data[TEST_PPL].min(), data[TEST_PPL].max()
     is_far = bound is not None and low - bound > FAR * max(high - low, 0.01 * low)
     upper, *lower = box.subplots(1 + is_far, 1, squeeze=False, height_ratios=[7, 1][: 1 + is_far], sharex=True)[:, 0]
@@ -119,7 +123,7 @@ def _panel(source: Source, box: Any, dataset: str, data: pd.DataFrame, tints: Sc
     upper.xaxis.set_major_locator(MaxNLocator(5))
     upper.xaxis.set_major_formatter(FuncFormatter(amount))
     if bound is not None:
-        _draw_bound(upper, lower, bound)
+        _draw_bound(upper, lower, name, bound)
     _colour_bar(box, [upper, *lower], tints)
 
 
@@ -143,12 +147,16 @@ def _looks(data: pd.DataFrame, tints: Any) -> list[Mapping[str, Any]]:
 
 def _pairs(axes: Axes, data: pd.DataFrame) -> None:
     """A line from the reference to every model that was given its size."""
-    known = data.set_index("model")
-    for model in known.index:
-        is_pair = (model.endswith(EQUAL) or model in MIXTURES) and REFERENCE in known.index
-        if is_pair and abs(known[SIZE][model] / known[SIZE][REFERENCE] - 1) <= ALIKE:
-            ends = known.loc[[REFERENCE, model]]
-            axes.plot(ends[SIZE], ends[TEST_PPL], color=LIGHT.ink, linewidth=1.6, zorder=1)
+    for model in _partners(data):
+        ends = data.set_index("model").loc[[REFERENCE, model]]
+        axes.plot(ends[SIZE], ends[TEST_PPL], color=LIGHT.ink, linewidth=1.6, zorder=1)
+
+
+def _partners(data: pd.DataFrame) -> list[str]:
+    """Mixtures of the reference's size, on one corpus."""
+    sizes = dict(zip(data["model"], data[SIZE], strict=True))
+    mixtures = [model for model in sizes if model.endswith(EQUAL) or model in MIXTURES]
+    return [m for m in mixtures if abs(sizes[m] / sizes.get(REFERENCE, np.nan) - 1) <= ALIKE]
 
 
 def _labels(source: Source, axes: Axes, data: pd.DataFrame) -> None:
@@ -184,16 +192,18 @@ def _spread(heights_N: NDArray[np.float64], step: float, low: float, high: float
     return list(found + max(0.0, low + step / 2 - found[0]))
 
 
-def _bound(source: Source, dataset: str) -> float | None:
+def _bound(source: Source, dataset: str) -> tuple[str, float | None]:
     """What the law itself scores on the text, or, where that is not known, what it is expected to score."""
     exact = exact_value(source.records, dataset, LAW_TEST_PPL)
-    return exact_value(source.records, dataset, ENTROPY_PPL) if exact is None else exact
+    if exact is not None:
+        return "the law on this text", exact
+    return "the law, as expected", exact_value(source.records, dataset, ENTROPY_PPL)
 
 
-def _draw_bound(upper: Axes, lower: list[Axes], bound: float) -> None:
+def _draw_bound(upper: Axes, lower: list[Axes], name: str, bound: float) -> None:
     axes = lower[0] if lower else upper
     axes.axhline(bound, color=LIGHT.ink, linewidth=1.4, linestyle=plots.DASHED)
-    axes.text(0.995, bound, f"the law itself: {bound:.2f}", transform=axes.get_yaxis_transform(), ha="right",
+    axes.text(0.995, bound, f"{name}: {bound:.2f}", transform=axes.get_yaxis_transform(), ha="right",
               va="bottom", fontsize=8.5)  # fmt: skip
     if lower:
         axes.set(ylim=(bound - 1, bound + 1.6), yticks=[round(bound)])
@@ -223,12 +233,16 @@ def _words(own: pd.DataFrame) -> str:
 
 
 def _bound_words(source: Source, dataset: str) -> str:
-    bound = _bound(source, dataset)
-    return "" if bound is None else f"The law itself scores {bound:.2f} on {plots.corpus_title(source, dataset)}."
+    name, bound = _bound(source, dataset)
+    return "" if bound is None else f"Of {plots.corpus_title(source, dataset)} {name}: {bound:.2f}."
 
 
 def _note(source: Source, data: pd.DataFrame) -> str:
+    drawn = data["model"].map(source.models)
+    words = [said for mark, said in MARKS.items() if drawn.str.contains(mark, regex=False).any()]
+    if any(_partners(own) for _, own in data.groupby("dataset")):
+        words.insert(0, "Mixtures of Softmax’s size are joined to it.")
     left_out = [model for model in source.models if model not in set(data["model"])]
     runs = f"{int(data['seeds'].sum())} runs of {len(data)} models."
     others = f" Left out, of another schedule or without results: {len(left_out)}." if left_out else ""
-    return f"{runs}{others}"
+    return " ".join([*words, f"{runs}{others}"])
