@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads that spin slow a busy machine tenfold
 
 import pytest
+from softmax_bottleneck.records import evidence
 
 try:
     import torch
@@ -23,6 +25,14 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "workflow"),
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Steps that run inside a test would keep a GPU's lease until the tests end, and those in other processes wait for it.
 os.environ["SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Pages of made-up studies hold nothing of the runs that are kept in report/evidence."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "FOLDER", tmp_path_factory.mktemp("evidence"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -177,3 +177,18 @@ def test_the_command_prints_a_file_that_is_accepted(study: config.Study, capsys:
 def test_every_shipped_file_is_accepted() -> None:
     for path in evidence.files():
         evidence.load(path)
+
+
+KEPT = sorted((Path(__file__).parents[1] / "report" / "evidence").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
+    """A softmax has rank d + 2 at most; a spectrum falls; the last epoch is the planned one."""
+    one = evidence.load(path)
+    rank, settings = one.values["rank_press", ""], one.run
+    assert rank <= one.values["embedding_size", ""] + 2 or settings.head.name not in ("softmax", "moc")
+    sigmas = [sigma for _, sigma in one.spectrum]
+    assert sigmas == sorted(sigmas, reverse=True) and one.spectrum[0][0] == 1 and sigmas[-1] >= 0
+    assert one.history[-1]["epoch"] == settings.schedule.epochs
+    assert one.values["test_ppl", ""] < one.values["unigram_ppl", ""]

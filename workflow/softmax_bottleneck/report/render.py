@@ -90,7 +90,9 @@ def _entry(
         shown = views.build(study, experiment, found)
         page = views.table_page(shown, heads)
         artefacts.write_text(path.with_suffix(".html"), page)
-        words = {"note": shown.note, "published_cells": shown.published_cells}
+        words: dict[str, Any] = {"note": shown.note}
+        if experiment in study.experiments:  # what is kept from elsewhere fills no gap of the study
+            words["published_cells"] = shown.published_cells
     else:
         shown = figures.build(study, experiment, found)
         artefacts.write_text(path.with_suffix(".svg"), shown.svg)
