@@ -21,8 +21,8 @@ from urllib.parse import unquote
 import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import cells, render, run_list, templates
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import cells, render, run_list, source, templates
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.paths import Store
 from test_figures import contrast
@@ -235,6 +235,9 @@ def test_what_a_study_cannot_measure_is_quoted_whole_with_the_study_that_has_it(
     page = Page(fake.page(study)).text
     assert "13,215" in page.replace("13215", "13,215") and study.experiments[0].needs in page
     assert "not in this study; config/ptb-cpu.yaml has it" in page
+    printed = records.read_csv(source.PUBLISHED / "parthiban2021_sm_table11.csv")["model"].nunique()
+    assert page.count("not in this study; config/ptb-cpu.yaml has it") == printed == 12  # once a model
+    assert f"SM Table 11 of {render.SOURCES['parthiban2021'][0]}: 0 of " in page
 
 
 def test_published_numbers_have_true_minus_signs_and_words_stay_words() -> None:

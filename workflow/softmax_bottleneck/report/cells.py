@@ -171,6 +171,16 @@ class Row:
         """Whether some cell of the row has a published number."""
         return any(cell.published for cell in self.cells)
 
+    @property
+    def absent(self) -> str:
+        """Why no cell of the row has a measured value, where one reason does for all; else empty."""
+        lacking = [cell for cell in self.cells if cell.wanted and not cell.note]
+        reasons = {
+            cell.gap for cell in lacking if not cell.gap.startswith("not computable")
+        }  # which follows from others
+        known = any(cell.measured or cell.words for cell in self.cells)
+        return "" if known or len(reasons) != 1 else reasons.pop()
+
 
 @dataclass(frozen=True)
 class Part:

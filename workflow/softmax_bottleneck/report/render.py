@@ -162,14 +162,18 @@ def published_cells(entries: Iterable[dict[str, Any]]) -> str:
 
 
 def unmeasured(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """Tables with published cells that have no measured value here: `Table 2 of parthiban2021: 40 of 80...`."""
+    """Tables with published cells that have no measured value here: `Table 2 of Kanai...: 40 of 80...`."""
     counts = [(entry, *entry.get("published_cells", (0, 0))) for entry in entries]
     return [
-        f"{entry['artefact']} of {entry['source']}: {have} of {count} published cells have a measured value here; "
+        f"{_named(entry['artefact'], entry['source'])}: {have} of {count} published cells have a measured value here; "
         "the others say in their place which study has them"
         for entry, have, count in counts
         if have < count
     ]
+
+
+def _named(artefact: str, source: str) -> str:
+    return f"{artefact} of {SOURCES.get(source, (source,))[0]}"
 
 
 # --- claims and gaps -------------------------------------------------------------------------------------------------
@@ -197,7 +201,9 @@ def gaps(study: Study, found: Records) -> list[str]:
         words = f" ({reason})" if reason else ""
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}{words}")
     drawn = not found.synthetic.empty
-    lines += [f"{e.artefact} of {e.source}: not drawn yet" for e in study.experiments if e.is_synthetic and not drawn]
+    lines += [
+        f"{_named(e.artefact, e.source)}: not drawn yet" for e in study.experiments if e.is_synthetic and not drawn
+    ]
     return lines
 
 

@@ -171,9 +171,9 @@ def _premises(view: View, claim: Claim, verdict: str) -> Iterator[Premise]:
         control = claim.rule.judge(view, *models)
         if not control.missing:
             expected = expected or (verdict,)
-            text = f"asked of the law itself the rule says {control.verdict}, where it must be {' or '.join(expected)}"
+            text = f"asked of the law itself the rule says {control.verdict}"
             spoils = p.DECIDED if control.verdict == UNDECIDED else p.ANY
-            yield Premise("a rule that judges the law rightly", text, control.verdict in expected, spoils)
+            yield Premise(" or ".join(expected), text, control.verdict in expected, spoils)
 
 
 def _size(view: View, claim: Claim, verdict: str) -> Premise:
@@ -181,7 +181,7 @@ def _size(view: View, claim: Claim, verdict: str) -> Premise:
     what, gap = "one size, or that the larger one lost", p.size_gap(view, claim.models)
     if gap is None:
         return Premise(what, "sizes are not known", True)
-    text = f"{view.label(claim.models[0])} has {p.size_words(gap)} parameters"
+    text = f"{' or '.join(map(view.label, claim.models[0].split('|')))} has {p.size_words(gap)} parameters"
     if abs(gap) <= ALIKE:
         return Premise(what, text, True)
     spoils = p.helped(claim.rule.favours if gap > 0 else -claim.rule.favours)

@@ -57,7 +57,8 @@ def _settings_move_rank(view: View, patterns: Sequence[str]) -> Premise | None:
     freedom = len(known) - int(dimensions)
     ratio = (total - rest) / max(int(dimensions) - 1, 1) / max(rest / freedom, 1e-12)
     p = float(special.fdtrc(max(int(dimensions) - 1, 1), freedom, ratio))
-    return Premise(f"below {MOVES}", f"that c and k move the rank has p = {p_value(p)} (F-test)", p < MOVES)
+    text = f"the F-test of whether c and k move the rank gives p = {p_value(p)}"
+    return Premise(f"below {MOVES}", text, p < MOVES)
 
 
 def _nt_losses(view: View, heads: str, _: str) -> Iterator[float]:

@@ -126,8 +126,8 @@ def _one_machine(view: View, models: Sequence[str]) -> Premise:
 def _learned(view: View, models: Sequence[str]) -> Premise:
     poor = [(model, seed) for dataset, model, seed in view.records.unlearned if dataset == view.dataset]
     text = ", ".join(f"{view.label(model)} with seed {seed}" for model, seed in poor if model in models)
-    found = f"{text or 'no run'} learned no more than how frequent words are"
-    return Premise("every run learned more", found, not text)
+    found = f"{text} learned no more" if text else "every run learned more"
+    return Premise("every run learns more", f"{found} than how frequent words are", not text)
 
 
 def _settled(view: View, models: Sequence[str]) -> Premise:
@@ -180,6 +180,6 @@ def spread_above_noise(repeated: str) -> Check:
             return None
         noise, total = ((Summary.of(numbers).sd or 0.0) ** 2 for numbers in (seeds, points))
         share = f"seeds are {numbers.percent(noise / total)} of the variance" if total else "there is no variance"
-        return Premise("seeds are less than half of it", f"{share} of perplexity over models", 2 * noise < total)
+        return Premise("less than half", f"{share} of perplexity over models", 2 * noise < total)
 
     return check

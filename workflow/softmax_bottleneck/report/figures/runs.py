@@ -62,10 +62,9 @@ def spectrum(source: Source, options: Spectrum) -> Drawing:
                 panel.set(title=title, xlabel=f"index (first {shown})", ylabel="σ / σ max")
                 panel.set(xlim=(0, shown), ylim=(0, options.top))
             else:
-                y = RAW if side == "raw" else SIGMA
+                y, words = (RAW, "σ, not divided by the largest") if side == "raw" else (SIGMA, "σ / σ max")
                 plots.curves(panel, data[data[y] > 0], "index", y, looks)
-                words = ", not divided by the largest" if side == "raw" else ""
-                panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=f"σ{words}")
+                panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=words)
                 _log_panel(panel, _tolerance(source, dataset, relative=side == "all"), cut=side == "all")
 
     size = (len(options.panels), 4.7 if len(options.panels) > 1 else 7.0, 3.5)
