@@ -13,7 +13,7 @@ from softmax_bottleneck.study import load_experiment
 
 FILES = sorted((config.ROOT / "config" / "experiments").glob("*.yaml"))
 TABLES = [e for file in FILES if (e := load_experiment(file.stem, config.ROOT / "config")).kind == "table"]
-QUOTING = {e.id: e for e in TABLES if e.quotes}
+QUOTING = {e.id: e for e in TABLES if e.quotes and e.id != "published-size"}  # which has rows of evidence alone
 # Rows of published files that are no cell of the table: facts about it, printed elsewhere, or of another table.
 NOT_CELLS = "text|caption|Table 2$|footnote|not printed"
 
