@@ -14,6 +14,7 @@ from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.numbers import DASH
 
+NOT_IN_STUDY = "not in this study"
 NOT_PRINTED = "N/A"  # in a published table, where a number would mean nothing
 P_VALUES = (metrics.P_VALUE, metrics.P_VALUE_WELCH)
 
@@ -173,13 +174,12 @@ class Row:
 
     @property
     def absent(self) -> str:
-        """Why no cell of the row has a measured value, where one reason does for all; else empty."""
+        """That the study has no such model, and which one has it, where the row shows nothing else; or empty."""
         lacking = [cell for cell in self.cells if cell.wanted and not cell.note]
-        reasons = {
-            cell.gap for cell in lacking if not cell.gap.startswith("not computable")
-        }  # which follows from others
+        reasons = {cell.gap for cell in lacking if not cell.gap.startswith("not computable")}  # which follows from it
         known = any(cell.measured or cell.words for cell in self.cells)
-        return "" if known or len(reasons) != 1 else reasons.pop()
+        reason = "" if known or len(reasons) != 1 else reasons.pop()
+        return reason if reason.startswith(NOT_IN_STUDY) else ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Column, Measured, Part, Published, crossed, mean_of
+from softmax_bottleneck.report.cells import NOT_IN_STUDY, Cell, Column, Measured, Part, Published, crossed, mean_of
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column as Asked
@@ -26,7 +26,6 @@ from softmax_bottleneck.study import Dataset, Experiment, Run, Study, did_you_me
 
 PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
 PUBLISHED = paths.ROOT / "report" / "published"
-NOT_IN_STUDY = "not in this study"
 # Models that the papers quote and nobody here trains.
 QUOTED = {
     "mos-yang2018": "MoS (as printed by Yang et al. 2018)",
