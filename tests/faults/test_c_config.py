@@ -180,6 +180,7 @@ NINE = "".join(f"b{n}: &b{n} [{','.join([f'*b{n - 1}'] * 9)}]\n" for n in range(
         ("seeds: [2020-99-99]\n", ""),
         ("extends: 2020-01-01-study.yaml\n", "cannot be read"),
         ('extends: "a\\0b"\n', "holds a character that is no text"),
+        ('extends: "a\\nb"\n', "is not the path of a study file"),
         ('title: "a\\x1bb"\n', "holds a character that is no text"),
         ("study: a\n---\nstudy: b\n", "a second document"),
         ("study: [a]: 1\n", "study.yaml:1"),

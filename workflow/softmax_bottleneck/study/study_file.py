@@ -167,7 +167,7 @@ def read_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if "extends" not in values:
         return values
     name = values.pop("extends")
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name.isprintable() or not name:
         raise UserError(f"{file}: extends: {name!r:.60} is not the path of a study file")
     base_file = file.parent / name
     if base_file.resolve() in (*above, file.resolve()):
