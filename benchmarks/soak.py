@@ -58,7 +58,6 @@ from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import check, train, trainer
 
 torch.set_num_threads(1)
-logging.disable(logging.WARNING)  # leases taken over and damaged states, said a thousand times
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "soak.json"
 HEADS: dict[str, dict[str, Any]] = {
@@ -573,11 +572,7 @@ def _become_a_link(path: Path) -> None:
     path.symlink_to(other.name)
 
 
-def _lose_the_hash(path: Path) -> None:
-    artefacts.sidecar(path).unlink()
-
-
-DAMAGE = (*test_damage.DAMAGE, _cut, _zeros, _become_a_link, _lose_the_hash)
+DAMAGE = (*test_damage.DAMAGE, _cut, _zeros, _become_a_link)
 
 
 def damages(share: float, folder: Path) -> Counter:
@@ -691,6 +686,7 @@ def main() -> int:
     given.add_argument("--only", nargs="*", default=[], metavar="COUNTER", help="kills, workflow, damages, ...")
     given.add_argument("--no-result", action="store_true", help="write nothing")
     asked = given.parse_args()
+    logging.disable(logging.WARNING)  # leases taken over and damaged states, said a thousand times
     with tempfile.TemporaryDirectory() as folder:
         found = soak(asked.share, asked.only, Path(folder).resolve())
     if not asked.no_result:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads that spin slow a busy machine tenfold
@@ -27,12 +26,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"] = "1"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def no_evidence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Pages of made-up studies hold nothing of the runs that are kept in report/evidence."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evidence, "FOLDER", tmp_path_factory.mktemp("evidence"))
-        yield
+@pytest.fixture
+def no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For pages of made-up studies that say nothing of the runs kept in report/evidence."""
+    monkeypatch.setattr(evidence, "FOLDER", tmp_path / "no-evidence")
 
 
 @pytest.fixture(scope="session")

@@ -628,7 +628,9 @@ def test_shuffled_labels_turn_every_reproduced_claim_into_something_else() -> No
 
 
 # --- files and page -------------------------------------------------------------------------------------------------
-def test_render_writes_the_ledger_and_the_page_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_render_writes_the_ledger_and_the_page_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_evidence: None
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     study = fake.load(tmp_path)

@@ -45,8 +45,13 @@ def garble_the_hash(path: Path) -> None:
     artefacts.sidecar(path).write_bytes(b"\xff\xfe")
 
 
+def lose_the_hash(path: Path) -> None:
+    artefacts.sidecar(path).unlink()
+
+
 DAMAGE: tuple[Callable[[Path], None], ...] = (
     flip,
+    lose_the_hash,
     lose,
     change_and_lose_the_hash,
     become_a_folder,

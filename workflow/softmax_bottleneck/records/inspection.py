@@ -162,7 +162,7 @@ def _edited_texts(study: Study) -> Iterator[Finding]:
         if artefacts.is_sound(folder / "files.json"):
             for file, digest in artefacts.read_json(folder / "files.json")["files"].items():
                 path = folder / file
-                if not path.is_file() or artefacts.sha256_file(path) != digest:
+                if not artefacts.is_sound(path) or artefacts.stored_hash(path) != digest:
                     where = path.relative_to(study.store.root).as_posix()
                     yield Finding("damaged", where, f"{file} is not the text brought here: `make repair` removes it")
 
