@@ -209,7 +209,8 @@ def goes_on(study: Study, undisturbed: dict[str, str]) -> None:
     assert code == 0 and "1/1" in out and "Report: " in out
     assert outcome(Path(), study) == undisturbed
     left = [path for path in (Store().study_folder("small") / "partial").rglob("*") if path.is_file()]
-    assert all(path.read_text(encoding="utf-8") == partial.FORWARD for path in left)  # of a slow machine's live page
+    pages = [path for path in left if path.suffix != ".sha256"]  # of a slow machine's live page
+    assert all(path.read_text(encoding="utf-8") == partial.FORWARD for path in pages)
 
 
 @pytest.mark.pipeline

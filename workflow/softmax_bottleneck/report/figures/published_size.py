@@ -41,7 +41,8 @@ def spectra(source: Source, options: NoOptions) -> Drawing:
         f"{own['index'][own[COLUMNS[-1]] > 1e-3].max()}"
         for (dataset, model), own in data.groupby(["dataset", "model"], sort=False)
     )
-    return Drawing(canvas, data, f"{alt}.", f"{data[['dataset', 'model', 'seed']].drop_duplicates().shape[0]} runs.")
+    count = data[["dataset", "model", "seed"]].drop_duplicates().shape[0]
+    return Drawing(canvas, data, f"{alt}.", f"{count} run{'s' * (count > 1)}.")
 
 
 def _relative(source: Source) -> pd.DataFrame:

@@ -22,7 +22,10 @@ def _part(source: Source, dataset: str) -> Part:
     """The runs on a corpus, the smallest model first."""
     found = [one for one in source.records.evidence if one.run.dataset == dataset]
     runs = {one.name: one for one in sorted(found, key=lambda one: one.values.get(("parameters", ""), 0.0))}
-    rows = {name: f"{source.label(one.run.model)}, {one.origin}, {one.hardware}" for name, one in runs.items()}
+    rows = {
+        name: f"{source.label(one.run.model)}, seed {one.run.seed}: {one.origin}, {one.hardware}"
+        for name, one in runs.items()
+    }
     columns = source.experiment.columns
     return source.part(dataset, rows, source.heads(columns), lambda name, n: _cell(source, runs[name], columns[n]))
 
@@ -32,10 +35,8 @@ def _cell(source: Source, one: Evidence, column: Column) -> Cell:
     value = one.values.get((column.metric, ""))
     return replace(
         source.blank(one.run.dataset, one.run.model, column),
-        measured=None if value is None else Measured(value, n=1),
-        planned=1,
+        measured=None if value is None else Measured(value),
         same=source.is_published(one.run.dataset) and same_setting(one.run, source.paper),
         gap="" if value is not None else "not measured",
-        note=f"seed {one.run.seed}",
         runs="",
     )
