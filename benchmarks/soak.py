@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
@@ -543,7 +544,8 @@ def workflow_failures(number: int, folder: Path) -> Counter:
                 test_a_reproduce.goes_on(study, expected)
                 wrong = ""
             except AssertionError as error:
-                wrong = f"{happens.__name__}: {' '.join(str(error).split())[:300]}"
+                broken = traceback.extract_tb(error.__traceback__)[-1].line
+                wrong = f"{happens.__name__}: {broken} {' '.join(str(error).split())[:300]}"
         shutil.rmtree(folder / str(index))
         counter.count(not wrong, wrong)
         counter.facts[happens.__name__] = counter.facts.get(happens.__name__, 0) + 1
