@@ -49,7 +49,6 @@ from softmax_bottleneck.jobs import checkpoint, resumable
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.records import collect, inspection, integrity, verify
-from softmax_bottleneck.records import integrity as chain
 from softmax_bottleneck.records.repair import repair
 from softmax_bottleneck.report import views
 from softmax_bottleneck.report.options import check_options
@@ -340,7 +339,7 @@ def _corrupt_result(study: config.Study, clean: Clean, draw: random.Random) -> t
     path = Store().run_folder(run.path) / name
     with restored(path):
         how = mutate(path, draw, [Store().run_folder(other.path) / name for other in study.needed if other != run])
-        found = chain.inspect(chain.read(run, path.parent), inspection._size(study, run.dataset))
+        found = integrity.inspect(integrity.read(run, path.parent), inspection._size(study, run.dataset))
         honest = numbers(study, run) in ([], clean[run.path])
     return bool(found) and honest, f"{path}: {how}: found {found}, {'' if honest else 'a number changed'}"
 
