@@ -124,7 +124,7 @@ def test_the_command_exits_2_before_any_job(tmp_path, monkeypatch, capsys, place
     for step in (["plan"], ["check"], ["train", "--run", "x"], ["verify"], ["report"]):
         assert main([*step, "--study", str(file)]) == 2
         line = capsys.readouterr().err
-        assert line.count("\n") == 1 and all(word in line for word in words)
+        assert line.count("\n") == 1 and all(word in line for word in (*words, str(file)))
     assert small.tree(tmp_path) == before
 
 

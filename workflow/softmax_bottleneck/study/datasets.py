@@ -184,18 +184,19 @@ class Dataset(DatasetFile):
             return hashlib.file_digest(file, "sha256").hexdigest() + within
 
 
-def find_config(kind: str, name: str, near: Path) -> Path:
+def find_config(kind: str, name: str, near: Path, asked_by: str = "") -> Path:
     """`<kind>/<name>.yaml` beside the study, else in the workflow's own config folder.
 
     Raises:
-        UserError: listing the names there are.
+        UserError: naming the file that asks for it, if given, and the names there are.
     """
     folders = [near / kind, near, ROOT / "config" / kind]
     for folder in folders:
         if folder.name == kind and (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
     known = {path.stem for folder in folders if folder.name == kind for path in folder.glob("*.yaml")}
-    raise UserError(f"{kind}: no {name!r:.90} ({kind}/{name:.90}.yaml){did_you_mean(name, known)}")
+    where = f"{asked_by}: {kind}" if asked_by else kind
+    raise UserError(f"{where}: no {name!r:.90} ({kind}/{name:.90}.yaml){did_you_mean(name, known)}")
 
 
 @cache

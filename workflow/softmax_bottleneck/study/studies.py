@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
-from softmax_bottleneck.study.datasets import Dataset, load_dataset
+from softmax_bottleneck.study.datasets import Dataset, find_config, load_dataset
 from softmax_bottleneck.study.experiments import Experiment, load_experiment
 from softmax_bottleneck.study.fits import Unit, units_of
 from softmax_bottleneck.study.models import Model, Search, models_of, search_of
@@ -175,6 +175,9 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     given, where, near = dict(overrides or {}), str(file), file.resolve().parent
     refuse_unfit(given, where)
     asked = read(StudyFile, given if given.keys() >= REQUIRED else read_values(file) | given, where)
+    for kind, names in (("datasets", asked.datasets), ("experiments", asked.experiments)):
+        for name in names:
+            find_config(kind, name, near, asked_by=where)
     datasets = {name: load_dataset(name, near) for name in asked.datasets}
     for name, dataset in datasets.items():
         if dataset.kind == "benchmarks":
