@@ -87,7 +87,7 @@ def write(study: Study, found: Records, text: str) -> str:
     if start not in text:
         raise ValueError(f"README.md has no line {start}")
     pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
-    short = sentences.in_short(study, found, claims.ledger(found, claims.of_study(study)))
+    short = sentences.in_short(study, found, claims.ledger(found, claims.of_study(study), study))
     picture = ["", IMAGE] if study.name == PICTURED else []
     body = "\n".join(["", " ".join(short), *picture, *results(study, found)])
     return pattern.sub(lambda _: f"{start}\n{body}{END}", text, count=1)

@@ -20,7 +20,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
-from softmax_bottleneck.report.claims import controls, engine, quantities, rules
+from softmax_bottleneck.report.claims import controls, engine, premises, quantities, rules
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.report.claims.view import LAW, RESAMPLES, SYNTHETIC, Sample, View
 from softmax_bottleneck.store import artefacts, paths
@@ -338,6 +338,36 @@ def test_unequal_schedules_confound() -> None:
         )
 
 
+SHIPPED = sorted(file for file in (paths.ROOT / "config").glob("*.yaml") if "\nstudy:" in file.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_what_is_compared_differs_in_its_heads_or_as_in_the_paper(file: Path) -> None:
+    """Body and schedule of every side of every claim, in every study of this workflow."""
+    study = config.load_study(file)
+    for dataset in dict.fromkeys(run.dataset for run in study.runs):
+        models = {run.model for run in study.runs if run.dataset == dataset}
+        records = controls.records_of((m, x, "", [50.0]) for m in models for x in ("test_ppl", "rank_press"))
+        view = View(
+            Records(records.rows.assign(dataset=dataset), records.states.assign(dataset=dataset)), dataset, study
+        )
+        for claim in claims.of_study(study):
+            if claim.concerns(dataset):
+                lines = [one.line for one in premises.of_rule(view, claim.rule, claim.models)]
+                assert not [line for line in lines if line.startswith("BROKEN: besides their heads")], claim.id
+
+
+@pytest.mark.parametrize(("setting", "verdict"), [("learning_rate: 10", REPRODUCED), ("learning_rate: 5", CONFOUNDED)])
+def test_a_head_that_is_trained_otherwise_is_not_compared(tmp_path: Path, setting: str, verdict: str) -> None:
+    text = fake.STUDY.replace("models:\n", f"  - when: {{model: mos}}\n    schedule: {{{setting}}}\nmodels:\n")
+    records = controls.records_of(ppl(softmax=57, mos=55))
+    moved = Records(*(frame.assign(dataset="truth-demo") for frame in (records.rows, records.states)))
+    entry = engine.judge(View(moved, "truth-demo", fake.load(tmp_path, text)), BY_ID["mos-better"])
+    assert entry.verdict == verdict
+    if verdict == CONFOUNDED:
+        assert entry.reason.startswith("besides their heads the runs differ in learning_rate; needed: in nothing")
+
+
 def test_times_of_several_machines_confound() -> None:
     rows = [(m, "sec_per_epoch", "", sample(x, 0.1, 5)) for m, x in (("ganea-mos", 150), ("ganea-softmax", 60))]
     records = controls.records_of(rows)
@@ -433,6 +463,29 @@ def test_a_correlation_that_the_laws_own_point_turns_is_none() -> None:
     assert judged_with_law("grid-correlation", rows, **near).verdict == REPRODUCED
     far = {"test_ppl": 30.0, "rank_press": 9000.0}
     assert judged_with_law("grid-correlation", rows, **far).verdict == CANNOT
+
+
+def test_a_law_of_lower_rank_than_ss_makes_lower_ranks_better_for_another_reason() -> None:
+    """Where the truth itself has a far lower rank than SS, a head's being better with less says nothing of rank."""
+    rows = [
+        *ppl(ss=57, lms_plif=56),
+        *((m, "rank_press", "", [x] * 5) for m, x in (("ss", 400.0), ("lms-plif", 20.0))),
+    ]
+    assert judged_with_law("rank-order", rows, rank_press=300.0).verdict == REPRODUCED
+    assert judged_with_law("rank-order", rows, rank_press=102.0).verdict == CANNOT
+
+
+def test_ranks_within_the_limit_are_no_limit_where_the_law_is_within_it_too() -> None:
+    rows = [("softmax", "rank_press", "", [18.0] * 3), ("softmax", "embedding_size", "", [16.0] * 3)]
+    assert judged_with_law("kanai-softmax-limited", rows).verdict == REPRODUCED
+    assert judged_with_law("kanai-softmax-limited", rows, rank_press=10.0).verdict == CANNOT
+
+
+def test_a_law_outside_the_window_is_no_point_in_it() -> None:
+    rows = BY_ID["window-correlation"].rule.example(True, "gss-grid-*")
+    far, near = {"test_ppl": 30.0, "rank_press": 9000.0}, {"test_ppl": 57.45, "rank_press": 90000.0}
+    assert judged_with_law("window-correlation", rows, **far).verdict == REPRODUCED
+    assert judged_with_law("window-correlation", rows, **near).verdict == CANNOT
 
 
 def test_overfitting_to_the_training_text_is_no_regularisers_foil() -> None:
@@ -604,6 +657,17 @@ def everything() -> Records:
             (model, "rank_press", ""), [level.get((model, "rank_press"), 300.0)] * count
         )  # as every run of a study has one
     return controls.records_of((*key, values) for key, values in found.items())
+
+
+def test_every_rule_is_asked_of_the_law_or_says_why_not() -> None:
+    """In a study with every model, on a text whose law is known."""
+    view = View(law(everything(), **LAW_NUMBERS, rank_press_low=102.0), controls.CORPUS)
+    for claim in claims.CLAIMS:
+        if claim.corpora != SYNTHETIC:
+            said = [one.line for one in engine.judge(view, claim).premises if "the law itself" in one.text]
+            assert len(said) == 1 and claim.law, claim.id
+            if isinstance(claim.law, str):
+                assert said == [f"ok: not asked of the law itself: {claim.law}"]
 
 
 def test_shuffled_labels_turn_every_reproduced_claim_into_something_else() -> None:

@@ -258,10 +258,12 @@ def test_what_is_expected_of_the_law_and_what_it_has_on_this_text_are_two_number
     study = fake.load(tmp_path, fake.STUDY)
     fake.write_all(study)
     for run in study.needed:
-        fake.write_measure(run, law_test_ppl=28.46)
+        ranks = {"law_rank_press": 102, "law_rank_eff_1e-3": 30, "law_rank_eff_1e-4": 47, "law_rank_eff_1e-5": 62}
+        fake.write_measure(run, law_test_ppl=28.46, **ranks)
     found = collect.collect(study)
     rows = views.build(study, source.experiment_of(study, "known-truth", "table"), found).parts[0].rows
     assert [row.cells[0].text for row in rows[:2]] == ["29.00", "28.46"]
+    assert [cell.text for cell in rows[1].cells[3:]] == ["102", "30", "47", "62"]  # a model's ranks stand below these
     drawn = figures.build(study, source.experiment_of(study, "known-truth-figure", "figure"), found)
     line = next(row for row in csv.DictReader(io.StringIO(drawn.csv)) if row["metric"] == "test_ppl")
     assert (float(line["exact"]), float(line["exact_on_text"])) == (29.0, 28.46)

@@ -246,7 +246,7 @@ def _claims(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.report import claims
 
     study = _study(given)
-    entries = claims.ledger(_records(study), claims.of_study(study))
+    entries = claims.ledger(_records(study), claims.of_study(study), study)
     print("\n".join(claims.explain(entries) if given.explain else claims.verdicts(entries)))
 
 

@@ -69,7 +69,7 @@ def render(study: Study, folder: Path) -> None:
         _entry(study, experiment, found, folder, heads)
         for experiment in (overview.experiment(study), *study.experiments, *_kept(study, found))
     ]
-    ledger = claims.ledger(found, claims.of_study(study))
+    ledger = claims.ledger(found, claims.of_study(study), study)
     artefacts.write_json(folder / "claims.json", claims.to_json(study, found, ledger))
     artefacts.write_json(folder / "page.json", page_of(study, found, entries, ledger) | {"overview": top})
 

@@ -53,11 +53,11 @@ def of_study(study: Study) -> list[Claim]:
     return [claim for claim in CLAIMS if claim.source in sources]
 
 
-def ledger(records: Records, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
+def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
     """Every claim on every corpus it is about, corpora in the plan's order, then what needs no corpus."""
     theorems = records_of(ganea2019.theorem_rows(), place=SYNTHETIC).rows
     records = replace(records, rows=pd.concat([records.rows, theorems], ignore_index=True))
-    views = [View(records, dataset) for dataset in (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)]
+    views = [View(records, dataset, study) for dataset in (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)]
     asked = [(view, claim) for view in views for claim in claims if claim.concerns(view.dataset)]
     return [replace(judge(view, claim), elsewhere=_elsewhere(view, claim)) for view, claim in asked]
 

@@ -9,10 +9,10 @@ from functools import partial
 from softmax_bottleneck.records.metrics import TEST_PPL
 from softmax_bottleneck.report.claims import quantities as q
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.engine import Claim, law_wins
+from softmax_bottleneck.report.claims.engine import LAW_FAILS, NO_SETTING, NO_TRAINING, OF_HEADS, Claim, law_wins
 from softmax_bottleneck.report.claims.kanai2018 import LIMIT
 from softmax_bottleneck.report.claims.premises import Premise
-from softmax_bottleneck.report.claims.view import View
+from softmax_bottleneck.report.claims.view import LAW, View
 
 PLAIN, MOS, COMPONENTS = "transformer", "transformer-mos", "transformer-mos-components"
 PUBLISHED_WIDTHS = {200.0, 300.0}  # of the text and of the published code
@@ -42,17 +42,19 @@ CLAIMS = (
     claim("benka-mos-helps", "A mixture of softmaxes helps a Transformer.", "Table 1", r.better(), (MOS, PLAIN),
           law=law_wins(PLAIN)),
     claim("benka-bottleneck", "A Transformer with a softmax has the bottleneck: its rank is at most d + 2.",
-          "section 6", LIMIT, (PLAIN,)),
-    claim("benka-breaks", "A mixture breaks it.", "section 6", r.HIGH_RANK, (MOS, PLAIN)),
+          "section 6", LIMIT, (PLAIN,), law=((LAW, PLAIN), LAW_FAILS)),
+    claim("benka-breaks", "A mixture breaks it.", "section 6", r.HIGH_RANK, (MOS, PLAIN), law=OF_HEADS),
     claim("benka-k-helps", "Up to ten softmaxes, more are better.", "Table 2",
-          r.below(q.along(TEST_PPL, within=(1, 10)), 0, (-1, 1)), (f"{COMPONENTS}*",)),
-    claim("benka-k-hurts", "Fifteen are worse than ten.", "Table 2",
-          r.larger(),
-          (f"{COMPONENTS}15", f"{COMPONENTS}10")),
+          r.below(q.along(TEST_PPL, within=(1, 10)), 0, (-1, 1)), (f"{COMPONENTS}*",),
+          law=NO_SETTING),
+    claim("benka-k-hurts", "Fifteen are worse than ten.", "Table 2", r.larger(),
+          (f"{COMPONENTS}15", f"{COMPONENTS}10"), law=NO_SETTING),
     claim("benka-parameters", "The mixture adds nearly a million parameters.", "section 6",
-          r.between(ADDED, (0.8, 1.0), (0.9, 0.1)), (MOS, PLAIN), premises=(_published_size,)),
+          r.between(ADDED, (0.8, 1.0), (0.9, 0.1)), (MOS, PLAIN), premises=(_published_size,),
+          law="its parameters are none of a network"),
     claim("benka-time", "Training takes about 1.5 times as long.", "section 6",
-          r.between(TIME, (math.log(1.25), math.log(1.75)), (math.log(1.5), math.log(4))), (MOS, PLAIN)),
+          r.between(TIME, (math.log(1.25), math.log(1.75)), (math.log(1.5), math.log(4))), (MOS, PLAIN),
+          law=NO_TRAINING),
 )  # fmt: skip
 
 NOT_JUDGED = {"Fifteen softmaxes are worse because they overfit": "a guess at the cause, which no run isolates"}

@@ -28,7 +28,12 @@ WT2 = "wt2*|wikitext-2*"
 NOT_WT2 = f"!{WT2}"
 # Pairs of equal size that must say the same where a claim's are not; by default `<first>-equal` replaces the first.
 EQUAL: Mapping[tuple[str, ...], tuple[str, ...]] = {("mos", "softmax"): ("mos-fair", "softmax-fair")}
+LawControl = tuple[tuple[str, ...], tuple[str, ...]]  # models, and verdicts of the rule on them
 LAW_FAILS = (NOT_REPRODUCED,)
+NO_SETTING = "it has no such setting"
+NO_TRAINING = "it is not trained"
+OF_HEADS = "this is of what a head can do, whatever the law"
+NATURAL = "the law of natural text is not known"
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class Claim:
         corpora: patterns of the corpora it is about, after `!` those it is not; SYNTHETIC needs no corpus.
         premises: besides those that follow from the rule.
         limits: what it does not say.
-        law: what the rule must say with the law among these models: (models, verdicts); no verdicts: the same.
+        law: what the rule must say with the law among these models: (models, verdicts), no verdicts: the same; or why
+            it cannot be asked of the law.
     """
 
     source: str
@@ -57,7 +63,7 @@ class Claim:
     corpora: str = "*"
     premises: tuple[Check, ...] = ()
     limits: str = ""
-    law: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    law: LawControl | str = ""
 
     def concerns(self, dataset: str) -> bool:
         """Whether it is about a corpus."""
@@ -69,7 +75,7 @@ class Claim:
         return SYNTHETIC if self.corpora == SYNTHETIC else corpus
 
 
-def law_wins(reference: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def law_wins(reference: str) -> LawControl:
     """As a claim's `law`: it must beat the reference, for where even the law is no better there is nothing to win."""
     return (LAW, reference), (REPRODUCED,)
 
@@ -166,14 +172,20 @@ def _premises(view: View, claim: Claim, verdict: str) -> Iterator[Premise]:
     yield from (premise for check in claim.premises if (premise := check(view, claim.models)))
     if claim.rule.favours:
         yield _size(view, claim, verdict)
-    models, expected = claim.law
-    if models and view.law:
-        control = claim.rule.judge(view, *models)
-        if not control.missing:
-            expected = expected or (verdict,)
-            text = f"asked of the law itself the rule says {control.verdict}"
-            spoils = p.DECIDED if control.verdict == UNDECIDED else p.ANY
-            yield Premise(" or ".join(expected), text, control.verdict in expected, spoils)
+    if view.law and isinstance(claim.law, str):
+        yield Premise("", f"not asked of the law itself: {claim.law}", True)
+    if view.law and not isinstance(claim.law, str):
+        yield from _law_control(view, claim, claim.law, verdict)
+
+
+def _law_control(view: View, claim: Claim, law: LawControl, verdict: str) -> Iterator[Premise]:
+    """What the rule says with the law among its models."""
+    control = claim.rule.judge(view, *law[0])
+    if not control.missing:
+        expected = law[1] or (verdict,)
+        text = f"asked of the law itself the rule says {control.verdict}"
+        spoils = p.DECIDED if control.verdict == UNDECIDED else p.ANY
+        yield Premise(" or ".join(expected), text, control.verdict in expected, spoils)
 
 
 def _size(view: View, claim: Claim, verdict: str) -> Premise:

@@ -10,19 +10,19 @@ from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
 from softmax_bottleneck.report.claims import quantities as q
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.engine import NOT_WT2, WT2, Claim
-from softmax_bottleneck.report.claims.view import View
+from softmax_bottleneck.report.claims.engine import LAW_FAILS, NATURAL, NOT_WT2, OF_HEADS, WT2, Claim, law_wins
+from softmax_bottleneck.report.claims.view import LAW, View
 
 SS, SOFTMAX, SIGMOID, RELU, MOS, MOSS = (
     f"kanai-{head}" for head in ("ss", "softmax", "sigmoid", "relu", "mos", "moss")
 )
 
 
-def _room(view: View, pattern: str) -> Iterator[float]:
-    """How far every run's Press rank stays within the d + 2 of a log-linear head."""
+def _room(view: View, pattern: str, as_wide_as: str = "") -> Iterator[float]:
+    """How far every run's Press rank stays within the d + 2 of a log-linear head of its width, or of another's."""
     for model in view.matching(pattern):
-        widths, ranks = view.runs(model, "embedding_size"), view.runs(model, PRESS_RANK)
-        yield from (widths[seed] + 2 - rank for seed, rank in ranks.items() if seed in widths)
+        width = view.mean(as_wide_as or model, "embedding_size")
+        yield from (width + 2 - rank for rank in view.runs(model, PRESS_RANK).values() if not math.isnan(width))
 
 
 def _room_example(target: float, pattern: str) -> list[q.Row]:
@@ -42,23 +42,26 @@ FAILS = r.above(q.against(TEST_PPL, "×", DYNAMIC), math.log(10), (math.log(1000
 
 claim = partial(Claim, "kanai2018")
 CLAIMS = (
-    claim("kanai-ss-better", "SigSoftmax beats Softmax.", "Tables 1 and 2", r.better(DYNAMIC), (SS, SOFTMAX)),
-    claim("kanai-moss-better", "MoSS beats MoS.", "Tables 1 and 2", r.better(DYNAMIC), (MOSS, MOS)),
-    claim("kanai-mos-better", "MoS beats SigSoftmax.", "Tables 1 and 2", r.better(DYNAMIC), (MOS, SS)),
+    claim("kanai-ss-better", "SigSoftmax beats Softmax.", "Tables 1 and 2", r.better(DYNAMIC), (SS, SOFTMAX),
+          law=law_wins(SOFTMAX)),
+    claim("kanai-moss-better", "MoSS beats MoS.", "Tables 1 and 2", r.better(DYNAMIC), (MOSS, MOS),
+          law=law_wins(MOS)),
+    claim("kanai-mos-better", "MoS beats SigSoftmax.", "Tables 1 and 2", r.better(DYNAMIC), (MOS, SS),
+          law=law_wins(SS)),
     claim("kanai-sigmoid-best", "No function that is not mixed is better than the sigmoid.", "Table 1",
-          r.no_worse(DYNAMIC), (SIGMOID, SS), NOT_WT2),
+          r.no_worse(DYNAMIC), (SIGMOID, SS), NOT_WT2, law=((SIGMOID, LAW), LAW_FAILS)),
     claim("kanai-sigmoid-no-better", "On WikiText-2 the sigmoid does not beat Softmax.", "Table 2", r.no_worse(DYNAMIC),
-          (SOFTMAX, SIGMOID), WT2),
+          (SOFTMAX, SIGMOID), WT2, law=NATURAL),
     claim("kanai-relu-fails", "The ReLU is numerically unstable: its perplexity is more than ten times Softmax’s.",
-          "Tables 1 and 2", FAILS, (RELU, SOFTMAX)),
+          "Tables 1 and 2", FAILS, (RELU, SOFTMAX), law=((LAW, SOFTMAX), LAW_FAILS)),
     claim("kanai-softmax-limited", "A softmax of width d has rank d + 2 at most.", "Theorem 2, Table 3", LIMIT,
-          (f"softmax|moc|{SOFTMAX}",)),
+          (f"softmax|moc|{SOFTMAX}",), law=((LAW, "softmax"), LAW_FAILS)),
     claim("kanai-ss-breaks", "SigSoftmax breaks the bottleneck: its rank is not bound by d + 2.", "Theorem 3, Table 3",
-          r.every(BREAKS, CLEARLY), (SS, SOFTMAX)),
-    claim("kanai-sigmoid-breaks", "So does the sigmoid.", "Table 3", BREAKS, (SIGMOID, SOFTMAX)),
+          r.every(BREAKS, CLEARLY), (SS, SOFTMAX), law=OF_HEADS),
+    claim("kanai-sigmoid-breaks", "So does the sigmoid.", "Table 3", BREAKS, (SIGMOID, SOFTMAX), law=OF_HEADS),
     claim("kanai-relu-rank", "The ReLU has the highest rank of the functions that are not mixed.", "Table 3", MORE_RANK,
-          (RELU, SS)),
-    claim("kanai-moss-rank", "MoSS has a higher rank than MoS.", "Table 3", MORE_RANK, (MOSS, MOS)),
+          (RELU, SS), law=OF_HEADS),
+    claim("kanai-moss-rank", "MoSS has a higher rank than MoS.", "Table 3", MORE_RANK, (MOSS, MOS), law=OF_HEADS),
 )  # fmt: skip
 
 NOT_JUDGED = {

@@ -13,13 +13,18 @@ from dataclasses import dataclass, replace
 from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.report import numbers
+from softmax_bottleneck.report.claims.quantities import least
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, VERDICTS, Rule
-from softmax_bottleneck.report.claims.view import LAW, View
+from softmax_bottleneck.report.claims.view import LAW, View, varied
+from softmax_bottleneck.report.source import paper_study, published_dataset
+from softmax_bottleneck.study import Study
 
 CEILING = 0.95  # of min(N, V): a Press rank from here on says that the matrix ends, not what the head can do
 SETTLED = (
     0.03  # relative, of validation perplexity: a larger fall in the last eighth of the epochs is not the end of one
 )
+ELSEWHERE = {"embedding_size", "hidden_size", "context_size", "epochs"}  # settings that have premises of their own
+OF_OPTIMIZERS = {"switch_after_epoch", "nonmonotone_window"}  # which another optimizer does not have
 ANY = frozenset(VERDICTS)
 DECIDED = frozenset((REPRODUCED, NOT_REPRODUCED))
 UNSEEN = ANY - {REPRODUCED}
@@ -30,7 +35,7 @@ class Premise:
     """A condition, and whether it holds.
 
     Attributes:
-        what: is needed.
+        what: is needed; nothing of a mere remark.
         text: what was found, in words that stand alone.
         spoils: the verdicts that it could have brought about if it does not hold, and what they become.
     """
@@ -44,7 +49,7 @@ class Premise:
     @property
     def words(self) -> str:
         """`runs of 4 and 8 epochs; needed: all are trained for as many`."""
-        return f"{self.text}; needed: {self.what}"
+        return f"{self.text}; needed: {self.what}" if self.what else self.text
 
     @property
     def line(self) -> str:
@@ -63,7 +68,10 @@ def of_rule(view: View, rule: Rule, patterns: Sequence[str]) -> Iterator[Premise
     stages = {quantity.stage for quantity in rule.quantities}
     if models:
         yield _one_setting(view, models)
+    if models and rule.quantities[0].estimate is not least:  # what must hold of every run compares none
         yield _epochs(view, sides, rule.favours)
+        if view.study:
+            yield _like_for_like(view.study, view.dataset, models)
     if PRESS_RANK in metrics:
         yield replace(_no_ceiling(view, models, next(iter(stages))), spoils=UNSEEN if rule.hidden_by_ceiling else ANY)
     if "dynamic" in stages:
@@ -92,6 +100,19 @@ def _epochs(view: View, sides: Sequence[Sequence[str]], favours: int) -> Premise
         spoils = helped(favours if max(planned[0]) > max(planned[1]) else -favours)
     text = f"runs of {' and '.join(f'{epochs:.0f}' for epochs in known) or 'an unknown number of'} epochs"
     return Premise("all are trained for as many", text, len(known) <= 1, spoils, CONFOUNDED)
+
+
+def _like_for_like(study: Study, dataset: str, models: Sequence[str]) -> Premise:
+    """Runs that are compared differ in their heads alone, or in what differs in the paper, too."""
+    odd = varied(study, dataset, models) - ELSEWHERE
+    odd -= OF_OPTIMIZERS if "optimizer" in odd else set()
+    paper, corpus = paper_study() if odd else None, published_dataset(study.datasets[dataset])
+    own = [name for name, one in paper.datasets.items() if published_dataset(one) == corpus] if paper else []
+    there = set[str]().union(*(varied(paper, name, models) for name in own)) if paper else set()
+    text = "but for heads, sizes and seeds the runs are trained alike"
+    if odd:
+        text = f"besides their heads the runs differ in {', '.join(sorted(odd))}" + ", as in the paper" * (odd <= there)
+    return Premise("in nothing, or in what differs in the paper", text, odd <= there, DECIDED, CONFOUNDED)
 
 
 def helped(advantage: int) -> frozenset[str]:

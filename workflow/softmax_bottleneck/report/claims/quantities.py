@@ -252,8 +252,8 @@ def along(metric: str, below: str = "", within: tuple[float, float] = (0, math.i
 def correlation(what: str, window: float = math.inf) -> Quantity:
     """Pearson's r of test perplexity and Press rank over models, one point each.
 
-    Points are models of one kind: size within ALIKE and schedule as the first of them; within a `window` of nats around
-    the median perplexity.
+    Points are models of one kind, size within ALIKE and schedule as the first of them, and the law, if it is asked for;
+    within a `window` of nats around the median perplexity.
     """
 
     def points(view: View, *patterns: str) -> list[str]:
@@ -261,11 +261,12 @@ def correlation(what: str, window: float = math.inf) -> Quantity:
         first = [model for model in models if model == patterns[0]] or models[:1]
         own = [m for m in models if view.planned_epochs([m]) == view.planned_epochs(first)]
         own = [m for m in own if abs(view.mean(m, "parameters") / view.mean(first[0], "parameters") - 1) <= ALIKE]
+        own += view.matching(LAW) * (LAW in patterns)
         log_ppl = [math.log(view.mean(model, TEST_PPL)) for model in own]
         return [model for model, x in zip(own, log_ppl, strict=True) if abs(x - np.median(log_ppl)) <= window]
 
     def collect(view: View, *patterns: str) -> Iterator[tuple[float, float]]:
-        for model in [*points(view, *patterns), *view.matching(LAW) * (LAW in patterns)]:
+        for model in points(view, *patterns):
             yield view.mean(model, TEST_PPL), view.mean(model, PRESS_RANK)
 
     def example(target: float, *patterns: str) -> list[Row]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from typing import Any
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.fits import wide
 from softmax_bottleneck.store.seeds import derive
+from softmax_bottleneck.study import Study
 
 Float64 = NDArray[np.float64]
 
@@ -33,10 +34,11 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The records of one corpus, or of SYNTHETIC."""
+    """The records of one corpus, or of SYNTHETIC, and the study they are of, where it is known."""
 
     records: Records
     dataset: str
+    study: Study | None = None
 
     @cached_property
     def planned(self) -> Mapping[tuple[str, str], list[dict[str, Any]]]:
@@ -101,6 +103,13 @@ class View:
         """Epochs that the runs of some models are planned for."""
         found = {float(row["planned_epochs"]) for model in models for row in self.planned[model, ""]}
         return {epochs for epochs in found if not math.isnan(epochs)}
+
+
+def varied(study: Study, dataset: str, models: Iterable[str]) -> set[str]:
+    """Settings of body and schedule in which the runs of some models on a corpus differ."""
+    chosen = [run for run in study.runs if run.dataset == dataset and run.model in set(models)]
+    settings = [asdict(run.body) | asdict(run.schedule) for run in chosen]
+    return {key for one in settings for key in one if one[key] != settings[0][key]}
 
 
 @lru_cache(maxsize=8)

@@ -17,6 +17,11 @@ from softmax_bottleneck.study import Column
 
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
 TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistics.welch_t}
+OF_TEXT = (
+    metrics.TEST_PPL,
+    metrics.PRESS_RANK,
+    *(f"{metrics.EFFECTIVE_RANK}{share}" for share in ("1e-3", "1e-4", "1e-5")),
+)
 # What a language itself scores: row -> name, and metric of a model -> metric of the exact value (None: exactly zero).
 EXACT: Mapping[str, tuple[str, Mapping[str, str | None]]] = {
     "language": (
@@ -28,7 +33,7 @@ EXACT: Mapping[str, tuple[str, Mapping[str, str | None]]] = {
             metrics.KL_TRUTH: None,
         },
     ),
-    "language-text": ("The law, on this very text", {metrics.TEST_PPL: metrics.LAW_TEST_PPL}),
+    "language-text": ("The law, on this very text", {metric: f"law_{metric}" for metric in OF_TEXT}),
 }
 
 
