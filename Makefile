@@ -9,7 +9,8 @@ STUDY = results/$(shell sed -n 's/^study: *\([A-Za-z0-9._-]*\).*/\1/p' "$(CONFIG
 export CONFIG MIRROR FROM NAME
 export PYTHONPATH := workflow
 export PATH := $(if $(filter /%,$(VENV)),$(BIN),$(CURDIR)/$(BIN)):$(PATH)
-# Recipes read both from the environment, "$$CONFIG", so that names may have blanks.
+# Recipes read both from the environment, "$$CONFIG", so that names may have blanks. Long ones `exec`: a SIGTERM that make
+# passes on must reach the workflow, not a shell that ends and leaves it running.
 WITH_MIRROR = $(if $(MIRROR),--set "mirror=$$MIRROR")
 
 ifneq ($(origin CONFIG),file)
@@ -39,7 +40,7 @@ $(BIN)/.ready: envs/requirements.lock pyproject.toml
 	@touch $@
 
 reproduce: env  ## run a study (CONFIG) to its report
-	@python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(if $(VERBOSE),--verbose) $(WITH_MIRROR)
+	@exec python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(if $(VERBOSE),--verbose) $(WITH_MIRROR)
 
 new-study: env  ## write a corpus and a small study from a folder of plain texts (FROM=folder NAME=word)
 	@python -m softmax_bottleneck new-study --texts "$$FROM" $(if $(NAME),--name "$$NAME")
@@ -84,7 +85,7 @@ test: env lint  ## lint and all tests (MIRROR=folder for those on real corpora)
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile
 
 slurm: env  ## run a study (CONFIG) on a SLURM cluster (docs/slurm.md)
-	python -m softmax_bottleneck slurm --study "$$CONFIG" $(WITH_MIRROR)
+	exec python -m softmax_bottleneck slurm --study "$$CONFIG" $(WITH_MIRROR)
 
 doctor: env  ## whether a study (CONFIG) can be run here: data, disk, GPU, packages, time limits, SLURM
 	@python -m softmax_bottleneck doctor --study "$$CONFIG" $(WITH_MIRROR)
@@ -108,7 +109,7 @@ bench: env  ## speed and memory beside plain implementations: benchmarks/results
 	python benchmarks/cpu.py $(BENCH)
 
 soak: env  ## kills, corruptions, double starts and bad input by the hundred; benchmarks/results/soak.json
-	PYTHONPATH=workflow:tests:tests/faults OPENBLAS_NUM_THREADS=1 python -P benchmarks/soak.py $(SOAK)
+	PYTHONPATH=workflow:tests:tests/faults OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
 
 lint: env  ## ruff, mypy, snakefmt, import layers
 	ruff check .

@@ -371,18 +371,44 @@ def test_a_misspelt_study_is_one_line_of_make() -> None:
         assert len([line for line in done.stderr.splitlines() if "CONFIG" in line]) == 1, done.stderr
 
 
+def environment(tmp_path: Path, script: str) -> tuple[str, ...]:
+    """What to call make with, so that an absolute VENV with this as its `python` is taken as it is."""
+    folder = tmp_path / "venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "python").write_text(script, encoding="utf-8")
+    (folder / "python").chmod(0o755)
+    (folder / ".ready").touch()
+    return "-o", str(folder / ".ready"), f"VENV={tmp_path}/venv"
+
+
 @pytest.mark.fault("C11")
 def test_names_with_blanks_reach_the_command(tmp_path: Path) -> None:
     """By a Python that prints what it was called with; an absolute VENV is where it is found."""
-    folder = tmp_path / "venv" / "bin"
-    folder.mkdir(parents=True)
-    (folder / "python").write_text('#!/bin/sh\nprintf "[%s]" "$@"\n', encoding="utf-8")
-    (folder / "python").chmod(0o755)
-    ready = folder / ".ready"
-    ready.touch()
     study = tmp_path / "a study.yaml"
     study.touch()
-    words = (f"CONFIG={study}", f"MIRROR={tmp_path}/a b", f"VENV={tmp_path}/venv")
-    done = make("-o", str(ready), "reproduce", *words)
+    prints = environment(tmp_path, '#!/bin/sh\nprintf "[%s]" "$@"\n')
+    done = make(*prints, "reproduce", f"CONFIG={study}", f"MIRROR={tmp_path}/a b")
     assert done.returncode == 0, done.stderr
     assert f"[--study][{study}][--cores][2][--set][mirror={tmp_path}/a b]" in done.stdout
+
+
+@pytest.mark.fault("A18")
+@pytest.mark.parametrize("target", ["reproduce", "slurm"])
+def test_a_signal_to_make_alone_stops_the_workflow_and_waits_for_it(tmp_path: Path, target: str) -> None:
+    """By a Python that takes a second to save when it is told to stop."""
+    saves = f"""#!{sys.executable}
+import pathlib, signal, sys, time
+def stop(*_):
+    time.sleep(1)
+    pathlib.Path("{tmp_path}/saved").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+pathlib.Path("{tmp_path}/begun").touch()
+time.sleep(30)
+"""
+    words = ["make", "-C", str(ROOT), *environment(tmp_path, saves), target]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+        until((tmp_path / "begun").exists, running)
+        running.terminate()
+        assert "Error 143" in running.communicate(timeout=20)[1]
+    assert (tmp_path / "saved").exists()
