@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.own_model import huggingface, question, rank
+from softmax_bottleneck.own_model import huggingface, matrix, question, rank
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 
@@ -34,6 +34,10 @@ FAMILIES: dict[str, Any] = {
     "Granite": lambda: transformers.GraniteConfig(**SIZES, num_key_value_heads=2, logits_scaling=4.0),
     "Phi": lambda: transformers.PhiConfig(**SIZES),  # its output layer has a bias
 }
+if hasattr(transformers, "Gemma4Config"):  # sees and hears as well: what is said of its text, its cap, lies deeper
+    GEMMA4 = {"head_dim": 4, "global_head_dim": 4, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
+    GEMMA4 |= SIZES | {"num_key_value_heads": 1, "final_logit_softcapping": 2.0, "layer_types": ["full_attention"]}
+    FAMILIES["Gemma4"] = lambda: transformers.Gemma4Config(text_config=GEMMA4, vision_config=None, audio_config=None)
 
 
 def saved(family: str, folder: Path, **how: Any) -> Any:
@@ -82,8 +86,9 @@ def test_ranks_are_those_of_the_models_own_log_probabilities(place: Path, family
     np.testing.assert_allclose(sigma, expected[: len(sigma)], atol=2e-6 * expected[0])
     assert (result.matrix.m, result.matrix.n) == (70, 51)
     assert any("10 rows of the output matrix are padding" in note for note in result.notes())
-    assert result.matrix.head[0] == ("softcap" if family == "Gemma2" else "softmax")
-    assert any("scaled by 0.25" in note for note in result.notes()) == (family == "Granite")
+    assert result.matrix.head[0] == ("softcap" if family.startswith("Gemma") else "softmax")
+    scales = [note for note in result.notes() if "scaled" in note]
+    assert scales == (["logits are scaled by 0.25"] if family == "Granite" else [])
 
 
 def test_the_perplexity_is_the_models_own(place: Path) -> None:
@@ -109,7 +114,7 @@ def test_shards_of_half_precision_are_read(place: Path, dtype: torch.dtype) -> N
     assert (facts["contexts"], facts["words"], facts["width"]) == (70, 51, D)
     assert facts["metrics"]["rank_press"] <= D + 2 and facts["title"] == "model"
     assert main(["rank", "--model", "model", "--weights-only", "--out", "weights"]) == 0
-    weight = model.get_output_embeddings().weight.detach().float().numpy()
+    weight = model.get_output_embeddings().weight.detach().float().numpy()[:51]
     sigma = artefacts.read_npz(Path("weights/spectrum.npz"))["sigma"]
     np.testing.assert_allclose(sigma, np.linalg.svd(weight, compute_uv=False), rtol=1e-5)
 
@@ -120,7 +125,12 @@ def test_weights_alone_are_found_by_their_name(place: Path, family: str) -> None
     asked = question.question({"model": "model", "weights_only": True}, "test")
     result = rank.rank(asked, lambda line: None, place / "export")
     weight = model.get_output_embeddings().weight.detach().numpy()
+    np.testing.assert_allclose(result.spectrum.sigma, np.linalg.svd(weight[:51], compute_uv=False), rtol=1e-4)
+    assert any("10 rows of the output matrix are padding" in note for note in result.notes())
+    (place / "model" / "tokenizer.json").unlink()  # then nobody knows, and all rows count
+    result = rank.rank(asked, lambda line: None, place / "export")
     np.testing.assert_allclose(result.spectrum.sigma, np.linalg.svd(weight, compute_uv=False), rtol=1e-4)
+    assert not any("padding" in note for note in result.notes())
 
 
 def refusals(folder: Path) -> dict[str, tuple[str, str]]:
@@ -135,7 +145,9 @@ def refusals(folder: Path) -> dict[str, tuple[str, str]]:
         "config.json ": ('{"auto_map": {}}', "needs code of its own"),
         "config.json  ": ('{"model_type": "unheard-of"}', "cannot be loaded"),
         "tokenizer.json ": ("{", "cannot be loaded"),
-    }
+        "tokenizer.json  ": ('{"model": {"type": "WordLevel", "vocab": {"w0": 61}, "unk_token": "w0"}}',
+                             "the tokenizer's token 61 is none of the model's 61"),
+    }  # fmt: skip
 
 
 def test_folders_that_are_not_sound_are_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,6 +170,53 @@ def test_folders_that_are_not_sound_are_one_line(place: Path, capsys: pytest.Cap
     assert not Path("out").exists()
 
 
+def test_a_name_of_the_hub_is_no_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in (["--text", "text.txt"], ["--weights-only"]):
+        assert main(["rank", "--model", "HuggingFaceTB/SmolLM2-135M", *more]) == 2
+        error = capsys.readouterr().err
+        assert "HuggingFaceTB/SmolLM2-135M: no such folder" in error and "nothing is fetched" in error
+        assert error.count("\n") == 1
+
+
+def test_without_an_index_a_missing_shard_is_known_by_the_names_of_the_others(place: Path) -> None:
+    saved("Llama", place / "model", max_shard_size="2KB")
+    next((place / "model").glob("*.index.json")).unlink()
+    asked = question.question({"model": "model", "weights_only": True}, "test")
+    assert rank.rank(asked, lambda line: None, place / "export").ranks.press.rank == D
+    shard = sorted((place / "model").glob("*.safetensors"))[-1]
+    shard.unlink()
+    with pytest.raises(UserError, match=f"{shard.name} is missing"):
+        rank.rank(asked, lambda line: None, place / "export")
+
+
+def test_embeddings_of_their_own_are_not_taken_for_the_output_matrix(place: Path) -> None:
+    """Of a body alone that was saved: its configuration says that the output matrix is another one."""
+    model = saved("Llama", place / "whole")
+    model.model.save_pretrained(place / "model")
+    asked = question.question({"model": "model", "weights_only": True}, "test")
+    facts = json.loads((place / "model" / "config.json").read_text(encoding="utf-8"))
+    (place / "model" / "config.json").write_text(json.dumps(facts | {"tie_word_embeddings": False}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"no tensor has a name like lm_head.weight.*--weight"):
+        rank.rank(asked, lambda line: None, place / "export")
+
+
+def test_logits_of_a_window_are_never_copied_whole(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be half a gigabyte: block by block what is found is the same, and memory is that of blocks."""
+    saved("Gemma2", place / "model")
+    asked = question.question({"model": "model", "text": "text.txt"}, "test")
+    whole, notes = huggingface.exported(asked, place / "whole", lambda line: None)
+    monkeypatch.setattr(matrix, "BLOCK_BYTES", 8 * 51 * 7)  # seven rows
+    heights = []
+    plain = huggingface._require_equal
+    monkeypatch.setattr(
+        huggingface, "_require_equal", lambda made, own, path: (heights.append(len(made)), plain(made, own, path))
+    )
+    again, said = huggingface.exported(asked, place / "blocks", lambda line: None)
+    assert max(heights) == 7 and said == notes and whole.head == again.head == "softcap:c=2.0"
+    for file in sorted((place / "whole").glob("*.npy")):
+        np.testing.assert_array_equal(np.load(file), np.load(place / "blocks" / file.name))
+
+
 def test_logits_of_an_unknown_kind_are_refused(place: Path) -> None:
     plain = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
     with pytest.raises(UserError, match=r"neither W h \+ b nor that scaled or capped: they differ by .*--log-probs"):
@@ -174,6 +233,8 @@ def test_gguf_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rank", "--model", "small.gguf", "--weights-only", "--out", "out"]) == 0
     expected = np.linalg.svd(gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q8_0), compute_uv=False)
     np.testing.assert_allclose(artefacts.read_npz(Path("out/spectrum.npz"))["sigma"], expected, rtol=1e-5)
+    assert main(["rank", "--model", "small.gguf", "--text", "text.txt", "--out", "out"]) == 2
+    assert "error: small.gguf: cannot be loaded" in capsys.readouterr().err
     Path("small.gguf").write_bytes(Path("small.gguf").read_bytes()[:100])
     assert main(["rank", "--model", "small.gguf", "--weights-only", "--out", "out"]) == 2
     assert "small.gguf: not a sound GGUF file" in capsys.readouterr().err

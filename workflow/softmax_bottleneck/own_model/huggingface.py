@@ -5,7 +5,7 @@ projections of any architecture come right. How the model makes its logits of th
 own: W h + b, that times a number, or that capped; anything else is refused. Nothing is fetched, no code of a folder is
 run, nothing is unpickled.
 
-Suffixes: T tokens of a window, V words, D width.
+Suffixes: T tokens of a window, R some of them, V words, D width.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora.archives import damage_refused
+from softmax_bottleneck.own_model.matrix import slices
 from softmax_bottleneck.own_model.question import Question
 from softmax_bottleneck.own_model.shards import Floats
 from softmax_bottleneck.store import artefacts
@@ -30,6 +33,8 @@ from softmax_bottleneck.store.progress import Say
 
 WINDOW = 512  # tokens that are read at once, without what stood before them
 TOLERANCE = 1e-4  # of the largest logit: how far W h + b may be from the model's own
+PART = re.compile(r"(.+-)[0-9]{5}-of-([0-9]{5})[.]safetensors")
+PADDING = "{} rows of the output matrix are padding, of no token, and left out"
 ADVICE = "log-probabilities of any model can be given as --log-probs"
 
 
@@ -67,26 +72,29 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
     bias_V = np.zeros(words, np.float32) if bias is None else bias.detach().float().numpy()[:words]
     targets: list[int] = []
     rule: OutputRule | None = None
-    nats, predicted = 0.0, 0
-    windows = list(_windows(tokenizer.encode(text).ids, model.config))
+    nats = 0.0
+    config = model.config.get_text_config(decoder=True)  # of a model that sees or hears as well
+    windows = list(_windows(_token_ids(tokenizer, text, model, path), config))
     for number, ids in enumerate(windows, start=1):
         hidden_TD, logits_TV = _seen(torch, model, layer, ids)
-        plain_TV, logits_TV = hidden_TD @ weight_VD.T + bias_V, logits_TV[:, :words]
-        rule = rule or _rule_of(plain_TV, logits_TV, _cap(model.config), path)
-        _require_equal(rule.logits(plain_TV), logits_TV, path)
+        following_T = np.array([*(word if word < words else -1 for word in ids[1:]), -1])
+        for rows in slices(len(ids), words):  # logits of a window may be half a gigabyte
+            plain_RV, logits_RV = hidden_TD[rows] @ weight_VD.T + bias_V, logits_TV[rows, :words]
+            rule = rule or _rule_of(plain_RV, logits_RV, getattr(config, "final_logit_softcapping", None), path)
+            _require_equal(rule.logits(plain_RV), logits_RV, path)
+            nats += _loss(logits_RV, following_T[rows])
+        assert rule is not None  # a window has rows
         artefacts.write_npy(folder / f"hidden-{number}.npy", np.float32(rule.scale) * hidden_TD)
-        nats += float(_losses(logits_TV[:-1], ids[1:]).sum())
-        predicted += len(ids) - 1
-        targets += [*(word if word < words else -1 for word in ids[1:]), -1]
+        targets += following_T.tolist()
         say(f"{number} of {len(windows)} windows of {len(windows[0])} tokens")
-    assert rule is not None  # there is a window, and so a rule
+    assert rule is not None  # there is a window
     artefacts.write_npy(folder / "weight.npy", weight_VD)
     artefacts.write_npy(folder / "bias.npy", np.float32(rule.scale) * bias_V)
     artefacts.write_npy(folder / "targets.npy", np.array(targets, np.int64))
-    padding = len(layer.weight) - words
+    padding, predicted = len(layer.weight) - words, sum(word >= 0 for word in targets)
     notes = [f"perplexity {math.exp(nats / predicted):.2f} on {predicted} tokens, in windows of {len(windows[0])}"]
     if padding:
-        notes.append(f"{padding} rows of the output matrix are padding, of no token, and left out")
+        notes.append(PADDING.format(padding))
     if rule.scale != 1:
         notes.append(f"logits are scaled by {rule.scale:.6g}")
     files = replace(
@@ -111,10 +119,14 @@ def _read_text(path: Path) -> str:
 
 
 # --- loading --------------------------------------------------------------------------------------------------------
-def require_loadable(path: Path, with_text: bool = True) -> None:
-    """Refuse what transformers would fetch, run, unpickle or fill up with random numbers (UserError, DataError)."""
+def require_loadable(path: Path, with_text: bool = True) -> dict[str, Any]:
+    """A model's configuration; refused is what transformers would fetch, run, unpickle or fill with random numbers.
+
+    Raises:
+        UserError, DataError: naming what is missing or damaged. A GGUF file is not looked into.
+    """
     if path.suffix == ".gguf" and path.is_file():
-        return
+        return {}
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give one of this machine, or a .gguf file: nothing is fetched")
     needed = ["config.json", *(["tokenizer.json"] if with_text else [])]
@@ -122,9 +134,9 @@ def require_loadable(path: Path, with_text: bool = True) -> None:
         if not (path / name).is_file():
             raise UserError(f"{path}: no {name} in it; save the model with it (save_pretrained)")
     with damage_refused(f"{path / 'config.json'}: not sound", "save the model again"):
-        facts = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        facts: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
         own_code = "auto_map" in facts
-        shards = {name for index in path.glob("*.safetensors.index.json") for name in _shards(index)}
+        shards = _shards(path)
     if own_code:
         raise UserError(f"{path}: needs code of its own (auto_map), which is not run; {ADVICE}")
     missing = sorted(name for name in shards if not (path / name).is_file())
@@ -132,10 +144,16 @@ def require_loadable(path: Path, with_text: bool = True) -> None:
         raise DataError(f"{path}: {missing[0]} is missing ({len(missing)} of {len(shards)} shards); copy it there")
     if not list(path.glob("*.safetensors")):
         raise UserError(f"{path}: no .safetensors in it; pickled weights are not read: save it with save_pretrained")
+    return facts
 
 
-def _shards(index: Path) -> set[str]:
-    return {Path(name).name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+def _shards(path: Path) -> set[str]:
+    """Names of the shards that an index, or the name of one of them (00001-of-00003), says there are."""
+    indices = [json.loads(index.read_text(encoding="utf-8")) for index in path.glob("*.safetensors.index.json")]
+    names = {Path(name).name for index in indices for name in index["weight_map"].values()}
+    for part in filter(None, (PART.fullmatch(file.name) for file in path.glob("*.safetensors"))):
+        names |= {f"{part[1]}{number:05}-of-{part[2]}.safetensors" for number in range(1, int(part[2]) + 1)}
+    return names
 
 
 def _loaded(path: Path) -> tuple[Any, Any, Any]:
@@ -168,6 +186,16 @@ def _loaded(path: Path) -> tuple[Any, Any, Any]:
 
 
 # --- running --------------------------------------------------------------------------------------------------------
+def _token_ids(tokenizer: Any, text: str, model: Any, path: Path) -> list[int]:
+    """The text in tokens (DataError where the model has no vector for one)."""
+    ids: list[int] = tokenizer.encode(text).ids
+    vectors = len(model.get_input_embeddings().weight)
+    if max(ids, default=0) >= vectors:
+        fault = f"{path}: the tokenizer's token {max(ids)} is none of the model's {vectors}"
+        raise DataError(f"{fault}; save the model with its own tokenizer")
+    return ids
+
+
 def _windows(ids: list[int], config: Any) -> Iterator[list[int]]:
     """Token ids in stretches that the model can read, of two at least."""
     size = min(WINDOW, getattr(config, "max_position_embeddings", None) or WINDOW)
@@ -189,22 +217,20 @@ def _seen(torch: Any, model: Any, layer: Any, ids: list[int]) -> tuple[Floats, F
     return caught[0][0].float().numpy(), logits[0].float().numpy()
 
 
-def _cap(config: Any) -> float | None:
-    return getattr(config, "final_logit_softcapping", None) or None
-
-
-def _rule_of(plain_TV: Floats, logits_TV: Floats, cap: float | None, path: Path) -> OutputRule:
-    """How a model makes its logits of W h + b."""
-    scale = float((plain_TV * logits_TV).sum() / (plain_TV * plain_TV).sum())
-    rules = [OutputRule(), OutputRule(cap=cap), OutputRule(scale=scale)]
-    distances = [np.abs(rule.logits(plain_TV) - logits_TV).max() for rule in rules]
+def _rule_of(plain_RV: Floats, logits_RV: Floats, cap: float | None, path: Path) -> OutputRule:
+    """How a model makes its logits of W h + b; `cap` is what its configuration says."""
+    scale = float((plain_RV * logits_RV).sum() / (plain_RV * plain_RV).sum())
+    rules = [OutputRule(cap=cap), OutputRule()]
+    if abs(scale - 1) > TOLERANCE:  # else it would fit rounding errors
+        rules.append(OutputRule(scale=scale))
+    distances = [np.abs(rule.logits(plain_RV) - logits_RV).max() for rule in rules]
     best = rules[int(np.argmin(distances))]
-    _require_equal(best.logits(plain_TV), logits_TV, path)
+    _require_equal(best.logits(plain_RV), logits_RV, path)
     return best
 
 
-def _require_equal(made_TV: Floats, own_TV: Floats, path: Path) -> None:
-    distance, largest = float(np.abs(made_TV - own_TV).max()), float(np.abs(own_TV).max())
+def _require_equal(made_RV: Floats, own_RV: Floats, path: Path) -> None:
+    distance, largest = float(np.abs(made_RV - own_RV).max()), float(np.abs(own_RV).max())
     if not distance <= TOLERANCE * max(largest, 1.0):
         raise UserError(
             f"{path}: its logits are neither W h + b nor that scaled or capped: they differ by {distance:.3g}"
@@ -212,9 +238,9 @@ def _require_equal(made_TV: Floats, own_TV: Floats, path: Path) -> None:
         )
 
 
-def _losses(logits_TV: Floats, targets: list[int]) -> Floats:
-    """-ln P(target) [T], nats."""
-    largest_T1 = logits_TV.max(1, keepdims=True)
-    log_z_T = np.log(np.exp((logits_TV - largest_T1).astype(np.float64)).sum(1)) + largest_T1[:, 0]
-    losses_T: Floats = log_z_T - logits_TV[np.arange(len(targets)), targets]
-    return losses_T
+def _loss(logits_RV: Floats, target_R: NDArray[np.int64]) -> float:
+    """Sum of -ln P(target), nats, of the rows that have one (-1: none)."""
+    logits_RV, target_R = logits_RV[target_R >= 0], target_R[target_R >= 0]
+    largest_R1 = logits_RV.max(1, keepdims=True)
+    log_z_R = np.log(np.exp((logits_RV - largest_R1).astype(np.float64)).sum(1)) + largest_R1[:, 0]
+    return float((log_z_R - logits_RV[np.arange(len(target_R)), target_R]).sum())

@@ -276,7 +276,7 @@ class LayerMatrix:
 
     def _normalisers(self, meter: Progress) -> Float64:
         parts = []
-        for rows in _slices(len(self._hidden_ND), len(self._bias_V)):
+        for rows in slices(len(self._hidden_ND), len(self._bias_V)):
             scores_RV = self._scores(rows, slice(None))
             largest_R = scores_RV.max(1).astype(np.float64)
             np.exp(np.subtract(scores_RV, largest_R[:, None], out=scores_RV, casting="same_kind"), out=scores_RV)
@@ -300,12 +300,12 @@ class LayerMatrix:
 
     def row_slices(self) -> Iterator[slice]:
         """Rows in blocks that are not too large."""
-        return _slices(*self.shape)
+        return slices(*self.shape)
 
     def blocks(self, turned: bool) -> Iterator[Floats]:
         """Blocks [any, n] of rows in order; turned: blocks [any, m] of columns."""
         if turned:
-            return (self.block(words=words).T for words in _slices(*self.shape[::-1]))
+            return (self.block(words=words).T for words in slices(*self.shape[::-1]))
         return (self.block(rows=rows) for rows in self.row_slices())
 
 
@@ -341,7 +341,7 @@ class StoredLogProbs(LogProbs):
             for block in self._rows(rows, columns):
                 part_mn[first : first + len(block)] = block
                 first += len(block)
-            return (part_mn[:, words].T for words in _slices(*shape[::-1]))
+            return (part_mn[:, words].T for words in slices(*shape[::-1]))
 
         return gram_spectrum(blocks, shape, say)
 
@@ -396,7 +396,7 @@ class OutputMatrix(StoredLogProbs):
 
 
 # --- singular values ------------------------------------------------------------------------------------------------
-def _slices(length: int, width: int) -> Iterator[slice]:
+def slices(length: int, width: int) -> Iterator[slice]:
     """Consecutive ranges of at most BLOCK_BYTES of float64."""
     step = max(1, BLOCK_BYTES // (8 * width))
     return (slice(start, min(start + step, length)) for start in range(0, length, step))

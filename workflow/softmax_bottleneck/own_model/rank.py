@@ -151,12 +151,12 @@ def rank(asked: Question, say: Say, folder: Path | None = None) -> Result:
     started = time.monotonic()
     files, made = asked, list[str]()
     if asked.model and folder and asked.weights_only:
-        files = with_output_matrix(asked, folder)
+        files, made = with_output_matrix(asked, folder)
     elif asked.model and folder:
         files, made = exported(asked, folder, say)
     matrix = log_probs_of(files)
     chosen = plan(matrix, parse_bytes(asked.max_memory) if asked.max_memory else int(FREE_SHARE * free_bytes()))
-    whole = f"a {matrix.title} of {matrix.m} x {matrix.n} needs {gib(chosen.whole)} of memory"
+    whole = f"the {matrix.title} of {matrix.m} x {matrix.n} needs {gib(chosen.whole)} of memory"
     if chosen.sampled:
         parts = f"{asked.repeats} random parts of {chosen.rows} x {chosen.columns} in {gib(chosen.needed)}"
         say(f"{whole}, more than the limit of {gib(chosen.limit)}: {parts} instead")
