@@ -446,17 +446,18 @@ def test_softmax_and_stored_matrices_need_no_torch(files):
         "import sys, importlib.abc\n"
         "class NoTorch(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'torch': raise ImportError(name)\n"
+        "        if name == 'torch': raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, NoTorch())\n"
         "from softmax_bottleneck.__main__ import main\n"
         "layer = ['rank', '--hidden', 'h.npy', '--weight', 'w.npy']\n"
-        "codes = [main(layer), main(['rank', '--log-probs', 'p.npy']), main([*layer, '--head', 'gss'])]\n"
-        "assert codes == [0, 0, 2], codes\n"
+        "codes = [main(layer), main(['rank', '--log-probs', 'p.npy'])]\n"
+        "codes += [main([*layer, '--head', 'gss']), main(['plan'])]\n"
+        "assert codes == [0, 0, 2, 2], codes\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert "needs torch" in done.stderr
+    assert "head gss: needs torch" in done.stderr and "plan: needs torch, which is not installed" in done.stderr
 
 
 # --- the rule -------------------------------------------------------------------------------------------------------

@@ -69,6 +69,10 @@ def _called(given: argparse.Namespace, say: Say) -> tuple[str, int]:
         return str(error), error.exit_code
     except KeyboardInterrupt:
         return "interrupted; call again to go on", EXIT_INTERRUPTED
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.startswith("softmax_bottleneck"):
+            raise
+        return f"{given.step}: needs {error.name}, which is not installed; `make env` installs it", UserError.exit_code
     except OSError as error:
         return _disk_trouble(error)
     except (MemoryError, RuntimeError) as error:
