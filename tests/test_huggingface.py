@@ -178,9 +178,30 @@ def test_a_name_of_the_hub_is_no_folder(place: Path, capsys: pytest.CaptureFixtu
         assert error.count("\n") == 1
 
 
+def test_code_in_a_folder_never_runs_nor_hinders_a_family_that_is_known(place: Path) -> None:
+    """Old families came with code that the library has by now; the output matrix needs none."""
+    expected = own_log_probs(saved("Llama", place / "model"), 51)
+    (place / "model" / "modeling_own.py").write_text("from pathlib import Path\nPath('canary').touch()\n", "utf-8")
+    config = place / "model" / "config.json"
+    facts = json.loads(config.read_text(encoding="utf-8"))
+    own = {name: f"modeling_own.{name}" for name in ("AutoConfig", "AutoModelForCausalLM")}
+    config.write_text(json.dumps(facts | {"auto_map": own}), encoding="utf-8")
+    asked = question.question({"model": "model", "text": "text.txt"}, "test")
+    found = rank.rank(asked, lambda line: None, place / "export").spectrum.sigma
+    np.testing.assert_allclose(found[:D], np.linalg.svd(expected, compute_uv=False)[:D], rtol=1e-5)
+    config.write_text(json.dumps(facts | {"auto_map": own, "model_type": "unheard-of"}), encoding="utf-8")
+    with pytest.raises(UserError, match="needs code of its own"):
+        rank.rank(asked, lambda line: None, place / "export")
+    alone = question.question({"model": "model", "weights_only": True}, "test")
+    assert rank.rank(alone, lambda line: None, place / "export").ranks.press.rank == D
+    assert not Path("canary").exists()
+
+
 def test_without_an_index_a_missing_shard_is_known_by_the_names_of_the_others(place: Path) -> None:
     saved("Llama", place / "model", max_shard_size="2KB")
     next((place / "model").glob("*.index.json")).unlink()
+    with pytest.raises(UserError, match=r"no model.safetensors.index.json in it.*--weights-only"):
+        huggingface.require_loadable(place / "model")
     asked = question.question({"model": "model", "weights_only": True}, "test")
     assert rank.rank(asked, lambda line: None, place / "export").ranks.press.rank == D
     shard = sorted((place / "model").glob("*.safetensors"))[-1]

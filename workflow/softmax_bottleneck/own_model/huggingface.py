@@ -15,7 +15,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,7 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
     """
     assert asked.model is not None and asked.text is not None
     path, text = Path(asked.model), _read_text(Path(asked.text))
-    require_loadable(path)
-    torch, model, tokenizer = _loaded(path)
+    torch, model, tokenizer = _loaded(path, require_loadable(path))
     shutil.rmtree(folder, ignore_errors=True)
     layer = model.get_output_embeddings()
     if layer is None or not hasattr(layer, "weight"):
@@ -135,15 +134,14 @@ def require_loadable(path: Path, with_text: bool = True) -> dict[str, Any]:
             raise UserError(f"{path}: no {name} in it; save the model with it (save_pretrained)")
     with damage_refused(f"{path / 'config.json'}: not sound", "save the model again"):
         facts: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        own_code = "auto_map" in facts
         shards = _shards(path)
-    if own_code:
-        raise UserError(f"{path}: needs code of its own (auto_map), which is not run; {ADVICE}")
     missing = sorted(name for name in shards if not (path / name).is_file())
     if missing:
         raise DataError(f"{path}: {missing[0]} is missing ({len(missing)} of {len(shards)} shards); copy it there")
     if not list(path.glob("*.safetensors")):
         raise UserError(f"{path}: no .safetensors in it; pickled weights are not read: save it with save_pretrained")
+    if with_text and shards and not [*path.glob("model.safetensors"), *path.glob("*.index.json")]:
+        raise UserError(f"{path}: no model.safetensors.index.json in it; copy it there, or ask with --weights-only")
     return facts
 
 
@@ -156,8 +154,8 @@ def _shards(path: Path) -> set[str]:
     return names
 
 
-def _loaded(path: Path) -> tuple[Any, Any, Any]:
-    """Torch, the model in float32, and its tokenizer."""
+def _loaded(path: Path, facts: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Torch, the model in float32, and its tokenizer; `facts` are its configuration."""
     # Before the imports that read them.
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1"}
     try:
@@ -166,6 +164,8 @@ def _loaded(path: Path) -> tuple[Any, Any, Any]:
         import transformers
     except ImportError as error:
         raise UserError(f"{path}: needs {error.name}, which is not installed: pip install transformers") from None
+    if "auto_map" in facts and facts.get("model_type") not in transformers.CONFIG_MAPPING:
+        raise UserError(f"{path}: needs code of its own (auto_map), which is not run; {ADVICE}")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     folder = path
