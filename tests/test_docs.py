@@ -33,6 +33,16 @@ def test_every_make_target_in_the_pages_exists() -> None:
     assert named <= known
 
 
+def test_where_to_find_what_names_files_that_exist() -> None:
+    """Ten questions, each answered in a line: every path in an answer, as it is or below the package."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    answers = re.findall(r"^\| .*\? \| (.*) \|$", text, re.MULTILINE)
+    assert len(answers) == 10
+    for name in (name for answer in answers for name in re.findall(r"`([\w./-]+/[\w./-]*)`", answer)):
+        folders = (ROOT, ROOT / "workflow" / "softmax_bottleneck")
+        assert any((folder / name).exists() for folder in folders), name
+
+
 def _code(page: Path) -> str:
     """Everything set as code."""
     text = page.read_text(encoding="utf-8")

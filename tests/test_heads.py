@@ -343,6 +343,19 @@ def test_published_parameter_counts() -> None:
             assert lstm(300, 1150, 1150, 650) + head(name, 33_278, 650, 300, components=k) == count
 
 
+def test_published_parameter_counts_of_doc() -> None:
+    """Takase 2018 prints 23M on Penn Treebank and 37M on WikiText-2, each with 15 and 5 components."""
+
+    def total(words: int, embedding: int, hidden: int, last: int) -> int:
+        lstm = sum(4 * m * (n + m + 2) for n, m in itertools.pairwise((embedding, hidden, hidden, last)))
+        sizes = {"vocabulary_size": words, "context_size": hidden + last, "embedding_size": embedding}
+        with torch.device("meta"):
+            head = heads.build("doc", **sizes, components=15, lower_components=5, lower_size=hidden)
+        return lstm + sum(parameter.numel() for parameter in head.parameters())
+
+    assert [round(total(*sizes) / 1e6) for sizes in ((10_000, 280, 960, 620), (33_278, 300, 1150, 650))] == [23, 37]
+
+
 def test_two_layers_of_a_context_meet_their_own_components() -> None:
     """A naive evaluation of a context with a lower layer's part; the lower part alone does not move the prior."""
     head = heads.build("doc", vocabulary_size=11, context_size=7, embedding_size=4, components=2, lower_components=1,

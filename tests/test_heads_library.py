@@ -76,6 +76,16 @@ def test_instances_can_be_pickled_and_unknown_names_name_the_known():
         _ = heads.Softmin
 
 
+def test_the_examples_of_the_page_run():
+    """The code blocks of docs/heads.md, with hidden states and targets as its comments describe them."""
+    page = (ROOT / "docs" / "heads.md").read_text(encoding="utf-8")
+    names = {"hidden": torch.randn(3, 2, 400, requires_grad=True), "targets": torch.randint(10_000, (3, 2))}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    torch.testing.assert_close(names["log_p"].exp().sum(1), torch.ones(6))
+    assert names["hidden"].grad.abs().sum() > 0
+
+
 def test_the_example_trains_with_each_head():
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / "examples" / "train_with_each_head.py"), "--steps", "40"]

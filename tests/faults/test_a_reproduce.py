@@ -360,7 +360,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["make", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=60, check=False)
 
 
-TARGETS = ("reproduce", "report", "verify", "report-zip", "crate", "check-crate", "readme", "plan", "slurm", "doctor")
+TARGETS = "reproduce report verify repair report-zip crate check-crate readme plan slurm doctor".split()
 
 
 @pytest.mark.fault("C11")
