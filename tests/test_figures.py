@@ -203,7 +203,7 @@ def test_long_learning_curves_are_thinned_but_keep_their_switch_and_end(tmp_path
 
 def test_rank_perplexity_joins_published_means_and_states_r(finished) -> None:
     figure = build(finished, "parthiban2021-rank-perplexity")
-    published = {r["model"]: r for r in data(figure) if r["origin"] == "published"}
+    published = {r["model"]: r for r in data(figure) if (r["origin"], r["dataset"]) == ("published", "truth-demo")}
     assert (published["mos"]["test_ppl"], published["ss"]["rank_press"]) == ("54.91", "5113")
     pairs = np.array([(fake.perplexities(run)["test_ppl"], fake.rank_of(run)) for run in finished.needed])
     assert f"r = {np.corrcoef(pairs.T)[0, 1]:+.2f}".replace("-", "−") in figure.note and "n = 18" in figure.note

@@ -64,7 +64,7 @@ def by_corpus(make: Callable[[Source, Options, str], Part | None]) -> Callable[[
 
     @wraps(make)
     def parts(source: Source, options: Options) -> list[Part]:
-        found = (make(source, options, dataset) for dataset in (*source.datasets, *source.experiment.absent_datasets))
+        found = (make(source, options, dataset) for dataset in source.corpora)
         return [part for part in found if part is not None]
 
     return parts

@@ -98,7 +98,7 @@ def _entry(
         artefacts.write_text(path.with_suffix(".svg"), shown.svg)
         words = {"note": shown.note, "alt": shown.alt}
     artefacts.write_text(path, shown.csv)
-    is_void = experiment.is_void and not (experiment.kind == "table" and experiment.quotes)
+    is_void = experiment.is_void and not experiment.quotes
     about = {key: getattr(shown, key) for key in ("id", "source", "artefact", "title", "caption")}
     return about | words | {"kind": experiment.kind, "void": experiment.needs if is_void else ""}
 

@@ -138,6 +138,11 @@ class Source:
         return self.experiment.datasets
 
     @property
+    def corpora(self) -> tuple[str, ...]:
+        """Its corpora, then those of the published table that this study has not."""
+        return (*self.datasets, *self.experiment.absent_datasets)
+
+    @property
     def models(self) -> dict[str, str]:
         """Its models and their names."""
         return {model: self.label(model) for model in self.experiment.models}
@@ -148,13 +153,25 @@ class Source:
         return self.models | {model: self.label(model) for model in self.experiment.absent}
 
     @property
+    def absent_words(self) -> str:
+        """Which published models and corpora this study has not, and which study has them; empty without any."""
+        rows = [(self.label(model), [(name, model) for name in self.datasets]) for model in self.experiment.absent]
+        far = [(self.dataset(d).title, [(d, model) for model in self.rows]) for d in self.experiment.absent_datasets]
+        found: dict[str, list[str]] = {}
+        for name, pairs in (*rows, *far):
+            words = [elsewhere(self.corpus(dataset), model) for dataset, model in pairs]
+            found.setdefault(max(words, key=len, default=NOT_IN_STUDY), []).append(name)
+        lines = [f"{', '.join(dict.fromkeys(names))} ({words})" for words, names in found.items()]
+        return f"Published alone: {'; '.join(lines)}." if lines else ""
+
+    @property
     def caption(self) -> str:
         """The experiment's, with the values of the runs that are shown (those of the paper where there is none)."""
         return re.sub(r"[{]([a-z_.]+)[}]", lambda key: self._said(key[1]), self.experiment.caption)
 
     def _said(self, key: str) -> str:
         if key == "corpora":
-            return " and ".join(self.dataset(name).title for name in self.datasets or self.experiment.absent_datasets)
+            return " and ".join(self.dataset(name).title for name in self.corpora[: len(self.datasets) or None])
         names, part, _, setting = {*self.rows}, *key.partition(".")
         paper = self.paper.runs if self.paper else ()
         runs = self.study.runs_of(self.experiment) or [run for run in paper if run.model in names]
@@ -179,6 +196,11 @@ class Source:
         """The published corpus that stands beside one of the study."""
         return published_dataset(self.dataset(dataset))
 
+    def published_title(self, dataset: str) -> str:
+        """What the corpus is called whose published numbers stand beside one of the study."""
+        titles = {published_dataset(one): one.title for one in (self.paper.datasets.values() if self.paper else ())}
+        return titles.get(self.corpus(dataset), self.dataset(dataset).title)
+
     def is_published(self, dataset: str) -> bool:
         """Whether a corpus is itself a published one."""
         return bool(self.dataset(dataset).published_as)
@@ -190,8 +212,11 @@ class Source:
     def part(
         self, dataset: str, rows: Mapping[str, str], columns: Mapping[Column, str], cell: Callable[[str, Column], Cell]
     ) -> Part:
-        """Rows by columns of one corpus under its title."""
-        return crossed(dataset, self.dataset(dataset).title, rows, columns, cell)
+        """Rows by columns of one corpus under its title, and that of the published numbers beside it."""
+        title, published = self.dataset(dataset).title, self.published_title(dataset)
+        if self.experiment.quotes and published != title:
+            title = f"{title}; in the paper: {published}"
+        return crossed(dataset, title, rows, columns, cell)
 
     # --- runs and their numbers ---
     @cached_property

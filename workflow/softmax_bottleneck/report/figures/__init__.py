@@ -52,11 +52,12 @@ def build(study: Study, experiment: Experiment, found: Records) -> Figure:
     options, make = options_of(study, experiment), FIGURES[experiment.view]
     source = Source.of(study, experiment, found)
     with mpl.rc_context(plots.rc_settings()):
-        if experiment.is_void:
+        if experiment.is_void and not experiment.quotes:
             drawing = plots.words_alone(experiment.needs, pd.DataFrame({"needs": [experiment.needs]}))
         else:
             drawing = make(source, options)
         svg = plots.to_svg(drawing.canvas)
     texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, source.caption)
-    note = " ".join(filter(None, [drawing.note, "" if experiment.is_void else experiment.needs]))
+    needs = experiment.needs * (drawing.alt != experiment.needs)
+    note = " ".join(filter(None, [drawing.note, needs, source.absent_words]))
     return Figure(*texts, drawing.alt, note, svg, csv=records.to_csv(drawing.data, digits=DIGITS))

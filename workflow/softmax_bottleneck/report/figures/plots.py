@@ -155,16 +155,17 @@ def by_corpus(
 
     `size` is how many panels a row has, and their width and height in inches.
     """
-    canvas, axes = panels(len(source.datasets), *size)
-    frames = [frame(dataset) for dataset in source.datasets]
-    for row, dataset, data in zip(axes, source.datasets, frames, strict=True):
+    frames = {dataset: frame(dataset) for dataset in source.corpora}
+    frames = {dataset: data for dataset, data in frames.items() if dataset in source.datasets or len(data)}
+    canvas, axes = panels(len(frames), *size)
+    for row, (dataset, data) in zip(axes, frames.items(), strict=True):
         if len(data):
             draw(row, dataset, data)
         else:
             empty(row[0], f"{corpus_title(source, dataset)}: nothing to show yet")
             for panel in row[1:]:
                 panel.set_axis_off()
-    return canvas, pd.concat(frames, ignore_index=True)
+    return canvas, pd.concat(frames.values(), ignore_index=True)
 
 
 def crossed(
@@ -303,13 +304,18 @@ def by_model(source: Source, start: str, data: pd.DataFrame, words: Callable[[pd
 
 
 def _on(source: Source, dataset: str, model: str) -> str:
-    where = f" on {corpus_title(source, dataset)}" if len(source.datasets) > 1 else ""
+    where = f" on {corpus_title(source, dataset)}" if len(source.corpora) > 1 else ""
     return f"{short_name(source.study, model)}{where}"
 
 
 def corpus_title(source: Source, dataset: str) -> str:
     """A corpus' name, short enough for a panel."""
-    return textwrap.shorten(source.study.datasets[dataset].title, 48, placeholder="…") or dataset
+    return textwrap.shorten(source.dataset(dataset).title, 48, placeholder="…") or dataset
+
+
+def paper_title(source: Source, dataset: str, same: bool) -> str:
+    """`Penn Treebank: published, full size`: of published numbers beside a corpus; `same`: in the same setting."""
+    return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 
 
 def short_name(study: Study, model: str) -> str:
@@ -321,4 +327,4 @@ def short_name(study: Study, model: str) -> str:
 def names_in(source: Source, data: pd.DataFrame) -> dict[str, str]:
     """The models of some data and their short names, in the experiment's order."""
     present = set(data["model"])
-    return {model: short_name(source.study, model) for model in source.models if model in present}
+    return {model: short_name(source.study, model) for model in source.rows if model in present}

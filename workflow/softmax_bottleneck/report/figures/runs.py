@@ -69,7 +69,7 @@ def spectrum(source: Source, options: Spectrum) -> Drawing:
 
     size = (len(options.panels), 4.7 if len(options.panels) > 1 else 7.0, 3.5)
     drawn = plots.by_corpus(source, size, partial(_singular_values, source), draw)
-    start = "Falling curves of relative singular values; drawn per model:"
+    start = "Falling curves of singular values; drawn per model:"
     alt = plots.by_model(source, start, drawn[1], lambda own: f"{own['index'].max()} of them")
     return _drawing(source, drawn, alt)
 

@@ -57,16 +57,16 @@ def rank_perplexity(source: Source, options: NoOptions) -> Drawing:
 
     Published stars share the axes only where the setting is the same; else they have a panel of their own.
     """
-    models, notes = list(source.models), []
-    frames = {dataset: pairs(source, dataset, models) for dataset in source.datasets}
-    apart = not all(source.same(dataset, *models) for dataset in source.datasets) and _has_published(frames)
+    models, notes = list(source.rows), []
+    frames = {dataset: pairs(source, dataset, models) for dataset in source.corpora}
+    apart = not all(source.same(dataset, *source.models) for dataset in source.datasets) and _has_published(frames)
     looks = plots.styles(models)
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
         name, measured = plots.corpus_title(source, dataset), points[points["origin"] == MEASURED]
         _scatter(row[0], measured if apart else points, looks, f"{name}: measured" if apart else name)
         if apart:
-            _scatter(row[1], points[points["origin"] == PUBLISHED], looks, "paper, full size")
+            _scatter(row[1], points[points["origin"] == PUBLISHED], looks, plots.paper_title(source, dataset, False))
         notes.append(f"{name}: {correlations_by_kind(source, dataset, measured)}")
 
     canvas, data = plots.by_corpus(source, (1 + apart, 4.7, 3.7), frames.__getitem__, draw)
@@ -83,7 +83,7 @@ def _has_published(frames: dict[str, pd.DataFrame]) -> bool:
 def grid_scatter(source: Source, options: Windows) -> Drawing:
     """Press rank against test perplexity over the grid of c and k, and the published dots with the paper's window."""
     notes = []
-    frames = {dataset: grid(source, dataset) for dataset in source.datasets}
+    frames = {dataset: grid(source, dataset) for dataset in source.corpora}
     beside = _has_published(frames)
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
@@ -93,9 +93,9 @@ def grid_scatter(source: Source, options: Windows) -> Drawing:
         notes.append(f"{name}: {correlation_words(ours)}")
         if not beside:
             return
-        _grid_panel(row[1], theirs, "published dots" if same else "published dots, full size")
+        _grid_panel(row[1], theirs, plots.paper_title(source, dataset, same))
         row[1].axvspan(*options.windows.get(source.corpus(dataset), (math.nan, math.nan)), color=LIGHT.grid, zorder=0)
-        notes.append(f"published dots: {correlation_words(theirs)}")
+        notes.append(f"{source.published_title(dataset)}, published dots: {correlation_words(theirs)}")
 
     canvas, data = plots.by_corpus(source, (1 + beside, 4.7, 3.8), frames.__getitem__, draw)
     return _drawing(source, canvas, data, notes)
@@ -123,25 +123,24 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": plots.PALETTE["gss"], "marker": "s"},
 )  # of a panel
 APART = 0.12  # of the axis at least lies between two numbers above it
-SweepRow = tuple[tuple[str, str], pd.DataFrame, str]  # (corpus, setting), points, words for the title
+SweepRow = tuple[tuple[str, str], pd.DataFrame, str]  # (corpus, setting), points, title
 
 
 @figure("sweep")
 def sweep(source: Source, options: Sweeps) -> Drawing:
     """Numbers against a setting of the head, measured and published, and the size of the models above."""
     wanted = list(dict.fromkeys([*(metric for panel in options.panels for metric in panel), *options.above]))
-    keys = [(dataset, setting) for dataset in source.datasets for setting in options.sweeps]
+    keys = [(dataset, setting) for dataset in source.corpora for setting in options.sweeps]
     frames = {key: frame for key in keys if len(frame := _sweep_points(source, *key, wanted))}
     if not frames:
         empty = pd.DataFrame(columns=[*KEYS, *wanted])
         return plots.words_alone("No run of these sweeps is in this study.", empty)
 
     def draw(panel: Axes, row: SweepRow, metrics: Sequence[str]) -> None:
-        (dataset, setting), points, words = row
+        (_, setting), points, title = row
         _sweep_panel(panel, points, metrics)
         names = " and ".join(find(metric).words for metric in metrics)
-        title = plots.corpus_title(source, dataset)
-        panel.set(title=f"{title}{words}", xlabel=options.sweeps[setting], ylabel=names)
+        panel.set(title=title, xlabel=options.sweeps[setting], ylabel=names)
         panel.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
         for metric in options.above:
             _above(panel, points, metric)
@@ -163,7 +162,7 @@ def _sweep_points(source: Source, dataset: str, setting: str, wanted: Sequence[s
     """A line per run of the grids over a setting of the head, then per published row, also of runs not in the study."""
     rows: list[tuple[object, ...]] = []
     for model in source.rows:
-        value = _setting_of(source, dataset, model, setting)
+        value = _setting_of(source, model, setting)
         if value is None:
             continue
         by_metric = [source.values(dataset, model, metric) for metric in wanted]
@@ -176,20 +175,22 @@ def _sweep_points(source: Source, dataset: str, setting: str, wanted: Sequence[s
     return frame.sort_values("value", kind="stable")
 
 
-def _setting_of(source: Source, dataset: str, model: str, setting: str) -> float | None:
-    """The value of a grid's member: its run's, or what its name ends with where this study has none."""
+def _setting_of(source: Source, model: str, setting: str) -> float | None:
+    """The value of a grid's member: its runs', or what its name ends with where this study has none."""
     searches = [one for one in source.study.searches.values() if f"head.{setting}" in one.axes]
-    runs = source.runs(dataset, model) if any(model in one.members for one in searches) else []
+    is_member = any(model in one.members for one in searches)
+    runs = [run for run in source.study.runs if run.model == model] if is_member else []
     named = re.fullmatch(rf".*{setting}([0-9.]+)", model) if model in source.experiment.absent else None
     return float(runs[0].head.options[setting]) if runs else float(named[1]) if named else None
 
 
 def _sweep_rows(source: Source, key: tuple[str, str], points: pd.DataFrame) -> list[SweepRow]:
-    """What is drawn into panels of its own, with words for the title: numbers of one setting share a panel."""
-    is_ours = points["origin"] == MEASURED
-    if is_ours.all() or not is_ours.any() or source.same(key[0], *(set(points["model"]) & set(source.models))):
-        return [(key, points, "" if is_ours.any() else ": published, full size")]
-    return [(key, points[is_ours], ": measured"), (key, points[~is_ours], ": published, full size")]
+    """What is drawn into panels of its own, with its title: numbers of one setting share a panel."""
+    is_ours, dataset = points["origin"] == MEASURED, key[0]
+    ours, theirs = plots.corpus_title(source, dataset), plots.paper_title(source, dataset, False)
+    if is_ours.all() or not is_ours.any() or source.same(dataset, *(set(points["model"]) & set(source.models))):
+        return [(key, points, ours if is_ours.any() else theirs)]
+    return [(key, points[is_ours], f"{ours}: measured"), (key, points[~is_ours], theirs)]
 
 
 def _sweep_panel(axes: Axes, points: pd.DataFrame, metrics: Sequence[str]) -> None:

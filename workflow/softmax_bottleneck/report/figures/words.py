@@ -22,7 +22,7 @@ from softmax_bottleneck.report.figures.plots import LIGHT, Drawing
 from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.report.registry import figure
 from softmax_bottleneck.report.source import Source
-from softmax_bottleneck.report.views.words import GROUPS, places, predictions_of
+from softmax_bottleneck.report.views.words import GROUPS, places, predictions_of, published_places
 from softmax_bottleneck.report.views.words import wins as win_parts
 
 SIDES = ("measured", "published")
@@ -44,7 +44,7 @@ def wins(source: Source, options: NoOptions) -> Drawing:
 
     def draw(row: NDArray[Any], dataset: str, data: pd.DataFrame) -> None:
         same = all(line.same for line in parts[dataset].rows)
-        titles = (f"{plots.corpus_title(source, dataset)}: measured", "paper" if same else "paper, full size")
+        titles = (f"{plots.corpus_title(source, dataset)}: measured", plots.paper_title(source, dataset, same))
         for panel, origin, title in zip(row, sides, titles, strict=False):
             _win_panel(source, panel, data, origin, title)
 
@@ -84,17 +84,16 @@ def _win_panel(source: Source, axes: Axes, data: pd.DataFrame, origin: str, titl
 def hits(source: Source, options: NoOptions) -> Drawing:
     """Models by contexts: is the true next word among the first five? Measured, then published on the same contexts."""
     columns = ["dataset", "model", "group", "context", "target", *SIDES]
-    data = pd.DataFrame([row for d in source.datasets for row in _hits(source, d)], columns=columns)
+    data = pd.DataFrame([row for d in source.corpora for row in _hits(source, d)], columns=columns)
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
 
     def draw(panel: Axes, row: tuple[str, str], _: object) -> None:
         dataset, side = row
-        _hit_panel(
-            source, panel, data[data["dataset"] == dataset], side, f"{plots.corpus_title(source, dataset)}: {side}"
-        )
+        names = {"measured": plots.corpus_title(source, dataset), "published": source.published_title(dataset)}
+        _hit_panel(source, panel, data[data["dataset"] == dataset], side, f"{names[side]}: {side}")
 
     height = 0.3 * len(source.rows) + 1.6 if len(data) else 0.6
-    canvas = plots.crossed([(d, side) for d in source.datasets for side in sides], [None], 9.2, height, draw)
+    canvas = plots.crossed([(d, side) for d in source.corpora for side in sides], [None], 9.2, height, draw)
     measured = data.dropna(subset="measured")
     start = "Squares, filled where the true word is among the first five:"
     alt = plots.by_model(source, start, measured, lambda own: f"{own['measured'].sum():.0f} of {len(own)}")
@@ -102,9 +101,10 @@ def hits(source: Source, options: NoOptions) -> Drawing:
 
 
 def _hits(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
-    predicted = predictions_of(source, dataset)
+    predicted, printed = predictions_of(source, dataset), published_places(source, dataset)
     for place in places(source, dataset, predicted):
-        where = {"condition": f"^group={place.group};context={place.number}$"}
+        number = place.number if place in printed else "none: a place of this text alone"
+        where = {"condition": f"^group={place.group};context={number}$"}
         for model in source.rows:
             own = predicted.get(model, {}).get(place)
             published = source.find_published(source.corpus(dataset), model, TOP5_HIT, where)

@@ -158,12 +158,17 @@ def predictions_of(source: Source, dataset: str) -> dict[str, dict[Place, Predic
 
 
 def places(source: Source, dataset: str, measured: Mapping[str, Mapping[Place, Prediction]]) -> list[Place]:
-    """The places of the rows: those measured, then those published for the corpus or the one it stands for."""
+    """The places of the rows: those measured, then those published."""
+    own = [place for predictions in measured.values() for place in predictions]
+    return list(dict.fromkeys([*own, *published_places(source, dataset)]))
+
+
+def published_places(source: Source, dataset: str) -> list[Place]:
+    """Those published for the corpus or the one it stands for."""
     rows = records.read_csv(PUBLISHED / CONTEXTS)
     rows = rows[rows["dataset"] == source.corpus(dataset)]
-    own = [place for predictions in measured.values() for place in predictions]
     columns = (rows[key] for key in ("group", "context", "true_next_token"))
-    return list(dict.fromkeys([*own, *(Place(g, int(n), t) for g, n, t in zip(*columns, strict=True))]))
+    return [Place(group, int(number), target) for group, number, target in zip(*columns, strict=True)]
 
 
 @cache
@@ -186,7 +191,7 @@ SHOWN_RANKS = ("1", "5", "10")  # of the true next word
 def top5(source: Source, options: Words, dataset: str) -> Part:
     """Contexts by models: the five most probable next words."""
     measured = predictions_of(source, dataset)
-    shown = {f"{place.group} {place.number}": place for place in places(source, dataset, measured)}
+    shown = {f"{place.group} {place.number} {place.target}": place for place in places(source, dataset, measured)}
     rows = {}
     for key, place in shown.items():
         known = all(place not in own or own[place].hit is not None for own in measured.values())
