@@ -466,6 +466,11 @@ def test_the_example_is_a_valid_question():
     assert asked.hidden == (str(ROOT / "config" / "../exported/hidden-*.npy"),)
 
 
+def test_the_example_names_every_key():
+    text = (ROOT / "config" / "own-model.example.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"^(?:# )?([a-z_]+):(?= )", text, re.MULTILINE)) == own_question.KEYS
+
+
 def test_the_rule_makes_the_page_from_a_yaml(files):
     Path("config").mkdir()
     text = "title: Mine\nhidden: [../h.npy]\nweight: [../w.npy]\nbias: ../b.npy\n"
