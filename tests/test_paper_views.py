@@ -11,6 +11,7 @@ from pathlib import Path
 
 import fake_results as fake
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
@@ -381,6 +382,25 @@ def test_captions_say_what_the_runs_of_this_study_are(made) -> None:
     assert (
         "Penn Treebank" not in figure(made, "figure5")[0].caption and "WikiText-2" in figure(made, "figure5")[0].caption
     )
+
+
+def test_captions_of_the_demonstration_are_of_its_runs_and_not_of_the_papers() -> None:
+    study = config.load_study(config.ROOT / "config" / "demo.yaml")
+    captions = {
+        e.id: source.Source.of(study, e, records.Records(pd.DataFrame(), pd.DataFrame())).caption
+        for e in study.experiments
+    }
+    for name, said in {
+        "parthiban2021-sm-table10": "window of 2 epochs), the others after epoch 10 (ET-ASGD)",
+        "parthiban2021-sm-table5": "at a learning rate of 15 for 500 epochs",  # of the paper, whose corpus is not there
+        "parthiban2021-sm-table12": "MoS of 3 components trained with NT-ASGD for 16 epochs",
+        "ganea2019-table1": "word vectors of 16 in every model (in the paper 400), trained with ET-ASGD",
+        "benka2021-table1": "Trained for 14 epochs (in the paper 50)",
+        "kanai2018-table1": "here it is 0.",
+    }.items():
+        assert said in " ".join(captions[name].split()), captions[name]
+    tied = {run.body.tied for run in study.runs}
+    assert tied == {False} and not any("tied" in e.title for e in study.experiments)
 
 
 def test_smooth_functions_hug_the_piecewise_linear_ones() -> None:

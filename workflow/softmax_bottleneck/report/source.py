@@ -32,6 +32,7 @@ QUOTED = {
     "moc-yang2018": "MoC (as printed by Yang et al. 2018)",
 }
 VALIDATION = (metrics.VALID_PPL, "valid_ppl_sound", "valid_ppl_static")
+OF_OPTIMIZERS = {"switch_after_epoch": "et-asgd", "nonmonotone_window": "nt-asgd"}  # settings that one alone has
 COVERAGE = (metrics.PAIRS, metrics.PAIRS_UNKNOWN)
 
 
@@ -173,8 +174,13 @@ class Source:
         if key == "corpora":
             return " and ".join(self.dataset(name).title for name in self.corpora[: len(self.datasets) or None])
         names, part, _, setting = {*self.rows}, *key.partition(".")
-        paper = self.paper.runs if self.paper else ()
-        runs = self.study.runs_of(self.experiment) or [run for run in paper if run.model in names]
+        runs = self.study.runs_of(self.experiment)
+        if not runs and self.paper:
+            corpora = {self.corpus(name) for name in self.corpora}
+            beside = {name for name, one in self.paper.datasets.items() if published_dataset(one) in corpora}
+            runs = tuple(run for run in self.paper.runs if run.model in names and run.dataset in beside)
+        if setting in OF_OPTIMIZERS:
+            runs = tuple(run for run in runs if run.schedule.optimizer == OF_OPTIMIZERS[setting])
         owners = [run.head.options if part == "head" else vars(getattr(run, part)) for run in runs]
         values = dict.fromkeys(owner[setting] for owner in owners if setting in owner)
         texts = [value.upper() if isinstance(value, str) else numbers.true_minus(f"{value:g}") for value in values]

@@ -16,7 +16,7 @@ from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.claims.quantities import least
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, VERDICTS, Rule
 from softmax_bottleneck.report.claims.view import LAW, View, varied
-from softmax_bottleneck.report.source import paper_study, published_dataset
+from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, published_dataset
 from softmax_bottleneck.study import Study
 
 CEILING = 0.95  # of min(N, V): a Press rank from here on says that the matrix ends, not what the head can do
@@ -24,7 +24,6 @@ SETTLED = (
     0.03  # relative, of validation perplexity: a larger fall in the last eighth of the epochs is not the end of one
 )
 ELSEWHERE = {"embedding_size", "hidden_size", "context_size", "epochs"}  # settings that have premises of their own
-OF_OPTIMIZERS = {"switch_after_epoch", "nonmonotone_window"}  # which another optimizer does not have
 ANY = frozenset(VERDICTS)
 DECIDED = frozenset((REPRODUCED, NOT_REPRODUCED))
 UNSEEN = ANY - {REPRODUCED}
@@ -105,7 +104,7 @@ def _epochs(view: View, sides: Sequence[Sequence[str]], favours: int) -> Premise
 def _like_for_like(study: Study, dataset: str, models: Sequence[str]) -> Premise:
     """Runs that are compared differ in their heads alone, or in what differs in the paper, too."""
     odd = varied(study, dataset, models) - ELSEWHERE
-    odd -= OF_OPTIMIZERS if "optimizer" in odd else set()
+    odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
     paper, corpus = paper_study() if odd else None, published_dataset(study.datasets[dataset])
     own = [name for name, one in paper.datasets.items() if published_dataset(one) == corpus] if paper else []
     there = set[str]().union(*(varied(paper, name, models) for name in own)) if paper else set()
