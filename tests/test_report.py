@@ -178,6 +178,11 @@ def test_there_are_no_gaps_only_where_every_published_cell_has_a_measured_one(re
     fewer = text.replace("  ss: {head: sigsoftmax}\n", "")
     page = Page(fake.page(fake.load(results, fewer))).text
     assert "No gaps" not in page and "of 7 published cells have a measured value" in page
+    study = fake.load(results, fake.showing("parthiban2021-figure4:"))
+    fake.write_all(study)
+    page = Page(fake.page(study)).text
+    assert "No gaps" not in page
+    assert "Figure 4 of Parthiban, Mao and Inkpen 2021: published alone: WikiText-2 (not in this study; config/" in page
 
 
 def test_three_sentences_come_first_and_count_the_ledger(finished) -> None:

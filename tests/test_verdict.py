@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import fake_results as fake
 import pandas as pd
 import pytest
+from scipy import stats
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
@@ -98,11 +99,15 @@ def test_the_laws_expected_perplexity_and_its_own_on_the_text_are_two_numbers(st
     assert not any("No model can do better" in sentence for sentence in words)
 
 
-def test_a_p_value_stands_with_its_counts(study: Study) -> None:
+def test_a_p_value_stands_with_its_counts_and_is_corrected_for_the_choice_of_the_best(study: Study) -> None:
     ((_, words),) = sentences.of_corpora(study, collect.collect(study))
-    assert any(
-        re.search(r"MoS has .*; Softmax has .* \(Student’s p = [0-9.e−]+, n = 3 each\)\.", text) for text in words
+    said = r"MoS has .*; Softmax has .* \(Student’s p = (.+), corrected for the choice among 5 models, n = 3 each\)\."
+    (found,) = (match for text in words if (match := re.search(said, text)))
+    mos, softmax = (
+        [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
+        for model in ("mos", "softmax")
     )
+    assert float(found[1].replace("−", "-")) == pytest.approx(5 * stats.ttest_ind(mos, softmax).pvalue, rel=0.1)
 
 
 def test_single_runs_are_not_the_best_and_a_larger_winner_is_called_larger(study: Study) -> None:

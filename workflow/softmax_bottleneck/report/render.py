@@ -96,7 +96,7 @@ def _entry(
     else:
         shown = figures.build(study, experiment, found)
         artefacts.write_text(path.with_suffix(".svg"), shown.svg)
-        words = {"note": shown.note, "alt": shown.alt}
+        words = {"note": shown.note, "alt": shown.alt, "alone": shown.alone}
     artefacts.write_text(path, shown.csv)
     is_void = experiment.is_void and not experiment.quotes
     about = {key: getattr(shown, key) for key in ("id", "source", "artefact", "title", "caption")}
@@ -162,9 +162,15 @@ def published_cells(entries: Iterable[dict[str, Any]]) -> str:
 
 
 def unmeasured(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """Tables with published cells that have no measured value here: `Table 2 of Kanai...: 40 of 80...`."""
-    counts = [(entry, *entry.get("published_cells", (0, 0))) for entry in entries]
-    return [
+    """Published cells, and figures' models and corpora, without a value here: `Table 2 of Kanai...: 40 of 80...`."""
+    every = list(entries)
+    drawn = [
+        f"{_named(e['artefact'], e['source'])}: {e['alone'][0].lower()}{e['alone'][1:-1]}"
+        for e in every
+        if e.get("alone")
+    ]
+    counts = [(entry, *entry.get("published_cells", (0, 0))) for entry in every]
+    return drawn + [
         f"{_named(entry['artefact'], entry['source'])}: {have} of {count} published cells have a measured value here; "
         "the others say in their place which study has them"
         for entry, have, count in counts

@@ -183,7 +183,9 @@ def _perplexity_words(study: Study, found: Records, dataset: str, scores: Mappin
         return f"{words} (n = {scores[best].n})."
     counts = numbers.counts([scores[model].n for model in (best, plain.model)])
     test = statistics.student_t(*(found.values(dataset, m, TEST_PPL).values() for m in (best, plain.model)))
-    p = "no test" if test.p is None else f"Student’s p = {p_value(test.p)}"
+    others = sum(score.n == scores[best].n for model, score in scores.items() if model != plain.model)
+    p = "no test" if test.p is None else f"Student’s p = {p_value(min(1.0, test.p * others))}"  # Bonferroni
+    p += f", corrected for the choice among {others} models" if test.p is not None and others > 1 else ""
     reference = spread(scores[plain.model].mean, scores[plain.model].sd)
     return f"{words}; {label(study, plain.model)} has {reference} ({p}, {counts})."
 

@@ -34,7 +34,7 @@ DIGITS = 8  # significant ones in the data beside a figure
 
 @dataclass(frozen=True)
 class Figure:
-    """A finished figure; `svg` is a whole SVG document, `csv` the numbers drawn."""
+    """A finished figure; `svg` is a whole SVG document, `csv` the numbers drawn, `alone` what is published alone."""
 
     id: str
     source: str
@@ -43,6 +43,7 @@ class Figure:
     caption: str
     alt: str
     note: str
+    alone: str
     svg: str
     csv: str
 
@@ -60,4 +61,4 @@ def build(study: Study, experiment: Experiment, found: Records) -> Figure:
     texts = (experiment.id, experiment.source, experiment.artefact, experiment.title, source.caption)
     needs = experiment.needs * (drawing.alt != experiment.needs)
     note = " ".join(filter(None, [drawing.note, needs, source.absent_words]))
-    return Figure(*texts, drawing.alt, note, svg, csv=records.to_csv(drawing.data, digits=DIGITS))
+    return Figure(*texts, drawing.alt, note, source.absent_words, svg, csv=records.to_csv(drawing.data, digits=DIGITS))
