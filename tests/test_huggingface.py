@@ -261,6 +261,36 @@ def test_gguf_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "small.gguf: not a sound GGUF file" in capsys.readouterr().err
 
 
+def test_a_gguf_file_reads_a_text(place: Path) -> None:
+    """A random Llama of one layer whose tokens are characters, against its own logits."""
+    gguf = pytest.importorskip("gguf", reason="needs gguf: pip install softmax-bottleneck[gguf]")
+    rng, writer = np.random.default_rng(2), gguf.GGUFWriter("letters.gguf", "llama")
+    writer.add_block_count(1), writer.add_context_length(64), writer.add_embedding_length(32)
+    writer.add_feed_forward_length(32), writer.add_head_count(2), writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5), writer.add_rope_dimension_count(16), writer.add_vocab_size(50)
+    letters = [chr(33 + i) for i in range(47)]
+    writer.add_tokenizer_model("gpt2"), writer.add_token_list(["<end>", *letters, "Ġ", '!"'])
+    writer.add_token_types([3] + 49 * [1]), writer.add_token_merges(['! "'])
+    writer.add_bos_token_id(0), writer.add_eos_token_id(0)
+    shapes = {"token_embd": (50, 32), "output": (50, 32), "output_norm": (32,)}
+    for name, height in (("attn_q", 32), ("attn_k", 16), ("attn_v", 16), ("attn_output", 32), ("ffn_gate", 32),
+                         ("ffn_up", 32), ("ffn_down", 32), ("attn_norm", 0), ("ffn_norm", 0)):  # fmt: skip
+        shapes[f"blk.0.{name}"] = (height, 32) if height else (32,)
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", rng.normal(size=shape).astype(np.float32))
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+    numbers = [(i * i + 3 * i) % 43 + 2 for i in range(60)]
+    Path("text.txt").write_text("".join(letters[i] for i in numbers), encoding="utf-8")
+    model = transformers.AutoModelForCausalLM.from_pretrained(place, gguf_file="letters.gguf", dtype=torch.float32)
+    with torch.no_grad():
+        logits = model.eval()(torch.tensor(numbers).view(2, 30) + 1).logits.double()
+    expected = np.linalg.svd(logits.log_softmax(2).flatten(0, 1).numpy(), compute_uv=False)
+    asked = question.question({"model": "letters.gguf", "text": "text.txt"}, "test")
+    result = rank.rank(asked, lambda line: None, place / "export")
+    np.testing.assert_allclose(result.spectrum.sigma[:33], expected[:33], rtol=1e-4)
+    assert (result.matrix.m, result.matrix.n, result.matrix.width, result.ranks.press.rank) == (60, 50, 32, 33)
+
+
 @pytest.mark.tier2
 def test_smollm2_has_the_rank_of_its_width(place: Path) -> None:
     """The real one: 577 = d + 1 (it has no bias), 576 centred, and the cliff of a written-out block at 576."""
