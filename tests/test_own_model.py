@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
 import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
@@ -440,19 +441,24 @@ def test_errors_are_one_line_and_exit_code_2(files, capsys):
     assert "leave out seed" in capsys.readouterr().err
 
 
-def test_softmax_and_stored_matrices_need_no_torch(files):
+def test_softmax_and_stored_matrices_need_neither_torch_nor_any_other_package_of_an_extra(files):
+    """What `pip install ".[rank]"` installs is enough."""
     np.save("p.npy", softmax_matrix(*files))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    absent = {name.replace("-", "_") for names in extras.values() for name in names} - {"markupsafe"}  # jinja2's own
     code = (
         "import sys, importlib.abc\n"
-        "class NoTorch(importlib.abc.MetaPathFinder):\n"
+        "class Absent(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'torch': raise ModuleNotFoundError(name, name=name)\n"
-        "sys.meta_path.insert(0, NoTorch())\n"
+        f"        if name in {absent}: raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
         "from softmax_bottleneck.__main__ import main\n"
         "layer = ['rank', '--hidden', 'h.npy', '--weight', 'w.npy']\n"
-        "codes = [main(layer), main(['rank', '--log-probs', 'p.npy'])]\n"
+        "codes = [main([*layer, '--out', 'a']), main(['rank', '--log-probs', 'p.npy', '--out', 'b'])]\n"
+        "codes += [main(['rank', '--weight', 'w.npy', '--weights-only', '--out', 'c'])]\n"
+        "codes += [main(['rank', '--compare', 'a/rank.json', 'b/rank.json'])]\n"
         "codes += [main([*layer, '--head', 'gss']), main(['plan'])]\n"
-        "assert codes == [0, 0, 2, 2], codes\n"
+        "assert codes == [0, 0, 0, 0, 2, 2], codes\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
