@@ -34,6 +34,7 @@ from softmax_bottleneck.store.progress import Say
 WINDOW = 512  # tokens that are read at once, without what stood before them
 TOLERANCE = 1e-4  # of the largest logit: how far W h + b may be from the model's own
 PART = re.compile(r"(.+-)[0-9]{5}-of-([0-9]{5})[.]safetensors")
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # keys of Gemma 2, RecurrentGemma, xLSTM
 PADDING = "{} rows of the output matrix are padding, of no token, and left out"
 ADVICE = "log-probabilities of any model can be given as --log-probs"
 
@@ -73,13 +74,14 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
     rule: OutputRule | None = None
     nats = 0.0
     config = model.config.get_text_config(decoder=True)  # of a model that sees or hears as well
+    cap = next(filter(None, (getattr(config, name, None) for name in CAPS)), None)
     windows = list(_windows(_token_ids(tokenizer, text, model, path), config))
     for number, ids in enumerate(windows, start=1):
         hidden_TD, logits_TV = _seen(torch, model, layer, ids)
         following_T = np.array([*(word if word < words else -1 for word in ids[1:]), -1])
         for rows in slices(len(ids), words):  # logits of a window may be half a gigabyte
             plain_RV, logits_RV = hidden_TD[rows] @ weight_VD.T + bias_V, logits_TV[rows, :words]
-            rule = rule or _rule_of(plain_RV, logits_RV, getattr(config, "final_logit_softcapping", None), path)
+            rule = rule or _rule_of(plain_RV, logits_RV, cap, path)
             _require_equal(rule.logits(plain_RV), logits_RV, path)
             nats += _loss(logits_RV, following_T[rows])
         assert rule is not None  # a window has rows
@@ -198,7 +200,8 @@ def _token_ids(tokenizer: Any, text: str, model: Any, path: Path) -> list[int]:
 
 def _windows(ids: list[int], config: Any) -> Iterator[list[int]]:
     """Token ids in stretches that the model can read, of two at least."""
-    size = min(WINDOW, getattr(config, "max_position_embeddings", None) or WINDOW)
+    most = getattr(config, "max_position_embeddings", None)
+    size = min(WINDOW, most) if most and most > 0 else WINDOW  # XLNet says -1: as many as there are
     stretches = [ids[start : start + size] for start in range(0, len(ids), size)]
     if len(stretches[0] if stretches else []) < 2:
         raise UserError("--text: fewer than two tokens; give a longer text")
