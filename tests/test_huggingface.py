@@ -137,6 +137,20 @@ def test_weights_alone_are_found_by_their_name(place: Path, family: str) -> None
     assert not any("padding" in note for note in result.notes())
 
 
+@pytest.mark.parametrize("more", [{"text": "text.txt"}, {"weights_only": True}])
+def test_words_that_never_win_are_named(place: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
+    """Of many words in few dimensions some lie among the others; the numbers are those of `words_that_win`."""
+    saved("Llama", place / "model")
+    found = rank.rank(question.question({"model": "model"} | more, "test"), lambda line: None, place / "export")
+    never = found.measures.words.never
+    assert never
+    names = ", ".join(f"'w{word}'" if word < 50 else "'<unk>'" for word in never)
+    assert f"never the most probable one: {names}" in found.notes()
+    monkeypatch.setattr(rank, "NAMED", len(never) - 1)
+    again = rank.rank(question.question({"model": "model"} | more, "test"), lambda line: None, place / "export")
+    assert f"never the most probable one: {names.rpartition(', ')[0]} and 1 more" in again.notes()
+
+
 def refusals(folder: Path) -> dict[str, tuple[str, str]]:
     """What is done to a sound folder, and what is said then."""
     index = next(folder.glob("*.index.json")).name
@@ -229,14 +243,14 @@ def test_logits_of_a_window_are_never_copied_whole(place: Path, monkeypatch: pyt
     """They may be half a gigabyte: block by block what is found is the same, and memory is that of blocks."""
     saved("Gemma2", place / "model")
     asked = question.question({"model": "model", "text": "text.txt"}, "test")
-    whole, notes = huggingface.exported(asked, place / "whole", lambda line: None)
+    whole, notes, _ = huggingface.exported(asked, place / "whole", lambda line: None)
     monkeypatch.setattr(matrix, "BLOCK_BYTES", 8 * 51 * 7)  # seven rows
     heights = []
     plain = huggingface._require_equal
     monkeypatch.setattr(
         huggingface, "_require_equal", lambda made, own, path: (heights.append(len(made)), plain(made, own, path))
     )
-    again, said = huggingface.exported(asked, place / "blocks", lambda line: None)
+    again, said, _ = huggingface.exported(asked, place / "blocks", lambda line: None)
     assert max(heights) == 7 and said == notes and whole.head == again.head == "softcap:c=2.0"
     for file in sorted((place / "whole").glob("*.npy")):
         np.testing.assert_array_equal(np.load(file), np.load(place / "blocks" / file.name))

@@ -52,8 +52,10 @@ class OutputRule:
         return scaled_TV if self.cap is None else self.cap * np.tanh(scaled_TV / self.cap)
 
 
-def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[str]]:
-    """The same question about files: hidden states of the text and the output layer, written to `folder`; and notes.
+def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[str], list[str]]:
+    """The same question about files: hidden states of the text and the output layer, written to `folder`.
+
+    With it notes, and the tokens in the order of their numbers.
 
     Raises:
         UserError, DataError: a model or text that is not there, is damaged, needs code of its own or the network, or
@@ -108,7 +110,7 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
         targets=str(folder / "targets.npy"),
         head="softmax" if rule.cap is None else f"softcap:c={rule.cap}",
     )
-    return files, notes
+    return files, notes, [str(tokenizer.id_to_token(number)) for number in range(words)]
 
 
 def _read_text(path: Path) -> str:

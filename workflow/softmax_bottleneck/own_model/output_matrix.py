@@ -24,8 +24,10 @@ EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embe
               "embeddings.weight", "embedding.weight")  # fmt: skip
 
 
-def with_output_matrix(asked: Question, folder: Path) -> tuple[Question, list[str]]:
-    """The same question about one file: the output matrix of the model, without rows of no token; and notes.
+def with_output_matrix(asked: Question, folder: Path) -> tuple[Question, list[str], list[str]]:
+    """The same question about one file: the output matrix of the model, without rows of no token.
+
+    With it notes, and the tokens in the order of their numbers, where the model has a tokenizer.json.
 
     Raises:
         UserError, DataError: no such model, a damaged one, or no tensor, or several, with a name that is known.
@@ -39,28 +41,30 @@ def with_output_matrix(asked: Question, folder: Path) -> tuple[Question, list[st
         tensors = gguf.tensors(path)
         weight = folder / "weight.npy"
         artefacts.write_npy(weight, tensors[_output_name(tensors, path)]())
-        return replace(asked, model=None, weight=(str(weight),)), []
+        return replace(asked, model=None, weight=(str(weight),)), [], []
     where = {name: file for file in sorted(path.glob("*.safetensors")) for name in shards.names(file)}
     name = _output_name(where, path, tied=facts.get("tie_word_embeddings") is not False)
     found = shards.find([f"{where[name]}::{name}"], "weight")
-    words = _tokens(path) or found[0].rows
-    if words >= found[0].rows:
-        return replace(asked, model=None, weight=(found[0].label,)), []
-    artefacts.write_npy(folder / "weight.npy", shards.load(found, np.arange(words)))
-    note = PADDING.format(found[0].rows - words)
-    return replace(asked, model=None, weight=(str(folder / "weight.npy"),)), [note]
+    tokens = _tokens(path, found[0].rows)
+    padding = found[0].rows - len(tokens)
+    if not tokens or not padding:
+        return replace(asked, model=None, weight=(found[0].label,)), [], tokens
+    artefacts.write_npy(folder / "weight.npy", shards.load(found, np.arange(len(tokens))))
+    return replace(asked, model=None, weight=(str(folder / "weight.npy"),)), [PADDING.format(padding)], tokens
 
 
-def _tokens(path: Path) -> int:
-    """How many tokens the tokenizer of a folder has; 0 where there is none."""
+def _tokens(path: Path, most: int) -> list[str]:
+    """Tokens of a folder's tokenizer by their numbers, so many at most; none where it has no tokenizer.json."""
     file = path / "tokenizer.json"
     if not file.is_file():
-        return 0
+        return []
     with damage_refused(f"{file}: not sound", "save the model again"):
         facts = json.loads(file.read_text(encoding="utf-8"))
-        vocabulary = facts["model"]["vocab"]  # a mapping to numbers, or (Unigram) a list
-        numbers = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
-        return 1 + int(max([*numbers, *(token["id"] for token in facts.get("added_tokens", []))]))
+        vocabulary = facts["model"]["vocab"]  # a mapping to numbers, or (Unigram) a list of tokens with scores
+        pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((t[0], i) for i, t in enumerate(vocabulary))
+        known = {number: str(token) for token, number in pairs}
+        known |= {token["id"]: token["content"] for token in facts.get("added_tokens", [])}
+        return [known.get(number, "") for number in range(min(1 + max(known), most))]
 
 
 def _output_name(names: Iterable[str], path: Path, tied: bool = True) -> str:

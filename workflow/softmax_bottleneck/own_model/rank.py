@@ -31,6 +31,7 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
 
 FREE_SHARE = 0.8  # of the free memory, when no limit is given
+NAMED = 20  # tokens in a note
 LEAST_SIDE = 256  # a part with fewer rows or columns says nothing
 
 
@@ -149,11 +150,11 @@ def rank(asked: Question, say: Say, folder: Path | None = None) -> Result:
         UserError, DataError: one line that names the file and what is wrong with it.
     """
     started = time.monotonic()
-    files, made = asked, list[str]()
+    files, made, tokens = asked, list[str](), list[str]()
     if asked.model and folder and asked.weights_only:
-        files, made = with_output_matrix(asked, folder)
+        files, made, tokens = with_output_matrix(asked, folder)
     elif asked.model and folder:
-        files, made = exported(asked, folder, say)
+        files, made, tokens = exported(asked, folder, say)
     matrix = log_probs_of(files)
     chosen = plan(matrix, parse_bytes(asked.max_memory) if asked.max_memory else int(FREE_SHARE * free_bytes()))
     whole = f"the {matrix.title} of {matrix.m} x {matrix.n} needs {gib(chosen.whole)} of memory"
@@ -167,6 +168,10 @@ def rank(asked: Question, say: Say, folder: Path | None = None) -> Result:
     ranks = rank_report(spectrum)
     bound = matrix.bound(ranks)
     beside = measures(files, matrix, chosen.limit, say)
+    if beside.words and beside.words.never and tokens:
+        never = [repr(tokens[word]) for word in beside.words.never]
+        more = f" and {len(never) - NAMED:,} more" if len(never) > NAMED else ""
+        made.append(f"never the most probable one: {', '.join(never[:NAMED])}{more}")
     return Result(asked, made, matrix, chosen, spectrum, ranks, bound, sample, beside, time.monotonic() - started)
 
 
