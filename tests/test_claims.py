@@ -377,10 +377,30 @@ def test_times_of_several_machines_confound() -> None:
     assert entry.verdict == CONFOUNDED and "A; B" in entry.reason
 
 
+def test_times_of_narrow_networks_are_no_times_of_the_papers() -> None:
+    rows = [(m, "sec_per_epoch", "", sample(x, 0.1, 5)) for m, x in (("ganea-lms-plif", 150), ("ganea-softmax", 60))]
+    assert judge("ganea-plif-cheap", rows).verdict == NOT_REPRODUCED
+    entry = judge("ganea-plif-cheap", rows, **{"ganea-softmax embedding_size": 16.0})
+    assert entry.verdict == CANNOT and entry.reason.startswith("word vectors have width 16, in the papers 200 to 400")
+
+
 def test_a_run_that_learned_only_frequencies_tests_nothing() -> None:
     entry = judge("mos-better", [*ppl(softmax=57, mos=55), ("mos", "unigram_ppl", "", [56.0] * 5)])
     assert entry.verdict == CANNOT and "mos with seed 1" in entry.reason
     assert "mos, seed 1 (of correlations and trends)" in entry.left_out[0]
+
+
+def test_switches_are_not_compared_while_a_side_is_still_learning_fast() -> None:
+    """A fixed switch before the network has learned loses to a later one, whatever the rule."""
+    heads = ("softmax", "ss", "mos")
+    rows = [(f"{h}{nt}", "test_ppl", "", [50.0 - i - bool(nt)]) for i, h in enumerate(heads) for nt in ("", "-nt")]
+    records = controls.records_of(rows)
+    assert engine.judge(View(records, controls.CORPUS), BY_ID["et-better"]).verdict == NOT_REPRODUCED
+    states = records.states.assign(path=records.states["model"])
+    falling = pd.DataFrame({"path": "ss-nt", "epoch": range(1, 17), "phase": "sgd", "train_ppl": 1.0})
+    falling["valid_ppl"] = [100.0] * 14 + [57.0, 50.0]
+    entry = engine.judge(View(replace(records, states=states, curves=falling), controls.CORPUS), BY_ID["et-better"])
+    assert entry.verdict == CANNOT and "still fell by 50.0 % (ss-nt)" in entry.reason.replace("\u00a0", " ")
 
 
 @pytest.mark.parametrize(("last", "verdict"), [(55.5, REPRODUCED), (54.0, CANNOT)])

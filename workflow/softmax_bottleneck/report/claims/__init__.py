@@ -145,7 +145,7 @@ def criteria() -> dict[str, float | int]:
     """The constants that verdicts hang on."""
     named = {
         rules: ("MARGIN", "SMALL", "HIGH", "STRONG"),
-        premises: ("CEILING", "SETTLED"),
+        premises: ("CEILING", "SETTLED", "WIDE"),
         quantities: ("ALPHA", "POWER", "ALIKE", "MIN_RUNS", "MIN_POINTS"),
     }
     found = {name.lower(): getattr(module, name) for module, names in named.items() for name in names}

@@ -11,7 +11,7 @@ from softmax_bottleneck.report.claims import quantities as q
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.engine import LAW_FAILS, NO_SETTING, NO_TRAINING, OF_HEADS, Claim, law_wins
 from softmax_bottleneck.report.claims.kanai2018 import LIMIT
-from softmax_bottleneck.report.claims.premises import Premise
+from softmax_bottleneck.report.claims.premises import Premise, wide
 from softmax_bottleneck.report.claims.view import LAW, View
 
 PLAIN, MOS, COMPONENTS = "transformer", "transformer-mos", "transformer-mos-components"
@@ -54,7 +54,7 @@ CLAIMS = (
           law="its parameters are none of a network"),
     claim("benka-time", "Training takes about 1.5 times as long.", "section 6",
           r.between(TIME, (math.log(1.25), math.log(1.75)), (math.log(1.5), math.log(4))), (MOS, PLAIN),
-          law=NO_TRAINING),
+          premises=(wide,), law=NO_TRAINING),
 )  # fmt: skip
 
 NOT_JUDGED = {"Fifteen softmaxes are worse because they overfit": "a guess at the cause, which no run isolates"}

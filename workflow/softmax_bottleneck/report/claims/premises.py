@@ -24,6 +24,7 @@ SETTLED = (
     0.03  # relative, of validation perplexity: a larger fall in the last eighth of the epochs is not the end of one
 )
 ELSEWHERE = {"embedding_size", "hidden_size", "context_size", "epochs"}  # settings that have premises of their own
+WIDE = 200  # the narrowest of the published networks whose times are compared
 ANY = frozenset(VERDICTS)
 DECIDED = frozenset((REPRODUCED, NOT_REPRODUCED))
 UNSEEN = ANY - {REPRODUCED}
@@ -77,9 +78,10 @@ def of_rule(view: View, rule: Rule, patterns: Sequence[str]) -> Iterator[Premise
         yield _moves(view, models)
     if metrics & {"sec_per_epoch", "ms_per_batch"}:
         yield _one_machine(view, models)
-    if rule.favours:
+    if models and TEST_PPL in metrics:
         yield _learned(view, models)
         yield _settled(view, models)
+    if rule.favours:
         yield _averaged_alike(view, models)
 
 
@@ -175,6 +177,14 @@ def averaged(view: View, patterns: Sequence[str]) -> Premise:
     lacking = sum(epochs < 1 for epochs in runs)
     text = f"tested weights are averaged over an epoch or more in {len(runs) - lacking} of {len(runs)} runs"
     return Premise("in all of them", text, bool(runs) and not lacking)
+
+
+def wide(view: View, patterns: Sequence[str]) -> Premise:
+    """What a head adds to the time of a network is another share of a small one."""
+    models = [model for pattern in patterns for model in view.matching(pattern)]
+    least = min((width for model in models for width in view.runs(model, "embedding_size").values()), default=0.0)
+    text = f"word vectors have width {least:.0f}, in the papers 200 to 400"
+    return Premise(f"at least {WIDE} where times are compared", text, least >= WIDE)
 
 
 def size_gap(view: View, patterns: Sequence[str]) -> float | None:
