@@ -170,6 +170,30 @@ def test_a_second_call_has_nothing_to_do_wherever_the_study_was_moved(nano: Path
 
 
 @pytest.mark.pipeline
+@pytest.mark.parametrize(
+    ("module", "wanted"),
+    [
+        ("ranks/counts.py", {"measure", "spectrum", "wordsim", "collect", "render", "report"}),  # not training
+        ("jobs/checkpoint.py", set()),  # a neutral room
+    ],
+)
+def test_after_an_edit_snakemake_wants_exactly_the_steps_that_depend_on_it(
+    nano: Path, tmp_path: Path, module: str, wanted: set[str]
+) -> None:
+    """Of a copy of the workflow with a constant more in one module; its templates are as old as they were."""
+    for name in ("workflow", "config", "report", "envs"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(ROOT / "Snakefile", tmp_path)
+    with (tmp_path / "workflow" / "softmax_bottleneck" / module).open("a", encoding="utf-8") as file:
+        file.write("\nCHANGED = 1\n")
+    words = ["--dry-run", "--quiet", "host", "--rerun-triggers", "mtime", "params"]
+    done = run([*snakemake(nano, nano / "study.yaml", *words), "--snakefile", str(tmp_path / "Snakefile")], nano)
+    assert done.returncode == 0, done.stderr
+    found = set(re.findall(r"^(\w+) +[0-9]+$", done.stdout + done.stderr, re.MULTILINE))
+    assert found - {"total", "all", "reproduce"} == wanted
+
+
+@pytest.mark.pipeline
 def test_ranks_of_the_smallest_study_respect_theory(nano: Path) -> None:
     for planned in config.load_study(nano / "study.yaml").needed:
         rank = json.loads((nano / "results/runs" / planned.path / "rank.json").read_text(encoding="utf-8"))
