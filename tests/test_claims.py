@@ -20,7 +20,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
-from softmax_bottleneck.report.claims import controls, engine, premises, quantities, rules
+from softmax_bottleneck.report.claims import controls, engine, known_truth, premises, quantities, rules
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.report.claims.view import LAW, RESAMPLES, SYNTHETIC, Sample, View
 from softmax_bottleneck.store import artefacts, paths
@@ -433,6 +433,26 @@ def test_correlations_take_models_of_one_size_and_schedule() -> None:
     states = records.states.assign(planned_epochs=[4 if m == grid[6] else 10 for m in records.states["model"]])
     view = View(replace(records, states=states), controls.CORPUS)
     assert len(rows) == 2 * 40 and engine.judge(view, BY_ID["all-correlation"]).numbers[0].n == (38,)
+
+
+@pytest.mark.parametrize(
+    ("claim", "changed", "verdict"),
+    [
+        ("truth-closes-gap", {"mos": 1, "lms": 1, "plif": 1}, NOT_REPRODUCED),
+        ("truth-rank-is-not-enough", {}, REPRODUCED),
+        ("truth-rank-does-not-tell", {}, REPRODUCED),
+    ],
+)
+def test_fits_that_have_not_ended_say_nothing_of_heads(claim: str, changed: dict[str, float], verdict: str) -> None:
+    """Of 4 nats to learn a softmax that can be its law lacks 0.001, or, stopped early, 0.06."""
+    for floor, expected in ((0.001, verdict), (0.06, CANNOT)):
+        records = controls.records_of(known_truth.world(**changed, floor=floor), SYNTHETIC)
+        entry = engine.judge(View(records, SYNTHETIC), BY_ID[claim])
+        assert entry.verdict == expected, entry
+    words = (
+        "a softmax as wide as its law has columns loses up to 1.5 % of what there is to learn; needed: less than 1 %"
+    )
+    assert entry.reason.startswith(words)
 
 
 # --- the law --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Every seed draws laws of its own, so that it is the unit of each interval; cells
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -16,7 +16,9 @@ from softmax_bottleneck.measuring.statistics import pearson_r
 from softmax_bottleneck.report.claims import quantities as q
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.engine import Claim
+from softmax_bottleneck.report.claims.premises import Check, Premise
 from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View, fits_of
+from softmax_bottleneck.report.numbers import percent
 
 BASELINE = "softmax"
 CLOSED = 0.01  # of what there is to learn: a smaller distance is none
@@ -98,6 +100,22 @@ def _heads(condition: str) -> Callable[[View, str], list[str]]:
     return chosen
 
 
+def _ended(*spoils: str) -> Check:
+    """Fits that have not ended say which head is slow: a softmax that can be its law must have become it."""
+
+    def check(view: View, models: Sequence[str]) -> Premise | None:
+        lost = (
+            fits(view).query(f"{SOFTMAX} and d >= r", local_dict={"head": BASELINE}).get("lost", pd.Series(dtype=float))
+        )
+        if lost.empty:
+            return None
+        text = f"a softmax as wide as its law has columns loses up to {percent(lost.max(), 1)} {TO_LEARN}"
+        needed = f"less than {percent(CLOSED)}: fits that have ended"
+        return Premise(needed, text, bool(lost.max() < CLOSED), frozenset(spoils))
+
+    return check
+
+
 def theorem_gaps(view: View) -> list[float]:
     """Of every softmax, its mean squared error less the least that the law's singular values allow."""
     rows = fits(view).query("model == @head", local_dict={"head": BASELINE}).to_dict("records")
@@ -146,7 +164,7 @@ WIDTH = over_seeds("Pearson’s r of rank over r, and loss", "", SOFTMAX, _width
 RANK = over_seeds("Pearson’s r of log rank and log loss within law and width", "", "r > d", _rank_and_loss, tells=1)
 claim = partial(Claim, "known-truth", where="fits to known laws", corpora=SYNTHETIC)
 CLAIMS = (
-    claim("truth-closes", "A softmax that is as wide as its law has columns loses nothing.",
+    claim("truth-closes", "A softmax that is as wide as its law has columns finds it, and loses nothing.",
           rule=r.below(LARGEST, CLOSED, MADE),
           limits="That it would find the law from a text: here contexts are known and samples never end."),
     claim("truth-loses", "A narrower one loses something, though its samples never end.",
@@ -160,13 +178,14 @@ CLAIMS = (
     claim("truth-rank-is-not-enough",
           "A Press rank as high as the law’s is not enough: some head reaches it and closes no gap.", models=("*",),
           rule=r.heads(r.below(CLOSES(gss=0.5, ss=0.5), MATTERS, MADE), all_=False,
-                       chosen=_heads("rank_press >= r + 2 and width == d")),
+                       chosen=_heads("rank_press >= r + 2 and width == d")), premises=(_ended(r.REPRODUCED),),
           limits="That no head of high rank helps."),
     claim("truth-rank-does-not-tell",
           "Across heads of the same width the Press rank does not tell which one is near the law.",
-          rule=r.weak(RANK, MADE), limits="That another measure of the spectrum could not."),
+          rule=r.weak(RANK, MADE), premises=(_ended(r.REPRODUCED, r.NOT_REPRODUCED),),
+          limits="That another measure of the spectrum could not."),
     claim("truth-closes-gap", "With no more parameters than a softmax some head closes a part of the gap.",
           rule=r.heads(r.above(CLOSES(mos=1, lms=1, plif=1), MATTERS, MADE), all_=False,
-                       chosen=_heads(f"extra <= {HARDLY}")), models=("*",),
+                       chosen=_heads(f"extra <= {HARDLY}")), models=("*",), premises=(_ended(r.NOT_REPRODUCED),),
           limits="That it pays in a language model, where contexts are computed and parameters are spent otherwise."),
 )  # fmt: skip
