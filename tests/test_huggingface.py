@@ -188,14 +188,6 @@ def test_folders_that_are_not_sound_are_one_line(place: Path, capsys: pytest.Cap
     assert not Path("out").exists()
 
 
-def test_a_name_of_the_hub_is_no_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for more in (["--text", "text.txt"], ["--weights-only"]):
-        assert main(["rank", "--model", "HuggingFaceTB/SmolLM2-135M", *more]) == 2
-        error = capsys.readouterr().err
-        assert "HuggingFaceTB/SmolLM2-135M: no such folder" in error and "nothing is fetched" in error
-        assert error.count("\n") == 1
-
-
 def test_code_in_a_folder_never_runs_nor_hinders_a_family_that_is_known(place: Path) -> None:
     """Old families came with code that the library has by now; the output matrix needs none."""
     expected = own_log_probs(saved("Llama", place / "model"), 51)
@@ -213,30 +205,6 @@ def test_code_in_a_folder_never_runs_nor_hinders_a_family_that_is_known(place: P
     alone = question.question({"model": "model", "weights_only": True}, "test")
     assert rank.rank(alone, lambda line: None, place / "export").ranks.press.rank == D
     assert not Path("canary").exists()
-
-
-def test_without_an_index_a_missing_shard_is_known_by_the_names_of_the_others(place: Path) -> None:
-    saved("Llama", place / "model", max_shard_size="2KB")
-    next((place / "model").glob("*.index.json")).unlink()
-    with pytest.raises(UserError, match=r"no model.safetensors.index.json in it.*--weights-only"):
-        huggingface.require_loadable(place / "model")
-    asked = question.question({"model": "model", "weights_only": True}, "test")
-    assert rank.rank(asked, lambda line: None, place / "export").ranks.press.rank == D
-    shard = sorted((place / "model").glob("*.safetensors"))[-1]
-    shard.unlink()
-    with pytest.raises(UserError, match=f"{shard.name} is missing"):
-        rank.rank(asked, lambda line: None, place / "export")
-
-
-def test_embeddings_of_their_own_are_not_taken_for_the_output_matrix(place: Path) -> None:
-    """Of a body alone that was saved: its configuration says that the output matrix is another one."""
-    model = saved("Llama", place / "whole")
-    model.model.save_pretrained(place / "model")
-    asked = question.question({"model": "model", "weights_only": True}, "test")
-    facts = json.loads((place / "model" / "config.json").read_text(encoding="utf-8"))
-    (place / "model" / "config.json").write_text(json.dumps(facts | {"tie_word_embeddings": False}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"no tensor has a name like lm_head.weight.*--weight"):
-        rank.rank(asked, lambda line: None, place / "export")
 
 
 def test_logits_of_a_window_are_never_copied_whole(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
