@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_importing_the_package_leaves_torch_alone():
     code = "import sys, softmax_bottleneck.heads as h; dir(h); h.names(); assert 'torch' not in sys.modules; h.GSS"
     done = python(code + "; assert 'torch' in sys.modules")
+    assert done.returncode == 0, done.stderr
+
+
+def test_heads_need_no_package_of_another_extra():
+    """What `pip install ".[heads]"` installs is enough to train with one."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    absent = {name for names in extras.values() for name in names} - {"torch", "markupsafe"}  # jinja2's own
+    code = f"import sys; sys.modules |= dict.fromkeys({sorted(absent)})\n"
+    code += "import torch; from softmax_bottleneck.heads import MoS, GSS, LMSPLIF\n"
+    code += "for head in (MoS, GSS, LMSPLIF):\n"
+    code += f"    head(**{SIZES}).mean_nll(torch.ones(3, 4), torch.arange(3)).backward()\n"
+    done = python(code)
     assert done.returncode == 0, done.stderr
 
 
