@@ -91,6 +91,7 @@ def test_ranks_are_those_of_the_models_own_log_probabilities(place: Path, family
     assert (result.matrix.m, result.matrix.n) == (70, 51)
     assert any("10 rows of the output matrix are padding" in note for note in result.notes())
     assert result.matrix.head[0] == ("softcap" if "Gemma" in family else "softmax")
+    assert any("capped at 2:" in note for note in result.notes()) == ("Gemma" in family)
     scales = [note for note in result.notes() if "scaled" in note]
     assert scales == (["logits are scaled by 0.25"] if family == "Granite" else [])
 

@@ -51,6 +51,12 @@ class OutputRule:
         scaled_TV = self.scale * plain_TV
         return scaled_TV if self.cap is None else self.cap * np.tanh(scaled_TV / self.cap)
 
+    def notes(self) -> list[str]:
+        """What a reader must know of it."""
+        scaled = [f"logits are scaled by {self.scale:.6g}"] if self.scale != 1 else []
+        capped = [f"logits are capped at {self.cap:g}: the width does not bound their rank"] if self.cap else []
+        return scaled + capped
+
 
 def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[str], list[str]]:
     """The same question about files: hidden states of the text and the output layer, written to `folder`.
@@ -96,10 +102,7 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
     artefacts.write_npy(folder / "targets.npy", np.array(targets, np.int64))
     padding, predicted = len(layer.weight) - words, sum(word >= 0 for word in targets)
     notes = [f"perplexity {math.exp(nats / predicted):.2f} on {predicted} tokens, in windows of {len(windows[0])}"]
-    if padding:
-        notes.append(PADDING.format(padding))
-    if rule.scale != 1:
-        notes.append(f"logits are scaled by {rule.scale:.6g}")
+    notes += [*([PADDING.format(padding)] if padding else []), *rule.notes()]
     files = replace(
         asked,
         model=None,
