@@ -416,6 +416,21 @@ def test_details_of_the_published_code_are_in_the_papers_study() -> None:
     assert all(run.body.published_padding == (run.body.kind == "awd-lstm") for run in study.runs)
 
 
+def test_both_readings_of_ganeas_switch_are_in_the_papers_study() -> None:
+    """When validation stalls, with the AWD-LSTM's dropout; or, as Parthiban et al. read it, after epoch 200."""
+    runs = {(run.dataset, run.model): run for run in config.load_study(ROOT / "config" / "paper.yaml").runs}
+    names = [model for dataset, model in runs if model.startswith("ganea-") and dataset == "ptb"]
+    readings = {"nt-asgd": 0.25, "et-asgd": 0.3}
+    for model in names:
+        body, schedule = runs["ptb", model].body, runs["ptb", model].schedule
+        assert schedule.optimizer == ("et-asgd" if model.endswith("-et") else "nt-asgd")
+        assert (body.dropout_hidden, body.embedding_size) == (readings[schedule.optimizer], 400)
+        assert schedule.switch_after_epoch == 200 and schedule.nonmonotone_window == 5
+    assert sorted(names) == sorted(
+        f"ganea-{h}{et}" for h in ("softmax", "lms-plif", "mos", "mos-plif") for et in ("", "-et")
+    )
+
+
 STUDIES = [file for file in sorted((ROOT / "config").glob("*.yaml")) if "\nstudy:" in file.read_text(encoding="utf-8")]
 
 

@@ -82,3 +82,14 @@ def test_the_runs_and_hours_of_the_full_study_are_those_of_its_plan() -> None:
         ).groups()
         assert int(runs.replace(",", "")) == len(study.needed), page
         assert float(said.replace(",", "")) == pytest.approx(hours, rel=0.05), page
+
+
+def test_what_full_size_leaves_out_is_said() -> None:
+    """The second stage of the search, of which nothing is trained, and the size of the matrix that is rebuilt."""
+    study = config.load_study(ROOT / "config" / "paper.yaml")
+    stages = [study.searches[f"{name}-fair-stage2"] for name in ("mos", "softmax")]
+    (rebuilt,) = (one.options["size"] for one in study.experiments if one.id == "parthiban2021-sm-table14")
+    assert all(stage.members == () for stage in stages)
+    runs = f"SM Table 8: {len(stages)} x {stages[0].size:,} runs)"
+    said = f"{runs} and rebuilds {rebuilt:,} of SM Table 14's 10,000 contexts"
+    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
