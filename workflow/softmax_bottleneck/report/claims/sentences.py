@@ -241,8 +241,9 @@ def _exceed_words(study: Study, found: Records, dataset: str, ranks: Mapping[str
 
 
 def _correlation_words(found: Records, dataset: str) -> str:
-    """Pearson's r of perplexity and rank over models of one kind, where there are enough of them."""
+    """Pearson's r of perplexity and rank over models of one kind, if there are enough, and what spoils it."""
     (claim,) = (claim for claim in CLAIMS if claim.id == "all-correlation")
     entry = judge(View(found, dataset), claim)
     points = [number for number in entry.numbers if number.n[0] >= MIN_POINTS]
-    return f"{points[0].what} of one size and schedule: {points[0].text} models." if points else ""
+    spoilt = next((f"; but {premise.text}" for premise in entry.premises if not premise.holds), "")
+    return f"{points[0].what} of one size and schedule: {points[0].text} models{spoilt}." if points else ""
