@@ -156,7 +156,8 @@ class Source:
     @property
     def absent_words(self) -> str:
         """Which published models and corpora this study has not, and which study has them; empty without any."""
-        rows = [(self.label(model), [(name, model) for name in self.datasets]) for model in self.experiment.absent]
+        absent = [model for model in self.experiment.absent if self.label(model) != model]  # a grid's name is no label
+        rows = [(self.label(model), [(name, model) for name in self.datasets]) for model in absent]
         far = [(self.dataset(d).title, [(d, model) for model in self.rows]) for d in self.experiment.absent_datasets]
         found: dict[str, list[str]] = {}
         for name, pairs in (*rows, *far):
