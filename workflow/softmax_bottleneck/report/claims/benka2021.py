@@ -47,7 +47,7 @@ CLAIMS = (
     claim("benka-k-helps", "Up to ten softmaxes, more are better.", "Table 2",
           r.below(q.along(TEST_PPL, within=(1, 10)), 0, (-1, 1)), (f"{COMPONENTS}*",),
           law=NO_SETTING),
-    claim("benka-k-hurts", "Fifteen are worse than ten.", "Table 2", r.larger(),
+    claim("benka-k-hurts", "Fifteen softmaxes are worse than ten.", "Table 2", r.larger(),
           (f"{COMPONENTS}15", f"{COMPONENTS}10"), law=NO_SETTING),
     claim("benka-parameters", "The mixture adds nearly a million parameters.", "section 6",
           r.between(ADDED, (0.8, 1.0), (0.9, 0.1)), (MOS, PLAIN), premises=(_published_size,),
