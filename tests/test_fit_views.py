@@ -15,6 +15,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.extras.plan import text as text_of_plan
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, figures, fits, source, views
+from softmax_bottleneck.report.figures.fits import share_limits
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
@@ -130,6 +131,14 @@ def test_figures_show_every_fit_once(study, filled, name):
     assert len(shown) == wanted.get(name, 2 * 2 * 2 * models["truth"])
     assert "nan" not in figure.alt and figure.alt.endswith(".") and "<svg" in figure.svg
     assert not re.search(r"mathdefault", figure.svg)
+
+
+@pytest.mark.parametrize(
+    ("shares", "low", "high"), [([-24.5, 0.3], -1, 0.3), ([0.05, 0.2], 0, 0.2), ([-0.5, -0.1], -0.5, 0), ([-9], -1, 0)]
+)
+def test_a_head_far_off_does_not_squeeze_the_others(shares: list[float], low: float, high: float) -> None:
+    ends = share_limits(pd.Series(shares))
+    assert ends[0] <= low < high <= ends[1] and ends[1] - ends[0] <= 1.11 * (high - low)
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -180,8 +180,19 @@ def curves_of_fits(frames: Frames, options: FitCurves) -> Drawing | None:
     rows = [(metric, level) for metric in options.metrics for level in levels(fits, options.rows) or [0.0]]
     canvas = plots.crossed(rows, levels(fits, options.panels), 3.1, 2.8, draw)
     columns = [*options.metrics, *(("width", "parameters") if GAP_CLOSED in options.metrics else ())]
-    note = REFERENCES.get(options.x, "")
-    return _drawing(frames, canvas, fits, columns, "Curves of fits to known laws.", note)
+    notes = [REFERENCES.get(options.x, "")]
+    if GAP_CLOSED in options.metrics:
+        lost = set(fits[fits[GAP_CLOSED] < LEAST_SHARE]["model"])
+        off_scale = ", ".join(frames.names[model] for model in models if model in lost)
+        notes += [f"Below −100 %, off the scale: fits of {off_scale}."] * bool(lost)
+    return _drawing(frames, canvas, fits, columns, "Curves of fits to known laws.", " ".join(filter(None, notes)))
+
+
+def share_limits(shares: pd.Series[float]) -> tuple[float, float]:
+    """Ends of an axis that shows zero and what is above LEAST_SHARE, however far others fall below."""
+    low, high = max(LEAST_SHARE, float(shares.min())), max(0.0, float(shares.max()))
+    margin = 0.05 * (high - min(low, 0.0)) or 0.05
+    return min(low, 0.0) - margin, high + margin
 
 
 REFERENCES = {"d": "Dotted: d = r.", "r": "Dotted: d = r.", "rank": "Dashed: the law itself."}
@@ -194,7 +205,7 @@ def _references(
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: numbers.percent(share)))
-        axes.set_ylim(bottom=max(LEAST_SHARE, axes.get_ylim()[0]))
+        axes.set_ylim(share_limits(own[metric]))
     elif options.x == "rank":
         exact = laws.groupby("rank")[LAW_RANKS.get(metric, metric)].mean()
         axes.plot(exact.index, exact, color=LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
