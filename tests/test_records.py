@@ -58,6 +58,14 @@ def test_nothing_is_read_before_the_first_run(study) -> None:
     assert set(found.states["reason"]) == {"not trained yet"}
 
 
+def test_a_run_that_was_stopped_in_its_first_epoch_says_so(study) -> None:
+    run = study.needed[0]
+    folder = Store().run_folder(run.path)
+    folder.mkdir(parents=True)
+    (folder / "resume-b.pt").touch()
+    assert states(study)[run.path] == ("missing", f"stopped in epoch 1 of {run.schedule.epochs}; it resumes there")
+
+
 @pytest.mark.fault("G4")
 def test_a_result_of_another_setting_or_seed_is_never_read(study) -> None:
     run = study.needed[0]

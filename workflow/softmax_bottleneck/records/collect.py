@@ -61,7 +61,7 @@ class _Reading:
         if self.stage == DYNAMIC and "dynamic" not in self.files:
             return "missing", "not evaluated yet"
         if self.stage != DYNAMIC and "done" not in self.files:
-            return "missing", _unfinished(self.run, self.found.curve)
+            return "missing", _unfinished(self.run, self.found)
         for name, content in self.files.items():
             status = content.get("status", "failed")
             if status != "ok":
@@ -131,10 +131,13 @@ def _hit_numbers(k: str, share: Mapping[str, Any]) -> Iterator[tuple[str, float,
             yield metric, float(value), int(n) if _is_number(n) else None
 
 
-def _unfinished(run: Run, curve: list[dict[str, Any]]) -> str:
-    if not curve:
-        return "not finetuned yet" if run.start else "not trained yet"
-    return f"stopped after epoch {curve[-1].get('epoch', len(curve))} of {run.schedule.epochs}; it resumes there"
+def _unfinished(run: Run, found: RunFiles) -> str:
+    epochs = run.schedule.epochs
+    if found.curve:
+        return f"stopped after epoch {found.curve[-1].get('epoch', len(found.curve))} of {epochs}; it resumes there"
+    if any(found.folder.glob("resume-?.pt")):
+        return f"stopped in epoch 1 of {epochs}; it resumes there"
+    return "not finetuned yet" if run.start else "not trained yet"
 
 
 def hardware(provenance: Mapping[str, Any]) -> str:
