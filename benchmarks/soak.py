@@ -24,6 +24,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -534,21 +535,29 @@ def workflow_failures(number: int, folder: Path) -> Counter:
         study = small.begun(base_folder, Path.cwd(), test_a_reproduce.one_run())
         small.finish(study)
         expected = test_a_reproduce.outcome(Path(), study)
-    for index in range(number):
-        happens, said = draw.choice(test_a_reproduce.FAULTS), io.StringIO()
-        with small.inside_new(folder / str(index)), redirect_stdout(said):
-            study = small.begun(base_folder, Path.cwd(), test_a_reproduce.one_run())
-            try:
-                happens(study)
-                test_a_reproduce.goes_on(study, expected)
-                wrong = ""
-            except AssertionError as error:
-                broken = traceback.extract_tb(error.__traceback__)[-1].line
-                wrong = f"{happens.__name__}: {broken} {' '.join(str(error).split())[:300]}"
-        shutil.rmtree(folder / str(index))
-        counter.count(not wrong, wrong)
-        counter.facts[happens.__name__] = counter.facts.get(happens.__name__, 0) + 1
+    ends = [draw.choice(test_a_reproduce.FAULTS) for _ in range(number)]
+    tries = [(happens, base_folder, folder / str(index), expected) for index, happens in enumerate(ends)]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for happens, wrong in zip(ends, pool.map(_ended_early, tries), strict=True):
+            counter.count(not wrong, wrong)
+            counter.facts[happens.__name__] = counter.facts.get(happens.__name__, 0) + 1
     return counter
+
+
+def _ended_early(one: tuple[Callable[[config.Study], None], Path, Path, dict[str, str]]) -> str:
+    """The broken promise of a study that is ended early and begun again, in a folder of its own; else nothing."""
+    happens, base_folder, folder, expected = one
+    wrong = ""
+    with small.inside_new(folder), redirect_stdout(io.StringIO()):
+        study = small.begun(base_folder, Path.cwd(), test_a_reproduce.one_run())
+        try:
+            happens(study)
+            test_a_reproduce.goes_on(study, expected)
+        except AssertionError as error:
+            broken = traceback.extract_tb(error.__traceback__)[-1].line
+            wrong = f"{happens.__name__}: {broken} {' '.join(str(error).split())[:300]}"
+    shutil.rmtree(folder)
+    return wrong
 
 
 def _new(folder: Path) -> Path:
