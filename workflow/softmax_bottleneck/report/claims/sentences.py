@@ -145,7 +145,7 @@ def of_corpora(study: Study, found: Records) -> list[tuple[str, list[str]]]:
         scores = means(study, found, name)
         if scores:
             words = [_perplexity_words(study, found, name, scores), _rank_words(study, found, name)]
-            words += [_truth_words(study, found, name, scores), _correlation_words(found, name)]
+            words += [_truth_words(study, found, name, scores), _correlation_words(study, found, name)]
             sections.append((dataset.title, [sentence for sentence in words if sentence]))
     return sections
 
@@ -240,10 +240,10 @@ def _exceed_words(study: Study, found: Records, dataset: str, ranks: Mapping[str
     return f"{names} {'exceeds' if len(over) == 1 else 'exceed'} it{more}"
 
 
-def _correlation_words(found: Records, dataset: str) -> str:
+def _correlation_words(study: Study, found: Records, dataset: str) -> str:
     """Pearson's r of perplexity and rank over models of one kind, if there are enough, and what spoils it."""
     (claim,) = (claim for claim in CLAIMS if claim.id == "all-correlation")
-    entry = judge(View(found, dataset), claim)
+    entry = judge(View(found, dataset, study), claim)
     points = [number for number in entry.numbers if number.n[0] >= MIN_POINTS]
     spoilt = next((f"; but {premise.text}" for premise in entry.premises if not premise.holds), "")
     return f"{points[0].what} of one size and schedule: {points[0].text} models{spoilt}." if points else ""

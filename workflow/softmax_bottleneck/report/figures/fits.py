@@ -190,9 +190,9 @@ def curves_of_fits(frames: Frames, options: FitCurves) -> Drawing | None:
 
 def share_limits(shares: pd.Series[float]) -> tuple[float, float]:
     """Ends of an axis that shows zero and what is above LEAST_SHARE, however far others fall below."""
-    low, high = max(LEAST_SHARE, float(shares.min())), max(0.0, float(shares.max()))
-    margin = 0.05 * (high - min(low, 0.0)) or 0.05
-    return min(low, 0.0) - margin, high + margin
+    low, high = min(0.0, max(LEAST_SHARE, float(shares.min()))), max(0.0, float(shares.max()))
+    margin = 0.05 * (high - low) or 0.05
+    return low - margin, high + margin
 
 
 REFERENCES = {"d": "Dotted: d = r.", "r": "Dotted: d = r.", "rank": "Dashed: the law itself."}
