@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.own_model import huggingface, matrix, question, rank
+from softmax_bottleneck.own_model import huggingface, matrix, multi_mode, question, rank
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 
@@ -212,14 +212,14 @@ def test_logits_of_a_window_are_never_copied_whole(place: Path, monkeypatch: pyt
     """They may be half a gigabyte: block by block what is found is the same, and memory is that of blocks."""
     saved("Gemma2", place / "model")
     asked = question.question({"model": "model", "text": "text.txt"}, "test")
-    whole, notes, _ = huggingface.exported(asked, place / "whole", lambda line: None)
+    whole, notes, _ = huggingface.exported(asked, huggingface.open_model(asked), place / "whole", lambda line: None)
     monkeypatch.setattr(matrix, "BLOCK_BYTES", 8 * 51 * 7)  # seven rows
     heights = []
     plain = huggingface._require_equal
     monkeypatch.setattr(
         huggingface, "_require_equal", lambda made, own, path: (heights.append(len(made)), plain(made, own, path))
     )
-    again, said, _ = huggingface.exported(asked, place / "blocks", lambda line: None)
+    again, said, _ = huggingface.exported(asked, huggingface.open_model(asked), place / "blocks", lambda line: None)
     assert max(heights) == 7 and said == notes and whole.head == again.head == "softcap:c=2.0"
     for file in sorted((place / "whole").glob("*.npy")):
         np.testing.assert_array_equal(np.load(file), np.load(place / "blocks" / file.name))
@@ -276,6 +276,30 @@ def test_a_gguf_file_reads_a_text(place: Path) -> None:
     result = rank.rank(asked, lambda line: None, place / "export")
     np.testing.assert_allclose(result.spectrum.sigma[:33], expected[:33], rtol=1e-4)
     assert (result.matrix.m, result.matrix.n, result.matrix.width, result.ranks.press.rank) == (60, 50, 32, 33)
+
+
+def test_prompts_with_two_right_words_are_put_to_a_saved_model(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many at once, by its own tokenizer, as one by one; unk is no word."""
+    saved("Llama", place / "model")
+    quadruples = [f"{'one' if i % 8 else 'two'},w{i},w{i + 1},w{i + 2},w{i + 3}\n" for i in range(0, 48, 4)]
+    (place / "own.csv").write_text("relation,a,b,c,d\n" + "".join(quadruples) + "one,w48,w49,x,y\n", encoding="utf-8")
+    monkeypatch.setattr(multi_mode, "ANALOGIES", place / "own.csv")
+    asked = question.question({"model": "model", "text": "text.txt", "multi_mode": True, "seconds": 0}, "test")
+    monkeypatch.setattr(huggingface, "WINDOW", 200)
+    found = rank.rank(asked, lambda line: None, place / "export").multi_mode
+    assert (found.quadruples, found.left_out) == (12, ("w48 w49 x y",))
+    plain = huggingface.Opened.seen
+    rows = []
+
+    def one_by_one(self: huggingface.Opened, ids_BT: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+        rows.append(len(ids_BT))
+        hidden, logits = zip(*(plain(self, [ids]) for ids in ids_BT), strict=True)
+        return np.concatenate(hidden), np.concatenate(logits)
+
+    monkeypatch.setattr(huggingface.Opened, "seen", one_by_one)
+    again = rank.rank(asked, lambda line: None, place / "export").multi_mode
+    assert max(rows) > 1 and again.diagonal.perplexity == pytest.approx(found.diagonal.perplexity, rel=1e-6)
+    assert again.difference.mean == pytest.approx(found.difference.mean, abs=1e-6)
 
 
 @pytest.mark.tier2

@@ -347,7 +347,7 @@ def _rank(given: argparse.Namespace, say: Say) -> None:
     folder = given.out or Store().own_folder(name.stem)
     result = own_model.rank(asked, say, folder / "export")
     page = own_report.write(result, folder)
-    for name, text in own_report.lines(result):
+    for name, text in [*own_report.lines(result), *own_report.probe_lines(result)]:
         print(f"{name:32}  {text}")
     for note in result.notes():
         say(f"note: {note}")
@@ -557,6 +557,7 @@ def _add_rank(command: argparse.ArgumentParser) -> None:
     add("--text", metavar="FILE", help="text whose tokens are the contexts of --model")
     add("--targets", metavar="FILE.npy", help="number of the word that follows each hidden state, for the gradient")
     add("--weights-only", action="store_true", default=None, help="the output matrix of --model or --weight, no text")
+    add("--multi-mode", action="store_true", default=None, help="with --text: prompts with two right words as well")
     add("--width", type=int, help="with --log-probs: the model's width d, to check rank <= d + 2")
     add("--max-memory", metavar="SIZE", help="4GB; beyond it parts are analysed (default: most of what is free)")
     add("--seconds", type=float, help="at most, for words that can never be the most probable one (default 60)")

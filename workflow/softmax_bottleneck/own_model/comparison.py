@@ -106,4 +106,8 @@ QUANTITIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "of them unsettled": lambda facts: facts["words_that_win"]["unsettled"],
     "gradient that passes, norm": lambda facts: facts["gradient_share"]["norm_mean"],
     "gradient that passes, energy": lambda facts: facts["gradient_share"]["energy_mean"],
+    "perplexity of a right diagonal": lambda facts: facts["multi_mode"]["diagonal"]["perplexity"],
+    "perplexity of a right edge": lambda facts: facts["multi_mode"]["edge"]["perplexity"],
+    "parallelogram defect": lambda facts: facts["multi_mode"]["defect"],
+    "parallelogram defect, re-paired": lambda facts: facts["multi_mode"]["control"],
 }

@@ -5,7 +5,7 @@ projections of any architecture come right. How the model makes its logits of th
 own: W h + b, that times a number, or that capped; anything else is refused. Nothing is fetched, no code of a folder is
 run, nothing is unpickled.
 
-Suffixes: T tokens of a window, R some of them, V words, D width.
+Suffixes: B rows of tokens, T tokens of a window, R some of them, V words, D width.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,34 +58,86 @@ class OutputRule:
         return scaled + capped
 
 
-def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[str], list[str]]:
+@dataclass(frozen=True)
+class Opened:
+    """A model in memory, and the text that it is to read.
+
+    Attributes:
+        path: its folder or file.
+        layer: its output matrix.
+        words: rows of that which are of a token; those beyond are padding.
+        window: tokens that it reads at once, in any number of rows.
+    """
+
+    path: Path
+    text: str
+    torch: Any
+    model: Any
+    tokenizer: Any
+    layer: Any
+    words: int
+    window: int
+
+    def token_ids(self, text: str) -> list[int]:
+        """A text in tokens (DataError where the model has no vector for one)."""
+        ids: list[int] = self.tokenizer.encode(text).ids
+        vectors = len(self.model.get_input_embeddings().weight)
+        if max(ids, default=0) >= vectors:
+            fault = f"{self.path}: the tokenizer's token {max(ids)} is none of the model's {vectors}"
+            raise DataError(f"{fault}; save the model with its own tokenizer")
+        return ids
+
+    def seen(self, ids_BT: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+        """What enters the output matrix [B, T, D], and the model's logits [B, T, V], of B rows of T tokens."""
+        caught: list[Any] = []
+        hook = self.layer.register_forward_pre_hook(lambda module, given: caught.append(given[0]))
+        try:
+            with self.torch.inference_mode():
+                logits = self.model(input_ids=self.torch.tensor(ids_BT), use_cache=False).logits
+        finally:
+            hook.remove()
+        return caught[0].float().numpy(), logits.float().numpy()
+
+
+def open_model(asked: Question) -> Opened:
+    """The model and the text asked about.
+
+    Raises:
+        UserError, DataError: one that is not there, is damaged, needs code of its own or the network.
+    """
+    assert asked.model is not None and asked.text is not None
+    path, text = Path(asked.model), _read_text(Path(asked.text))
+    torch, model, tokenizer = _loaded(path, require_loadable(path))
+    layer = model.get_output_embeddings()
+    if layer is None or not hasattr(layer, "weight"):
+        raise UserError(f"{path}: {type(model).__name__} has no output matrix; {ADVICE}")
+    words = min(max(tokenizer.get_vocab().values()) + 1, len(layer.weight))
+    most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    window = min(WINDOW, most) if most and most > 0 else WINDOW  # XLNet says -1: as many as there are
+    return Opened(path, text, torch, model, tokenizer, layer, words, window)
+
+
+def exported(asked: Question, opened: Opened, folder: Path, say: Say) -> tuple[Question, list[str], list[str]]:
     """The same question about files: hidden states of the text and the output layer, written to `folder`.
 
     With it notes, and the tokens in the order of their numbers.
 
     Raises:
-        UserError, DataError: a model or text that is not there, is damaged, needs code of its own or the network, or
-            makes its logits in a way that is not known.
+        UserError, DataError: a text too short, or a model that makes its logits in a way that is not known.
     """
-    assert asked.model is not None and asked.text is not None
-    path, text = Path(asked.model), _read_text(Path(asked.text))
-    torch, model, tokenizer = _loaded(path, require_loadable(path))
     shutil.rmtree(folder, ignore_errors=True)
-    layer = model.get_output_embeddings()
-    if layer is None or not hasattr(layer, "weight"):
-        raise UserError(f"{path}: {type(model).__name__} has no output matrix; {ADVICE}")
-    words = min(max(tokenizer.get_vocab().values()) + 1, len(layer.weight))  # rows beyond are padding
+    path, layer, words = opened.path, opened.layer, opened.words
     weight_VD = layer.weight.detach().float().numpy()[:words]
     bias = getattr(layer, "bias", None)
     bias_V = np.zeros(words, np.float32) if bias is None else bias.detach().float().numpy()[:words]
     targets: list[int] = []
     rule: OutputRule | None = None
     nats = 0.0
-    config = model.config.get_text_config(decoder=True)  # of a model that sees or hears as well
+    config = opened.model.config.get_text_config(decoder=True)  # of a model that sees or hears as well
     cap = next(filter(None, (getattr(config, name, None) for name in CAPS)), None)
-    windows = list(_windows(_token_ids(tokenizer, text, model, path), config))
+    windows = list(_windows(opened.token_ids(opened.text), opened.window))
     for number, ids in enumerate(windows, start=1):
-        hidden_TD, logits_TV = _seen(torch, model, layer, ids)
+        hidden_TD, logits_TV = (rows_1T[0] for rows_1T in opened.seen([ids]))
         following_T = np.array([*(word if word < words else -1 for word in ids[1:]), -1])
         for rows in slices(len(ids), words):  # logits of a window may be half a gigabyte
             plain_RV, logits_RV = hidden_TD[rows] @ weight_VD.T + bias_V, logits_TV[rows, :words]
@@ -113,7 +165,7 @@ def exported(asked: Question, folder: Path, say: Say) -> tuple[Question, list[st
         targets=str(folder / "targets.npy"),
         head="softmax" if rule.cap is None else f"softcap:c={rule.cap}",
     )
-    return files, notes, [str(tokenizer.id_to_token(number)) for number in range(words)]
+    return files, notes, [str(opened.tokenizer.id_to_token(number)) for number in range(words)]
 
 
 def _read_text(path: Path) -> str:
@@ -193,36 +245,12 @@ def _loaded(path: Path, facts: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 # --- running --------------------------------------------------------------------------------------------------------
-def _token_ids(tokenizer: Any, text: str, model: Any, path: Path) -> list[int]:
-    """The text in tokens (DataError where the model has no vector for one)."""
-    ids: list[int] = tokenizer.encode(text).ids
-    vectors = len(model.get_input_embeddings().weight)
-    if max(ids, default=0) >= vectors:
-        fault = f"{path}: the tokenizer's token {max(ids)} is none of the model's {vectors}"
-        raise DataError(f"{fault}; save the model with its own tokenizer")
-    return ids
-
-
-def _windows(ids: list[int], config: Any) -> Iterator[list[int]]:
+def _windows(ids: list[int], size: int) -> Iterator[list[int]]:
     """Token ids in stretches that the model can read, of two at least."""
-    most = getattr(config, "max_position_embeddings", None)
-    size = min(WINDOW, most) if most and most > 0 else WINDOW  # XLNet says -1: as many as there are
     stretches = [ids[start : start + size] for start in range(0, len(ids), size)]
     if len(stretches[0] if stretches else []) < 2:
         raise UserError("--text: fewer than two tokens; give a longer text")
     yield from (stretch for stretch in stretches if len(stretch) > 1)
-
-
-def _seen(torch: Any, model: Any, layer: Any, ids: list[int]) -> tuple[Floats, Floats]:
-    """What enters the output matrix [T, D], and the model's logits [T, V]."""
-    caught: list[Any] = []
-    hook = layer.register_forward_pre_hook(lambda module, given: caught.append(given[0]))
-    try:
-        with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits
-    finally:
-        hook.remove()
-    return caught[0][0].float().numpy(), logits[0].float().numpy()
 
 
 def _rule_of(plain_RV: Floats, logits_RV: Floats, cap: float | None, path: Path) -> OutputRule:

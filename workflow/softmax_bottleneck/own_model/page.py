@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
@@ -20,6 +20,7 @@ from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 
 from softmax_bottleneck.own_model.matrix import Bound
+from softmax_bottleneck.own_model.multi_mode import Behaviour
 from softmax_bottleneck.own_model.rank import Result, Sample, gib
 from softmax_bottleneck.ranks import Spectrum, press_rank
 from softmax_bottleneck.store import artefacts, provenance
@@ -73,6 +74,7 @@ def facts(result: Result) -> dict[str, Any]:
         "metrics": metrics,
         **{key: value for key, value in result.ranks.to_json().items() if key not in metrics},
         **result.measures.to_json(),
+        "multi_mode": asdict(result.multi_mode) if result.multi_mode else None,
         "bound": asdict(bound) | {"holds": bound.holds} if bound else None,
         "sample": asdict(sample) if sample else None,
         "notes": result.notes(),
@@ -145,6 +147,25 @@ def measured_lines(result: Result) -> list[tuple[str, str]]:
     return pairs
 
 
+def probe_lines(result: Result) -> list[tuple[str, str]]:
+    """What the multi-mode probe found, if it was asked for."""
+    found = result.multi_mode
+    if found is None:
+        return []
+
+    def of(pairs: Behaviour) -> str:
+        return f"perplexity {pairs.perplexity:.2f} of 2; a wrong word is ahead of a right one in {pairs.intruded:.1%}"
+
+    more, below = (f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]" for one in (found.difference, found.below_control))
+    return [
+        ("analogies", f"{found.quadruples} in {found.prompts:,} prompts; {len(found.left_out)} left out"),
+        ("a diagonal is right", of(found.diagonal)),
+        ("an edge is right", of(found.edge)),
+        ("diagonals are harder by", f"{more} nats"),
+        ("parallelogram defect", f"{found.defect:.3f}; re-paired {found.control:.3f}, higher by {below}"),
+    ]
+
+
 def sample_lines(sample: Sample) -> list[tuple[str, str]]:
     """What the parts say of the whole matrix."""
     rows, columns = sample.half_size
@@ -165,6 +186,15 @@ CAPTION = (
 )
 
 
+PROBE_CAPTION = (
+    "Each prompt names the four words of an analogy (king : queen = man : woman), two of them as right: a diagonal"
+    " (king, woman) or an edge (king, queen). One softmax cannot rank a diagonal first where the four vectors form a"
+    " parallelogram (defect 0; re-paired: pairs of different relations). Brackets: 95 % over analogies. Prompts are of"
+    " templates, words are single tokens: they speak of the head only if edges are easy, diagonals harder, and the"
+    " defect is below the re-paired one; and a model may find diagonals harder for other reasons as well."
+)
+
+
 def page(result: Result, picture: str) -> str:
     """The page, with the plot as an image in it and in words."""
     size, rank = len(result.spectrum.sigma), result.ranks.press.rank
@@ -177,17 +207,19 @@ def page(result: Result, picture: str) -> str:
         picture=picture,
         alt=f"Falling curve of {size:,} singular values, relative to the largest; {rank:,} above the tolerance.",
         caption=CAPTION,
+        probe=probe_lines(result),
+        probe_caption=PROBE_CAPTION,
     )
 
 
-def filled(*, picture: str, **parts: Any) -> str:
+def filled(*, picture: str, probe: Sequence[tuple[str, str]] = (), **parts: Any) -> str:
     """The template with these parts; every text in it is escaped."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8")
     templates = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     image = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}"
-    return templates.get_template("page.html.j2").render(image=image, **parts)
+    return templates.get_template("page.html.j2").render(image=image, probe=probe, **parts)
 
 
 def verdict(result: Result) -> str:

@@ -36,6 +36,7 @@ class Question:
         text: file in UTF-8 whose tokens are the contexts of `model`.
         targets: .npy with the number of the word that follows each hidden state, -1 for none; of `model` it is known.
         weights_only: the output matrix itself (of `model` or `weight`), without any text.
+        multi_mode: also put prompts with two right words to `model`; see `own_model.multi_mode`.
         width: of the model that made log_probs, for the check of at most width + 2.
         max_memory: `4GB`; beyond it parts are analysed.
         seconds: at most, for words that can never be the most probable one; 0: they are not looked for.
@@ -53,6 +54,7 @@ class Question:
     text: kinds.Line | None = None
     targets: kinds.Line | None = None
     weights_only: kinds.Flag = False
+    multi_mode: kinds.Flag = False
     width: Annotated[kinds.Integer, Field(ge=1)] | None = None
     max_memory: str | None = None
     seconds: Annotated[kinds.Number, Field(ge=0, le=1e6)] = 60.0
@@ -89,6 +91,8 @@ def question(given: Mapping[str, Any], where: str) -> Question:
         )
     if parts != ["hidden", "weight"] and (asked.bias or asked.targets or asked.head != "softmax"):
         raise UserError(f"{where}: bias, head and targets belong to hidden and weight; {parts[0]} says all of it")
+    if asked.multi_mode and parts != ["model", "text"]:
+        raise UserError(f"{where}: multi_mode puts prompts to a model: give model and text with it")
     return asked
 
 

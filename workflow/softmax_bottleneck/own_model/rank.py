@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from softmax_bottleneck.own_model.huggingface import exported
+from softmax_bottleneck.own_model import huggingface
 from softmax_bottleneck.own_model.matrix import Bound, Indices, LogProbs, log_probs_of
 from softmax_bottleneck.own_model.measures import Measures, measures
+from softmax_bottleneck.own_model.multi_mode import MultiMode, probe
 from softmax_bottleneck.own_model.output_matrix import with_output_matrix
 from softmax_bottleneck.own_model.question import Question, parse_bytes
 from softmax_bottleneck.ranks import RankReport, Spectrum, press_rank, rank_report
@@ -133,6 +134,7 @@ class Result:
     bound: Bound | None
     sample: Sample | None
     measures: Measures
+    multi_mode: MultiMode | None
     seconds: float
 
     def notes(self) -> list[str]:
@@ -150,11 +152,11 @@ def rank(asked: Question, say: Say, folder: Path | None = None) -> Result:
         UserError, DataError: one line that names the file and what is wrong with it.
     """
     started = time.monotonic()
-    files, made, tokens = asked, list[str](), list[str]()
+    files, made, tokens, two_modes = asked, list[str](), list[str](), None
     if asked.model and folder and asked.weights_only:
         files, made, tokens = with_output_matrix(asked, folder)
     elif asked.model and folder:
-        files, made, tokens = exported(asked, folder, say)
+        files, made, tokens, two_modes = _read_model(asked, folder, say)
     matrix = log_probs_of(files)
     chosen = plan(matrix, parse_bytes(asked.max_memory) if asked.max_memory else int(FREE_SHARE * free_bytes()))
     whole = f"the {matrix.title} of {matrix.m} x {matrix.n} needs {gib(chosen.whole)} of memory"
@@ -172,7 +174,16 @@ def rank(asked: Question, say: Say, folder: Path | None = None) -> Result:
         never = [repr(tokens[word]) for word in beside.words.never]
         more = f" and {len(never) - NAMED:,} more" if len(never) > NAMED else ""
         made.append(f"never the most probable one: {', '.join(never[:NAMED])}{more}")
-    return Result(asked, made, matrix, chosen, spectrum, ranks, bound, sample, beside, time.monotonic() - started)
+    return Result(
+        asked, made, matrix, chosen, spectrum, ranks, bound, sample, beside, two_modes, time.monotonic() - started
+    )
+
+
+def _read_model(asked: Question, folder: Path, say: Say) -> tuple[Question, list[str], list[str], MultiMode | None]:
+    """As `huggingface.exported`, and the multi-mode probe if asked for; the model is in memory no longer."""
+    opened = huggingface.open_model(asked)
+    files = huggingface.exported(asked, opened, folder, say)
+    return *files, probe(opened, asked.seed, say) if asked.multi_mode else None
 
 
 # --- parts of a matrix ----------------------------------------------------------------------------------------------
