@@ -53,6 +53,13 @@ DASHED = (0, (4, 3))
 LEGEND_INCHES = 1.7  # of one entry
 NOTHING = "There is nothing to show yet."
 STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
+SHORTER = {  # of what matplotlib writes into an SVG
+    r"<!--.*?-->": "",
+    r'(?<=<g) id="[^"]*"': "",
+    "> <": "><",
+    r"DejaVuSans-(?=[0-9a-f])": "c",
+    r'(<use [^>]*?) transform="translate\((-?[\d.]+) 0\)"': r'\1 x="\2"',
+}
 Row = TypeVar("Row")
 Column = TypeVar("Column")
 
@@ -257,17 +264,15 @@ def integer(value: float, _position: object = None) -> str:
 def to_svg(canvas: Canvas) -> str:
     """The canvas as SVG, with a style sheet for dark screens, and short, since pages carry dozens of them.
 
-    Coordinates have a tenth of a point; comments, names of groups and line ends go.
+    Coordinates have a tenth of a point; comments, names of groups and line ends go; letters have short names.
     """
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
-    plain = re.sub(r"<!--.*?-->|(?<=<g) id=\"[^\"]*\"", "", buffer.getvalue(), flags=re.DOTALL)
-    short = re.sub(
-        r' (?:d|x|y)="[^"]*"',
-        lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]),
-        " ".join(plain.split()).replace("> <", "><"),
-    )
-    return short.replace("<defs>", f"<style>{_dark_rules()}</style> <defs>", 1)
+    svg = " ".join(buffer.getvalue().split())
+    for pattern, short in SHORTER.items():
+        svg = re.sub(pattern, short, svg)
+    svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
+    return svg.replace("<defs>", f"<style>{_dark_rules()}</style> <defs>", 1)
 
 
 def _dark_rules() -> str:
