@@ -94,7 +94,7 @@ def test_a_plan_prices_fits_and_a_budget_buys_them(capsys: pytest.CaptureFixture
     study = config.load_study(ROOT / "config" / "truth.yaml")
     assert main(["plan", "--study", str(study.file)]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("truth  ")).split()
-    hours = {unit.path: costs.fit_hours(unit, "gpu") for unit in study.units}
+    hours = {unit.path: costs.fit_hours(unit, "gpu") for unit in study.fits["truth"]}
     assert line[:6] == ["truth", "language,", "56", "fits", "15", "0"]
     assert float(line[6]) == pytest.approx(sum(hours.values()), abs=0.05)
     shown = next(e for e in study.experiments if e.id == "truth-kl")
