@@ -181,7 +181,8 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[View, str], list[s
         models = chosen(view, pattern) if chosen else view.with_runs(pattern, *first.metrics[:1], stage=first.stage)
         share = tests if all_ else len(models)
         found = [part.judge(view, model, *others, tests=share) for model in models]
-        return _joined(found, all_) if found else lacks(f"no {first.what.split(',')[0]} of any head")
+        missing = f"no {first.what.split(',')[0]} of any head{' that qualifies' * bool(chosen)}"
+        return _joined(found, all_) if found else lacks(missing)
 
     def example(holds: bool, pattern: str, *others: str) -> list[Row]:
         return [row for head in pattern.split("|") for row in part.example(holds, head, *others)]
