@@ -103,11 +103,10 @@ def hits(source: Source, options: NoOptions) -> Drawing:
 def _hits(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
     predicted, printed = predictions_of(source, dataset), published_places(source, dataset)
     for place in places(source, dataset, predicted):
-        number = place.number if place in printed else "none: a place of this text alone"
-        where = {"condition": f"^group={place.group};context={number}$"}
+        where = {"condition": f"^group={place.group};context={place.number}$"}
         for model in source.rows:
-            own = predicted.get(model, {}).get(place)
-            published = source.find_published(source.corpus(dataset), model, TOP5_HIT, where)
+            own, corpus = predicted.get(model, {}).get(place), source.corpus(dataset)
+            published = source.find_published(corpus, model, TOP5_HIT, where) if place in printed else None
             hit = None if own is None or own.hit is None else float(own.hit)
             yield dataset, model, *place, hit, published.number if published else None
 
