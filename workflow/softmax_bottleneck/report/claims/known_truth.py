@@ -203,6 +203,7 @@ CLAIMS = (
           limits="That another measure of the spectrum could not."),
     claim("truth-closes-gap", "With no more parameters than a softmax some head closes a part of the gap.",
           rule=r.heads(r.above(CLOSES(mos=1, lms=1, plif=1), MATTERS, MADE), all_=False,
-                       chosen=_heads(f"extra <= {HARDLY}")), models=("*",), premises=(_ended(r.NOT_REPRODUCED),),
+                       chosen=_heads(f"extra <= {HARDLY}")), models=("*",),
+          premises=(_ended(r.NOT_REPRODUCED, heads=SOFTMAXES),),
           limits="That it pays in a language model, where contexts are computed and parameters are spent otherwise."),
 )  # fmt: skip
