@@ -231,10 +231,10 @@ def test_the_page_the_numbers_and_the_comparison_show_it(
     shown = capsys.readouterr().out
     facts = artefacts.read_json(Path("a/rank.json"))["multi_mode"]
     perplexity = facts["diagonal"]["perplexity"]
-    assert f"perplexity {perplexity:.2f} of 2; a wrong word is ahead of a right one in 100.0%" in shown
+    assert f"perplexity {perplexity:.2f} (ideal: 2); a wrong word ahead of a right one in 100.0 % of" in shown
     assert facts["quadruples"] == len(ROWS) and facts["edge"]["intruded"] < 1 and facts["defect"] < 1e-6
     html, plain = (Path(name, "index.html").read_text(encoding="utf-8") for name in "ab")
-    assert f"perplexity {perplexity:.2f} of 2" in html and "One softmax cannot rank a diagonal first" in html
+    assert f"perplexity {perplexity:.2f} (ideal: 2)" in html and "One softmax cannot rank a diagonal first" in html
     assert "diagonal" not in plain and artefacts.read_json(Path("b/rank.json"))["multi_mode"] is None
     assert main(["rank", "--compare", "a/rank.json", "b/rank.json", "--out", "c"]) == 0
     table = artefacts.read_json(Path("c/comparison.json"))["table"]

@@ -154,7 +154,8 @@ def probe_lines(result: Result) -> list[tuple[str, str]]:
         return []
 
     def of(pairs: Behaviour) -> str:
-        return f"perplexity {pairs.perplexity:.2f} of 2; a wrong word is ahead of a right one in {pairs.intruded:.1%}"
+        ahead = f"a wrong word ahead of a right one in {100 * pairs.intruded:.1f} % of prompts"
+        return f"perplexity {pairs.perplexity:.2f} (ideal: 2); {ahead}"
 
     more, below = (f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]" for one in (found.difference, found.below_control))
     return [
