@@ -391,7 +391,7 @@ def test_captions_of_the_demonstration_are_of_its_runs_and_not_of_the_papers() -
         for e in study.experiments
     }
     for name, said in {
-        "parthiban2021-sm-table10": "window of 2 epochs), the others after epoch 10 (ET-ASGD)",
+        "parthiban2021-sm-table10": "window of 2 epochs), the others after epoch 11 (ET-ASGD)",
         "parthiban2021-sm-table5": "at a learning rate of 15 for 500 epochs",  # of the paper, whose corpus is not there
         "parthiban2021-sm-table12": "MoS of 3 components trained with NT-ASGD for 16 epochs",
         "ganea2019-table1": "word vectors of 16 in every model (in the paper 400), trained with ET-ASGD",
