@@ -470,6 +470,17 @@ def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
     assert verdicts("truth-closes-gap", ss=1, mos=1, lms=1, plif=1) == [NOT_REPRODUCED, CANNOT]
 
 
+def test_two_entries_of_fits_to_the_same_laws_are_not_mixed() -> None:
+    """The first of the study's file is judged, whatever order the records have."""
+    worlds = {"again": known_truth.world(floor=0.4), "truth": known_truth.world()}
+    frames = [controls.records_of(rows, SYNTHETIC).rows.assign(table=name) for name, rows in worlds.items()]
+    found = Records(pd.concat(frames, ignore_index=True), controls.records_of([]).states)
+    demo = config.load_study(paths.ROOT / "config" / "demo.yaml")
+    for first, verdict in (("truth", REPRODUCED), ("again", NOT_REPRODUCED)):
+        study = replace(demo, fits=dict.fromkeys((first, *worlds), ()))
+        assert engine.judge(View(found, SYNTHETIC, study), BY_ID["truth-closes"]).verdict == verdict
+
+
 # --- the law --------------------------------------------------------------------------------------------------------
 LAW_NUMBERS = {"test_ppl": 50.0, "train_ppl": 50.0, "rank_press": 102.0, "rank_eff_1e-4": 47.0}
 

@@ -114,9 +114,16 @@ def varied(study: Study, dataset: str, models: Iterable[str]) -> set[str]:
 
 @lru_cache(maxsize=8)
 def fits_of(view: View, key: str) -> pd.DataFrame:
-    """One line per fit to laws whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics."""
+    """One line per fit to laws whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics.
+
+    They are those of the first such entry under the study's `fits`: two entries may fit one head to one law differently.
+    """
     rows = view.records.synthetic
-    return wide(rows[rows["condition"].str.contains(rf"(?:^|;){key}=")])
+    rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
+    if view.study is not None:
+        first = next((name for name in view.study.fits if name in set(rows["table"])), "")
+        rows = rows[rows["table"] == first]
+    return wide(rows)
 
 
 @dataclass(frozen=True)
