@@ -116,7 +116,7 @@ def varied(study: Study, dataset: str, models: Iterable[str]) -> set[str]:
 def fits_of(view: View, key: str) -> pd.DataFrame:
     """One line per fit to laws whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics.
 
-    They are those of the first such entry under the study's `fits`: two entries may fit one head to one law differently.
+    They are those of the first such entry under the study's `fits`: two may fit one head to one law differently.
     """
     rows = view.records.synthetic
     rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
