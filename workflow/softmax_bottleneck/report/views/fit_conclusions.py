@@ -19,7 +19,7 @@ HEADS = ("Verdict", "Numbers", "Rule", "What it does not say")
 def conclusions(source: Source, options: Fits) -> Iterator[Part]:
     """Every claim of the chapter about fits to languages, as the ledger has it."""
     asked = gradient.CLAIMS if source.experiment.source == "gradient" else FOLLOWING
-    entries = {entry.claim.id: entry for entry in claims.ledger(source.records, asked)}
+    entries = {entry.claim.id: entry for entry in claims.ledger(source.records, asked, source.study)}
     words = {
         name: (entry.verdict, "; ".join(n.text for n in entry.numbers) or entry.reason, rule.words, entry.claim.limits)
         for name, entry in entries.items()
