@@ -15,7 +15,7 @@ WITH_MIRROR = $(if $(MIRROR),--set "mirror=$$MIRROR")
 
 ifneq ($(origin CONFIG),file)
 ifneq ($(shell test -f "$(CONFIG)" && echo there),there)
-$(error CONFIG=$(CONFIG): no such file; the studies are in config/)
+$(error CONFIG=$(CONFIG): no such file; studies are $(filter-out %.example.yaml,$(wildcard config/*.yaml)))
 endif
 endif
 

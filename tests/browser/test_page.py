@@ -110,7 +110,7 @@ def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, r
     number.locator("summary").click()
     assert re.match(r"seed \d+: [\d.]+", behind.locator("li").first.inner_text())
     words = behind.inner_text()
-    name = re.search(r"softmax_bottleneck number (ptb/softmax/\w+)", words)[1]
+    name = re.search(r"softmax_bottleneck number --study \S+ (ptb/softmax/\w+)", words)[1]
     assert metrics.find(name.split("/")[2]).definition in words
     behind.locator("li a").first.click()
     run = page.locator("tr:target")

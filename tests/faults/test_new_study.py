@@ -83,6 +83,7 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
         ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
         ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
         ({f"book {n}.txt": None for n in range(3)}, "no .txt files in it; say FROM="),
+        ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "no file named valid, but the other two"),
     ],
 )
 def test_what_is_no_text_is_one_line_and_leaves_nothing(
@@ -93,6 +94,11 @@ def test_what_is_no_text_is_one_line_and_leaves_nothing(
     assert main(["new-study", "--texts", str(texts)]) == 2
     assert said in capsys.readouterr().err
     assert not [path for path in Path("config").rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_is_not_there_is_said(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new-study", "--texts", str(texts / "nosuch")]) == 2
+    assert "nosuch: no such folder; say FROM=" in capsys.readouterr().err
 
 
 def test_what_is_there_is_never_written_over(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -284,7 +284,9 @@ def _repair(given: argparse.Namespace, say: Say) -> None:
     found, removed = repair(study)
     for path in removed:
         say(f"removed {study.store.root / path}")
-    say(f"{study.name}: {len(found.findings)} findings, {len(removed)} removed; `make reproduce` makes them again")
+    runs = sum(path.parts[0] == "runs" and len(path.parts) == 4 for path in removed)  # folders: weights were damaged
+    makes = f"makes them again and trains {runs} of the runs" if runs else "makes them again"
+    say(f"{study.name}: findings: {len(found.findings)}, removed: {len(removed)}; `make reproduce` {makes}")
 
 
 def _summary(given: argparse.Namespace, say: Say) -> None:

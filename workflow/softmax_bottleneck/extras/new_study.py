@@ -119,14 +119,20 @@ def _refuse_unfit(file: Path) -> None:
 # --- texts ----------------------------------------------------------------------------------------------------------
 def _splits(folder: Path) -> tuple[dict[str, Lines], str]:
     """Lines of words of train, valid and test, and how they came about."""
-    files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
+    files = sorted(folder.glob("*.txt"))
     if not files:
-        raise UserError(f"FROM={folder}: no .txt files in it; say FROM=<folder of plain texts in UTF-8>")
+        found = "no .txt files in it" if folder.is_dir() else "no such folder"
+        raise UserError(f"FROM={folder}: {found}; say FROM=<folder of plain texts in UTF-8>")
     texts = {path: _text(path) for path in files}
     named = {split: [path for path in files if _is_named(path, split)] for split in SPLITS}
     if all(len(paths) == 1 for paths in named.values()):
         splits = {split: _lines(texts[path]) for split, (path,) in named.items()}
         about = f"{', '.join(path.name for (path,) in named.values())} of {folder.name}"
+    elif sum(map(bool, named.values())) == 2:
+        lacks = next(split for split, paths in named.items() if not paths)
+        raise UserError(
+            f"FROM={folder}: no file named {lacks}, but the other two; add it, or rename them to have all cut"
+        )
     else:
         splits = _cut([_lines(text) for text in texts.values()])
         about = f"the last two tenths of every file of {folder.name} are valid and test"

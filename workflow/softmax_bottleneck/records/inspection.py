@@ -58,7 +58,7 @@ class Verification:
 
     def text(self) -> str:
         """For a terminal."""
-        lines = [f"{self.study}: {summary(self.counts)}", f"{self.files} files hashed, {len(self.findings)} findings"]
+        lines = [f"{self.study}: {summary(self.counts)}", f"{self.files} files hashed, findings: {len(self.findings)}"]
         lines += [f"  {one.kind:9} {one.file}: {one.words}" for one in self.findings[:SHOWN]]
         if len(self.findings) > SHOWN:
             lines.append(f"  and {len(self.findings) - SHOWN} more: `verify --json` lists all")

@@ -243,6 +243,6 @@ def _note(source: Source, data: pd.DataFrame) -> str:
     if any(_partners(own) for _, own in data.groupby("dataset")):
         words.insert(0, "Mixtures of Softmax’s size are joined to it.")
     left_out = [model for model in source.models if model not in set(data["model"])]
-    runs = f"{int(data['seeds'].sum())} runs of {len(data)} models."
+    runs = f"Runs: {int(data['seeds'].sum())}, models: {len(data)}."
     others = f" Left out, of another schedule or without results: {len(left_out)}." if left_out else ""
     return " ".join([*words, f"{runs}{others}"])

@@ -33,6 +33,9 @@ def build(study: Study, experiment: Experiment, found: Records) -> Table:
     return Table(*texts, view.row, parts, experiment.needs, view.origin)
 
 
-def table_page(table: Table, heads: Mapping[str, str] | None = None) -> str:
-    """The table alone as a small HTML page; with `heads` (model -> head) its counts lead to the report's runs."""
-    return environment().get_template("table-page.html.j2").render(table=table, heads=heads)
+def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file: str = "") -> str:
+    """The table alone as a small HTML page.
+
+    With `heads` (model -> head) its counts lead to the report's runs; `study_file`: for commands that print one.
+    """
+    return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
