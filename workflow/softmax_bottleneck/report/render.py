@@ -50,7 +50,7 @@ SOURCES: Mapping[str, tuple[str, str]] = {
     ),
     "published-size": (
         "At the published size",
-        "What was trained once on whole corpora, with the machine that did it; a file each, shown by every study.",
+        "Runs on whole corpora, each made once and kept with its machine and its settings; every study shows them.",
     ),
     "gradient": (
         "The gradient that a head lets through",
