@@ -370,7 +370,7 @@ def test_a_misspelt_study_is_one_line_of_make() -> None:
     assert len(TARGETS) > 10
     for target in TARGETS:
         done = make(target, "CONFIG=config/dmeo.yaml")
-        assert done.returncode == 2 and "CONFIG=config/dmeo.yaml: no such file; studies are config/demo.yaml" in done.stderr
+        assert done.returncode == 2 and "CONFIG=config/dmeo.yaml: no such file; studies are" in done.stderr
         assert len([line for line in done.stderr.splitlines() if "CONFIG" in line]) == 1, done.stderr
 
 
