@@ -14,7 +14,7 @@ from softmax_bottleneck.records import collect, evidence, records
 from softmax_bottleneck.report import cells, render, source, views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.store.paths import ROOT, Store
 
 ORIGIN = "<b>A. Name</b>, 2026"
 
@@ -192,3 +192,16 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
     assert sigmas == sorted(sigmas, reverse=True) and one.spectrum[0][0] == 1 and sigmas[-1] >= 0
     assert one.history[-1]["epoch"] == settings.schedule.epochs
     assert one.values["test_ppl", ""] < one.values["unigram_ppl", ""]
+
+
+def test_the_readme_says_what_is_kept() -> None:
+    """Perplexities, the rank that both have, and how much larger MoC is."""
+    kept = {path.stem: evidence.load(path).values for path in KEPT}
+    softmax, moc = kept["ptb-words-softmax"], kept["ptb-words-moc"]
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    more = moc["parameters", ""] / softmax["parameters", ""] - 1
+    assert softmax["rank_press", ""] == moc["rank_press", ""]
+    assert (
+        f"a softmax ends at test perplexity {softmax['test_ppl', '']:.2f}, MoC with {100 * more:.0f} % more parameters"
+        f" at {moc['test_ppl', '']:.2f}, and both have Press rank {moc['rank_press', '']:.0f}"
+    ) in text

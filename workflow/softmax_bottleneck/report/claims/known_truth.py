@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 import numpy as np
 import pandas as pd
 
+from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.measuring.statistics import pearson_r
 from softmax_bottleneck.report.claims import quantities as q
 from softmax_bottleneck.report.claims import rules as r
@@ -37,7 +38,7 @@ def fits(view: View) -> pd.DataFrame:
     """
     frame = fits_of(view, "r")
     if not {"d", "kl_nats"} <= set(frame):
-        return pd.DataFrame(columns=["model", "seed", "r", "d", "extra"], dtype=float)
+        return pd.DataFrame(columns=["model", "seed", "r", "d", "width", "lost", "extra"], dtype=float)
     law, own = (frame[chosen].dropna(axis=1, how="all") for chosen in (frame["model"] == LAW, frame["model"] != LAW))
     softmax = own.loc[own["model"] == BASELINE, ["r", "d", "seed", "kl_nats", "parameters"]]
     found = own.merge(law.drop(columns="model"), on=["r", "seed"], suffixes=("", "_law"))
@@ -113,9 +114,7 @@ def _ended_heads(condition: str) -> Callable[[View, str], list[str]]:
 
 def _largest_losses(view: View) -> pd.Series[float]:
     """By model: the most that it loses where it is as wide as its law has columns."""
-    frame = fits(view)
-    wide = frame.query("d >= r and width == d") if "width" in frame else frame.assign(lost=0.0)
-    largest: pd.Series[float] = wide.groupby("model")["lost"].max()
+    largest: pd.Series[float] = fits(view).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest
 
 
@@ -126,7 +125,8 @@ def _ended(*spoils: str, heads: Sequence[str] = (BASELINE,)) -> Check:
         lost = _largest_losses(view).reindex(list(heads)).dropna()
         if lost.empty:
             return None
-        text = f"{lost.idxmax()}, as wide as its law has columns, loses up to {percent(lost.max(), 1)} {TO_LEARN}"
+        name = declaration(str(lost.idxmax())).label
+        text = f"{name}, as wide as its law has columns, loses up to {percent(lost.max(), 1)} {TO_LEARN}"
         needed = f"less than {percent(CLOSED)}: fits that have ended"
         return Premise(needed, text, bool(lost.max() < CLOSED), frozenset(spoils))
 
