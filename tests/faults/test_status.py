@@ -42,7 +42,7 @@ def test_a_line_names_what_is_at_work_and_how_far_it_is(begun: Study) -> None:
     first, second = begun.needed[:2]
     log = begun.store.run_folder(first.path) / "epochs.jsonl"
     log.parent.mkdir(parents=True)
-    log.write_text('{"epoch": 1}\n{"epoch"', encoding="utf-8")
+    log.write_text('{"epoch": 1, "wall_s": 2.0}\n{"epoch": 2, "wa', encoding="utf-8")
     tried = [at_work("train", first.path, 990.0), at_work("measure", second.path, 990.0), at_work("check", "", 990.0)]
     killed = Attempt("train", begun.needed[2].path, DEAD, 980.0)
     left = list(status.planned_steps(begun))
@@ -53,14 +53,25 @@ def test_a_line_names_what_is_at_work_and_how_far_it_is(begun: Study) -> None:
 
 
 def test_the_time_left_follows_from_the_steps_of_this_call() -> None:
-    hours = {("train", "a"): 1.0, ("train", "b"): 3.0, ("train", "c"): 2.0}
-    tried = [ended("train", "a", 900.0, 50.0), ended("measure", "a", 950.0, 10.0), ended("train", "x", 900.0, 9.0, 2)]
-    left = [("train", "b"), ("train", "c"), ("measure", "b"), ("fit", "f")]
-    # 150 + 100 + 10 + 30 (as long as the others usually) are left; 60 were done in 100 seconds
-    assert status.seconds_left(left, tried, hours, NOW) == pytest.approx(290 * 100 / 60)
-    busy = [*tried, at_work("train", "b", 960.0)]  # 40 of its 150
-    assert status.seconds_left(left, busy, hours, NOW) == pytest.approx(250 * 100 / 100)
-    assert status.seconds_left([], tried, hours, NOW) is None and status.seconds_left(left, [], hours, NOW) is None
+    tried = [ended("measure", "a", 950.0, 10.0), ended("check", "", 900.0, 50.0), ended("train", "x", 900.0, 9.0, 2)]
+    left = [("measure", "b"), ("fit", "f")]
+    # 10, and 30 (as steps usually take) are left; 60 were done in 100 seconds
+    assert status.seconds_left(left, tried, {}, NOW) == pytest.approx(40 * 100 / 60)
+    busy = [*tried, at_work("fit", "f", 980.0)]
+    assert status.seconds_left(left, busy, {}, NOW) == pytest.approx(20 * 100 / 80)
+    assert status.seconds_left([], tried, {}, NOW) is None and status.seconds_left(left, [], {}, NOW) is None
+
+
+def test_the_time_left_learns_from_the_epochs_of_runs_at_work_and_of_earlier_calls() -> None:
+    first, resumed = status.Training(1.0, 10, [20.0]), status.Training(1.0, 10, [10.0] * 7)
+    trainings = {"a": first, "b": resumed, "c": status.Training(4.0, 10, [])}
+    tried = [ended("tokenise", "d", 990.0, 1.0), at_work("train", "a", 975.0), at_work("train", "b", 995.0)]
+    left = [("train", "a"), ("train", "b"), ("train", "c"), ("measure", "a")]
+    pace = (20 + 70) / 0.8  # seconds for what was taken to be an hour
+    expected_s = pace * (0.9 + 0.3 + 4.0) + 1.0
+    assert status.seconds_left(left, tried, trainings, NOW) == pytest.approx(expected_s / (1 + 25 + 5) * 25)
+    none_logged = {"c": status.Training(4.0, 10, [])}
+    assert status.seconds_left([("train", "c")], [at_work("train", "c", 990.0)], none_logged, NOW) is None
 
 
 def test_attempts_are_read_back_and_broken_lines_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +169,7 @@ def test_a_step_that_was_killed_is_named_once_while_the_others_go_on(study: Stud
     ]
     log.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     with status.Display(study, log, Pages(study, "true"), said.append, on_terminal=False) as shown:
+        shown.printed = float("inf")  # no line of how far it is, however slow the machine
         for looks in range(4):
             shown.looked = 0.0
             shown.look()

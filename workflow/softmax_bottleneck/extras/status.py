@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from softmax_bottleneck.extras.partial import LivePage
 from softmax_bottleneck.jobs import outcomes
@@ -51,7 +55,7 @@ def line(study: Study, left: Sequence[Step], tried: Sequence[Attempt], now: floa
     at_work = [attempt for attempt in tried if attempt.works]
     words = [f"{one.step} {_name(one.what)}{_epoch(study, one)}".strip() for one in at_work[:SHOWN]]
     words[SHOWN - 1 :] = [f"{len(at_work) - SHOWN + 1} more"] if len(at_work) > SHOWN else words[SHOWN - 1 :]
-    seconds = seconds_left(left, tried, _hours(study), now)
+    seconds = seconds_left(left, tried, _trainings(study), now)
     parts = [f"{runs_done(study, left)} of {len(study.needed)} runs", ", ".join(words)]
     return "; ".join(filter(None, [*parts, f"about {duration(seconds)} left" if seconds is not None else ""]))
 
@@ -67,43 +71,68 @@ def _epoch(study: Study, attempt: Attempt) -> str:
     run = next((run for run in study.needed if run.path == attempt.what), None)
     if attempt.step != "train" or run is None:
         return ""
-    log = study.store.run_folder(run.path) / "epochs.jsonl"
-    finished = log.read_bytes().count(b"\n") if log.exists() else 0
-    return f" epoch {min(finished + 1, run.schedule.epochs)} of {run.schedule.epochs}"
+    return f" epoch {min(len(_epochs_s(study, run.path)) + 1, run.schedule.epochs)} of {run.schedule.epochs}"
 
 
-def _hours(study: Study) -> Mapping[Step, float]:
-    """What `check` expects every run to take; only their proportions are used."""
+def _epochs_s(study: Study, path: str) -> list[float]:
+    """Seconds of every epoch that a run has logged, in this call or before; lines cut short or damaged are none."""
+    log, found = study.store.run_folder(path) / "epochs.jsonl", []
+    for line in log.read_bytes().splitlines() if log.exists() else []:
+        with suppress(ValueError, KeyError, TypeError):  # what is damaged is for `verify` to tell
+            found.append(float(json.loads(line)["wall_s"]))
+    return found
+
+
+def _trainings(study: Study) -> dict[str, Training]:
+    """Of every run that `check` has priced."""
     path = study.store.study_folder(study.name) / "check.json"
     costs = artefacts.read_json(path)["runs"] if artefacts.is_sound(path) else {}
-    return {("train", run): cost["cpu_h"] for run, cost in costs.items()}
+    priced = [(run, costs[run.path]["cpu_h"]) for run in study.needed if run.path in costs]
+    return {run.path: Training(hours, run.schedule.epochs, _epochs_s(study, run.path)) for run, hours in priced}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What `check` expects a training to take, of which only proportions count, and its epochs logged."""
+
+    hours: float
+    epochs: int
+    epochs_s: Sequence[float]
+
+    @property
+    def share(self) -> float:
+        """Of its epochs that are done."""
+        return min(1.0, len(self.epochs_s) / self.epochs)
 
 
 def seconds_left(
-    left: Sequence[Step], tried: Sequence[Attempt], hours: Mapping[Step, float], now: float
+    left: Sequence[Step], tried: Sequence[Attempt], trainings: Mapping[str, Training], now: float
 ) -> float | None:
-    """How long the steps that are left will take, if they go on as those of this call did; None before any has ended.
+    """How long the steps that are left will take; None before anything that they could be judged by.
 
-    A step is expected to take as long as others of its name did, training in proportion to what `check` expects. Work
-    done and work left are sums over steps: their proportion is that of the times, however many run side by side.
+    Training takes, for what `check` expected of it, what all epochs logged so far took, those of runs at work and of
+    earlier calls too. Any other step takes as long as those of its name did, or as steps usually do. What is left goes
+    on side by side as the steps of this call did.
     """
-    ended = [one for one in tried if one.code == 0]
-    if not {one.step for one in ended} & {step for step, _ in left}:
+    ended_s: dict[str, list[float]] = defaultdict(list)
+    for one in tried:
+        if one.code == 0:
+            ended_s[one.step].append(one.lasted_s(now))
+    expected_h = sum(one.hours * one.share for one in trainings.values())
+    if not expected_h and not set(ended_s) & {step for step, _ in left}:
         return None
-    taken_s: dict[str, float] = defaultdict(float)
-    weights: dict[str, float] = defaultdict(float)
-    for one in ended:
-        taken_s[one.step] += one.lasted_s(now)
-        weights[one.step] += hours.get((one.step, one.what), 1.0)
-    usual_s = sum(taken_s.values()) / len(ended)
-    at_work = {(one.step, one.what): one.lasted_s(now) for one in tried if one.works}
+    pace = sum(sum(one.epochs_s) for one in trainings.values()) / expected_h if expected_h else 0.0
+    means_s = {step: fmean(lasted) for step, lasted in ended_s.items()}
+    usual_s = fmean(means_s.values()) if means_s else 0.0
+    at_work_s = {(one.step, one.what): one.lasted_s(now) for one in tried if one.works}
     left_s = 0.0
-    for step in left:
-        known = step[0] in taken_s
-        expected_s = taken_s[step[0]] / weights[step[0]] * hours.get(step, 1.0) if known else usual_s
-        left_s += max(0.0, expected_s - at_work.get(step, 0.0))
-    worked_s = sum(taken_s.values()) + sum(at_work.values())
-    return left_s / worked_s * (now - min(one.began for one in tried))
+    for step, what in left:
+        if step == "train" and pace and what in trainings:
+            left_s += trainings[what].hours * (1 - trainings[what].share) * pace
+        else:
+            left_s += max(0.0, means_s.get(step, usual_s) - at_work_s.get((step, what), 0.0))
+    worked_s = sum(map(sum, ended_s.values())) + sum(at_work_s.values())
+    return left_s / worked_s * (now - min(one.began for one in tried)) if worked_s else None
 
 
 class Display:
