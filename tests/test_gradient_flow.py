@@ -106,6 +106,7 @@ def test_a_head_that_rules_words_out_has_no_share() -> None:
 def test_a_fit_is_measured_after_a_twentieth_of_its_updates_and_at_its_end(tmp_path: Path) -> None:
     law = {"vocabulary_size": 24, "topics": 2, "classes": 3, "markers_per_topic": 2, "affinity_bandwidth": 3.0}
     entry = {"kind": "language", "language": law, "ranks": [14], "widths": [3], "updates": 40, "learning_rate": 0.05}
+    entry |= {"gradient": True}
     entry["models"] = {"softmax": {"head": "softmax"}}
     (unit,) = units_of("toy", study.read(FitPlan, entry, "fits.toy"), {"device": "cpu"}, "fits.toy")
     rows = fit_unit(unit, tmp_path / "unit", tmp_path / "law")["rows"]
@@ -118,3 +119,6 @@ def test_a_fit_is_measured_after_a_twentieth_of_its_updates_and_at_its_end(tmp_p
         if when is not None:
             expected = gradient_shares(fit, known) | {"kl_nats": free_contexts.distances(fit, known, 10)["kl_nats"]}
             assert {name: found[name + when] for name in expected} == pytest.approx(expected)
+    (unasked,) = units_of("toy", study.read(FitPlan, entry | {"gradient": False}, "t"), {"device": "cpu"}, "t")
+    names = {row["metric"] for row in fit_unit(unasked, tmp_path / "other", tmp_path / "other law")["rows"]}
+    assert found.keys() - names == {n for n in found if n.startswith("gradient") or n.endswith("_early")}

@@ -73,7 +73,7 @@ def test_cublas_is_told_to_be_deterministic_before_it_starts(monkeypatch: pytest
     for variable in ("CUBLAS_WORKSPACE_CONFIG", config.STUDY_VARIABLE, config.SET_VARIABLE, "PYTHONPATH", "PATH"):
         monkeypatch.setenv(variable, os.environ.get(variable, ""))
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    with numerics(Unit("plan", "language", "n", "", {}, 1, 0, True, 1, 1.0, ()), torch.device("cuda")):
+    with numerics(Unit("plan", "language", "n", "", {}, 1, 0, True, 1, 1.0, False, ()), torch.device("cuda")):
         assert os.environ.pop("CUBLAS_WORKSPACE_CONFIG") == ":4096:8"
         assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
     config.export(Path("study.yaml"), {}, Path("workflow"))

@@ -52,7 +52,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 # The paper: 309 of Parthiban et al.; 6 x 2 x 5 of Kanai; 2 x 2 + 3 + 7 of Benka; 8 of Ganea that are not among them.
-RUNS = {"demo": 54, "ptb-cpu-quick": 27, "ptb-cpu": 132, "gpu-day": 137, "paper": 391}
+RUNS = {"demo": 51, "ptb-cpu-quick": 27, "ptb-cpu": 132, "gpu-day": 137, "paper": 391}
 
 
 @pytest.mark.parametrize(("study", "runs"), RUNS.items())

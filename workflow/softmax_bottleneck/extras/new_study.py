@@ -100,10 +100,13 @@ def new_study(texts: Path, into: Path, name: str | None, say: Say) -> Path:
         for path, text in files.items():
             path.write_text(text, encoding="utf-8", newline="\n")
         _refuse_unfit(study)
-    except BaseException:
+    except BaseException as error:
         for path in files:
             path.unlink(missing_ok=True)
         corpus.rmdir()
+        if isinstance(error, UserError):  # which names files that are gone
+            words = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{study.name}: ")
+            raise UserError(f"FROM={texts}: {words}; nothing was written") from None
         raise
     say(f"wrote {study} and {corpus}.yaml: {about}")
     return study

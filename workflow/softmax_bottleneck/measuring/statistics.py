@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from softmax_bottleneck.store.errors import DataError
 
@@ -134,14 +133,14 @@ def format_p(p: float) -> str:
 def wilson(successes: int, n: int) -> tuple[float, float]:
     """Interval of a binomial share at LEVEL by Wilson's score (J. Am. Stat. Assoc. 22, 1927); within [0, 1].
 
-    By hand, because every measured run needs it, and `scipy.stats` costs each of them half a second to import.
+    By hand, because every measured run needs it, and SciPy costs each of them up to half a second to import.
 
     Raises:
         DataError: there are no trials, or not 0 <= successes <= n.
     """
     if not (n > 0 and 0 <= successes <= n):
         raise DataError(f"{successes} of {n} is no share: expected at least one trial and at most as many successes")
-    z2 = float(special.ndtri((1 - LEVEL) / 2)) ** 2
+    z2 = exact.NormalDist().inv_cdf((1 - LEVEL) / 2) ** 2
     centre = (successes + z2 / 2) / (n + z2)
     half = math.sqrt(z2 * (successes * (n - successes) / n + z2 / 4)) / (n + z2)
     return max(0.0, centre - half), min(1.0, centre + half)

@@ -58,7 +58,8 @@ class Verification:
 
     def text(self) -> str:
         """For a terminal."""
-        lines = [f"{self.study}: {summary(self.counts)}", f"{self.files} files hashed, findings: {len(self.findings)}"]
+        lines = [f"{self.study}: {len(self.findings) or 'no'} finding{'s' * (len(self.findings) != 1)}"
+                 f" in {self.files} files hashed; runs {summary(self.counts)}"]  # fmt: skip
         lines += [f"  {one.kind:9} {one.file}: {one.words}" for one in self.findings[:SHOWN]]
         if len(self.findings) > SHOWN:
             lines.append(f"  and {len(self.findings) - SHOWN} more: `verify --json` lists all")

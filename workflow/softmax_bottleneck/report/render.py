@@ -113,11 +113,11 @@ def page_of(
     study: Study, found: Records, entries: Sequence[dict[str, Any]], ledger: Sequence[claims.Entry]
 ) -> dict[str, Any]:
     """What the page says besides its tables and figures: words, lists of runs, provenance."""
-    checks = records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
+    checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
     judged = environment().get_template("ledger.html.j2")
     data = data_address("text/csv", claims.to_csv(list(ledger)))
     parts = by_corpus(study, ledger)
-    not_judged = {SOURCES[name][0]: lines for name, lines in claims.NOT_JUDGED.items()}
+    not_judged = {SOURCES[name][0]: lines for name, lines in claims.NOT_JUDGED.items() if checks}
     how = {"sources": SOURCES, "not_judged": not_judged, "checks": checks, "claims_csv": data}
     shown = judged.render(study=study, ledger=parts, **how)
     return {
@@ -127,6 +127,7 @@ def page_of(
         "summary": f"{sentences.summary(found)} {published_cells(entries)}".rstrip(),
         "verdict": sentences.of_corpora(study, found),
         "ledger_html": shown if ledger else "",
+        "checked": bool(checks),
         "strip": tiles.strip(ledger),
         "explorer": explorer.explorer(study, found),
         "gaps": [*gaps(study, found), *unmeasured(entries)],
@@ -190,12 +191,14 @@ def _named(artefact: str, source: str) -> str:
 
 # --- claims and gaps -------------------------------------------------------------------------------------------------
 def by_corpus(study: Study, entries: Sequence[claims.Entry]) -> list[dict[str, Any]]:
-    """The claims by corpus, ready to print."""
+    """The claims by corpus, ready to print; `absent`: those without runs."""
     parts = []
     for dataset in dict.fromkeys(entry.dataset for entry in entries):
         own = [entry for entry in entries if entry.dataset == dataset]
         title = "Without a corpus" if dataset == SYNTHETIC else study.datasets[dataset].title
-        parts.append({"title": title, "entries": own, "counts": claims.counts(own)})
+        absent = [entry for entry in own if tiles.state(entry) == tiles.ABSENT]
+        judged = [entry for entry in own if entry not in absent]
+        parts.append({"title": title, "entries": judged, "absent": absent, "counts": claims.counts(own)})
     return parts
 
 

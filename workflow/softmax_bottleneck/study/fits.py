@@ -59,6 +59,7 @@ class FitPlan:
         seeds: one draw of the laws, of the samples and of the starting points each.
         updates: steps of Adam, each over all contexts; the step size falls to zero along a cosine.
         learning_rate: first step size.
+        gradient: `language`: whether to measure, early and at the end, what passes each head of the best gradient.
     """
 
     kind: Literal["dirichlet", "language"]
@@ -74,11 +75,14 @@ class FitPlan:
     seeds: kinds.Some[kinds.Seed] = (1,)
     updates: Annotated[kinds.Integer, Field(ge=1, le=10**7)]
     learning_rate: Annotated[kinds.Number, Field(gt=0, le=100)]
+    gradient: kinds.Flag = False
 
     def __post_init__(self) -> None:
         for key in ("alphas", "words") if self.kind == "dirichlet" else ("ranks",):
             if not getattr(self, key):
                 raise ValueError(f"{key} is not set; fits of kind {self.kind} need at least one")
+        if self.gradient and self.kind != "language":
+            raise ValueError("gradient is measured on fits of kind language alone")
         for model, entry in self.models.items():
             if entry.equal_to is not None and entry.equal_to not in self.models:
                 hint = did_you_mean(entry.equal_to, self.models)
@@ -133,7 +137,7 @@ class Unit:
         name: of its laws among those of the plan, `alpha0.1-M100` or `rank32`.
         condition: the same as the records say it, `alpha=0.1;M=100;N=1000`.
         law: what the laws are made from.
-        sample, bias, updates, learning_rate: see `FitPlan`.
+        sample, bias, updates, learning_rate, gradient: see `FitPlan`.
         device, threads, deterministic: how it is computed, as in the study.
     """
 
@@ -147,6 +151,7 @@ class Unit:
     bias: bool
     updates: int
     learning_rate: float
+    gradient: bool
     fits: tuple[Fit, ...]
     device: str = "auto"
     threads: int = 1
@@ -155,7 +160,7 @@ class Unit:
     @cached_property
     def law_id(self) -> str:
         """12 hex digits for all that the fits of a unit share."""
-        facts = {key: getattr(self, key) for key in ("kind", "law", "seed", "sample", "bias", "updates")}
+        facts = {key: getattr(self, key) for key in ("kind", "law", "seed", "sample", "bias", "updates", "gradient")}
         code = fingerprint("corpora.known_distributions")
         return digest({**facts, "learning_rate": self.learning_rate, "code": code})[:12]
 
@@ -195,7 +200,7 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
         for model, entry in plan.models.items()
         for width in plan.widths
     )
-    recipe = {key: getattr(plan, key) for key in ("sample", "bias", "updates", "learning_rate")}
+    recipe = {key: getattr(plan, key) for key in ("sample", "bias", "updates", "learning_rate", "gradient")}
     laws = list(_dirichlet(plan) if plan.kind == "dirichlet" else _languages(plan, where))
     return tuple(
         Unit(name, plan.kind, law_name, condition, law, seed, **recipe, fits=fits, **execution)

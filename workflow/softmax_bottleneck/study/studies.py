@@ -65,6 +65,11 @@ class Study:
     fits: Mapping[str, tuple[Unit, ...]] = field(default_factory=dict)
     fit_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    @property
+    def is_of_own_texts(self) -> bool:
+        """Whether no corpus of it is one that the papers have, or stands for one."""
+        return _are_own_texts(self.datasets)
+
     @cached_property
     def digest(self) -> str:
         """Hash of everything the study says: a changed word makes its tables and report again."""
@@ -156,6 +161,10 @@ class Study:
             if part.path == path:
                 return part
         raise UserError(f"{self.file}: no {what} {path!r}; the configuration or the code has changed: see `plan`")
+
+
+def _are_own_texts(datasets: Mapping[str, Dataset]) -> bool:
+    return bool(datasets) and not any(dataset.corpus for dataset in datasets.values())
 
 
 def _first_by_path(parts: tuple[Placed, ...]) -> tuple[Placed, ...]:
@@ -326,6 +335,8 @@ class _Views:
             needs = f"This study has none of its models ({', '.join(experiment.models)})."
         if experiment.fits and experiment.fits not in self.asked.fits and not needs:
             needs = f"This study has no `{experiment.fits}` under `fits`."
+        elif experiment.source == "gradient" and not needs and not self.asked.fits[experiment.fits].gradient:
+            needs = f"`fits.{experiment.fits}` does not measure gradients (`gradient: true`)."
         return self._with_absent(
             dataclasses.replace(
                 experiment, models=tuple(models), entries=tuple(entries), datasets=tuple(datasets), needs=needs
@@ -333,9 +344,11 @@ class _Views:
         )
 
     def _with_absent(self, shown: Experiment) -> Experiment:
-        """With the rows and corpora of the published table that this study has not."""
+        """With the rows and corpora of the published table that this study has not; without any on one's own texts."""
         if not shown.quotes:
             return shown
+        if _are_own_texts(self.datasets):
+            return dataclasses.replace(shown, published=())  # on texts of one's own there is nothing to compare with
         asked = load_experiment(shown.id, self.near)
         rows = asked.published_rows or asked.models  # a grid's members have published rows of their own
         absent = [name for name in rows if name not in (*shown.models, *shown.entries)]

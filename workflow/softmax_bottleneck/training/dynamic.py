@@ -83,7 +83,7 @@ class DynamicEvaluation(Evaluator, Work):
     @property
     def where(self) -> str:
         """How far it is."""
-        return f"text {self.done + 1} of {len(self.texts)}, {self.share:.0%} of all"
+        return f"text {min(self.done + 1, len(self.texts))} of {len(self.texts)}, {self.share:.0%} of all"
 
     def progress(self, wall_s: float) -> tuple[float, str]:
         """The share of all texts."""

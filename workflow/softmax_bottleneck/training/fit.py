@@ -77,7 +77,7 @@ class Fitting(Work):
         self.recipe = Recipe(unit.sample, unit.bias, unit.updates, unit.learning_rate)
         pending = {fit.file_name: fit for fit in unit.fits if not artefacts.is_sound(files[fit.file_name])}
         self.fits = {name: self._begin(fit) for name, fit in pending.items()}
-        self.early: dict[str, dict[str, float]] = {}  # of languages: numbers after EARLY of the updates
+        self.early: dict[str, dict[str, float]] = {}  # after EARLY of the updates, where gradients are asked for
         self.updates = 0
 
     def _begin(self, fit: Fit) -> FreeContexts:
@@ -103,7 +103,7 @@ class Fitting(Work):
         fits = list(self.fits.values())
         free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
         self.updates += 1
-        if self.unit.kind == "language" and self.updates == max(1, int(EARLY * self.recipe.updates)):
+        if self.unit.gradient and self.updates == max(1, int(EARLY * self.recipe.updates)):
             self.early = {name: self._early(fitted) for name, fitted in self.fits.items()}
         return False
 
@@ -158,7 +158,7 @@ class Fitting(Work):
         rows = free_contexts.chunk_rows(self.known, self.device)
         metrics = free_contexts.distances(fitted, self.known, rows)
         sound = all(math.isfinite(value) for value in metrics.values())
-        if self.unit.kind == "language":
+        if self.unit.gradient:
             metrics |= gradient_flow.gradient_shares(fitted, self.known) | self.early[fit.file_name]
         metrics |= {"parameters": fitted.parameters, "width": fitted.contexts_ND.shape[1]}
         if sound and self._is_ranked():

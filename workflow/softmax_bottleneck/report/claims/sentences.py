@@ -30,10 +30,11 @@ QUOTED = 2  # conclusions in a sentence; the tiles below it show all
 
 # --- three sentences ------------------------------------------------------------------------------------------------
 def in_short(study: Study, found: Records, entries: Sequence[Entry]) -> list[str]:
-    """At most three sentences: how the conclusions came out, which ones, and what the best model says of rank."""
+    """At most three sentences: how the conclusions came out, which ones, and the best model, on own texts first."""
     if not _finished(found):
         return []
-    words = (_count_words(study, entries), _named_words(study, entries), _best_words(study, found))
+    words = [_count_words(study, entries), _named_words(study, entries), _best_words(study, found)]
+    words = words[::-1] if study.is_of_own_texts else words
     return [sentence for sentence in words if sentence]
 
 

@@ -244,5 +244,5 @@ def _note(source: Source, data: pd.DataFrame) -> str:
         words.insert(0, "Mixtures of Softmax’s size are joined to it.")
     left_out = [model for model in source.models if model not in set(data["model"])]
     runs = f"Runs: {int(data['seeds'].sum())}, models: {len(data)}."
-    others = f" Left out, of another schedule or without results: {len(left_out)}." if left_out else ""
+    others = f" {len(left_out)} more not drawn: another schedule, or no results." if left_out else ""
     return " ".join([*words, f"{runs}{others}"])
