@@ -195,13 +195,23 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
 
 
 def test_the_readme_says_what_is_kept() -> None:
-    """Perplexities, the rank that both have, and how much larger MoC is."""
+    """Perplexities, ranks, and how much larger MoC is."""
     kept = {path.stem: evidence.load(path).values for path in KEPT}
-    softmax, moc = kept["ptb-words-softmax"], kept["ptb-words-moc"]
+    softmax, moc, plif = (kept[f"ptb-words-{model}"] for model in ("softmax", "moc", "lms-plif"))
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     more = moc["parameters", ""] / softmax["parameters", ""] - 1
-    assert softmax["rank_press", ""] == moc["rank_press", ""]
+    ppl, rank = ([one[metric, ""] for one in (softmax, plif, moc)] for metric in ("test_ppl", "rank_press"))
+    assert rank[0] == rank[2]
     assert (
-        f"a softmax ends at test perplexity {softmax['test_ppl', '']:.2f}, MoC with {100 * more:.0f} % more parameters"
-        f" at {moc['test_ppl', '']:.2f}, and both have Press rank {moc['rank_press', '']:.0f}"
+        f"a softmax ends at test perplexity {ppl[0]:.2f}, LMS-PLIF at {ppl[1]:.2f}, MoC with {100 * more:.0f} % more"
+        f" parameters at {ppl[2]:.2f}. Of 10,000 singular values Softmax and MoC have {rank[2]:.0f}, which is d + 2,"
+        f" above the Press tolerance, and LMS-PLIF {rank[1]:.0f},"
     ) in text
+    docs = " ".join((ROOT / "docs" / "ranks.md").read_text(encoding="utf-8").split())
+    sigma = dict(evidence.load(next(path for path in KEPT if path.stem == "ptb-words-lms-plif")).spectrum)
+    last, shelf = sigma[66] / sigma[1], sigma[67] / sigma[1]
+    assert f"The 66th singular value, the last that a softmax has, is {last:.1e}".replace("e-0", "e-") in docs
+    assert f"the 67th is {shelf:.1e}.".replace("e-0", "e-") in docs
+    tolerance = plif["rank_tolerance", ""] / plif["sigma_max", ""]
+    assert f"the Press tolerance, {tolerance:.1e} of the largest".replace("e-0", "e-") in docs
+    assert f"its Press rank is {rank[1]:.0f}, the softmax's {rank[0]:.0f}." in docs

@@ -245,6 +245,21 @@ def test_what_a_study_cannot_measure_is_quoted_whole_with_the_study_that_has_it(
     assert f"SM Table 11 of {render.SOURCES['parthiban2021'][0]}: 0 of " in page
 
 
+def test_a_page_on_ones_own_texts_begins_with_the_best_head_and_quotes_no_paper(results: Path) -> None:
+    language = (config.ROOT / "config" / "datasets" / "truth-demo.yaml").read_text(encoding="utf-8")
+    (results / "datasets").mkdir()
+    own = language.replace("stands_for: ptb\n", "").replace("name: truth-demo", "name: mine")
+    (results / "datasets" / "mine.yaml").write_text(own, encoding="utf-8")
+    shown = fake.showing("parthiban2021-table2: {models: all}", "parthiban2021-figure3: {models: all}")
+    study = fake.load(results, shown.replace("[truth-demo]", "[mine]"))
+    fake.write_all(study)
+    page = Page(fake.page(study))
+    assert study.is_of_own_texts and "published-numbers" not in {attrs.get("id") for _, attrs in page.elements}
+    assert page.text.index("lowest mean test perplexity") < page.text.index("The papers’")
+    assert not [words for words in ("paper, full size", "published cells", "56.8") if words in page.text]
+    assert "more without runs here" in page.text and "no run of mos-nt-components* in this study" in page.text
+
+
 def test_published_numbers_have_true_minus_signs_and_words_stay_words() -> None:
     assert cells.Published("-0.06", "1.2e-3").typeset == "−0.06 ± 1.2e−3"
     assert cells.Published("N-A").typeset == "N-A"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, records, verify
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
 
@@ -34,6 +36,15 @@ def folder(run: Run) -> Path:
 def rewrite(path: Path, **changes: Any) -> None:
     """Other content under a hash that holds."""
     artefacts.write_json(path, artefacts.read_json(path) | changes)
+
+
+def test_output_that_nobody_reads_on_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "softmax_bottleneck", "verify", "--study", str(paths.ROOT / "config" / "demo.yaml")]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stderr is not None
+        child.stdout.close()
+        said = child.stderr.read().decode()
+        assert child.wait() == 141 and "disk" not in said and "Broken" not in said
 
 
 def test_a_finished_study_has_no_findings(study: Study) -> None:

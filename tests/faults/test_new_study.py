@@ -82,6 +82,7 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
         ({"book 0.txt": b"\xff\xfe"}, "book 0.txt:1: byte 0xff is not UTF-8"),
         ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
         ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
+        ({"book 0.txt": b"A <unk> <eos> word.\n" * 40}, "& Peace: train.txt:1: the text holds <eos>"),
         ({f"book {n}.txt": None for n in range(3)}, "no .txt files in it; say FROM="),
         ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "no file named valid, but the other two"),
     ],
@@ -92,7 +93,8 @@ def test_what_is_no_text_is_one_line_and_leaves_nothing(
     for name, data in change.items():
         (texts / name).unlink() if data is None else (texts / name).write_bytes(data)
     assert main(["new-study", "--texts", str(texts)]) == 2
-    assert said in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert said in err and "config/" not in err
     assert not [path for path in Path("config").rglob("*") if path.is_file()]
 
 

@@ -39,7 +39,8 @@ SUBJECTS = ("run", "dataset", "unit")
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 EPILOG = (
     "Exit codes: 0 done, 1 a fault of the program, 2 something to mend (configuration, data), 3 results incomplete, "
-    "10 diverged, 74 disk, 75 try again, 130 and 143 stopped by a signal with the state saved."
+    "10 diverged, 74 disk, 75 try again, 130 and 143 stopped by a signal with the state saved, "
+    "141 nobody reads the output on."
 )
 
 
@@ -50,6 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
     outcomes.note(given.step, what)
     try:
         words, code = _called(given, say)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads the output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        words, code = "", EXIT_BROKEN_PIPE
     except Exception as error:
         outcomes.note(given.step, what, 1, f"{type(error).__name__}: {error}; its traceback is in the log")
         raise
@@ -76,9 +81,8 @@ def _called(given: argparse.Namespace, say: Say) -> tuple[str, int]:
         if not error.name or error.name.startswith("softmax_bottleneck"):
             raise
         return f"{given.step}: needs {error.name}, which is not installed; `make env` installs it", UserError.exit_code
-    except BrokenPipeError:  # who reads the output has seen enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return "", EXIT_BROKEN_PIPE
+    except BrokenPipeError:
+        raise
     except OSError as error:
         return _disk_trouble(error)
     except (MemoryError, RuntimeError) as error:

@@ -48,6 +48,10 @@ SOURCES: Mapping[str, tuple[str, str]] = {
         "log-probability matrix are facts to compare with; and heads fitted to such laws without a network below them, "
         "where the bottleneck is seen alone.",
     ),
+    "plif-rank": (
+        "The rank of LMS-PLIF",
+        "Low at the published size, full in small studies: how finely its function is cut decides (docs/ranks.md).",
+    ),
     "published-size": (
         "At the published size",
         "Runs on whole corpora, each made once and kept with its machine and its settings; every study shows them.",
@@ -75,8 +79,8 @@ def render(study: Study, folder: Path) -> None:
 
 
 def _kept(study: Study, found: Records) -> list[Experiment]:
-    """Table and figure of runs made elsewhere, which belong to every study as long as there are any."""
-    names = ("published-size", "published-size-spectra") if found.evidence else ()
+    """Table and figure of runs made elsewhere, which belong to every study that is not of one's own texts."""
+    names = ("published-size", "published-size-spectra") if found.evidence and not study.is_of_own_texts else ()
     return [load_experiment(name, study.file.resolve().parent) for name in names]
 
 

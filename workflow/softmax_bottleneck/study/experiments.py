@@ -79,6 +79,7 @@ class ExperimentFile:
         "known-truth",
         "gradient",
         "published-size",
+        "plif-rank",
     ]
     artefact: str
     kind: Literal["table", "figure"]

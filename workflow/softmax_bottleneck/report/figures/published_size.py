@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
+from softmax_bottleneck.records.metrics import RANK_TOLERANCE, SIGMA_MAX
 from softmax_bottleneck.report.figures import plots
 from softmax_bottleneck.report.figures.plots import Drawing
 from softmax_bottleneck.report.options import NoOptions
@@ -19,7 +20,7 @@ LOWEST = 1e-9  # of the axis: what lies below is rounding
 
 @figure("published-size-spectra")
 def spectra(source: Source, options: NoOptions) -> Drawing:
-    """A panel per corpus: relative singular values on a log axis, a curve per model."""
+    """A panel per corpus: relative singular values on log axes, a curve per model."""
     data = _relative(source)
     if data.empty:
         return plots.words_alone(plots.NOTHING, data)
@@ -31,8 +32,10 @@ def spectra(source: Source, options: NoOptions) -> Drawing:
         plots.curves(panel, own, "index", COLUMNS[-1], looks)
         plots.log_y(panel)
         panel.set(title=source.dataset(dataset).title, xlabel="index", ylabel="σ / σ max")
+        if tolerances := _tolerances(source, dataset):
+            plots.level(panel, max(tolerances), "Press tolerance")
+        panel.set_xscale("log")  # some curves end at d + 2, others at the vocabulary
         panel.xaxis.set_major_formatter(FuncFormatter(plots.integer))
-        panel.xaxis.set_major_locator(MaxNLocator(5))
 
     canvas = plots.crossed(corpora, [""], 9.0, 4.5, draw)
     plots.legend(canvas, {model: source.label(model) for model in looks}, looks)
@@ -43,6 +46,13 @@ def spectra(source: Source, options: NoOptions) -> Drawing:
     )
     count = data[["dataset", "model", "seed"]].drop_duplicates().shape[0]
     return Drawing(canvas, data, f"{alt}.", f"{count} run{'s' * (count > 1)}.")
+
+
+def _tolerances(source: Source, dataset: str) -> list[float]:
+    """Of the runs on a corpus, what share of the largest singular value the Press rank leaves out."""
+    known = [one.values for one in source.records.evidence if one.run.dataset == dataset]
+    keys = (RANK_TOLERANCE, ""), (SIGMA_MAX, "")
+    return [values[keys[0]] / values[keys[1]] for values in known if values.keys() >= {*keys}]
 
 
 def _relative(source: Source) -> pd.DataFrame:
