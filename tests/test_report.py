@@ -246,9 +246,11 @@ def test_what_a_study_cannot_measure_is_quoted_whole_with_the_study_that_has_it(
 
 
 def test_a_page_on_ones_own_texts_begins_with_the_best_head_and_quotes_no_paper(results: Path) -> None:
-    language = (config.ROOT / "config" / "datasets" / "truth-demo.yaml").read_text(encoding="utf-8")
     (results / "datasets").mkdir()
-    own = language.replace("stands_for: ptb\n", "").replace("name: truth-demo", "name: mine")
+    for split in ("train", "valid", "test"):
+        (results / "datasets" / f"{split}.txt").write_text(f"a {split} <unk>\n" * 99, encoding="utf-8")
+    files = "{train.txt: {path: train.txt}, valid.txt: {path: valid.txt}, test.txt: {path: test.txt}}"
+    own = f"name: mine\nkind: corpus\ntitle: My texts\nfiles: {files}\n"
     (results / "datasets" / "mine.yaml").write_text(own, encoding="utf-8")
     shown = fake.showing("parthiban2021-table2: {models: all}", "parthiban2021-figure3: {models: all}")
     study = fake.load(results, shown.replace("[truth-demo]", "[mine]"))

@@ -67,7 +67,7 @@ class Study:
 
     @property
     def is_of_own_texts(self) -> bool:
-        """Whether no corpus of it is one that the papers have, or stands for one."""
+        """Whether its corpora are texts that no paper has, nor stand for one that a paper has."""
         return _are_own_texts(self.datasets)
 
     @cached_property
@@ -164,7 +164,7 @@ class Study:
 
 
 def _are_own_texts(datasets: Mapping[str, Dataset]) -> bool:
-    return bool(datasets) and not any(dataset.corpus for dataset in datasets.values())
+    return bool(datasets) and not any(dataset.corpus or dataset.language for dataset in datasets.values())
 
 
 def _first_by_path(parts: tuple[Placed, ...]) -> tuple[Placed, ...]:

@@ -234,7 +234,7 @@ def _words(own: pd.DataFrame) -> str:
 
 def _bound_words(source: Source, dataset: str) -> str:
     name, bound = _bound(source, dataset)
-    return "" if bound is None else f"Of {plots.corpus_title(source, dataset)} {name}: {bound:.2f}."
+    return "" if bound is None else f"{plots.corpus_title(source, dataset)}, {name}: {bound:.2f}."
 
 
 def _note(source: Source, data: pd.DataFrame) -> str:
