@@ -6,6 +6,7 @@ member of a grid and have the reference's schedule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -100,7 +101,7 @@ def points(source: Source, dataset: str) -> pd.DataFrame:
 def _tints(data: pd.DataFrame) -> ScalarMappable:
     """Colours of effective ranks, on a log scale over those of all corpora."""
     ranks = data[RANK].dropna()
-    low, high = (float(ranks.min()), float(ranks.max())) if len(ranks) else (1.0, 2.0)
+    low, high = (math.floor(ranks.min()), math.ceil(ranks.max())) if len(ranks) else (1, 2)
     return ScalarMappable(LogNorm(max(low, 1), max(high, low + 1, 2)), sns.color_palette(TINTS, as_cmap=True))
 
 
