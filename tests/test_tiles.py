@@ -107,7 +107,7 @@ def test_the_overview_shows_the_means_of_the_main_models(study) -> None:
     far.loc[(far["model"] == "softmax") & (far["metric"] == "parameters"), "value"] = 2.0
     apart = figures.build(marked, overview.experiment(study), replace(records, rows=far))
     assert "joined" not in apart.note + apart.caption and apart.note.startswith("NT: averaging begins when")
-    assert "Of The known-truth language the law, as expected: 29.00." in drawn.alt
+    assert "The known-truth language, the law, as expected: 29.00." in drawn.alt
 
 
 def test_labels_of_one_column_do_not_overlap() -> None:

@@ -20,6 +20,7 @@ from softmax_bottleneck.study import Study
 
 FOUND = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}), unlearned={})
 STUDY = SimpleNamespace(
+    is_of_own_texts=False,
     datasets={"a": SimpleNamespace(title="Corpus A"), "b": SimpleNamespace(title="Corpus B")},
     labels={},
     needed=(),

@@ -20,11 +20,15 @@ from softmax_bottleneck.study.validation import did_you_mean, read
 
 MAX_MEMBERS = 100_000  # combinations of one grid
 LONGEST_NAME = 80  # of a model; it is a folder
+LONGEST_TEXT = 200  # of an option; messages quote it
 
 
 def _named(head: kinds.Options) -> kinds.Options:
     if not isinstance(head.get("name"), str):
         raise ValueError("a head has a `name`, and options beside it")
+    for key, value in head.items():
+        if len(str(value)) > LONGEST_TEXT:
+            raise ValueError(f"{key}: {value!r:.60} is not allowed (must be no longer than {LONGEST_TEXT} characters)")
     return head
 
 
