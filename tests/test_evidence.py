@@ -197,15 +197,15 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
 def test_the_readme_says_what_is_kept() -> None:
     """Perplexities, ranks, and how much larger MoC is."""
     kept = {path.stem: evidence.load(path).values for path in KEPT}
-    softmax, moc, plif = (kept[f"ptb-words-{model}"] for model in ("softmax", "moc", "lms-plif"))
+    softmax, moc, plif, ss = (kept[f"ptb-words-{model}"] for model in ("softmax", "moc", "lms-plif", "ss"))
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     more = moc["parameters", ""] / softmax["parameters", ""] - 1
-    ppl, rank = ([one[metric, ""] for one in (softmax, plif, moc)] for metric in ("test_ppl", "rank_press"))
+    ppl, rank = ([one[metric, ""] for one in (softmax, plif, moc, ss)] for metric in ("test_ppl", "rank_press"))
     assert rank[0] == rank[2]
     assert (
-        f"a softmax ends at test perplexity {ppl[0]:.2f}, LMS-PLIF at {ppl[1]:.2f}, MoC with {100 * more:.0f} % more"
-        f" parameters at {ppl[2]:.2f}. Of 10,000 singular values Softmax and MoC have {rank[2]:.0f}, which is d + 2,"
-        f" above the Press tolerance, and LMS-PLIF {rank[1]:.0f},"
+        f"a softmax ends at test perplexity {ppl[0]:.2f}, SigSoftmax at {ppl[3]:.2f}, LMS-PLIF at {ppl[1]:.2f}, MoC"
+        f" with {100 * more:.0f} % more parameters at {ppl[2]:.2f}. Of 10,000 singular values Softmax and MoC have"
+        f" {rank[2]:.0f}, which is d + 2, above the Press tolerance, SigSoftmax {rank[3]:,.0f}, and LMS-PLIF {rank[1]:.0f},"
     ) in text
     docs = " ".join((ROOT / "docs" / "ranks.md").read_text(encoding="utf-8").split())
     sigma = dict(evidence.load(next(path for path in KEPT if path.stem == "ptb-words-lms-plif")).spectrum)
@@ -214,4 +214,4 @@ def test_the_readme_says_what_is_kept() -> None:
     assert f"the 67th is {shelf:.1e}.".replace("e-0", "e-") in docs
     tolerance = plif["rank_tolerance", ""] / plif["sigma_max", ""]
     assert f"the Press tolerance, {tolerance:.1e} of the largest".replace("e-0", "e-") in docs
-    assert f"its Press rank is {rank[1]:.0f}, the softmax's {rank[0]:.0f}." in docs
+    assert f"its Press rank is {rank[1]:.0f}, the softmax's {rank[0]:.0f}, SigSoftmax's {rank[3]:,.0f}." in docs
