@@ -205,7 +205,8 @@ def test_the_readme_says_what_is_kept() -> None:
     assert (
         f"a softmax ends at test perplexity {ppl[0]:.2f}, SigSoftmax at {ppl[3]:.2f}, LMS-PLIF at {ppl[1]:.2f}, MoC"
         f" with {100 * more:.0f} % more parameters at {ppl[2]:.2f}. Of 10,000 singular values Softmax and MoC have"
-        f" {rank[2]:.0f}, which is d + 2, above the Press tolerance, SigSoftmax {rank[3]:,.0f}, and LMS-PLIF {rank[1]:.0f},"
+        f" {rank[2]:.0f}, which is d + 2, above the Press tolerance, SigSoftmax {rank[3]:,.0f}, and LMS-PLIF"
+        f" {rank[1]:.0f},"
     ) in text
     docs = " ".join((ROOT / "docs" / "ranks.md").read_text(encoding="utf-8").split())
     sigma = dict(evidence.load(next(path for path in KEPT if path.stem == "ptb-words-lms-plif")).spectrum)
