@@ -35,6 +35,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
 def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str, Any]:
     """A run as evidence, taken away from the study's own results."""
     run = next(run for run in study.needed if (run.model, run.seed) == (model, seed))
+    fake.write_epoch_ranks(run)
     text = collect.evidence_of(Store(), run.path, ORIGIN)
     for path in Store().run_folder(run.path).iterdir():
         path.unlink()
@@ -114,6 +115,8 @@ def test_evidence_on_other_corpora_stands_in_no_table_of_the_study_but_its_own(s
     drawn = records.read_csv(folder / "figures" / "published-size-spectra.csv")
     assert set(drawn["model"]) == {"gss", "unheard-of"} and len(drawn) == 3 * len(content["spectrum"])
     assert all(0 < float(value) <= 1 for value in drawn["relative_singular_value"])
+    drawn = records.read_csv(folder / "figures" / "published-size-ranks.csv")
+    assert list(drawn["rank_press"].astype(float)) == [10.0, 20.0, 30.0, 40.0, 50.0] * 3
     lines = records.read_csv(folder / "tables" / "published-size.csv")
     ppl = next(row["value"] for row in content["rows"] if row["metric"] == "test_ppl")
     shown = lines[lines["metric"] == "test_ppl"]
@@ -166,12 +169,13 @@ def test_what_is_no_evidence_is_refused_in_words(tmp_path: Path, text: str) -> N
 
 
 def test_the_command_prints_a_file_that_is_accepted(study: config.Study, capsys: pytest.CaptureFixture[str]) -> None:
-    path = study.needed[0].path
-    assert main(["evidence", "--run", path, "--origin", "someone"]) == 0
+    run = study.needed[0]
+    asked = ["evidence", "--study", str(study.file), "--origin", "someone", "--run"]
+    assert main([*asked, run.path]) == 0
     target = evidence.FOLDER / "printed.json"
     target.write_text(capsys.readouterr().out, encoding="utf-8")
-    assert evidence.load(target).run == study.needed[0]
-    assert main(["evidence", "--run", path.replace("-", "-0"), "--origin", "someone"]) == 2
+    assert (evidence.load(target).run, evidence.load(target).label) == (run, study.labels[run.model])
+    assert main([*asked, run.path.replace("-", "-0")]) == 2
 
 
 def test_every_shipped_file_is_accepted() -> None:
@@ -195,24 +199,27 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
 
 
 def test_the_readme_says_what_is_kept() -> None:
-    """Perplexities, ranks, and how much larger MoC is."""
-    kept = {path.stem: evidence.load(path).values for path in KEPT}
-    softmax, moc, plif, ss = (kept[f"ptb-words-{model}"] for model in ("softmax", "moc", "lms-plif", "ss"))
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    more = moc["parameters", ""] / softmax["parameters", ""] - 1
-    ppl, rank = ([one[metric, ""] for one in (softmax, plif, moc, ss)] for metric in ("test_ppl", "rank_press"))
-    assert rank[0] == rank[2]
-    assert (
-        f"a softmax ends at test perplexity {ppl[0]:.2f}, SigSoftmax at {ppl[3]:.2f}, LMS-PLIF at {ppl[1]:.2f}, MoC"
-        f" with {100 * more:.0f} % more parameters at {ppl[2]:.2f}. Of 10,000 singular values Softmax and MoC have"
-        f" {rank[2]:.0f}, which is d + 2, above the Press tolerance, SigSoftmax {rank[3]:,.0f}, and LMS-PLIF"
-        f" {rank[1]:.0f},"
-    ) in text
+    """A row per run: size, perplexity, ranks after the first and the last epoch."""
+    kept = {
+        path.stem.removeprefix("ptb-words-"): evidence.load(path) for path in KEPT if path.stem.startswith("ptb-words-")
+    }
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for one in kept.values():
+        size, ppl = one.values["params_m", ""], one.values["test_ppl", ""]
+        first, last = (next(line for line in one.epoch_ranks if line["epoch"] == n)["rank_press"] for n in (1, 10))
+        assert last == one.values["rank_press", ""]
+        assert f"| {one.label} | {size:.2f} | {ppl:.2f} | {first:,} | {last:,} |\n" in text
+    along = {name: {line["epoch"]: line["rank_press"] for line in one.epoch_ranks} for name, one in kept.items()}
+    plif, ss, gss = (along[name] for name in ("lms-plif", "ss", "gss"))
     docs = " ".join((ROOT / "docs" / "ranks.md").read_text(encoding="utf-8").split())
-    sigma = dict(evidence.load(next(path for path in KEPT if path.stem == "ptb-words-lms-plif")).spectrum)
+    sigma, values = dict(kept["lms-plif"].spectrum), kept["lms-plif"].values
     last, shelf = sigma[66] / sigma[1], sigma[67] / sigma[1]
     assert f"The 66th singular value, the last that a softmax has, is {last:.1e}".replace("e-0", "e-") in docs
     assert f"the 67th is {shelf:.1e}.".replace("e-0", "e-") in docs
-    tolerance = plif["rank_tolerance", ""] / plif["sigma_max", ""]
+    tolerance = values["rank_tolerance", ""] / values["sigma_max", ""]
     assert f"the Press tolerance, {tolerance:.1e} of the largest".replace("e-0", "e-") in docs
-    assert f"its Press rank is {rank[1]:.0f}, the softmax's {rank[0]:.0f}, SigSoftmax's {rank[3]:,.0f}." in docs
+    assert f"its Press rank is {plif[10]}, the softmax's {along['softmax'][10]}, SigSoftmax's {ss[10]:,}." in docs
+    assert (
+        f"from {plif[1]} after the first epoch to {plif[10]} after the last, where SigSoftmax's rises from {ss[1]} and"
+        f" GSS's from {gss[1]} to {gss[10]:,};"
+    ) in docs

@@ -224,8 +224,8 @@ def _corpora(study: Study) -> dict[str, Any]:
     return {name: artefacts.read_json(path) for name, path in paths.items() if artefacts.is_sound(path)}
 
 
-def evidence_of(store: Store, path: str, origin: str) -> str:
-    """The evidence file of a finished run, to be taken to another checkout.
+def evidence_of(store: Store, path: str, origin: str, labels: Mapping[str, str] | None = None) -> str:
+    """The evidence file of a finished run, to be taken to another checkout; `labels`: run_id -> name of its model.
 
     Raises:
         UserError: the run is not finished, or its files are damaged.
@@ -248,9 +248,11 @@ def evidence_of(store: Store, path: str, origin: str) -> str:
     return evidence.text(
         {
             "origin": origin,
+            "label": (labels or {}).get(done["run"]["run_id"], ""),
             "run": done["run"],
             "rows": rows,
             "history": files.curve,
+            "epoch_ranks": files.contents.get("epochs_rank", {}).get("rows", []),
             "spectrum": [[int(index), sigma] for index, sigma in spectrum],
             "provenance": done["provenance"],
         }

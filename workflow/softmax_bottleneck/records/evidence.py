@@ -43,7 +43,7 @@ class StoredProvenance(TypedDict):
 
 @with_config(MORE)
 class StoredEpoch(TypedDict):
-    """A line of epochs.jsonl."""
+    """A line of epochs.jsonl or of epochs_rank.json."""
 
     epoch: Annotated[kinds.Integer, Field(ge=0)]
 
@@ -73,17 +73,21 @@ class EvidenceFile:
 
     Attributes:
         origin: who measured it; shown in the tables.
+        label: the model's name in the study it was made for.
         run: its settings; a difference is computed only where they are the published ones.
         rows: its numbers.
         history: one line per epoch.
+        epoch_ranks: one line per epoch whose ranks were measured, 0 before training.
         spectrum: index from 1 and singular value of its log-probability matrix, thinned.
         provenance: how and where it was made.
     """
 
     origin: Annotated[str, Field(min_length=1, max_length=120)]
+    label: Annotated[str, Field(max_length=120)] = ""
     run: StoredRun
     rows: Annotated[tuple[Row, ...], Field(min_length=1, max_length=2000)]
     history: Annotated[tuple[StoredEpoch, ...], Field(max_length=100_000)] = ()
+    epoch_ranks: Annotated[tuple[StoredEpoch, ...], Field(max_length=1000)] = ()
     spectrum: Annotated[tuple[tuple[kinds.Integer, kinds.Number], ...], Field(max_length=2000)] = ()
     provenance: StoredProvenance
 
@@ -95,19 +99,23 @@ class Evidence:
     Attributes:
         name: of its file, without the ending.
         run: its settings; its own code may be another, so that run_id is the stored one.
+        label: its model's name where it was made; empty where that is not known.
         hardware: the machine in a few words.
         values: (metric, condition) -> number.
+        epoch_ranks: ranks of an epoch, by metric.
         spectrum: (index from 1, singular value) of its log-probability matrix, thinned.
     """
 
     name: str
     sha256: str
     origin: str
+    label: str
     hardware: str
     run: Run
     run_id: str
     values: Mapping[tuple[str, str], float]
     history: tuple[Mapping[str, Any], ...]
+    epoch_ranks: tuple[Mapping[str, Any], ...]
     spectrum: tuple[tuple[int, float], ...]
     provenance: Mapping[str, Any]
 
@@ -115,8 +123,9 @@ class Evidence:
         """Its file's content, with its name and hash."""
         rows = [{"metric": m, "condition": c, "value": value} for (m, c), value in self.values.items()]
         run = self.run.to_json() | {"run_id": self.run_id}
-        facts = {"name": self.name, "sha256": self.sha256, "origin": self.origin, "run": run, "rows": rows}
-        return facts | {"history": list(self.history), "spectrum": self.spectrum, "provenance": self.provenance}
+        facts = {"name": self.name, "sha256": self.sha256, "origin": self.origin, "label": self.label}
+        epochs = {"history": list(self.history), "epoch_ranks": list(self.epoch_ranks)}
+        return facts | {"run": run, "rows": rows} | epochs | {"spectrum": self.spectrum, "provenance": self.provenance}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "evidence") -> Evidence:
@@ -125,11 +134,13 @@ class Evidence:
             name=content["name"],
             sha256=content["sha256"],
             origin=content["origin"],
+            label=content.get("label", ""),
             hardware=_hardware(content["provenance"]),
             run=Run.from_json(content["run"], f"{where}: run"),
             run_id=content["run"]["run_id"],
             values={(row["metric"], row.get("condition", "")): float(row["value"]) for row in content["rows"]},
             history=tuple(content.get("history", [])),
+            epoch_ranks=tuple(content.get("epoch_ranks", [])),
             spectrum=tuple((int(index), float(sigma)) for index, sigma in content.get("spectrum", [])),
             provenance=content["provenance"],
         )

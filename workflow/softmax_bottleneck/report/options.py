@@ -226,6 +226,7 @@ TABLES: Mapping[str, type] = {
 FIGURES: Mapping[str, type] = {
     "overview": NoOptions,
     "spectrum": Spectrum,
+    "published-size-ranks": NoOptions,
     "published-size-spectra": NoOptions,
     "learning-curves": NoOptions,
     "rank-training": Snapshots,

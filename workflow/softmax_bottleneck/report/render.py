@@ -79,9 +79,10 @@ def render(study: Study, folder: Path) -> None:
 
 
 def _kept(study: Study, found: Records) -> list[Experiment]:
-    """Table and figure of runs made elsewhere, which belong to every study that is not of one's own texts."""
-    names = ("published-size", "published-size-spectra") if found.evidence and not study.is_of_own_texts else ()
-    return [load_experiment(name, study.file.resolve().parent) for name in names]
+    """Table and figures of runs made elsewhere, which belong to every study that is not of one's own texts."""
+    names = ("published-size", "published-size-spectra", "published-size-ranks")
+    shown = names if found.evidence and not study.is_of_own_texts else ()
+    return [load_experiment(name, study.file.resolve().parent) for name in shown]
 
 
 def _entry(

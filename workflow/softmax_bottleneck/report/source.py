@@ -195,6 +195,13 @@ class Source:
         """A model's name."""
         return label(self.study, model)
 
+    @cached_property
+    def kept_labels(self) -> dict[str, str]:
+        """Names of the models trained elsewhere, as there; with the model where an earlier one has the name."""
+        kept = {one.run.model: one.label or self.label(one.run.model) for one in self.records.evidence}
+        first = {name: model for model, name in reversed(kept.items())}
+        return {model: name if first[name] == model else f"{name} ({model})" for model, name in kept.items()}
+
     def heads(self, columns: Iterable[Asked]) -> dict[int, str]:
         """The number of every column and its head, the catalogue's label where the experiment gives none."""
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}

@@ -68,22 +68,24 @@ def spectrum(source: Source, options: Spectrum) -> Drawing:
                 _log_panel(panel, _tolerance(source, dataset, relative=side == "all"), cut=side == "all")
 
     size = (len(options.panels), 4.7 if len(options.panels) > 1 else 7.0, 3.5)
-    drawn = plots.by_corpus(source, size, partial(_singular_values, source), draw)
+    drawn = plots.by_corpus(source, size, partial(_singular_values, source, options), draw)
     start = "Falling curves of singular values; drawn per model:"
     alt = plots.by_model(source, start, drawn[1], lambda own: f"{own['index'].max()} of them")
     return _drawing(source, drawn, alt)
 
 
-def _singular_values(source: Source, dataset: str) -> pd.DataFrame:
-    """A line per drawn singular value of the runs whose numbers are in the records."""
+def _singular_values(source: Source, options: Spectrum, dataset: str) -> pd.DataFrame:
+    """A line per drawn singular value of the runs whose numbers are in the records, in the scale of the panels."""
     known = set(source.records.rows["run_id"])
-    frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", SIGMA, RAW])]
+    columns = list(dict.fromkeys(RAW if side == "raw" else SIGMA for side in options.panels))
+    frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", *columns])]
     for trained in plots.planned_runs(source, dataset):
         run = source.study.last_stage(trained, source.experiment.stages)
         found = source.records.spectrum(run.path) if run.run_id in known else None
         if found is not None and len(found[1]) and found[1][0] > 0:
-            where = {"dataset": dataset, "model": run.model, "seed": run.seed}
-            frames.append(pd.DataFrame({**where, "index": found[0], SIGMA: found[1] / found[1][0], RAW: found[1]}))
+            values = {"dataset": dataset, "model": run.model, "seed": run.seed, "index": found[0]}
+            values |= {SIGMA: found[1] / found[1][0], RAW: found[1]}
+            frames.append(pd.DataFrame(values)[list(frames[0])])
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
 

@@ -23,7 +23,7 @@ def _part(source: Source, dataset: str) -> Part:
     found = [one for one in source.records.evidence if one.run.dataset == dataset]
     runs = {one.name: one for one in sorted(found, key=lambda one: one.values.get(("parameters", ""), 0.0))}
     rows = {
-        name: f"{source.label(one.run.model)}, seed {one.run.seed}: {one.origin}, {one.hardware}"
+        name: f"{source.kept_labels[one.run.model]}, seed {one.run.seed}: {one.origin}, {one.hardware}"
         for name, one in runs.items()
     }
     columns = source.experiment.columns
