@@ -12,6 +12,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, evidence, records
 from softmax_bottleneck.report import cells, render, source, views
+from softmax_bottleneck.report.claims import sentences
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
@@ -125,6 +126,21 @@ def test_evidence_on_other_corpora_stands_in_no_table_of_the_study_but_its_own(s
     assert "At the published size" in [one["title"] for one in chapters]
 
 
+def test_the_top_of_the_page_says_what_is_kept(study: config.Study) -> None:
+    content = carried(study)
+    (evidence.FOLDER / "gss-3.json").unlink()
+    assert sentences.kept(study, collect.collect(study)) == ""
+    for name, ppl, wall_s in (("a", 100.0, 7200.0), ("b", 90.5, 3600.0)):
+        known = {"test_ppl": ppl, "wall_s": wall_s, "rank_press": 1234.0}
+        own = [{"table": "", "condition": "", "metric": key, "value": value} for key, value in known.items()]
+        other = content | {"run": content["run"] | {"dataset": "ptb"}, "rows": own}
+        (evidence.FOLDER / f"{name}.json").write_text(json.dumps(other), encoding="utf-8")
+    expected = (
+        "On all of Penn Treebank 2 runs are kept, made in 3.0 hours: test perplexity 90.50 to 100.00, Press rank 1,234"
+    )
+    assert sentences.kept(study, collect.collect(study)) == expected + "."
+
+
 def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(evidence, "FOLDER", tmp_path / "evidence")
@@ -209,6 +225,8 @@ def test_the_readme_says_what_is_kept() -> None:
         first, last = (next(line for line in one.epoch_ranks if line["epoch"] == n)["rank_press"] for n in (1, 10))
         assert last == one.values["rank_press", ""]
         assert f"| {one.label} | {size:.2f} | {ppl:.2f} | {first:,} | {last:,} |\n" in text
+    hours = sum(one.values["wall_s", ""] for one in kept.values()) / 3600
+    assert f"one seed each, {hours:.1f} hours of a core in all) have read" in " ".join(text.split())
     along = {name: {line["epoch"]: line["rank_press"] for line in one.epoch_ranks} for name, one in kept.items()}
     plif, ss, gss = (along[name] for name in ("lms-plif", "ss", "gss"))
     docs = " ".join((ROOT / "docs" / "ranks.md").read_text(encoding="utf-8").split())

@@ -130,6 +130,7 @@ def page_of(
         "counts": list(found.counts().items()),  # in their order, which an object of JSON has not
         "in_short": sentences.in_short(study, found, list(ledger)),
         "summary": f"{sentences.summary(found)} {published_cells(entries)}".rstrip(),
+        "kept": sentences.kept(study, found),
         "verdict": sentences.of_corpora(study, found),
         "ledger_html": shown if ledger else "",
         "checked": bool(checks),

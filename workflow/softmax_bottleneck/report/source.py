@@ -197,7 +197,7 @@ class Source:
 
     @cached_property
     def kept_labels(self) -> dict[str, str]:
-        """Names of the models trained elsewhere, as there; with the model where an earlier one has the name."""
+        """Names of the models trained elsewhere, as there; followed by the key where an earlier one has the same."""
         kept = {one.run.model: one.label or self.label(one.run.model) for one in self.records.evidence}
         first = {name: model for model, name in reversed(kept.items())}
         return {model: name if first[name] == model else f"{name} ({model})" for model, name in kept.items()}

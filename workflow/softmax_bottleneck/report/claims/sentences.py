@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from softmax_bottleneck.measuring import statistics
+from softmax_bottleneck.records.evidence import Evidence
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, numbers
@@ -22,7 +23,7 @@ from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, V
 from softmax_bottleneck.report.claims.view import OWN_SOURCES, SYNTHETIC, View
 from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import exact_value, label
-from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.study import Run, Study, load_dataset
 
 NAMED = 4  # models in a sentence; more are counted
 QUOTED = 2  # conclusions in a sentence; the tiles below it show all
@@ -137,6 +138,28 @@ def summary(found: Records) -> str:
     if not _finished(found):
         return f"No run has finished yet; {counts['planned']} are planned. The published numbers below stand alone."
     return f"{counts['ok']} of {counts['planned']} planned training runs finished and were measured."
+
+
+def kept(study: Study, found: Records) -> str:
+    """What was trained elsewhere on whole corpora: `On all of Penn Treebank 6 runs are kept, made in 4.8 hours...`."""
+    runs = [] if study.is_of_own_texts else found.evidence
+    parts = []
+    for name in dict.fromkeys(one.run.dataset for one in runs):
+        own = [one for one in runs if one.run.dataset == name]
+        hours = sum(one.values.get(("wall_s", ""), 0.0) for one in own) / 3600
+        title = load_dataset(name, study.file.resolve().parent).title
+        words = f"on all of {title} {len(own)} run{'s are' if len(own) > 1 else ' is'} kept, made in {hours:.1f} hours"
+        words += f": test perplexity {_ends(own, TEST_PPL, 2)}, Press rank {_ends(own, PRESS_RANK, 0)}"
+        parts.append(words)
+    words = "; ".join(parts)
+    return f"{words[0].upper()}{words[1:]}." if words else ""
+
+
+def _ends(runs: Sequence[Evidence], metric: str, digits: int) -> str:
+    """`66 to 6,998`: the least and the largest of a number that is known."""
+    values = [one.values[metric, ""] for one in runs if (metric, "") in one.values]
+    ends = dict.fromkeys((min(values), max(values))) if values else {}
+    return " to ".join(f"{value:,.{digits}f}" for value in ends) or "not measured"
 
 
 def of_corpora(study: Study, found: Records) -> list[tuple[str, list[str]]]:
