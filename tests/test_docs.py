@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from softmax_bottleneck import __main__ as program
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "config" / "README.md"]
@@ -31,6 +32,13 @@ def test_every_make_target_in_the_pages_exists() -> None:
     known = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     named = {name for page in PAGES for name in re.findall(r"\bmake ([a-z-]+)", _code(page))}
     assert named <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_and_step_in_the_pages_exists(page: Path) -> None:
+    code = r"python -m softmax_bottleneck ([a-z-]+)|\bsteps? `([a-z-]+)`"
+    found = re.findall(code, " ".join(page.read_text(encoding="utf-8").split()))
+    assert {command or step for command, step in found} <= set(program.COMMANDS)
 
 
 def test_where_to_find_what_names_files_that_exist() -> None:

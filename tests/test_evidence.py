@@ -37,7 +37,7 @@ def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str,
     """A run as evidence, taken away from the study's own results."""
     run = next(run for run in study.needed if (run.model, run.seed) == (model, seed))
     fake.write_epoch_ranks(run)
-    text = collect.evidence_of(Store(), run.path, ORIGIN)
+    text = collect.evidence_of(study, run.path, ORIGIN)
     for path in Store().run_folder(run.path).iterdir():
         path.unlink()
     (evidence.FOLDER / f"{model}-{seed}.json").write_text(text, encoding="utf-8")
@@ -126,6 +126,16 @@ def test_evidence_on_other_corpora_stands_in_no_table_of_the_study_but_its_own(s
     assert "At the published size" in [one["title"] for one in chapters]
 
 
+def test_a_run_of_another_study_is_refused(study: config.Study, tmp_path: Path) -> None:
+    """The same model is in both; the command in the file would make nothing."""
+    paper = fake.load(tmp_path, fake.paper_text())
+    run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
+    fake.write_run(run)
+    assert run.model in study.labels
+    with pytest.raises(UserError, match="name the run's study with --study"):
+        collect.evidence_of(study, run.path, "elsewhere")
+
+
 def test_the_top_of_the_page_says_what_is_kept(study: config.Study) -> None:
     content = carried(study)
     (evidence.FOLDER / "gss-3.json").unlink()
@@ -148,7 +158,7 @@ def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: p
     paper = fake.load(tmp_path, fake.paper_text())
     run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
     fake.write_run(run)
-    text = collect.evidence_of(Store(), run.path, "elsewhere")
+    text = collect.evidence_of(paper, run.path, "elsewhere")
     (Store().run_folder(run.path) / "done.json").unlink()
     for name, words in (("same", text), ("shorter", text.replace('"epochs": 1000,', '"epochs": 900,'))):
         (evidence.FOLDER / f"{name}.json").write_text(words.replace("elsewhere", name), encoding="utf-8")
@@ -210,6 +220,9 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
     assert rank <= one.values["embedding_size", ""] + 2 or settings.head.name not in ("softmax", "moc")
     sigmas = [sigma for _, sigma in one.spectrum]
     assert sigmas == sorted(sigmas, reverse=True) and one.spectrum[0][0] == 1 and sigmas[-1] >= 0
+    command, _, target = json.loads(path.read_text(encoding="utf-8"))["command"].partition(" -- ")
+    assert target == f"results/runs/{settings.dataset}/{settings.model}/{settings.seed}-{one.run_id}/rank.json"
+    assert (ROOT / command.split()[-1]).is_file()
     assert one.history[-1]["epoch"] == settings.schedule.epochs
     assert one.values["test_ppl", ""] < one.values["unigram_ppl", ""]
 
@@ -241,3 +254,7 @@ def test_the_readme_says_what_is_kept() -> None:
         f"from {plif[1]} after the first epoch to {plif[10]} after the last, where SigSoftmax's rises from {ss[1]} and"
         f" GSS's from {gss[1]} to {gss[10]:,};"
     ) in docs
+    frozen, shelf = along["lms-plif-frozen"], dict(kept["lms-plif-frozen"].spectrum)
+    assert (
+        f"rank goes from {frozen[1]} to {frozen[10]}, and the 67th value ends at {shelf[67] / shelf[1]:.1e}:"
+    ).replace("e-0", "e-") in docs

@@ -246,7 +246,7 @@ def test_no_file_tells_who_made_it_where(
     program.main(["check", "--study", "study.yaml"])
     crate.build(study, packed=True)
     run = study.needed[0].path
-    Path("results/evidence.json").write_text(collect.evidence_of(Store(), run, "somebody"), encoding="utf-8")
+    Path("results/evidence.json").write_text(collect.evidence_of(study, run, "somebody"), encoding="utf-8")
     looked_at = 0
     for path in sorted(Path("results").rglob("*")):
         if path.is_file():

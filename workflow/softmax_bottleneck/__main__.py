@@ -245,9 +245,7 @@ def _collect(given: argparse.Namespace, say: Say) -> None:
 def _evidence(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.records import collect
 
-    study = _study(given)
-    labels = {run.run_id: study.labels[run.model] for run in study.needed}
-    print(collect.evidence_of(Store(), given.run, given.origin, labels), end="")
+    print(collect.evidence_of(_study(given), given.run, given.origin), end="")
 
 
 def _render(given: argparse.Namespace, say: Say) -> None:

@@ -32,7 +32,6 @@ from softmax_bottleneck.records.records import (
 )
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
 
 DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
@@ -224,13 +223,13 @@ def _corpora(study: Study) -> dict[str, Any]:
     return {name: artefacts.read_json(path) for name, path in paths.items() if artefacts.is_sound(path)}
 
 
-def evidence_of(store: Store, path: str, origin: str, labels: Mapping[str, str] | None = None) -> str:
-    """The evidence file of a finished run, to be taken to another checkout; `labels`: run_id -> name of its model.
+def evidence_of(study: Study, path: str, origin: str) -> str:
+    """The evidence file of a finished run, to be taken to another checkout.
 
     Raises:
-        UserError: the run is not finished, or its files are damaged.
+        UserError: the run is not finished, is not the study's, or its files are damaged.
     """
-    folder = store.run_folder(path)
+    folder = study.store.run_folder(path)
     if not (folder / "done.json").exists():
         raise UserError(f"{path}: no finished run there; train and measure it first")
     done = artefacts.read_json(folder / "done.json")
@@ -239,16 +238,20 @@ def evidence_of(store: Store, path: str, origin: str, labels: Mapping[str, str] 
     state, reason = reading.state(wordsim=False)
     if state != "ok":
         raise UserError(f"{path}: {state}: {reason}")
+    if (run.dataset, run.model, run.seed) not in {(own.dataset, own.model, own.seed) for own in study.needed}:
+        raise UserError(f"{path}: no run of {evidence.called(study.file)}; name the run's study with --study")
     rows = [
         {"table": table, "condition": condition, "metric": metric, "value": value, "n": n}
         for table, condition, metric, value, _, n in reading.numbers()
     ]
     files = reading.found
     spectrum = [] if files.sigma_K is None else thinned(files.sigma_K, _cliffs(files)).T.tolist()
+    named = evidence.called(study.file)
     return evidence.text(
         {
             "origin": origin,
-            "label": (labels or {}).get(done["run"]["run_id"], ""),
+            "label": study.labels[run.model],
+            "command": f"snakemake --cores 2 --configfile {named} -- results/runs/{path}/rank.json",
             "run": done["run"],
             "rows": rows,
             "history": files.curve,

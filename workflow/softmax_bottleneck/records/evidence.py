@@ -74,6 +74,7 @@ class EvidenceFile:
     Attributes:
         origin: who measured it; shown in the tables.
         label: the model's name in the study it was made for.
+        command: that makes the run again, in a checkout of its commit.
         run: its settings; a difference is computed only where they are the published ones.
         rows: its numbers.
         history: one line per epoch.
@@ -84,6 +85,7 @@ class EvidenceFile:
 
     origin: Annotated[str, Field(min_length=1, max_length=120)]
     label: Annotated[str, Field(max_length=120)] = ""
+    command: Annotated[str, Field(max_length=500)] = ""
     run: StoredRun
     rows: Annotated[tuple[Row, ...], Field(min_length=1, max_length=2000)]
     history: Annotated[tuple[StoredEpoch, ...], Field(max_length=100_000)] = ()
@@ -144,6 +146,13 @@ class Evidence:
             spectrum=tuple((int(index), float(sigma)) for index, sigma in content.get("spectrum", [])),
             provenance=content["provenance"],
         )
+
+
+def called(file: Path) -> str:
+    """A study's file as one says it in the project's folder, or in this one; of a file elsewhere the name alone."""
+    full = file.resolve()
+    homes = (home for home in (ROOT, Path.cwd()) if full.is_relative_to(home))
+    return next((full.relative_to(home).as_posix() for home in homes), file.name)
 
 
 def files(folder: Path | None = None) -> list[Path]:

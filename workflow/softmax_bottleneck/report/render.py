@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from softmax_bottleneck.heads.registry import declarations
-from softmax_bottleneck.records import records
+from softmax_bottleneck.records import evidence, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, claims, explorer, figures, run_list, tiles, views
 from softmax_bottleneck.report.cells import Measured, Table
@@ -23,7 +23,7 @@ from softmax_bottleneck.report.figures import Figure, overview
 from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.templates import data_address, environment
-from softmax_bottleneck.store import artefacts, paths, provenance
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Experiment, Study, load_experiment
 
 # Chapters in the order of the page: the source of an experiment -> title and what it is.
@@ -93,7 +93,7 @@ def _entry(
     path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
     if experiment.kind == "table":
         shown = views.build(study, experiment, found)
-        page = views.table_page(shown, heads, _called(study.file))
+        page = views.table_page(shown, heads, evidence.called(study.file))
         artefacts.write_text(path.with_suffix(".html"), page)
         words: dict[str, Any] = {"note": shown.note}
         if experiment in study.experiments:  # what is kept from elsewhere fills no gap of the study
@@ -106,12 +106,6 @@ def _entry(
     is_void = experiment.is_void and not experiment.quotes
     about = {key: getattr(shown, key) for key in ("id", "source", "artefact", "title", "caption")}
     return about | words | {"kind": experiment.kind, "void": experiment.needs if is_void else ""}
-
-
-def _called(file: Path) -> str:
-    """A study's file as one says it in the project's folder; of a file elsewhere the name alone."""
-    full = file.resolve()
-    return full.relative_to(paths.ROOT).as_posix() if full.is_relative_to(paths.ROOT) else file.name
 
 
 def page_of(
