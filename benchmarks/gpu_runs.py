@@ -99,7 +99,7 @@ def work(part: int, out: Path, minutes: float, mirror: str | None, dry: bool) ->
 
 
 def _write_evidence(run: config.Run, file: Path, out: Path) -> None:
-    words = ["--run", run.path, "--origin", "benchmarks/gpu.py"]
+    words = ["--study", str(file), "--run", run.path, "--origin", "benchmarks/gpu.py"]
     command = [sys.executable, "-m", "softmax_bottleneck", "evidence", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:

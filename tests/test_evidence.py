@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,21 @@ def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: p
     found = rows(paper)
     assert found["mos evidence same"].cells[4].difference == pytest.approx(fake.perplexities(run)["test_ppl"] - 54.91)
     assert found["mos evidence shorter"].cells[4].difference is None
+    at_top = sentences.kept(paper, collect.collect(paper))
+    assert at_top.endswith(
+        f" (at the published setting MoS {fake.perplexities(run)['test_ppl']:.2f}, published 54.91)."
+    )
+
+
+def test_the_command_says_threads_that_the_study_does_not(study: config.Study) -> None:
+    """They decide the last bits of every number."""
+    run = study.needed[0]
+    commands = []
+    for threads in (run.threads, run.threads + 1):
+        fake.write_run(dataclasses.replace(run, threads=threads))
+        commands.append(json.loads(collect.evidence_of(study, run.path, ORIGIN))["command"])
+    assert commands[1] == commands[0].replace("--configfile", f"--config threads={run.threads + 1} --configfile")
+    assert commands[1] != commands[0]
 
 
 @pytest.mark.parametrize(
@@ -223,6 +239,7 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
     command, _, target = json.loads(path.read_text(encoding="utf-8"))["command"].partition(" -- ")
     assert target == f"results/runs/{settings.dataset}/{settings.model}/{settings.seed}-{one.run_id}/rank.json"
     assert (ROOT / command.split()[-1]).is_file()
+    assert (f" --config threads={settings.threads} " in command) == (settings.threads > 1)
     assert one.history[-1]["epoch"] == settings.schedule.epochs
     assert one.values["test_ppl", ""] < one.values["unigram_ppl", ""]
 

@@ -238,7 +238,8 @@ def evidence_of(study: Study, path: str, origin: str) -> str:
     state, reason = reading.state(wordsim=False)
     if state != "ok":
         raise UserError(f"{path}: {state}: {reason}")
-    if (run.dataset, run.model, run.seed) not in {(own.dataset, own.model, own.seed) for own in study.needed}:
+    like = {(own.dataset, own.model, own.seed): own for own in study.needed}.get((run.dataset, run.model, run.seed))
+    if like is None:
         raise UserError(f"{path}: no run of {evidence.called(study.file)}; name the run's study with --study")
     rows = [
         {"table": table, "condition": condition, "metric": metric, "value": value, "n": n}
@@ -246,12 +247,13 @@ def evidence_of(study: Study, path: str, origin: str) -> str:
     ]
     files = reading.found
     spectrum = [] if files.sigma_K is None else thinned(files.sigma_K, _cliffs(files)).T.tolist()
-    named = evidence.called(study.file)
+    threads = f"--config threads={run.threads} " if run.threads != like.threads else ""  # they decide the last bits
+    named = f"{threads}--configfile {evidence.called(study.file)}"
     return evidence.text(
         {
             "origin": origin,
             "label": study.labels[run.model],
-            "command": f"snakemake --cores 2 --configfile {named} -- results/runs/{path}/rank.json",
+            "command": f"snakemake --cores 2 {named} -- results/runs/{path}/rank.json",
             "run": done["run"],
             "rows": rows,
             "history": files.curve,

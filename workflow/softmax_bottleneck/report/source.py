@@ -197,10 +197,10 @@ class Source:
 
     @cached_property
     def kept_labels(self) -> dict[str, str]:
-        """Names of the models trained elsewhere, as there; followed by the key where an earlier one has the same."""
+        """Names of the models trained elsewhere, as there; of those with one name all but the shortest key add it."""
         kept = {one.run.model: one.label or self.label(one.run.model) for one in self.records.evidence}
-        first = {name: model for model, name in reversed(kept.items())}
-        return {model: name if first[name] == model else f"{name} ({model})" for model, name in kept.items()}
+        plain = {name: model for model, name in sorted(kept.items(), key=lambda item: -len(item[0]))}
+        return {model: name if plain[name] == model else f"{name} ({model})" for model, name in kept.items()}
 
     def heads(self, columns: Iterable[Asked]) -> dict[int, str]:
         """The number of every column and its head, the catalogue's label where the experiment gives none."""

@@ -22,8 +22,8 @@ from softmax_bottleneck.report.claims.quantities import ALIKE, MIN_POINTS
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, VERDICTS
 from softmax_bottleneck.report.claims.view import OWN_SOURCES, SYNTHETIC, View
 from softmax_bottleneck.report.numbers import p_value, percent, spread
-from softmax_bottleneck.report.source import exact_value, label
-from softmax_bottleneck.study import Run, Study, load_dataset
+from softmax_bottleneck.report.source import Source, exact_value, label, same_setting
+from softmax_bottleneck.study import Run, Study, load_dataset, load_experiment
 
 NAMED = 4  # models in a sentence; more are counted
 QUOTED = 2  # conclusions in a sentence; the tiles below it show all
@@ -150,9 +150,23 @@ def kept(study: Study, found: Records) -> str:
         title = load_dataset(name, study.file.resolve().parent).title
         words = f"on all of {title} {len(own)} run{'s are' if len(own) > 1 else ' is'} kept, made in {hours:.1f} hours"
         words += f": test perplexity {_ends(own, TEST_PPL, 2)}, Press rank {_ends(own, PRESS_RANK, 0)}"
-        parts.append(words)
+        parts.append(words + _beside_published(study, found, own))
     words = "; ".join(parts)
     return f"{words[0].upper()}{words[1:]}." if words else ""
+
+
+def _beside_published(study: Study, found: Records, runs: Sequence[Evidence]) -> str:
+    """` (at the published setting MoS 55.02, published 54.91)`; empty where no run has that setting."""
+    source = Source.of(study, load_experiment("published-size", study.file.resolve().parent), found)
+    words = []
+    for one in runs:
+        corpus, own = one.run.dataset, one.values.get((TEST_PPL, ""))
+        if own is not None and source.is_published(corpus) and same_setting(one.run, source.paper):
+            printed = source.find_published(source.corpus(corpus), one.run.model, TEST_PPL)
+            words.append(
+                f"{source.kept_labels[one.run.model]} {own:.2f}" + (f", published {printed.value}" if printed else "")
+            )
+    return f" (at the published setting {'; '.join(words)})" if words else ""
 
 
 def _ends(runs: Sequence[Evidence], metric: str, digits: int) -> str:
