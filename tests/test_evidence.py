@@ -275,3 +275,25 @@ def test_the_readme_says_what_is_kept() -> None:
     assert (
         f"rank goes from {frozen[1]} to {frozen[10]}, and the 67th value ends at {shelf[67] / shelf[1]:.1e}:"
     ).replace("e-0", "e-") in docs
+
+
+def test_the_readme_says_how_the_published_setting_came_out() -> None:
+    """Benka's Transformer beside what the paper prints, and on how many threads it was trained."""
+    one = evidence.load(ROOT / "report" / "evidence" / "ptb-transformer.json")
+    paper = source.paper_study()
+    assert source.same_setting(one.run, paper)
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    table = records.read_csv(source.PUBLISHED / "benka2021_table1.csv")
+    own = table[(table["dataset"] == "ptb") & (table["model"] == "transformer") & (table["table"] == "Table 1")]
+    printed = dict(zip(own["metric"], own["value"], strict=True))
+    value = {name: number for (name, condition), number in one.values.items() if not condition}
+    assert f"{value['epochs']:.0f} epochs in {value['wall_s'] / 3600:.1f} hours on two cores." in text
+    assert f"Its test perplexity is {value['test_ppl']:.2f} where the paper prints {printed['test_ppl']}, its" in text
+    assert f"validation perplexity {value['valid_ppl']:.2f} where it prints {printed['valid_ppl']}," in text
+    assert (
+        f"its Press rank {value['rank_press']:.0f}. Training ends at a perplexity of {value['train_ppl']:.2f}," in text
+    )
+    threads = [(part["from_step"], part["threads"]) for part in one.provenance["sessions"]]
+    alone = next(step for step, count in threads if count == 2)
+    assert {count for step, count in threads if step < alone} == {1} and {count for _, count in threads[1:]} == {2}
+    assert f"The first {alone} of the run's {value['steps']:,.0f} updates used one thread, the rest two" in text
