@@ -172,6 +172,14 @@ def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: p
     )
 
 
+def test_times_of_other_machines_have_no_difference() -> None:
+    known = {"measured": cells.Measured(130.0), "published": cells.Published("21"), "same": True}
+    differences = [
+        cells.Cell(metric=name, **known).difference for name in ("test_ppl", "train_minutes", "ms_per_batch")
+    ]
+    assert differences == [109.0, None, None]
+
+
 def test_the_command_says_threads_that_the_study_does_not(study: config.Study) -> None:
     """They decide the last bits of every number."""
     run = study.needed[0]

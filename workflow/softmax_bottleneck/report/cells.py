@@ -17,6 +17,7 @@ from softmax_bottleneck.report.numbers import DASH
 NOT_IN_STUDY = "not in this study"
 NOT_PRINTED = "N/A"  # in a published table, where a number would mean nothing
 P_VALUES = (metrics.P_VALUE, metrics.P_VALUE_WELCH)
+TIMES = ("ms", "s", "min")  # units of what another machine measures otherwise
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,12 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Measured minus published, where the setting is the same and both numbers exist; not of p-values."""
+        """Measured minus published, where the setting is the same and both exist; not of p-values, nor of times."""
         published = self.published.number if self.published else None
-        if not (self.same and self.wanted) or self.measured is None or published is None or self.metric in P_VALUES:
+        is_time = self.definition is not None and self.definition.unit in TIMES
+        if not (self.same and self.wanted) or self.measured is None or published is None:
+            return None
+        if self.metric in P_VALUES or is_time:
             return None
         return self.measured.mean - published
 

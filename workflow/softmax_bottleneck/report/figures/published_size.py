@@ -59,7 +59,8 @@ def _by_corpus(
     """A panel per corpus, with the legend; what every curve does, for those who do not see it."""
     if data.empty:
         return plots.words_alone(plots.NOTHING, data)
-    looks = plots.styles(list(dict.fromkeys(data["model"])))
+    known = plots.styles(list(source.kept_labels))  # of all, so that both figures give a model one colour
+    looks = {model: known[model] for model in dict.fromkeys(data["model"])}
 
     def panel(axes: Any, dataset: str, _: str) -> None:
         draw(axes, data[data["dataset"] == dataset], looks, dataset)
