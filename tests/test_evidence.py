@@ -305,3 +305,21 @@ def test_the_readme_says_how_the_published_setting_came_out() -> None:
     alone = next(step for step, count in threads if count == 2)
     assert {count for step, count in threads if step < alone} == {1} and {count for _, count in threads[1:]} == {2}
     assert f"The first {alone} of the run's {value['steps']:,.0f} updates used one thread, the rest two" in text
+
+
+def test_the_readme_compares_the_transformers_that_differ_in_the_head_alone() -> None:
+    plain, other = (
+        evidence.load(ROOT / "report" / "evidence" / f"{name}.json")
+        for name in ("ptb-transformer", "ptb-transformer-ss")
+    )
+    assert (other.run.head.name, other.run.seed) == ("sigsoftmax", plain.run.seed)
+    assert plain.run.settings == other.run.settings | {"head": plain.run.settings["head"]}
+    before, value = (
+        {name: n for (name, condition), n in one.values.items() if not condition} for one in (plain, other)
+    )
+    assert value["test_ppl"] > before["test_ppl"] and round(value["rank_press"] / before["rank_press"]) == 50
+    assert (
+        f"has a test perplexity of {value['test_ppl']:.2f} after {value['epochs']:.0f} epochs"
+        f" ({value['wall_s'] / 3600:.1f} hours on two cores) and a Press rank of {value['rank_press']:,.0f} of"
+        f" {value['rank_columns']:,.0f}: fifty times the rank, and no better perplexity, with one seed each."
+    ) in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())

@@ -156,16 +156,15 @@ def kept(study: Study, found: Records) -> str:
 
 
 def _beside_published(study: Study, found: Records, runs: Sequence[Evidence]) -> str:
-    """` (at the published setting MoS 55.02, published 54.91)`; empty where no run has that setting."""
+    """` (at the published setting MoS 55.02, published 54.91)`; empty where no run has both."""
     source = Source.of(study, load_experiment("published-size", study.file.resolve().parent), found)
     words = []
     for one in runs:
         corpus, own = one.run.dataset, one.values.get((TEST_PPL, ""))
         if own is not None and source.is_published(corpus) and same_setting(one.run, source.paper):
             printed = source.find_published(source.corpus(corpus), one.run.model, TEST_PPL)
-            words.append(
-                f"{source.kept_labels[one.run.model]} {own:.2f}" + (f", published {printed.value}" if printed else "")
-            )
+            if printed is not None:
+                words.append(f"{source.kept_labels[one.run.model]} {own:.2f}, published {printed.value}")
     return f" (at the published setting {'; '.join(words)})" if words else ""
 
 
