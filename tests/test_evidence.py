@@ -172,6 +172,18 @@ def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: p
     )
 
 
+def test_the_top_of_the_page_compares_only_with_printed_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kept SigSoftmax on Benka's Transformer has the settings of config/paper.yaml, and no paper printed it."""
+    monkeypatch.chdir(tmp_path)
+    paper = config.load_study(ROOT / "config" / "paper.yaml")
+    other = evidence.load(ROOT / "report" / "evidence" / "ptb-transformer-ss.json")
+    assert source.same_setting(other.run, paper)
+    words = sentences.kept(paper, collect.collect(paper))
+    assert words.endswith(" (at the published setting Softmax (transformer) 119.39, published 92.95).")
+
+
 def test_times_of_other_machines_have_no_difference() -> None:
     known = {"measured": cells.Measured(130.0), "published": cells.Published("21"), "same": True}
     differences = [
