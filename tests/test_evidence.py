@@ -19,6 +19,24 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
 
 ORIGIN = "<b>A. Name</b>, 2026"
+KEPT = sorted((ROOT / "report" / "evidence").glob("*.json"))
+
+
+def kept(name: str) -> evidence.Evidence:
+    """The run that the repository keeps under this name."""
+    return evidence.load(ROOT / "report" / "evidence" / f"{name}.json")
+
+
+def flat(document: str) -> str:
+    """A document of the repository without its line breaks."""
+    return " ".join((ROOT / document).read_text(encoding="utf-8").split())
+
+
+def benka_printed(metric: str) -> str:
+    """What the paper's Table 1 prints of its Transformer with a softmax on Penn Treebank."""
+    table = records.read_csv(source.PUBLISHED / "benka2021_table1.csv")
+    own = table[(table["dataset"] == "ptb") & (table["model"] == "transformer") & (table["table"] == "Table 1")]
+    return str(own.set_index("metric")["value"][metric])
 
 
 @pytest.fixture
@@ -178,10 +196,10 @@ def test_the_top_of_the_page_compares_only_with_printed_numbers(
     """The kept SigSoftmax on Benka's Transformer has the settings of config/paper.yaml, and no paper printed it."""
     monkeypatch.chdir(tmp_path)
     paper = config.load_study(ROOT / "config" / "paper.yaml")
-    other = evidence.load(ROOT / "report" / "evidence" / "ptb-transformer-ss.json")
+    plain, other = kept("ptb-transformer"), kept("ptb-transformer-ss")
     assert source.same_setting(other.run, paper)
-    words = sentences.kept(paper, collect.collect(paper))
-    assert words.endswith(" (at the published setting Softmax (transformer) 119.39, published 92.95).")
+    words = f"Softmax (transformer) {plain.values['test_ppl', '']:.2f}, published {benka_printed('test_ppl')}"
+    assert sentences.kept(paper, collect.collect(paper)).endswith(f" (at the published setting {words}).")
 
 
 def test_times_of_other_machines_have_no_difference() -> None:
@@ -245,9 +263,6 @@ def test_every_shipped_file_is_accepted() -> None:
         evidence.load(path)
 
 
-KEPT = sorted((Path(__file__).parents[1] / "report" / "evidence").glob("*.json"))
-
-
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
     """A softmax has rank d + 2 at most; a spectrum falls; the last epoch is the planned one."""
@@ -266,21 +281,20 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
 
 def test_the_readme_says_what_is_kept() -> None:
     """A row per run: size, perplexity, ranks after the first and the last epoch."""
-    kept = {
-        path.stem.removeprefix("ptb-words-"): evidence.load(path) for path in KEPT if path.stem.startswith("ptb-words-")
-    }
+    words = "ptb-words-"
+    runs = {path.stem.removeprefix(words): kept(path.stem) for path in KEPT if path.stem.startswith(words)}
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for one in kept.values():
+    for one in runs.values():
         size, ppl = one.values["params_m", ""], one.values["test_ppl", ""]
         first, last = (next(line for line in one.epoch_ranks if line["epoch"] == n)["rank_press"] for n in (1, 10))
         assert last == one.values["rank_press", ""]
         assert f"| {one.label} | {size:.2f} | {ppl:.2f} | {first:,} | {last:,} |\n" in text
-    hours = sum(one.values["wall_s", ""] for one in kept.values()) / 3600
-    assert f"one seed each, {hours:.1f} hours of a core in all) have read" in " ".join(text.split())
-    along = {name: {line["epoch"]: line["rank_press"] for line in one.epoch_ranks} for name, one in kept.items()}
+    hours = sum(one.values["wall_s", ""] for one in runs.values()) / 3600
+    assert f"one seed each, {hours:.1f} hours of a core in all) have read" in flat("README.md")
+    along = {name: {line["epoch"]: line["rank_press"] for line in one.epoch_ranks} for name, one in runs.items()}
     plif, ss, gss = (along[name] for name in ("lms-plif", "ss", "gss"))
-    docs = " ".join((ROOT / "docs" / "ranks.md").read_text(encoding="utf-8").split())
-    sigma, values = dict(kept["lms-plif"].spectrum), kept["lms-plif"].values
+    docs = flat("docs/ranks.md")
+    sigma, values = dict(runs["lms-plif"].spectrum), runs["lms-plif"].values
     last, shelf = sigma[66] / sigma[1], sigma[67] / sigma[1]
     assert f"The 66th singular value, the last that a softmax has, is {last:.1e}".replace("e-0", "e-") in docs
     assert f"the 67th is {shelf:.1e}.".replace("e-0", "e-") in docs
@@ -291,7 +305,7 @@ def test_the_readme_says_what_is_kept() -> None:
         f"from {plif[1]} after the first epoch to {plif[10]} after the last, where SigSoftmax's rises from {ss[1]} and"
         f" GSS's from {gss[1]} to {gss[10]:,};"
     ) in docs
-    frozen, shelf = along["lms-plif-frozen"], dict(kept["lms-plif-frozen"].spectrum)
+    frozen, shelf = along["lms-plif-frozen"], dict(runs["lms-plif-frozen"].spectrum)
     assert (
         f"rank goes from {frozen[1]} to {frozen[10]}, and the 67th value ends at {shelf[67] / shelf[1]:.1e}:"
     ).replace("e-0", "e-") in docs
@@ -299,20 +313,16 @@ def test_the_readme_says_what_is_kept() -> None:
 
 def test_the_readme_says_how_the_published_setting_came_out() -> None:
     """Benka's Transformer beside what the paper prints, and on how many threads it was trained."""
-    one = evidence.load(ROOT / "report" / "evidence" / "ptb-transformer.json")
-    paper = source.paper_study()
-    assert source.same_setting(one.run, paper)
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    table = records.read_csv(source.PUBLISHED / "benka2021_table1.csv")
-    own = table[(table["dataset"] == "ptb") & (table["model"] == "transformer") & (table["table"] == "Table 1")]
-    printed = dict(zip(own["metric"], own["value"], strict=True))
-    value = {name: number for (name, condition), number in one.values.items() if not condition}
-    assert f"{value['epochs']:.0f} epochs in {value['wall_s'] / 3600:.1f} hours on two cores." in text
-    assert f"Its test perplexity is {value['test_ppl']:.2f} where the paper prints {printed['test_ppl']}, its" in text
-    assert f"validation perplexity {value['valid_ppl']:.2f} where it prints {printed['valid_ppl']}," in text
+    one, text = kept("ptb-transformer"), flat("README.md")
+    assert source.same_setting(one.run, source.paper_study())
+    value = {metric: one.values[metric, ""] for metric in ("test_ppl", "valid_ppl", "train_ppl", "rank_press", "steps")}
+    hours = one.values["wall_s", ""] / 3600
+    assert f"{one.values['epochs', '']:.0f} epochs in {hours:.1f} hours on two cores." in text
     assert (
-        f"its Press rank {value['rank_press']:.0f}. Training ends at a perplexity of {value['train_ppl']:.2f}," in text
-    )
+        f"Its test perplexity is {value['test_ppl']:.2f} where the paper prints {benka_printed('test_ppl')}, its"
+        f" validation perplexity {value['valid_ppl']:.2f} where it prints {benka_printed('valid_ppl')}, its Press rank"
+        f" {value['rank_press']:.0f}. Training ends at a perplexity of {value['train_ppl']:.2f}, so the model overfits;"
+    ) in text
     threads = [(part["from_step"], part["threads"]) for part in one.provenance["sessions"]]
     alone = next(step for step, count in threads if count == 2)
     assert {count for step, count in threads if step < alone} == {1} and {count for _, count in threads[1:]} == {2}
@@ -320,18 +330,14 @@ def test_the_readme_says_how_the_published_setting_came_out() -> None:
 
 
 def test_the_readme_compares_the_transformers_that_differ_in_the_head_alone() -> None:
-    plain, other = (
-        evidence.load(ROOT / "report" / "evidence" / f"{name}.json")
-        for name in ("ptb-transformer", "ptb-transformer-ss")
-    )
+    plain, other = kept("ptb-transformer"), kept("ptb-transformer-ss")
     assert (other.run.head.name, other.run.seed) == ("sigsoftmax", plain.run.seed)
     assert plain.run.settings == other.run.settings | {"head": plain.run.settings["head"]}
-    before, value = (
-        {name: n for (name, condition), n in one.values.items() if not condition} for one in (plain, other)
-    )
-    assert value["test_ppl"] > before["test_ppl"] and round(value["rank_press"] / before["rank_press"]) == 50
+    value = other.values
+    assert value["test_ppl", ""] > plain.values["test_ppl", ""]
+    assert round(value["rank_press", ""] / plain.values["rank_press", ""]) == 50
     assert (
-        f"has a test perplexity of {value['test_ppl']:.2f} after {value['epochs']:.0f} epochs"
-        f" ({value['wall_s'] / 3600:.1f} hours on two cores) and a Press rank of {value['rank_press']:,.0f} of"
-        f" {value['rank_columns']:,.0f}: fifty times the rank, and no better perplexity, with one seed each."
-    ) in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+        f"has a test perplexity of {value['test_ppl', '']:.2f} after {value['epochs', '']:.0f} epochs"
+        f" ({value['wall_s', ''] / 3600:.1f} hours on two cores) and a Press rank of {value['rank_press', '']:,.0f} of"
+        f" {value['rank_columns', '']:,.0f}: fifty times the rank, and no better perplexity, with one seed each."
+    ) in flat("README.md")
