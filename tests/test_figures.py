@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -61,6 +62,39 @@ def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished,
             assert not key.endswith("href") or value.startswith("#")
     assert "<dc:date>" not in figure.svg and "url(http" not in figure.svg and "@import" not in figure.svg
     assert len(figure.alt) > 40 and data(figure)
+
+
+def paths(svg: str) -> list[tuple[str, list[float]]]:
+    """The commands and the numbers of every path, in order."""
+    drawn = (path.get("d", "") for path in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}path"))
+    return [
+        ("".join(re.findall("[A-Za-z]", path)), [float(n) for n in re.findall(r"-?\d+\.?\d*", path)]) for path in drawn
+    ]
+
+
+def test_the_shorter_svg_draws_the_same() -> None:
+    canvas, ((axes,),) = plots.panels(1, 1, 4.0, 3.0)
+    axes.plot([1, 10, 123.456], [-1e-3, 2e-7, 0.0], clip_on=True)
+    axes.set(title="Qq 10⁻³", xscale="log")
+    whole = io.StringIO()
+    canvas.savefig(whole, format="svg", metadata={"Date": None})
+    short = plots.to_svg(canvas)
+    assert len(short) < 0.75 * len(whole.getvalue()) and "<g>" not in short and "<metadata" not in short
+    before, after = paths(whole.getvalue()), paths(short)
+    assert len(before) > 10 and [words for words, _ in after] == [words for words, _ in before]
+    for (_, one), (_, other) in zip(before, after, strict=True):
+        assert other == pytest.approx(one, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("letters", "inches", "columns"),
+    [([5], 0.1, 1), ([10, 10, 10], 9.0, 3), ([27, 5, 5, 27], 6.0, 2), ([80, 80], 3.0, 1)],
+)
+def test_a_legend_is_as_wide_as_its_names(letters: list[int], inches: float, columns: int) -> None:
+    canvas, _ = plots.panels(1, 1, inches, 2.0)
+    names = {str(n): "x" * count for n, count in enumerate(letters)}
+    plots.legend(canvas, names, plots.styles(list(names)))
+    assert canvas.legends[0]._ncols == columns
 
 
 @pytest.mark.fault("G11")

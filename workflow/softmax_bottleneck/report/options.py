@@ -228,6 +228,7 @@ FIGURES: Mapping[str, type] = {
     "spectrum": Spectrum,
     "published-size-ranks": NoOptions,
     "published-size-spectra": NoOptions,
+    "published-size-widths": NoOptions,
     "learning-curves": NoOptions,
     "rank-training": Snapshots,
     "saturation-training": Snapshots,

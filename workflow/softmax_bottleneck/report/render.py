@@ -80,7 +80,7 @@ def render(study: Study, folder: Path) -> None:
 
 def _kept(study: Study, found: Records) -> list[Experiment]:
     """Table and figures of runs made elsewhere, which belong to every study that is not of one's own texts."""
-    names = ("published-size", "published-size-spectra", "published-size-ranks")
+    names = ("published-size", "published-size-widths", "published-size-spectra", "published-size-ranks")
     shown = names if found.evidence and not study.is_of_own_texts else ()
     return [load_experiment(name, study.file.resolve().parent) for name in shown]
 

@@ -22,7 +22,16 @@ from softmax_bottleneck.report.cells import NOT_IN_STUDY, Cell, Column, Measured
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column as Asked
-from softmax_bottleneck.study import Dataset, Experiment, Run, Study, did_you_mean, load_dataset, load_study
+from softmax_bottleneck.study import (
+    Dataset,
+    Experiment,
+    Run,
+    Study,
+    canonical_json,
+    did_you_mean,
+    load_dataset,
+    load_study,
+)
 
 PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
 PUBLISHED = paths.ROOT / "report" / "published"
@@ -66,6 +75,13 @@ def same_setting(run: Run, paper: Study | None) -> bool:
     published = paper.runs if paper else ()
     alike = (other for other in published if (other.dataset, other.model) == (run.dataset, run.model))
     return any(other.settings == run.settings for other in alike)
+
+
+def besides_width(run: Run) -> str:
+    """The settings of a run as text, without the width d of its word vectors, on which a context's may depend."""
+    body = run.settings["body"]
+    relative = {"embedding_size": 1, "context_size": body["context_size"] / body["embedding_size"]}
+    return canonical_json(run.settings | {"body": body | relative})
 
 
 def experiment_of(study: Study, name: str, kind: str) -> Experiment:
@@ -201,6 +217,13 @@ class Source:
         kept = {one.run.model: one.label or self.label(one.run.model) for one in self.records.evidence}
         plain = {name: model for model, name in sorted(kept.items(), key=lambda item: -len(item[0]))}
         return {model: name if plain[name] == model else f"{name} ({model})" for model, name in kept.items()}
+
+    @cached_property
+    def kept_families(self) -> dict[str, str]:
+        """Models trained elsewhere -> of those alike in all but their width the one with the shortest name."""
+        runs = sorted((one.run for one in self.records.evidence), key=lambda run: len(run.model))
+        first: dict[str, str] = {}
+        return {run.model: first.setdefault(besides_width(run), run.model) for run in runs}
 
     def heads(self, columns: Iterable[Asked]) -> dict[int, str]:
         """The number of every column and its head, the catalogue's label where the experiment gives none."""

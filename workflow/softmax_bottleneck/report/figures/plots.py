@@ -50,11 +50,12 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 LONGEST_NAME = 30
 ABSENT_NAMED = 6  # models without all their runs, below a figure; more are counted
 DASHED = (0, (4, 3))
-LEGEND_INCHES = 1.7  # of one entry
+LEGEND_INCHES = 0.63, 0.078  # of an entry without its name, and of a letter
 NOTHING = "There is nothing to show yet."
 STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
 SHORTER = {  # of what matplotlib writes into an SVG
     r"<!--.*?-->": "",
+    r"<metadata>.*?</metadata>": "",
     r'(?<=<g) id="[^"]*"': "",
     "> <": "><",
     r"DejaVuSans-(?=[0-9a-f])": "c",
@@ -198,8 +199,17 @@ def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style],
         look: dict[str, Any] = {"linestyle": style.dash, "linewidth": 2.2} if lines else style.dot
         handles.append(Line2D([], [], **{"color": style.colour, "label": name, **look}))
     if handles:
-        rows = math.ceil(len(handles) / max(1, int(canvas.get_figwidth() / LEGEND_INCHES)))
-        canvas.legend(handles=handles, loc="outside lower center", ncols=math.ceil(len(handles) / rows))
+        columns = _legend_columns([len(name) for name in names.values()], canvas.get_figwidth())
+        canvas.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def _legend_columns(letters: Sequence[int], inches: float) -> int:
+    """How many columns fit: entries stand below each other first, and a column is as wide as its longest name."""
+    for rows in range(1, len(letters)):
+        widest = [max(letters[start : start + rows]) for start in range(0, len(letters), rows)]
+        if sum(LEGEND_INCHES[0] + LEGEND_INCHES[1] * name for name in widest) <= inches:
+            return len(widest)
+    return 1
 
 
 # --- what is drawn into panels --------------------------------------------------------------------------------------
@@ -264,21 +274,42 @@ def integer(value: float, _position: object = None) -> str:
 def to_svg(canvas: Canvas) -> str:
     """The canvas as SVG, with a style sheet for dark screens, and short, since pages carry dozens of them.
 
-    Coordinates have a tenth of a point; comments, names of groups and line ends go; letters have short names.
+    Coordinates have a tenth of a point; comments, names of groups, groups for nothing and line ends go; letters have
+    short names.
     """
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     svg = " ".join(buffer.getvalue().split())
     for pattern, short in SHORTER.items():
         svg = re.sub(pattern, short, svg)
-    svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
-    return svg.replace("<defs>", f"<style>{_dark_rules()}</style> <defs>", 1)
+    svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda path: _shorter_numbers(path[0]), svg)
+    svg = re.sub(r' style="[^"]*"', lambda style: re.sub("(?<=[:;]) ", "", style[0]), svg)
+    return _without_bare_groups(svg).replace("<defs>", f"<style>{_dark_rules()}</style> <defs>", 1)
+
+
+def _shorter_numbers(attribute: str) -> str:
+    """` d="M1.2 3L4 5.6"` of ` d="M 1.23 3.0 L 4.00 5.61 "`."""
+    tenths = re.sub(r"\.0(?!\d)", "", re.sub(r"(\.\d)\d+", r"\1", attribute))
+    return re.sub(r"(?<=[MLQCz]) | (?=[MLQCz\"])", "", tenths)
+
+
+def _without_bare_groups(svg: str) -> str:
+    """Without groups that have no attributes: nine in ten of matplotlib's."""
+    bare: list[bool] = []
+
+    def kept(tag: re.Match[str]) -> str:
+        if tag[0] == "</g>":
+            return "" if bare.pop() else tag[0]
+        bare.append(tag[0] == "<g>")
+        return "" if bare[-1] else tag[0]
+
+    return re.sub(r"<g>|<g [^>]*>|</g>", kept, svg)
 
 
 def _dark_rules() -> str:
     """CSS that exchanges the light colours, which matplotlib writes into style attributes, for the dark ones."""
     pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
-    rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
+    rules = [f'[style*="{kind}:{a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
     return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
 
 
