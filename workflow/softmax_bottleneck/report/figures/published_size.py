@@ -69,7 +69,7 @@ def ranks_by_width(source: Source, options: NoOptions) -> Drawing:
     """A row per corpus: Press rank and test perplexity by width d, a line per model trained at several."""
     data = _by_width(source)
     if data.empty:
-        return plots.words_alone(plots.NOTHING, data)
+        return plots.words_alone("No kept model has been trained at several widths yet.", data)
     drawn, looks, widths = _in_families(source, data), _looks(source, data), np.unique(data[WIDTH])
 
     def panel(axes: Any, dataset: str, metric: str) -> None:
