@@ -320,10 +320,16 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
     assert one.values["test_ppl", ""] < one.values["unigram_ppl", ""]
 
 
+def words_runs(width: int) -> dict[str, evidence.Evidence]:
+    """The kept runs on all words of Penn Treebank with this width d, by head."""
+    names = (path.stem.removeprefix("ptb-words-") for path in KEPT if path.stem.startswith("ptb-words-"))
+    runs = {name.removesuffix(f"-{width}"): kept(f"ptb-words-{name}") for name in names}
+    return {name: one for name, one in runs.items() if one.run.body.embedding_size == width}
+
+
 def test_the_readme_says_what_is_kept() -> None:
-    """A row per run: size, perplexity, ranks after the first and the last epoch."""
-    words = "ptb-words-"
-    runs = {path.stem.removeprefix(words): kept(path.stem) for path in KEPT if path.stem.startswith(words)}
+    """A row per run of d = 64: size, perplexity, ranks after the first and the last epoch."""
+    runs = words_runs(64)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for one in runs.values():
         size, ppl = one.values["params_m", ""], one.values["test_ppl", ""]
@@ -350,6 +356,33 @@ def test_the_readme_says_what_is_kept() -> None:
     assert (
         f"rank goes from {frozen[1]} to {frozen[10]}, and the 67th value ends at {shelf[67] / shelf[1]:.1e}:"
     ).replace("e-0", "e-") in docs
+
+
+def test_the_readme_says_what_other_widths_change() -> None:
+    """A row per head: test perplexity and Press rank at every width; the runs differ in nothing else."""
+    runs = {width: words_runs(width) for width in (32, 64, 100)}
+    heads = [head for head in runs[64] if head in runs[32].keys() | runs[100].keys()]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for head in heads:
+        own = [runs[width].get(head) for width in runs]
+        assert len({source.besides_width(one.run) for one in own if one}) == 1
+        shown = [f"{o.values['test_ppl', '']:.2f}, {o.values['rank_press', '']:,.0f}" if o else "not run" for o in own]
+        assert f"| {runs[64][head].label} | {' | '.join(shown)} |\n" in text
+    hours = sum(one.values["wall_s", ""] for width in (32, 100) for one in runs[width].values()) / 3600
+    assert f"at other widths ({hours:.1f} hours of a core):" in flat("README.md")
+
+
+def test_the_docs_say_where_the_shelf_of_lms_plif_begins_at_every_width() -> None:
+    docs, shelves, ranks = flat("docs/ranks.md"), [], []
+    for width in (32, 64, 100):
+        one = words_runs(width)["lms-plif"]
+        sigma = dict(one.spectrum)
+        shelves.append(f"{sigma[width + 3] / sigma[1]:.1e}".replace("e-0", "e-"))
+        ranks.append(one.values["rank_press", ""])
+    assert "its Press rank is {:.0f}, {:.0f} and {:.0f},".format(*ranks) in docs
+    beyond = [rank - width - 2 for rank, width in zip(ranks, (32, 64, 100), strict=True)]
+    assert "{:.0f}, {:.0f} and {:.0f} more than a softmax can have".format(*beyond) in docs
+    assert "the shelf begins at {}, {} and {} of the largest".format(*shelves) in docs
 
 
 def test_the_readme_says_how_the_published_setting_came_out() -> None:

@@ -150,8 +150,9 @@ def _in_families(source: Source, data: pd.DataFrame) -> pd.DataFrame:
 def _networks(source: Source, data: pd.DataFrame) -> dict[tuple[str, str, int], list[Evidence]]:
     """(corpus, kind of body, width d) -> its runs of those in a figure, the narrow ones first."""
     networks: dict[tuple[str, str, int], list[Evidence]] = {}
+    shown = set(zip(data["dataset"], data["model"], strict=True))
     for one in source.records.evidence:
-        if one.run.model in set(data["model"]):
+        if (one.run.dataset, one.run.model) in shown:
             key = (one.run.dataset, one.run.body.kind, one.run.body.embedding_size)
             networks.setdefault(key, []).append(one)
     return dict(sorted(networks.items()))
