@@ -82,6 +82,8 @@ def test_a_carried_run_has_its_numbers_epochs_and_provenance(study: config.Study
     assert numbers["test_ppl"] == fake.perplexities(run)["test_ppl"] and numbers["rank_press"] == fake.rank_of(run)
     (whole_K,) = before.values()
     assert all(sigma == whole_K[index - 1] for index, sigma in content["spectrum"])
+    last = run.body.embedding_size + 2  # of a softmax
+    assert {last, last + 1, fake.rank_of(run), fake.rank_of(run) + 1} <= {index for index, _ in content["spectrum"]}
     assert [line["epoch"] for line in content["history"]] == list(range(1, 11))
     assert content["run"]["run_id"] == run.run_id and content["provenance"]["hardware"]["cpu"] == "Fake CPU"
 

@@ -213,9 +213,9 @@ def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
 
 
 def _cliffs(files: RunFiles) -> list[int]:
-    """Where the spectrum falls: the counted ranks."""
+    """Where the spectrum falls: the counted ranks, and beyond d + 2, the rank that a softmax can have."""
     metrics = _mapping(files.contents.get("rank", {}).get("metrics"))
-    return [int(rank) for rank in metrics.values() if _is_number(rank)]
+    return [*(int(rank) for rank in metrics.values() if _is_number(rank)), files.run.body.embedding_size + 2]
 
 
 def _corpora(study: Study) -> dict[str, Any]:
