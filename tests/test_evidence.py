@@ -18,6 +18,7 @@ from softmax_bottleneck.records import collect, evidence, records
 from softmax_bottleneck.report import cells, figures, render, source, views
 from softmax_bottleneck.report.claims import sentences
 from softmax_bottleneck.report.figures import published_size
+from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
@@ -186,6 +187,20 @@ def test_models_that_differ_in_their_width_alone_are_one_family(study: config.St
         ("gss", "64", "192"),
     ]
     assert "gss on truth-demo rank 96 and perplexity 9.0 at d = 32, rank 192 and perplexity 9.0 at d = 64." in shown.alt
+
+
+@pytest.mark.parametrize("draw", [published_size.spectra, published_size.ranks_along_training])
+def test_a_panel_per_network_shows_every_point_on_the_same_axis(tmp_path: Path, monkeypatch, draw: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = fake.load(tmp_path)
+    experiment = load_experiment("published-size-ranks", study.file.parent)
+    drawing = draw(source.Source.of(study, experiment, collect.collect(study)), NoOptions())
+    panels = [panel for panel in drawing.canvas.axes if panel.axison]
+    runs = [kept(path.stem).run for path in KEPT if draw is published_size.spectra or kept(path.stem).epoch_ranks]
+    assert len(panels) == len({(run.dataset, run.body.kind, run.body.embedding_size) for run in runs})
+    ((low, high),) = {panel.get_ylim() for panel in panels}
+    shown = [y for panel in panels for line in panel.lines for y in line.get_ydata()]
+    assert low < min(shown) and max(shown) <= high
 
 
 def test_a_run_of_another_study_is_refused(study: config.Study, tmp_path: Path) -> None:

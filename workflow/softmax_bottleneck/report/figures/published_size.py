@@ -84,6 +84,7 @@ def ranks_by_width(source: Source, options: NoOptions) -> Drawing:
             axes.annotate("d + 2", (widths[-1], widths[-1] + 2), **below)
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(FuncFormatter(plots.integer))
+            axes.minorticks_off()
 
     def grows(own: pd.DataFrame) -> str:
         lines = zip(own[WIDTH], own[PRESS_RANK], own[TEST_PPL], strict=True)
@@ -112,8 +113,11 @@ def _by_network(
         panel.set(title=f"{source.dataset(dataset).title}: {body}, d = {width}")
         panel.xaxis.set_major_formatter(FuncFormatter(plots.integer))
         panel.minorticks_off()
-        panel.sharey(axes.flat[0])
-    for panel in axes.flat[len(networks) :]:
+    drawn, spare = np.split(axes.flat, [len(networks)])
+    low, high = zip(*(panel.get_ylim() for panel in drawn), strict=True)
+    for panel in drawn:
+        panel.set_ylim(min(low), max(high))
+    for panel in spare:
         panel.set_axis_off()
     return _finished(source, canvas, data, looks, _said(source, data, what, say))
 
