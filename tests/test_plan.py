@@ -82,6 +82,22 @@ def test_fits_by_hand(paper: config.Study) -> None:
     assert costs.fit_hours(sampled, "cpu") > costs.fit_hours(law_itself, "cpu")
 
 
+def test_a_dynamic_evaluation_by_hand(paper: config.Study) -> None:
+    """Softmax: both texts forward, both again and the tuning text with an update per segment, and the statistics."""
+    wanted = next(one for one in paper.evaluations if one.run.model == "kanai-softmax" and one.run.dataset == "ptb")
+    dynamic, parameters = wanted.settings, 24_221_600
+    settings = len(dynamic.learning_rates) * len(dynamic.decays)
+    updates = (settings * (dynamic.tune_tokens or 73_760) + 73_760 + 82_430) / dynamic.segment
+    batches = 929_589 / dynamic.segment / dynamic.statistics_batch_size
+    pass_s = 2 * parameters * dynamic.segment / 60e9
+    static_s = (73_760 + 82_430) / dynamic.segment * (pass_s + 8e-4)
+    followed_s = updates * (3 * (pass_s + 8e-4) + 10 * parameters / 60e9)
+    gathered_s = batches * 3 * (dynamic.statistics_batch_size * pass_s + 8e-4)
+    hours = costs.evaluation_hours(wanted, parameters, TOKENS, 10_000)
+    assert hours["cpu"] == pytest.approx((static_s + followed_s + gathered_s) / 3600, rel=1e-12)
+    assert hours["gpu"] < hours["cpu"]
+
+
 def test_laws_have_the_shape_that_is_planned() -> None:
     demo = config.load_study(ROOT / "config" / "demo.yaml")
     for name in ("alpha1-M20", "rank8"):

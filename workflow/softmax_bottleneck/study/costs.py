@@ -18,6 +18,7 @@ class Rates:
     Attributes:
         vocabulary, network: FLOP/s of training's products over the vocabulary, and of all others.
         update_s: launches, masks and waiting for the steps in time, of every update.
+        segment_s: the same of a forward pass over the few words of a segment of dynamic evaluation.
         float64, eigenvalues: FLOP/s of Gram matrices, and of their eigenvalues (4/3 n^3).
         weights: bytes/s at which one stream of text, a token at a time, reads the network's weights.
         cells: words in contexts per second of an update of fits, besides products; for a function, or one of a mixture.
@@ -26,14 +27,15 @@ class Rates:
     vocabulary: float
     network: float
     update_s: float
+    segment_s: float
     float64: float
     eigenvalues: float
     weights: float
     cells: float
 
 
-_CORE = Rates(60e9, 60e9, 4e-3, 45e9, 20e9, 1e10, 5.5e7)
-_H100 = Rates(45e12, 45e12, 3e-3, 40e12, 0.5e12, 2e12, 4e10)
+_CORE = Rates(60e9, 60e9, 4e-3, 8e-4, 45e9, 20e9, 1e10, 5.5e7)
+_H100 = Rates(45e12, 45e12, 3e-3, 1e-3, 40e12, 0.5e12, 2e12, 4e10)
 RATES = {
     ("cpu", "fp32"): _CORE,
     ("cpu", "tf32x3"): replace(_CORE, vocabulary=20e9),
@@ -113,17 +115,21 @@ def evaluation_hours(
 ) -> dict[str, float]:
     """Hours of a dynamic evaluation by kind of device: statistics, every setting tried, both texts twice.
 
-    Every update also goes a few times through all weights.
+    Both texts are read once by the trained weights, without a backward pass. Every update goes a few times through all
+    weights.
     """
     settings, model = wanted.settings, _Model.of(wanted.run, parameters, vocabulary_size)
     tried = len(settings.learning_rates) * len(settings.decays) * (settings.tune_tokens or tokens["valid"])
-    read = tried + 2 * (tokens["valid"] + tokens["test"])
-    steps = read / settings.segment + tokens["train"] / settings.segment / settings.statistics_batch_size
+    static = tokens["valid"] + tokens["test"]
+    followed = tried + static
+    passes = static + BACKWARD * (followed + tokens["train"] / settings.statistics_batch_size)
     hours = {}
     for kind in ("cpu", "gpu"):
         rates = rates_of(kind, "fp32")
-        update_s = rates.update_s + UPDATE_FLOPS * parameters / rates.network
-        hours[kind] = (BACKWARD * model.seconds(read + tokens["train"], rates) + steps * update_s) / 3600
+        seconds = model.seconds(static + BACKWARD * (followed + tokens["train"]), rates)
+        seconds += passes / settings.segment * rates.segment_s
+        seconds += followed / settings.segment * UPDATE_FLOPS * parameters / rates.network
+        hours[kind] = seconds / 3600
     return hours
 
 
