@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
 import pandas as pd
@@ -243,10 +243,11 @@ def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
     axes.tick_params(axis="y", rotation=0)
 
 
-def level(axes: Axes, value: float, words: str) -> None:
-    """A dashed line across, with words at its right end."""
+def level(axes: Axes, value: float, words: str, end: Literal["left", "right"] = "right") -> None:
+    """A dashed line across, with words at the end where the curves leave room."""
     axes.axhline(value, color=LIGHT.ink, linewidth=1, linestyle=DASHED)
-    axes.text(0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8.5)
+    x = {"left": 0.01, "right": 0.99}[end]
+    axes.text(x, value, words, transform=axes.get_yaxis_transform(), ha=end, va="bottom", fontsize=8.5)
 
 
 def log_y(axes: Axes) -> None:

@@ -40,7 +40,7 @@ def spectra(source: Source, options: NoOptions) -> Drawing:
         plots.log_y(panel)
         panel.set(xlabel="index", ylabel="σ / σ max", xscale="log")  # some end at d + 2, others at the vocabulary
         if tolerances := _tolerances(source, dataset):
-            plots.level(panel, max(tolerances), "Press tolerance")
+            plots.level(panel, max(tolerances), "Press tolerance", end="left")
 
     def falls(own: pd.DataFrame) -> str:
         return f"falls below a thousandth of the largest at index {own['index'][own[SIGMA] > 1e-3].max()}"

@@ -106,7 +106,7 @@ def _log_panel(axes: Axes, tolerance: float, *, cut: bool) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(plots.integer))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if not math.isnan(tolerance):
-        plots.level(axes, tolerance, "Press tolerance")
+        plots.level(axes, tolerance, "Press tolerance", end="left")
 
 
 # --- learning curves ------------------------------------------------------------------------------------------------
