@@ -187,6 +187,13 @@ def test_models_that_differ_in_their_width_alone_are_one_family(study: config.St
         ("gss", "64", "192"),
     ]
     assert "gss on truth-demo rank 96 and perplexity 9.0 at d = 32, rank 192 and perplexity 9.0 at d = 64." in shown.alt
+    (part,) = views.build(study, load_experiment("published-size", study.file.parent), found).parts
+    assert {row.label for row in part.rows} == {"gss, seed 3", "gss-other, seed 3"}
+    later = json.dumps(content | {"origin": "others, 2027"})
+    (evidence.FOLDER / "gss-3.json").write_text(later, encoding="utf-8")
+    found = collect.collect(study)
+    (part,) = views.build(study, load_experiment("published-size", study.file.parent), found).parts
+    assert {row.label.split(", ", 2)[2] for row in part.rows} == {content["origin"], "others, 2027"}
 
 
 @pytest.mark.parametrize("draw", [published_size.spectra, published_size.ranks_along_training])

@@ -22,12 +22,18 @@ def _part(source: Source, dataset: str) -> Part:
     """The runs on a corpus, the smallest model first."""
     found = [one for one in source.records.evidence if one.run.dataset == dataset]
     runs = {one.name: one for one in sorted(found, key=lambda one: one.values.get(("parameters", ""), 0.0))}
+    differ = [name for name in ("origin", "hardware") if len({getattr(one, name) for one in found}) > 1]
     rows = {
-        name: f"{source.kept_labels[one.run.model]}, seed {one.run.seed}: {one.origin}, {one.hardware}"
-        for name, one in runs.items()
+        key: ", ".join([_model(source, one), f"seed {one.run.seed}", *(getattr(one, name) for name in differ)])
+        for key, one in runs.items()
     }
     columns = source.experiment.columns
     return source.part(dataset, rows, source.heads(columns), lambda name, n: _cell(source, runs[name], columns[n]))
+
+
+def _model(source: Source, one: Evidence) -> str:
+    """As the figures name it: the width has a column."""
+    return source.kept_labels[source.kept_families[one.run.model]]
 
 
 def _cell(source: Source, one: Evidence, column: Column) -> Cell:
