@@ -58,12 +58,16 @@ class Trained:
 def trained(folder: Path, contexts: int) -> Trained:
     """A finished run, on contexts that lie evenly in its test text."""
     run, model = Run.from_json(artefacts.read_json(folder / "run.json")), load_model(folder)
-    if not isinstance(model.head.pointwise, PiecewiseLinear):
-        raise SystemExit(f"{folder}: its head is {run.head.name}; name runs of lms-plif")
+    if run.head.name != "lms-plif":
+        raise UserError(f"{folder}: its head is {run.head.name}; name runs of lms-plif")
     test_T = np.load(Store().tokens_folder(run.dataset) / "test.npy")
     hidden_ND = hidden_states(model, test_T, run.schedule.bptt).hidden
     some = torch.linspace(0, len(hidden_ND) - 1, min(contexts, len(hidden_ND))).long()
     head, width = model.head, run.body.embedding_size
+    if len(some) < width + 3:
+        raise UserError(
+            f"--contexts {len(some)}: the shelf begins at singular value {width + 3} of a matrix with a row each"
+        )
     return Trained(head.decoder(hidden_ND[some]), width, head.pointwise, run.head.options)
 
 
@@ -86,6 +90,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=100, help="new draws of the slopes per run (100)")
     parser.add_argument("--contexts", type=int, default=1000, help="contexts of the test text (1000)")
     asked = parser.parse_args(arguments)
+    if asked.draws < 1:
+        parser.error(f"--draws {asked.draws}: at least one")
     runs = {f"{folder.parent.name}/{folder.name}": trained(folder, asked.contexts) for folder in asked.runs}
     for line in compare(runs, asked.draws):
         print(line, flush=True)

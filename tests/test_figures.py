@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -86,15 +87,28 @@ def test_the_shorter_svg_draws_the_same() -> None:
         assert other == pytest.approx(one, abs=0.1)
 
 
+@pytest.mark.parametrize(("x", "y"), [(1.0, math.nan), (1.0, -1.0), (1e9, 1.0)], ids=["nan", "no-log", "off-canvas"])
+def test_dots_that_cannot_be_seen_leave_a_sound_svg(x: float, y: float) -> None:
+    """matplotlib closes their empty group at once."""
+    canvas, ((axes,),) = plots.panels(1, 1, 4.0, 3.0)
+    axes.plot([1.0, 2.0], [1.0, 2.0], "o-")
+    axes.plot([x], [y], "o")
+    axes.set(xlim=(0, 3), ylim=(0.1, 3), yscale="log")
+    assert len(paths(plots.to_svg(canvas))) > 10
+
+
 @pytest.mark.parametrize(
     ("letters", "inches", "columns"),
-    [([5], 0.1, 1), ([10, 10, 10], 9.0, 3), ([27, 5, 5, 27], 6.0, 2), ([80, 80], 3.0, 1)],
+    [([5], 0.1, 1), ([10, 10, 10], 9.0, 3), ([27, 5, 5, 27], 6.0, 2), ([80, 80], 3.0, 1), ([10, 60, 60, 10], 8.6, 1)],
 )
 def test_a_legend_is_as_wide_as_its_names(letters: list[int], inches: float, columns: int) -> None:
     canvas, _ = plots.panels(1, 1, inches, 2.0)
     names = {str(n): "x" * count for n, count in enumerate(letters)}
     plots.legend(canvas, names, plots.styles(list(names)))
-    assert canvas.legends[0]._ncols == columns
+    (drawn,) = canvas.legends
+    assert drawn._ncols == columns
+    canvas.draw_without_rendering()
+    assert columns == 1 or drawn.get_window_extent().width <= canvas.bbox.width
 
 
 @pytest.mark.fault("G11")

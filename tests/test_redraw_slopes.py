@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import model as models
 
@@ -40,6 +41,16 @@ def made_up(seed: int) -> redraw_slopes.Trained:
     return redraw_slopes.Trained(logits_NV, D, PiecewiseLinear(**OPTIONS), OPTIONS)
 
 
+def word_by_word(model: models.LanguageModel, tokens_T: np.ndarray) -> torch.Tensor:
+    """Log-probabilities after every word but the last, read one at a time."""
+    state, log_p = model.initial_state(1), []
+    for token in tokens_T[:-1]:
+        output = model(torch.tensor([[int(token)]]), state)
+        state = output.state
+        log_p.append(model.head.log_probs(output.dropped_TBD))
+    return torch.cat(log_p)
+
+
 @torch.no_grad()
 def test_every_line_says_whose_slopes_make_which_shelf() -> None:
     runs = {"one": made_up(1), "other": made_up(2)}
@@ -63,11 +74,11 @@ def test_a_finished_run_is_read_with_contexts_of_its_whole_test_text(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
-    folders = {}
+    folders, built = {}, {}
     for name in ("lms-plif", "softmax"):
         run = next(run for run in study.needed if run.model == name)
         folders[name] = Store().run_folder(run.path)
-        model = models.build(run, V)
+        built[name] = model = models.build(run, V).eval()
         artefacts.write_json(folders[name] / "run.json", run.to_json())
         weights = {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
         artefacts.write_bytes(folders[name] / "model.safetensors", save(weights))
@@ -75,9 +86,17 @@ def test_a_finished_run_is_read_with_contexts_of_its_whole_test_text(
     artefacts.write_npy(Store().tokens_folder(study.needed[0].dataset) / "test.npy", tokens)
     found = redraw_slopes.trained(folders["lms-plif"], 50)
     assert found.logits_NV.shape == (50, V) and found.options["knots"] == 2000
-    few = redraw_slopes.trained(folders["lms-plif"], 1000).logits_NV
-    assert len(few) == 200 and torch.equal(few[[0, -1]], found.logits_NV[[0, -1]])
+    whole = redraw_slopes.trained(folders["lms-plif"], 1000)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            whole.slopes(whole.logits_NV).log_softmax(1), word_by_word(built["lms-plif"], tokens)
+        )
+    assert torch.equal(whole.logits_NV[[0, -1]], found.logits_NV[[0, -1]])
     redraw_slopes.main([str(folders["lms-plif"]), "--draws", "2", "--contexts", "50"])
     assert "2 new draws at" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="its head is softmax; name runs of lms-plif"):
+    with pytest.raises(UserError, match="its head is softmax; name runs of lms-plif"):
         redraw_slopes.main([str(folders["softmax"])])
+    with pytest.raises(UserError, match="--contexts 3: the shelf begins at singular value"):
+        redraw_slopes.main([str(folders["lms-plif"]), "--contexts", "3"])
+    with pytest.raises(SystemExit, match="2"):
+        redraw_slopes.main([str(folders["lms-plif"]), "--draws", "0"])

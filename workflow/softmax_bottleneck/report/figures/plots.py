@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -57,6 +58,7 @@ SHORTER = {  # of what matplotlib writes into an SVG
     r"<!--.*?-->": "",
     r"<metadata>.*?</metadata>": "",
     r'(?<=<g) id="[^"]*"': "",
+    r"<g\b[^>]*/>": "",
     "> <": "><",
     r"DejaVuSans-(?=[0-9a-f])": "c",
     r'(<use [^>]*?) transform="translate\((-?[\d.]+) 0\)"': r'\1 x="\2"',
@@ -204,11 +206,11 @@ def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style],
 
 
 def _legend_columns(letters: Sequence[int], inches: float) -> int:
-    """How many columns fit: entries stand below each other first, and a column is as wide as its longest name."""
-    for rows in range(1, len(letters)):
-        widest = [max(letters[start : start + rows]) for start in range(0, len(letters), rows)]
+    """How many columns fit: they share the names evenly, and each is as wide as its longest."""
+    for columns in range(len(letters), 1, -1):
+        widest = [max(names) for names in np.array_split(letters, columns)]
         if sum(LEGEND_INCHES[0] + LEGEND_INCHES[1] * name for name in widest) <= inches:
-            return len(widest)
+            return columns
     return 1
 
 

@@ -19,7 +19,7 @@ from softmax_bottleneck.report.figures import plots
 from softmax_bottleneck.report.figures.plots import Drawing
 from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.report.registry import figure
-from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.report.source import Source, besides_width
 
 SIGMA = "relative_singular_value"
 WIDTH = "embedding_size"
@@ -218,5 +218,6 @@ def _by_width(source: Source) -> pd.DataFrame:
         for one in source.records.evidence
     ]
     data = pd.DataFrame(rows, columns=WIDTH_COLUMNS).astype({PRESS_RANK: float, TEST_PPL: float})
-    widths = data.groupby(["dataset", data["model"].map(source.kept_families)])[WIDTH].transform("nunique")
+    alike = [besides_width(one.run) for one in source.records.evidence]
+    widths = data.groupby(["dataset", np.array(alike, dtype=object)])[WIDTH].transform("nunique")
     return data[widths > 1].sort_values(WIDTH, kind="stable", ignore_index=True)
