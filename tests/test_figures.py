@@ -73,9 +73,28 @@ def paths(svg: str) -> list[tuple[str, list[float]]]:
     ]
 
 
+def marks(element: ElementTree.Element, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], list[float]]]:
+    """What is drawn, in order: its looks with all that it inherits in words, and where it stands."""
+    tag, own = element.tag.split("}")[-1], dict(element.attrib)
+    moved = re.findall(r"-?[\d.]+", own.pop("transform", "")) if tag == "use" else []
+    where = [float(number) for number in (own.get("x", [*moved, 0][0]), own.get("y", [*moved, 0, 0][1]))]
+    style = sorted(part.strip().replace(": ", ":") for part in own.get("style", "").split(";"))
+    href = next((value for key, value in own.items() if key.endswith("href")), "").replace("DejaVuSans-", "c")
+    words = (
+        *style,
+        own.get("transform", ""),
+        "clip" * ("clip-path" in own),
+        href if href.startswith("#c") else href[:2],
+    )
+    looks = (*above, *(word for word in words if word))
+    below = [mark for child in element for mark in marks(child, looks)]
+    return [((tag, *looks), where), *below] if tag in ("path", "use", "rect") else below
+
+
 def test_the_shorter_svg_draws_the_same() -> None:
     canvas, ((axes,),) = plots.panels(1, 1, 4.0, 3.0)
-    axes.plot([1, 10, 123.456], [-1e-3, 2e-7, 0.0], clip_on=True)
+    axes.plot([1, 10, 123.456], [-1e-3, 2e-7, 0.0], "o-", clip_on=True)
+    axes.plot([1], [math.nan], "s")
     axes.set(title="Qq 10⁻³", xscale="log")
     whole = io.StringIO()
     canvas.savefig(whole, format="svg", metadata={"Date": None})
@@ -85,6 +104,9 @@ def test_the_shorter_svg_draws_the_same() -> None:
     assert len(before) > 10 and [words for words, _ in after] == [words for words, _ in before]
     for (_, one), (_, other) in zip(before, after, strict=True):
         assert other == pytest.approx(one, abs=0.1)
+    seen, kept = (marks(ElementTree.fromstring(svg)) for svg in (whole.getvalue(), short))
+    assert len(seen) > 40 and [looks for looks, _ in kept] == [looks for looks, _ in seen]
+    assert [place for _, place in kept] == [pytest.approx(place, abs=0.1) for _, place in seen]
 
 
 @pytest.mark.parametrize(("x", "y"), [(1.0, math.nan), (1.0, -1.0), (1e9, 1.0)], ids=["nan", "no-log", "off-canvas"])
