@@ -20,7 +20,7 @@ from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import claims
+from softmax_bottleneck.report import claims, tiles
 from softmax_bottleneck.report.claims import controls, engine, known_truth, premises, quantities, rules
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.report.claims.view import LAW, RESAMPLES, SYNTHETIC, Sample, View
@@ -228,6 +228,42 @@ def test_diverged_and_missing_runs_are_left_out_and_said() -> None:
     gone = replace(records, rows=records.rows[records.rows["model"] != "mos"])
     entry = engine.judge(View(gone, controls.CORPUS), BY_ID["mos-better"])
     assert (entry.verdict, entry.reason) == (CANNOT, "no finished run of mos")
+
+
+def diverged(records: Records, model: str, *reasons: str) -> Records:
+    """All runs of a model diverged, and so did what goes on from them, for these reasons."""
+    frames = [records.states.copy(), records.stages.copy()]
+    for states in frames:
+        states.loc[states["model"] == model, ["state", "reason"]] = [("diverged", reason) for reason in reasons]
+    return replace(records, rows=records.rows[records.rows["model"] != model], states=frames[0], stages=frames[1])
+
+
+def test_diverged_runs_bear_out_that_a_head_is_unstable() -> None:
+    """By the perplexities at which they were stopped, as the paper averages such runs; a loss of nan has none."""
+    models = ("kanai-softmax", "kanai-ss", "kanai-relu")
+    rows = [(model, "valid_ppl", stage, [70.0, 71.0, 72.0]) for model in models for stage in ("", "finetuned")]
+    records, at = controls.records_of(rows), [442061.0, 73394.6, 3.8e5]
+    reasons = [f"valid perplexity {ppl:g} is over 10 times the vocabulary size" for ppl in at]
+    stopped = View(diverged(records, "kanai-relu", *reasons), controls.CORPUS)
+    entry = engine.judge(stopped, BY_ID["kanai-relu-fails"])
+    ratio = math.exp(exact.mean(map(math.log, at)) - exact.mean(map(math.log, (70, 71, 72))))
+    assert entry.verdict == REPRODUCED and entry.numbers[0].n == (3, 3)
+    assert entry.numbers[0].value == pytest.approx(ratio, rel=1e-5)  # a reason has six digits
+    assert entry.left_out == ("kanai-relu: diverged with seed 1, 2, 3",)
+    unknown = View(diverged(records, "kanai-relu", *["valid loss is nan"] * 3), controls.CORPUS)
+    for claim in ("kanai-relu-fails", "kanai-relu-rank"):
+        entry = engine.judge(unknown, BY_ID[claim])
+        assert (entry.reason, tiles.state(entry)) == ("every run of kanai-relu diverged", "diverged")
+
+
+def test_the_rank_of_a_run_that_learned_nothing_is_not_compared() -> None:
+    """A ReLU that is dead everywhere predicts all words alike: a matrix of rank 1, whatever the head could do."""
+    ranks = {"kanai-relu": 1.5, "kanai-ss": 90}
+    rows = [(model, "rank_press", "finetuned", sample(rank, 0.1, 3)) for model, rank in ranks.items()]
+    dead = [("kanai-relu", "test_ppl", "", [2000.0] * 3), ("kanai-relu", "unigram_ppl", "", [112.0] * 3)]
+    assert judge("kanai-relu-rank", rows).verdict == NOT_REPRODUCED
+    entry = judge("kanai-relu-rank", [*rows, *dead])
+    assert entry.verdict == CANNOT and "learned no more than how frequent words are" in entry.reason
 
 
 def test_models_that_are_not_planned_are_named() -> None:

@@ -212,7 +212,7 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     run = study.needed[0]
     fake.write_measure(run, test_ppl=test_ppl, unigram_ppl=200.0)
     found = collect.collect(study)
-    remark = f"learned only how frequent words are: test perplexity {test_ppl:.1f}, unigram 200.0"
+    remark = f"learned no more than how frequent words are: test perplexity {test_ppl:.1f}, unigram 200.0"
     assert states(study)[run.path] == ("ok", "" if learned else remark)
     assert found.unlearned == ({} if learned else {(run.dataset, run.model, run.seed): remark})
     view = View(found, run.dataset)

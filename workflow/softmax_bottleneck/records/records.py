@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,7 @@ STAGE_COLUMNS = (*STATE_COLUMNS, "stage")
 FINETUNED, DYNAMIC = "finetuned", "dynamic"  # conditions of what is measured after training
 STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
 UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent words are, and no more
+STOPPED_AT = re.compile(r"valid perplexity ([0-9.e+]+)")  # in the reason of a diverged run
 CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -80,7 +82,7 @@ class Records:
 
     @cached_property
     def unlearned(self) -> dict[tuple[str, str, int], str]:
-        """(dataset, model, seed) of runs that learned only how frequent words are -> a remark.
+        """(dataset, model, seed) of runs that learned no more than how frequent words are -> a remark.
 
         Their rank says nothing about their head, so correlations of rank and perplexity leave them out.
         """
@@ -96,6 +98,15 @@ class Records:
         """States of the planned runs of one model on one dataset, or of a stage after their training."""
         states = self.stages[self.stages["stage"] == stage] if stage else self.states
         return states[(states["dataset"] == dataset) & (states["model"] == model)]
+
+    def stopped(self, dataset: str, model: str) -> dict[int, float]:
+        """Validation perplexities by seed at which diverged runs were stopped; of losses not finite none is known."""
+        planned = self.planned(dataset, model)
+        diverged = planned[planned["state"] == "diverged"]
+        found = {
+            seed: STOPPED_AT.search(reason) for seed, reason in zip(diverged["seed"], diverged["reason"], strict=True)
+        }
+        return {int(seed): float(match[1]) for seed, match in found.items() if match}
 
     def curve(self, path: str) -> list[dict[str, Any]]:
         """The epoch log of a run: one row per epoch, in order."""
@@ -174,7 +185,7 @@ def unlearned_words(ppl: float, unigram: float) -> str:
     """A remark on a model that is no better than the words' frequencies; empty for one that is."""
     if ppl <= UNLEARNED * unigram:
         return ""
-    return f"learned only how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
+    return f"learned no more than how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
 
 
 def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:

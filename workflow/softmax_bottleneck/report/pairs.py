@@ -25,7 +25,7 @@ def pairs(
     """A line per run with both numbers, then one per published pair, model by model.
 
     Columns: dataset, model, origin, seed, the settings of the head that are asked for, and the two metrics.
-    `only_learned` leaves out runs that learned only how frequent words are.
+    `only_learned` leaves out runs that learned no more than how frequent words are.
     """
     values = source.learned if only_learned else source.values
     rows: list[tuple[object, ...]] = []

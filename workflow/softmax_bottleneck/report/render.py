@@ -196,7 +196,7 @@ def by_corpus(study: Study, entries: Sequence[claims.Entry]) -> list[dict[str, A
     for dataset in dict.fromkeys(entry.dataset for entry in entries):
         own = [entry for entry in entries if entry.dataset == dataset]
         title = "Without a corpus" if dataset == SYNTHETIC else study.datasets[dataset].title
-        absent = [entry for entry in own if tiles.state(entry) == tiles.ABSENT]
+        absent = [entry for entry in own if entry.outcome is None]
         judged = [entry for entry in own if entry not in absent]
         parts.append({"title": title, "entries": judged, "absent": absent, "counts": claims.counts(own)})
     return parts

@@ -277,16 +277,14 @@ class Source:
         return {seed: values[seed] for seed in self.planned(dataset, model) if seed in values}
 
     def learned(self, dataset: str, model: str, metric: str) -> dict[int, float]:
-        """`values` without the runs that learned only how frequent words are."""
+        """`values` without the runs that learned no more than how frequent words are."""
         values = self.values(dataset, model, metric)
         return {seed: value for seed, value in values.items() if (dataset, model, seed) not in self.records.unlearned}
 
     def stopped(self, dataset: str, model: str) -> list[float]:
-        """Validation perplexities at which diverged runs were stopped; of losses that were not finite none is known."""
-        planned = self.records.planned(dataset, model)
-        diverged = planned[(planned["state"] == "diverged") & planned["seed"].isin(self.planned(dataset, model))]
-        found = (re.search(r"valid perplexity ([0-9.e+]+)", reason) for reason in diverged["reason"])
-        return [float(match[1]) for match in found if match]
+        """Validation perplexities at which diverged runs of this experiment were stopped."""
+        found = self.records.stopped(dataset, model)
+        return [found[seed] for seed in self.planned(dataset, model) if seed in found]
 
     @property
     def unlearned_note(self) -> str:

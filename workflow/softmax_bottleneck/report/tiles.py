@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from softmax_bottleneck.report.claims.engine import Entry
+from softmax_bottleneck.report.claims.engine import DIVERGED, Entry
 from softmax_bottleneck.report.claims.rules import CANNOT, UNDECIDED, VERDICTS, Number
 from softmax_bottleneck.report.claims.view import OWN_SOURCES
 
 UNDERPOWERED, UNSTABLE = "underpowered", "unstable"
-ABSENT, CEILING, UNMET = "no runs", "ceiling", "premise not met"
+ABSENT, CEILING, UNMET = "no runs", "ceiling", "premise not met"  # besides DIVERGED
 MARGIN_SHARE = 0.12  # of the axis, left free at both ends
 RATIO = "×"  # the unit of ratios, which are drawn on a log axis
 
@@ -44,7 +44,7 @@ def state(entry: Entry) -> str:
     if entry.verdict != CANNOT:
         return entry.verdict
     if entry.outcome is None:
-        return ABSENT
+        return DIVERGED if entry.reason.endswith(DIVERGED) else ABSENT
     return CEILING if "ceiling" in entry.reason else UNMET
 
 

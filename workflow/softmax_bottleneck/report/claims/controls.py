@@ -25,7 +25,7 @@ CORPUS = "made-up"
 # What a sound run of every made-up model says besides the numbers that are judged.
 FACTS = {"parameters": 1e6, "embedding_size": 200.0, "best_epoch": 10.0, "switch_epoch": 6.0, "rank_columns": 1e6}
 STAGE_FACTS: Mapping[str, Mapping[str, float]] = {FINETUNED: FACTS, DYNAMIC: {"dynamic_learning_rate": 1e-4}}
-STATE = {"state": "ok", "planned_epochs": 10, "hardware": "made-up"}
+STATE = {"state": "ok", "reason": "", "planned_epochs": 10, "hardware": "made-up"}
 COLUMNS = ("dataset", "model", "condition", "metric", "value", "seed", "run_id")
 
 

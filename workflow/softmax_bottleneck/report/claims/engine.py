@@ -30,6 +30,7 @@ NOT_WT2 = f"!{WT2}"
 EQUAL: Mapping[tuple[str, ...], tuple[str, ...]] = {("mos", "softmax"): ("mos-fair", "softmax-fair")}
 LawControl = tuple[tuple[str, ...], tuple[str, ...]]  # models, and verdicts of the rule on them
 LAW_FAILS = (NOT_REPRODUCED,)
+DIVERGED = "diverged"
 NO_SETTING = "it has no such setting"
 NO_TRAINING = "it is not trained"
 OF_HEADS = "this is of what a head can do, whatever the law"
@@ -155,13 +156,16 @@ def judge(view: View, claim: Claim) -> Entry:
 def _lacking(view: View, claim: Claim) -> str:
     """What is missing before the rule can be asked, in words."""
     first = claim.rule.quantities[0]
+    stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
     for pattern in claim.models if claim.corpora != SYNTHETIC else ():
-        models = view.matching(pattern, first.stage if first.stage in ("finetuned", "dynamic") else "")
+        models = view.matching(pattern, stage)
         if not models:
             names = pattern.split("|")
             return f"{'none' if len(names) > 1 else 'no run'} of {', '.join(names)} in this study"
         if not any(view.runs(model, metric, first.stage) for model in models for metric in first.metrics[:1]):
-            return f"no finished run of {', '.join(map(view.label, models))}"
+            states = {str(run["state"]) for model in models for run in view.planned[model, stage]}
+            labels = ", ".join(map(view.label, models))
+            return f"every run of {labels} {DIVERGED}" if states == {DIVERGED} else f"no finished run of {labels}"
     return ""
 
 

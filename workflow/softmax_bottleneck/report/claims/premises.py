@@ -68,7 +68,8 @@ def of_rule(view: View, rule: Rule, patterns: Sequence[str]) -> Iterator[Premise
     stages = {quantity.stage for quantity in rule.quantities}
     if models:
         yield _one_setting(view, models)
-    if models and rule.quantities[0].estimate is not least:  # what must hold of every run compares none
+    compares = bool(models) and rule.quantities[0].estimate is not least  # what must hold of every run compares none
+    if compares:
         yield _epochs(view, sides, rule.favours)
         if view.study:
             yield _like_for_like(view.study, view.dataset, models)
@@ -78,8 +79,9 @@ def of_rule(view: View, rule: Rule, patterns: Sequence[str]) -> Iterator[Premise
         yield _moves(view, models)
     if metrics & {"sec_per_epoch", "ms_per_batch"}:
         yield _one_machine(view, models)
-    if models and TEST_PPL in metrics:
+    if (models and TEST_PPL in metrics) or (compares and PRESS_RANK in metrics):
         yield _learned(view, models)
+    if models and TEST_PPL in metrics:
         yield _settled(view, models)
     if rule.favours:
         yield _averaged_alike(view, models)

@@ -167,8 +167,11 @@ def made_up(level: float) -> list[float]:
     return [level * (1 + wobble) for wobble in WOBBLES]
 
 
-def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> Quantity:
-    """A metric of the first model against that of the second, over seeds: relative, or (not `log`) their difference."""
+def against(metric: str, unit: str = "%", stage: str = "", log: bool = True, words: str = "") -> Quantity:
+    """A metric of the first model against that of the second, over seeds: relative, or (not `log`) their difference.
+
+    `words` name the metric where its own do not.
+    """
 
     def samples(view: View, *models: str) -> list[Sample]:
         sides = [(model, column(view.runs(model, metric, stage).values())) for model in models]
@@ -179,7 +182,9 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> 
         level = base * math.exp(target) if log else base + target
         return [(second, metric, stage, made_up(base)), (first, metric, stage, made_up(level))]
 
-    return Quantity(f"{find(metric).words}, {{0}} against {{1}}", unit, samples, student, example, (metric,), stage)
+    return Quantity(
+        f"{words or find(metric).words}, {{0}} against {{1}}", unit, samples, student, example, (metric,), stage
+    )
 
 
 def of_units(

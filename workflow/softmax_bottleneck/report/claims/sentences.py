@@ -190,7 +190,7 @@ def of_corpora(study: Study, found: Records) -> list[tuple[str, list[str]]]:
 def means(study: Study, found: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, Measured]:
     """Mean of a metric for every model that has it, in the study's order.
 
-    A run counts once, under the label it is trained under; runs that learned only frequencies do not count.
+    A run counts once, under the label it is trained under; runs that learned no more than frequencies do not count.
     """
     trained = {
         (run.dataset, run.model, run.seed) for run in study.runs if not run.duplicate_of

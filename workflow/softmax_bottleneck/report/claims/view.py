@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from softmax_bottleneck.records.metrics import VALID_PPL
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.fits import wide
 from softmax_bottleneck.store.seeds import derive
@@ -27,6 +28,7 @@ from softmax_bottleneck.study import Study
 Float64 = NDArray[np.float64]
 
 LAW = "law"
+STOPPED_TOO = "valid_ppl_stopped_too"
 SYNTHETIC = "synthetic"  # the place of what is judged without a corpus
 OWN_SOURCES = ("known-truth", "gradient")  # of conclusions that are no paper's: about fits to known laws
 RESAMPLES = 1000
@@ -68,14 +70,21 @@ class View:
         return [m for m in self.matching(patterns) if all(self.runs(m, metric, stage) for metric in metrics)]
 
     def learned(self, patterns: str) -> list[str]:
-        """`matching` without models of which a run learned only how frequent words are: no points of a trend."""
+        """`matching` without models of which a run learned no more than frequencies: no points of a trend."""
         poor = {model for dataset, model, _ in self.records.unlearned if dataset == self.dataset}
         return [model for model in self.matching(patterns) if model not in poor and model != LAW]
 
     def runs(self, model: str, metric: str, stage: str = "") -> dict[int, float]:
-        """Values by seed of the runs that finished and are sound; of the law, which has no seeds, one value thrice."""
+        """Values by seed of the runs that finished and are sound; of the law, which has no seeds, one value thrice.
+
+        Of STOPPED_TOO those of validation perplexity, with diverged runs where they were stopped.
+        """
         if model == LAW:
             return dict.fromkeys((1, 2, 3), self.law[metric]) if metric in self.law else {}
+        if metric == STOPPED_TOO:
+            return self.records.values(self.dataset, model, VALID_PPL, stage) | self.records.stopped(
+                self.dataset, model
+            )
         return self.records.values(self.dataset, model, metric, stage)
 
     def mean(self, model: str, metric: str, stage: str = "") -> float:
