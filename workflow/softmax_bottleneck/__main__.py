@@ -1,4 +1,4 @@
-"""The command line: one sub-command per rule of the workflow, and `plan` and `summary` for people."""
+"""The command line: one sub-command per rule of the workflow, and others for people."""
 
 from __future__ import annotations
 
@@ -460,7 +460,7 @@ def _add_train(command: argparse.ArgumentParser) -> None:
 
 def _add_resumable(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--restart", action="store_true", help="start over although no sound checkpoint is left")
+    add("--restart", action="store_true", help="begin anew, and remove what is there, a finished result too")
     add("--max-wall", metavar="TIME", help="save and stop with exit code 75 after so long: 90s, 30m, 4h, 1.5d")
     add("--time-margin", metavar="TIME", help="how long before the end of its SLURM job to do that (default: 3m)")
 
@@ -484,7 +484,7 @@ def _hours(words: str) -> float:
 
 def _add_verify(command: argparse.ArgumentParser) -> None:
     _add_study(command)
-    command.add_argument("--json", action="store_true", help="for programs: runs, parameters, costs")
+    command.add_argument("--json", action="store_true", help="for programs, as JSON")
 
 
 def _add_claims(command: argparse.ArgumentParser) -> None:
