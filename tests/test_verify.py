@@ -12,10 +12,11 @@ import fake_results as fake
 import numpy as np
 import pytest
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.records import collect, records, verify
+from softmax_bottleneck.records import collect, inspection, integrity, records, verify
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.training.run_record import write_unusable
 
 
 @pytest.fixture
@@ -63,6 +64,17 @@ def test_what_is_not_there_is_missing_with_its_reason(study: Study) -> None:
         path.unlink()
     (one,) = verify.verify(study).findings
     assert (one.kind, one.file, one.words) == ("missing", f"runs/{run.path}", "not trained yet")
+
+
+@pytest.mark.parametrize(("status", "lacking"), [("ok", ["outcome.json"]), ("diverged", [])])
+def test_only_an_evaluation_that_was_made_has_two_records(study: Study, status: str, lacking: list[str]) -> None:
+    """Of a run that diverged there is nothing to evaluate, and nothing to make again."""
+    run = study.needed[0]
+    place = folder(run) / "dynamic-0123"
+    place.mkdir(parents=True)
+    write_unusable(place / "dynamic.json", {"status": status, "reason": "valid perplexity 442061"}, {})
+    found = inspection._missing_files(study, {place.name: integrity.read(run, place)})
+    assert [one.file.rpartition("/")[2] for one in found] == lacking
 
 
 @pytest.mark.parametrize("name", ["done.json", "measure.json", "rank.json", "wordsim.json", "spectrum.npz"])

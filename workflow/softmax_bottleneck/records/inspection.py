@@ -140,7 +140,7 @@ def _spoken_of(own: RunFiles) -> set[str]:
         names |= {"model.safetensors", "run.json", "outcome.json"}
     if "hidden.npz" in names:  # of the same step
         names |= {"measure.json", "topk.json"}
-    if own.is_evaluation and "dynamic" in own.contents:
+    if own.is_evaluation and own.contents.get("dynamic", {}).get("status") == "ok":
         names.add("outcome.json")
     return names & {*integrity.LARGE, *integrity.RECORDS_OF_RUN, *BESIDE_RESULTS}
 

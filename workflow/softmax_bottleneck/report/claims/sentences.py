@@ -81,7 +81,7 @@ def _named_words(study: Study, entries: Sequence[Entry]) -> str:
                 own = places.setdefault(entry.claim.statement.rstrip("."), [])
                 own += [] if entry.dataset == SYNTHETIC else [study.datasets[entry.dataset].title]
         several = len({entry.dataset for entry in entries} - {SYNTHETIC}) > 1
-        named = [f"“{what}”" + f" ({', '.join(where)})" * bool(several and where) for what, where in places.items()]
+        named = [f"“{what}”" + f" ({' and '.join(where)})" * bool(several and where) for what, where in places.items()]
         if named:
             more = f" and {len(named) - QUOTED} more" if len(named) > QUOTED else ""
             parts.append(f"{verdict}: {'; '.join(named[:QUOTED])}{more}")
