@@ -79,7 +79,8 @@ def test_states_in_words(verdict: str, outcome, reason: str, premises, words: st
 def test_every_claim_has_one_tile(study) -> None:
     found = collect.collect(study)
     ledger = claims.ledger(found, claims.of_study(study))
-    parts = tiles.strip(ledger)
+    parts = tiles.strip(ledger, {"truth": "The only corpus"})
+    assert not any(tile["place"] for part in parts for tile in part["tiles"])
     assert sorted(tile["claim"] for part in parts for tile in part["tiles"]) == sorted(
         f"claim-{entry.dataset}-{entry.claim.id}" for entry in ledger
     )
@@ -88,6 +89,10 @@ def test_every_claim_has_one_tile(study) -> None:
     }
     page = fake.page(study)
     assert all(f'href="#{tile["claim"]}"' in page for part in parts for tile in part["tiles"])
+    (corpus,) = study.datasets
+    several = tiles.strip(ledger, {corpus: "This one", "other": "Another"})
+    places = {tile["claim"]: tile["place"] for part in several for tile in part["tiles"]}
+    assert {place for claim, place in places.items() if claim.startswith(f"claim-{corpus}-")} == {"This one"}
 
 
 def test_the_overview_shows_the_means_of_the_main_models(study) -> None:

@@ -128,7 +128,7 @@ def page_of(
         "verdict": sentences.of_corpora(study, found),
         "ledger_html": shown if ledger else "",
         "checked": bool(checks),
-        "strip": tiles.strip(ledger),
+        "strip": tiles.strip(ledger, {name: one.title for name, one in study.datasets.items()}),
         "explorer": explorer.explorer(study, found),
         "gaps": [*gaps(study, found), *unmeasured(entries)],
         "chapters": chapters(entries),

@@ -7,7 +7,7 @@ below it the region where it is refuted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from softmax_bottleneck.report.claims.engine import DIVERGED, Entry
@@ -20,8 +20,12 @@ MARGIN_SHARE = 0.12  # of the axis, left free at both ends
 RATIO = "×"  # the unit of ratios, which are drawn on a log axis
 
 
-def strip(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Per verdict that occurs its name, how many claims have it for which reason, and their tiles."""
+def strip(entries: Sequence[Entry], titles: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Per verdict that occurs its name, how many claims have it for which reason, and their tiles.
+
+    `titles` of the study's corpora: where there are several, every tile names its own.
+    """
+    places = titles if len(titles) > 1 else {}
     parts = []
     for verdict in VERDICTS:
         own = [entry for entry in entries if entry.verdict == verdict]
@@ -30,7 +34,8 @@ def strip(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         beyond = sum(entry.claim.source in OWN_SOURCES for entry in own)
         if beyond and not reasons:
             reasons = {f"{beyond} of them on known laws": beyond}
-        tiles = sorted(map(tile, own), key=lambda tile: tile["bar"] is None)  # stable: as in the ledger
+        tiles = [tile(entry) | {"place": places.get(entry.dataset, "")} for entry in own]
+        tiles.sort(key=lambda tile: tile["bar"] is None)  # stable: as in the ledger
         parts.append({"verdict": verdict, "count": len(own), "reasons": reasons, "tiles": tiles})
     return [part for part in parts if part["count"]]
 
