@@ -509,7 +509,7 @@ def test_the_readme_says_how_the_published_setting_came_out() -> None:
     assert (
         f"Its test perplexity is {value['test_ppl']:.2f} where the paper prints {benka_printed('test_ppl')}, its"
         f" validation perplexity {value['valid_ppl']:.2f} where it prints {benka_printed('valid_ppl')}, its Press rank"
-        f" {value['rank_press']:.0f}. Training ends at a perplexity of {value['train_ppl']:.2f}, so the model overfits;"
+        f" {value['rank_press']:.0f}. Training ends at a perplexity of {value['train_ppl']:.2f}, so the model overfits."
     ) in text
     threads = [(part["from_step"], part["threads"]) for part in one.provenance["sessions"]]
     alone = next(step for step, count in threads if count == 2)

@@ -64,7 +64,7 @@ def test_several_corpora_are_named_behind_each_conclusion() -> None:
         "The 4 verdicts on the papers’ conclusions, on 2 corpora, at this study’s scale: "
         "3 reproduced, 1 not reproduced."
     )
-    named = f"Reproduced: “{statement(0)}” (Corpus A); “{statement(1)}” (Corpus A, Corpus B)"
+    named = f"Reproduced: “{statement(0)}” (Corpus A); “{statement(1)}” (Corpus A and Corpus B)"
     assert second == f"{named}. Not reproduced: “{statement(0)}” (Corpus B)."
 
 
