@@ -14,13 +14,12 @@ import pytest
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import claims, figures, render, tiles
 from softmax_bottleneck.report.claims.engine import Entry
-from softmax_bottleneck.report.claims.premises import Premise
-from softmax_bottleneck.report.claims.rules import CANNOT, REPRODUCED, UNDECIDED, Number, Outcome, lacks
+from softmax_bottleneck.report.claims.rules import CANNOT, REPRODUCED, UNDECIDED, Number
+from softmax_bottleneck.report.claims.wording import Code, Finding
 from softmax_bottleneck.report.figures import overview
 from softmax_bottleneck.store import artefacts
 
 NUMBER = Number("a difference", "%", -3.0, (None, 0.0), (None, -0.5), (3, 3), -4.0, -2.0)
-FEW = (Premise("at least 3 runs", "2", False, becomes=UNDECIDED),)
 
 
 @pytest.fixture
@@ -53,27 +52,21 @@ def test_ratios_lie_on_a_log_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "outcome", "reason", "premises", "words"),
+    ("verdict", "code", "state"),
     [
-        (REPRODUCED, lacks(""), "", (), "reproduced"),
-        (UNDECIDED, lacks(""), "too few for an interval", (), "underpowered"),
-        (UNDECIDED, "yes", "reproduced in only 71 % of resamples", (), "unstable"),
-        (
-            UNDECIDED,
-            "yes",
-            "at least 3 runs",
-            FEW,
-            "underpowered",
-        ),
-        (CANNOT, None, "no run of mos in this study", (), "no runs"),
-        (CANNOT, "yes", "no rank is above 95% of its ceiling: 100 %", (), "ceiling"),
-        (CANNOT, "yes", "dynamic evaluation chose a step size above 0: 0 in 1 of 1 runs", (), "premise not met"),
+        (REPRODUCED, None, REPRODUCED),
+        (UNDECIDED, Code.TOO_FEW, tiles.UNDERPOWERED),
+        (UNDECIDED, Code.RUNS, tiles.UNDERPOWERED),
+        (UNDECIDED, Code.UNSTABLE, tiles.UNSTABLE),
+        (CANNOT, Code.NO_MODEL, "no runs"),
+        (CANNOT, Code.ALL_DIVERGED, "diverged"),
+        (CANNOT, Code.CEILING, "ceiling"),
+        (CANNOT, Code.STEP_SIZE, tiles.UNMET),
     ],
 )
-def test_states_in_words(verdict: str, outcome, reason: str, premises, words: str) -> None:
-    blank = lacks("")
-    given = Outcome(~blank.yes_B, blank.no_B) if outcome == "yes" else outcome
-    assert tiles.state(Entry(claims.CLAIMS[0], "x", verdict, reason, given, premises)) == words
+def test_a_state_follows_from_verdict_and_code(verdict: str, code: Code | None, state: str) -> None:
+    entry = Entry(claims.CLAIMS[0], "x", verdict, Finding(code, {}) if code else None)
+    assert tiles.state(entry) == state
 
 
 def test_every_claim_has_one_tile(study) -> None:

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims import rules, sentences
 from softmax_bottleneck.report.claims.view import SYNTHETIC
@@ -29,7 +28,7 @@ STUDY = SimpleNamespace(
 
 
 def entry(number: int, dataset: str, said: str) -> claims.Entry:
-    return claims.Entry(claims.CLAIMS[number], dataset, said, "")
+    return claims.Entry(claims.CLAIMS[number], dataset, said)
 
 
 def statement(number: int) -> str:
@@ -141,25 +140,6 @@ def test_a_range_of_ranks_has_two_ends(study: Study, models: list[str], said: st
     assert words[1].startswith(said)
     single = found.rows[(found.rows["model"] == "softmax") & (found.rows["seed"] == 1)]
     assert "lowest test perplexity of a single run" in sentences.in_short(study, replace(found, rows=single), [])[0]
-
-
-@pytest.mark.parametrize(("members", "said"), [(1, False), (9, True)])
-def test_a_correlation_takes_eight_models_and_has_an_interval(study: Study, members: int, said: bool) -> None:
-    """Six heads are no correlation, let alone three points; with a family of nine beside them there is an interval."""
-    found = collect.collect(study)
-    rows, states = [found.rows], [found.states]
-    for i in range(members):
-        own = found.rows[(found.rows["model"] == "gss") & (found.rows["seed"] == 1)]
-        value = own["value"].where(own["metric"] != "rank_press", 20 + 7 * (i * 5 % 9))
-        rows.append(own.assign(model=f"gss-grid-c{i}-k2", run_id=f"x{i}", value=value + 0.01 * i))
-        gss = found.states[(found.states["model"] == "gss") & (found.states["seed"] == 1)]
-        states.append(gss.assign(model=f"gss-grid-c{i}-k2"))
-    ((_, words),) = sentences.of_corpora(study, Records(pd.concat(rows), pd.concat(states)))
-    correlations = [text for text in words if "Pearson" in text]
-    assert bool(correlations) == said
-    ceiling = "; but the highest rank is "  # the mixture's rank is the vocabulary
-    counted = f"n = {6 + members} models{ceiling}"
-    assert all("95\u00a0% interval" in text and counted in text for text in correlations)
 
 
 def test_a_run_counts_once_under_the_label_it_is_trained_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from softmax_bottleneck.report.claims.engine import DIVERGED, Entry
+from softmax_bottleneck.report.claims.engine import Entry
 from softmax_bottleneck.report.claims.rules import CANNOT, UNDECIDED, VERDICTS, Number
 from softmax_bottleneck.report.claims.view import OWN_SOURCES
+from softmax_bottleneck.report.claims.wording import Code
 
 UNDERPOWERED, UNSTABLE = "underpowered", "unstable"
-ABSENT, CEILING, UNMET = "no runs", "ceiling", "premise not met"  # besides DIVERGED
+UNMET = "premise not met"
+# Why a claim cannot be tested; any other premise is UNMET.
+STATES: Mapping[Code | None, str] = {
+    **dict.fromkeys((None, Code.NO_MODEL, Code.NO_RUN, Code.NO_VALUE), "no runs"),
+    Code.ALL_DIVERGED: "diverged",
+    Code.CEILING: "ceiling",
+}
 MARGIN_SHARE = 0.12  # of the axis, left free at both ends
 RATIO = "×"  # the unit of ratios, which are drawn on a log axis
 
@@ -41,16 +48,11 @@ def strip(entries: Sequence[Entry], titles: Mapping[str, str]) -> list[dict[str,
 
 
 def state(entry: Entry) -> str:
-    """Why a claim is open, in a word or two; of one that is decided, the verdict."""
+    """Return in a word or two why a claim is open; the verdict of one that is decided."""
+    code = entry.reason.code if entry.reason else None
     if entry.verdict == UNDECIDED:
-        decided = entry.outcome is not None and entry.outcome.verdict != UNDECIDED
-        unmet = any(not premise.holds and premise.becomes == UNDECIDED for premise in entry.premises)
-        return UNSTABLE if decided and not unmet else UNDERPOWERED
-    if entry.verdict != CANNOT:
-        return entry.verdict
-    if entry.outcome is None:
-        return DIVERGED if entry.reason.endswith(DIVERGED) else ABSENT
-    return CEILING if "ceiling" in entry.reason else UNMET
+        return UNSTABLE if code is Code.UNSTABLE else UNDERPOWERED
+    return STATES.get(code, UNMET) if entry.verdict == CANNOT else entry.verdict
 
 
 def tile(entry: Entry) -> dict[str, Any]:

@@ -99,13 +99,13 @@ def to_csv(entries: Iterable[Entry]) -> str:
         facts["numbers"] = "; ".join(f"{number.what}: {number.text}" for number in entry.numbers)
         facts["premises"] = "; ".join(premise.line for premise in entry.premises)
         facts["controls"] = "; ".join(control.text for control in of_claim(entry.claim))
-        lines.append(facts | {"left_out": "; ".join(entry.left_out)})
+        lines.append(facts | {"left_out": "; ".join(map(str, entry.left_out))})
     return tidy.to_csv(pd.DataFrame(lines, columns=list(columns)))
 
 
 def verdicts(entries: Iterable[Entry]) -> Iterator[str]:
     """One line for every verdict."""
-    return (f"{e.claim.id}, {e.dataset}: {e.verdict}" + f" ({e.reason})" * bool(e.reason) for e in entries)
+    return (f"{e.claim.id}, {e.dataset}: {e.verdict}" + (f" ({e.reason})" if e.reason else "") for e in entries)
 
 
 def explain(entries: Iterable[Entry]) -> Iterator[str]:
@@ -114,7 +114,7 @@ def explain(entries: Iterable[Entry]) -> Iterator[str]:
         claim, stability = entry.claim, entry.stability
         yield f"\n{next(verdicts([entry]))}"
         yield f"  claim      {claim.statement} ({claim.source}, {claim.where})"
-        yield f"  rule       {claim.rule.words}"
+        yield f"  rule       {claim.rule.text}"
         yield from (f"  number     {number.what}: {number.text}; {number.regions}" for number in entry.numbers)
         yield from (f"  premise    {premise.line}" for premise in entry.premises)
         yield from (f"  control    {control.text}" for control in of_claim(claim))

@@ -13,6 +13,7 @@ from softmax_bottleneck.report.claims.engine import LAW_FAILS, NO_SETTING, NO_TR
 from softmax_bottleneck.report.claims.kanai2018 import LIMIT
 from softmax_bottleneck.report.claims.premises import Premise, wide
 from softmax_bottleneck.report.claims.view import LAW, View
+from softmax_bottleneck.report.claims.wording import Code
 
 PLAIN, MOS, COMPONENTS = "transformer", "transformer-mos", "transformer-mos-components"
 PUBLISHED_WIDTHS = {200.0, 300.0}  # of the text and of the published code
@@ -30,8 +31,8 @@ def _added_example(target: float, first: str, second: str) -> list[q.Row]:
 
 def _published_size(view: View, models: Sequence[str]) -> Premise:
     widths = {width for model in models for width in view.runs(model, "embedding_size").values()}
-    text = f"the Transformer has width {', '.join(f'{width:.0f}' for width in sorted(widths)) or 'not known'}"
-    return Premise("200 or 300, as published", text, bool(widths) and widths <= PUBLISHED_WIDTHS)
+    text = ", ".join(f"{width:.0f}" for width in sorted(widths)) or "unknown"
+    return Premise(Code.PUBLISHED_WIDTH, {"widths": text}, bool(widths) and widths <= PUBLISHED_WIDTHS)
 
 
 ADDED = q.of_units(_added, q.least, _added_example, "parameters added, in millions", "", ("params_m",), "models")

@@ -22,6 +22,7 @@ from softmax_bottleneck.report.claims.rules import (
     Rule,
 )
 from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View
+from softmax_bottleneck.report.claims.wording import Code, Finding
 
 STABLE = 0.9  # of the resamples must give the same verdict
 WT2 = "wt2*|wikitext-2*"
@@ -86,19 +87,19 @@ class Entry:
     """A claim judged on one corpus.
 
     Attributes:
-        reason: why the verdict is what it is, in words.
-        outcome: of the rule alone; none when it could not be asked.
+        reason: why the verdict is not the rule's own, or why the rule decides nothing.
+        outcome: of the rule alone; None if it could not be evaluated.
         left_out: planned runs that are not in the numbers, and why.
-        elsewhere: what runs measured on other hardware say, by hardware.
+        elsewhere: the verdict of archived runs by their hardware.
     """
 
     claim: Claim
     dataset: str
     verdict: str
-    reason: str
+    reason: Finding | None = None
     outcome: Outcome | None = None
     premises: tuple[Premise, ...] = ()
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[Finding, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -116,110 +117,114 @@ class Entry:
         claim = self.claim
         return {
             **{key: getattr(claim, key) for key in ("id", "source", "statement", "where", "limits")},
-            "criterion": claim.rule.words,
+            "criterion": claim.rule.text,
             "models": list(claim.models),
             "dataset": self.dataset,
             "verdict": self.verdict,
-            "reason": self.reason,
+            "reason": str(self.reason or ""),
+            "code": self.reason.code if self.reason else "",
             "stability": self.stability,
             "numbers": [asdict(number) | {"text": number.text} for number in self.numbers],
             "premises": [
-                {key: getattr(premise, key) for key in ("what", "text", "holds")} for premise in self.premises
+                {"code": one.code, "text": one.found, "needed": one.needed, "holds": one.holds} for one in self.premises
             ],
-            "left_out": list(self.left_out),
+            "left_out": list(map(str, self.left_out)),
             "elsewhere": dict(self.elsewhere),
         }
 
 
 # --- judging --------------------------------------------------------------------------------------------------------
 def judge(view: View, claim: Claim) -> Entry:
-    """The verdict on a claim by the runs of a view."""
+    """Return the verdict on a claim by the runs of a view."""
     left_out = tuple(_left_out(view, claim))
     lacking = _lacking(view, claim)
     outcome = None if lacking else claim.rule.judge(view, *claim.models)
     if outcome is None or outcome.missing:
-        return Entry(claim, view.dataset, CANNOT, lacking or (outcome.missing if outcome else ""), left_out=left_out)
-    verdict, reason = outcome.verdict, ""
+        return Entry(claim, view.dataset, CANNOT, lacking or (outcome.missing if outcome else None), left_out=left_out)
+    verdict, reason = outcome.verdict, None
+    needed, units = outcome.needed
     if verdict == UNDECIDED:
         few = any(number.low is None for number in outcome.numbers)
-        reason = f"{'too few for an interval' if few else 'inconclusive: both lie in the interval'}; {outcome.needed}"
+        reason = Finding(Code.TOO_FEW if few else Code.INCONCLUSIVE, {"needed": needed, "units": units})
     elif outcome.stability < STABLE:
-        reason = f"{verdict} in only {outcome.stability:.0%} of resamples; {outcome.needed}"
-        verdict = UNDECIDED
+        facts = {"verdict": verdict, "stability": outcome.stability, "needed": needed, "units": units}
+        verdict, reason = UNDECIDED, Finding(Code.UNSTABLE, facts)
     premises = tuple(_premises(view, claim, outcome.verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     for premise in sorted(broken, key=lambda premise: premise.becomes != CANNOT)[:1]:
-        verdict, reason = premise.becomes, premise.words
+        verdict, reason = premise.becomes, premise
     return Entry(claim, view.dataset, verdict, reason, outcome, premises, left_out)
 
 
-def _lacking(view: View, claim: Claim) -> str:
-    """What is missing before the rule can be asked, in words."""
+def _lacking(view: View, claim: Claim) -> Finding | None:
+    """Return what is missing before the rule can be evaluated."""
     first = claim.rule.quantities[0]
     stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
     for pattern in claim.models if claim.corpora != SYNTHETIC else ():
         models = view.matching(pattern, stage)
         if not models:
-            names = pattern.split("|")
-            return f"{'none' if len(names) > 1 else 'no run'} of {', '.join(names)} in this study"
+            return Finding(Code.NO_MODEL, {"models": " or ".join(pattern.split("|"))})
         if not any(view.runs(model, metric, first.stage) for model in models for metric in first.metrics[:1]):
             states = {str(run["state"]) for model in models for run in view.planned[model, stage]}
-            labels = ", ".join(map(view.label, models))
-            return f"every run of {labels} {DIVERGED}" if states == {DIVERGED} else f"no finished run of {labels}"
-    return ""
+            code = Code.ALL_DIVERGED if states == {DIVERGED} else Code.NO_RUN
+            return Finding(code, {"models": ", ".join(map(view.label, models))})
+    return None
 
 
 def _premises(view: View, claim: Claim, verdict: str) -> Iterator[Premise]:
-    """Those of the rule, those of the claim, equal size, and the law as a control."""
+    """Yield the premises of the rule and of the claim, equal size, and the control with the true distribution."""
     if claim.corpora != SYNTHETIC:
         yield from p.of_rule(view, claim.rule, claim.models)
     yield from (premise for check in claim.premises if (premise := check(view, claim.models)))
     if claim.rule.favours:
         yield _size(view, claim, verdict)
-    if view.law and isinstance(claim.law, str):
-        yield Premise("", f"not asked of the law itself: {claim.law}", True)
-    if view.law and not isinstance(claim.law, str):
-        yield from _law_control(view, claim, claim.law, verdict)
-
-
-def _law_control(view: View, claim: Claim, law: LawControl, verdict: str) -> Iterator[Premise]:
-    """What the rule says with the law among its models."""
-    control = claim.rule.judge(view, *law[0])
-    if not control.missing:
-        expected = law[1] or (verdict,)
-        text = f"asked of the law itself the rule says {control.verdict}"
-        spoils = p.DECIDED if control.verdict == UNDECIDED else p.ANY
-        yield Premise(" or ".join(expected), text, control.verdict in expected, spoils)
+    if not view.law:
+        return
+    if isinstance(claim.law, str):
+        yield Premise(Code.NO_CONTROL, {"why": claim.law}, True)
+    else:
+        models, verdicts = claim.law
+        control = claim.rule.judge(view, *models)
+        if not control.missing:
+            expected = verdicts or (verdict,)
+            facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
+            spoils = p.DECIDED if control.verdict == UNDECIDED else p.ANY
+            yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
 
 
 def _size(view: View, claim: Claim, verdict: str) -> Premise:
-    """Sizes within ALIKE, or against the side that won, or a pair of equal size that says the same."""
-    what, gap = "one size, or that the larger one lost", p.size_gap(view, claim.models)
+    """Check that sizes are within ALIKE, or that the larger side lost, or that a pair of equal size agrees."""
+    gap = p.size_gap(view, claim.models)
     if gap is None:
-        return Premise(what, "sizes are not known", True)
-    text = f"{' or '.join(map(view.label, claim.models[0].split('|')))} has {p.size_words(gap)} parameters"
+        return Premise(Code.SIZE_UNKNOWN, {}, True)
+    facts = {"model": " or ".join(map(view.label, claim.models[0].split("|"))), "ratio": 1 + gap}
     if abs(gap) <= ALIKE:
-        return Premise(what, text, True)
+        return Premise(Code.SIZE, facts, True)
     spoils = p.helped(claim.rule.favours if gap > 0 else -claim.rule.favours)
     for pair in ((f"{claim.models[0]}-equal", *claim.models[1:]), EQUAL.get(claim.models, ("",))):
         own = p.size_gap(view, pair) if all(view.runs(model, TEST_PPL) for model in pair) else None
         if own is not None and abs(own) <= ALIKE:
             other = claim.rule.judge(view, *pair)
-            said = f"{text}; {view.label(pair[0])} of equal size: {other.verdict}, {other.numbers[0].text}"
-            return Premise(what, said, other.verdict == verdict, spoils, CONFOUNDED)
-    return Premise(what, f"{text}, and no pair of equal size was run", False, spoils, CONFOUNDED)
+            facts |= {"equal": view.label(pair[0]), "verdict": other.verdict, "number": other.numbers[0].text}
+            return Premise(Code.EQUAL_PAIR, facts, other.verdict == verdict, spoils, CONFOUNDED)
+    return Premise(Code.NO_EQUAL_PAIR, facts, False, spoils, CONFOUNDED)
 
 
-def _left_out(view: View, claim: Claim) -> list[str]:
-    """Planned runs of the claim's models without numbers, and those that learned nothing."""
+def _left_out(view: View, claim: Claim) -> list[Finding]:
+    """Return the planned runs of the claim's models without numbers, and those no better than a unigram model."""
     models = {model for pattern in claim.models for model in view.matching(pattern)}
-    absent: dict[str, set[int]] = {}
+    absent: dict[tuple[str, str], set[int]] = {}
     for (model, _), runs in view.planned.items():
         for row in runs if model in models else ():
             if row["state"] != "ok":
-                absent.setdefault(f"{view.label(model)}: {row['state']} with seed ", set()).add(row["seed"])
-    lines = [start + ", ".join(map(str, sorted(seeds))) for start, seeds in absent.items()]
-    for (dataset, model, seed), words in view.records.unlearned.items():
-        if dataset == view.dataset and model in models:
-            lines.append(f"{view.label(model)}, seed {seed} (of correlations and trends): {words}")
-    return sorted(lines)
+                absent.setdefault((view.label(model), row["state"]), set()).add(row["seed"])
+    found = [
+        Finding(Code.STATE, {"model": label, "state": state, "seeds": ", ".join(map(str, sorted(seeds)))})
+        for (label, state), seeds in sorted(absent.items())
+    ]
+    unlearned = sorted((view.label(m), m, seed) for d, m, seed in view.records.unlearned if d == view.dataset)
+    return found + [
+        Finding(Code.UNLEARNED, {"model": label, "seed": seed, "why": view.records.unlearned[view.dataset, m, seed]})
+        for label, m, seed in unlearned
+        if m in models
+    ]

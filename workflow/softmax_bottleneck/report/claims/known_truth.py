@@ -19,7 +19,7 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.engine import Claim
 from softmax_bottleneck.report.claims.premises import Check, Premise
 from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View, fits_of
-from softmax_bottleneck.report.numbers import percent
+from softmax_bottleneck.report.claims.wording import Code
 
 BASELINE = "softmax"
 CLOSED = 0.01  # of what there is to learn: a smaller distance is none
@@ -56,6 +56,7 @@ def over_seeds(
     which: str,
     value: Callable[[pd.DataFrame], float],
     made_up: Callable[..., list[q.Row]] | None = None,
+    names: str = "",
     **fails: float,
 ) -> q.Quantity:
     """A number of every seed's fits that fulfil a condition.
@@ -68,7 +69,7 @@ def over_seeds(
         return [number for _, part in parts if math.isfinite(number := value(part))]
 
     return q.of_units(
-        collect, q.student, lambda target, *_: (made_up or world)(**(fails if target else {})), what, unit
+        collect, q.student, lambda target, *_: (made_up or world)(**(fails if target else {})), what, unit, names=names
     )
 
 
@@ -125,10 +126,8 @@ def _ended(*spoils: str, heads: Sequence[str] = (BASELINE,)) -> Check:
         lost = _largest_losses(view).reindex(list(heads)).dropna()
         if lost.empty:
             return None
-        name = declaration(str(lost.idxmax())).label
-        text = f"{name}, as wide as its law has columns, loses up to {percent(lost.max(), 1)} {TO_LEARN}"
-        needed = f"less than {percent(CLOSED)}: fits that have ended"
-        return Premise(needed, text, bool(lost.max() < CLOSED), frozenset(spoils))
+        facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": CLOSED}
+        return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), frozenset(spoils))
 
     return check
 
@@ -171,7 +170,9 @@ def world(**changed: float) -> list[q.Row]:
 MADE = (0, 1)  # the world as it is, and changed
 SOFTMAX, OPEN = "model == @head", "model == @head and r > d"
 TO_LEARN = "of what there is to learn"
-CLOSES = partial(over_seeds, "share of the gap closed, {0}", "share", OPEN, lambda own: own["gap_closed"].mean())
+CLOSES = partial(
+    over_seeds, "share of the gap closed", "share", OPEN, lambda own: own["gap_closed"].mean(), names="{0}"
+)
 LARGEST = over_seeds(f"largest loss with d ≥ r, {TO_LEARN}", "share", f"{SOFTMAX} and d >= r",
                      lambda own: own["lost"].max(), floor=0.4)  # fmt: skip
 LEAST = over_seeds(f"least loss with r ≥ 2 d, {TO_LEARN}", "share", f"{SOFTMAX} and r >= 2 * d",

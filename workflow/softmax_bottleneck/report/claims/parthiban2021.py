@@ -27,6 +27,7 @@ from softmax_bottleneck.report.claims.engine import (
 )
 from softmax_bottleneck.report.claims.premises import Premise, averaged, spread_above_noise
 from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View
+from softmax_bottleneck.report.claims.wording import Code
 from softmax_bottleneck.report.numbers import p_value
 
 HEADS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos")
@@ -66,8 +67,7 @@ def _settings_move_rank(view: View, patterns: Sequence[str]) -> Premise | None:
     freedom = len(known) - int(dimensions)
     ratio = (total - rest) / max(int(dimensions) - 1, 1) / max(rest / freedom, 1e-12)
     p = float(special.fdtrc(max(int(dimensions) - 1, 1), freedom, ratio))
-    text = f"the F-test of whether c and k move the rank gives p = {p_value(p)}"
-    return Premise(f"below {MOVES}", text, p < MOVES)
+    return Premise(Code.TREATMENT, {"p": p_value(p), "limit": MOVES}, p < MOVES)
 
 
 def _nt_losses(view: View, heads: str, _: str) -> Iterator[float]:
@@ -100,19 +100,18 @@ def _ranks_apart(view: View, models: Sequence[str]) -> Premise | None:
     low, high = ([rank for m in view.matching(p) for rank in view.runs(m, PRESS_RANK).values()] for p in models)
     if not low or not high:
         return None
-    text = f"low ranks go up to {max(low):.0f}, high ones begin at {min(high):.0f}"
-    return Premise("every low one less than half of every high one", text, 2 * max(low) < min(high))
+    return Premise(Code.RANKS_APART, {"low": max(low), "high": min(high)}, 2 * max(low) < min(high))
 
 
 def _enough_benchmarks(view: View, models: Sequence[str]) -> Premise:
     n = len(list(_vector_gaps(view, *models)))
-    return Premise(f"at least {FEW_BENCHMARKS}", f"{n} word-similarity benchmark{'s' * (n != 1)}", n >= FEW_BENCHMARKS)
+    return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": FEW_BENCHMARKS}, n >= FEW_BENCHMARKS)
 
 
 def _enough_runs(view: View, models: Sequence[str]) -> Premise:
     runs = [len(view.runs(model, TEST_PPL)) for model in models]
-    text = f"the sides have {' and '.join(map(str, runs))} runs"
-    return Premise(f"at least {q.MIN_RUNS} each", text, min(runs) >= q.MIN_RUNS, becomes=r.UNDECIDED)
+    facts = {"runs": " and ".join(map(str, runs)), "limit": q.MIN_RUNS}
+    return Premise(Code.RUNS, facts, min(runs) >= q.MIN_RUNS, becomes=r.UNDECIDED)
 
 
 def _hits(view: View, low: str, high: str) -> Iterator[float]:
@@ -167,10 +166,11 @@ VECTORS = q.of_units(
     _vector_gaps,
     q.student,
     _vectors_example,
-    "Spearman’s ρ of word similarity, {0} less {1}",
+    "Spearman’s ρ of word similarity",
     "",
     (TEST_PPL,),
     "benchmarks",
+    "{0} less {1}",
 )
 HITS = q.of_units(
     _hits,

@@ -131,7 +131,7 @@ class Quantity:
     """A number of some models with its interval.
 
     Attributes:
-        what: in words; `{0}` is the first model's name.
+        what: its name; printed only.
         unit: a key of SCALES, or another unit in which it is printed as it is.
         samples: of the models in a view; a side without units is missing.
         estimate: interval of (resampled samples, tail probability).
@@ -140,6 +140,7 @@ class Quantity:
         stage: at which.
         units: what more of are needed when it is undecided.
         sides: the models it compares, by pattern.
+        models: a template for the names of the models, such as `{0} against {1}`.
     """
 
     what: str
@@ -151,6 +152,7 @@ class Quantity:
     stage: str = ""
     units: str = "seeds"
     sides: Callable[..., list[list[str]]] = lambda view, *patterns: [view.matching(pattern) for pattern in patterns]
+    models: str = ""
 
     def shown(self, value: float) -> float:
         """A value in its unit."""
@@ -182,9 +184,8 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True, wor
         level = base * math.exp(target) if log else base + target
         return [(second, metric, stage, made_up(base)), (first, metric, stage, made_up(level))]
 
-    return Quantity(
-        f"{words or find(metric).words}, {{0}} against {{1}}", unit, samples, student, example, (metric,), stage
-    )
+    what = words or find(metric).words
+    return Quantity(what, unit, samples, student, example, (metric,), stage, models="{0} against {1}")
 
 
 def of_units(
@@ -195,15 +196,16 @@ def of_units(
     unit: str = "",
     metrics: tuple[str, ...] = (),
     units: str = "seeds",
+    names: str = "",
 ) -> Quantity:
     """A number over units (runs, models, heads, ...), each a number or a few that `collect` gives of the models."""
 
     def samples(view: View, *models: str) -> list[Sample]:
         found = list(collect(view, *models))
         values_NK = np.array(found, dtype=np.float64).reshape(len(found), -1 if found else 1)
-        return [Sample("|".join(models) or what, values_NK)]
+        return [Sample("|".join(models), values_NK)]
 
-    return Quantity(what, unit, samples, estimate, example, metrics, units=units)
+    return Quantity(what, unit, samples, estimate, example, metrics, units=units, models=names)
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
@@ -216,7 +218,7 @@ def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
     def collect(view: View, model: str) -> Iterator[float]:
         return map(math.log, ratios(view, model, first, second).values())
 
-    return of_units(collect, student, example, f"{what}, {{0}}", unit, (first, second))
+    return of_units(collect, student, example, what, unit, (first, second), names="{0}")
 
 
 def ratios(view: View, model: str, first: str, second: str) -> dict[int, float]:
@@ -250,7 +252,8 @@ def along(metric: str, below: str = "", within: tuple[float, float] = (0, math.i
 
     what = find(metric).words + (f" over {find(below).words}" if below else "")
     metrics = (metric, below) if below else (metric,)
-    found = of_units(collect, spearman, example, f"Spearman’s ρ of {what} and the setting, {{0}}", "", metrics, "runs")
+    what = f"Spearman’s ρ of {what} and the setting"
+    found = of_units(collect, spearman, example, what, "", metrics, "runs", "{0}")
     return replace(found, sides=lambda view, pattern: [list(settings(view, pattern))])
 
 

@@ -15,12 +15,11 @@ from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Measured
-from softmax_bottleneck.report.claims.engine import Entry, judge
-from softmax_bottleneck.report.claims.parthiban2021 import CLAIMS
+from softmax_bottleneck.report.claims.engine import Entry
 from softmax_bottleneck.report.claims.premises import CEILING
-from softmax_bottleneck.report.claims.quantities import ALIKE, MIN_POINTS
+from softmax_bottleneck.report.claims.quantities import ALIKE
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, VERDICTS
-from softmax_bottleneck.report.claims.view import OWN_SOURCES, SYNTHETIC, View
+from softmax_bottleneck.report.claims.view import OWN_SOURCES, SYNTHETIC
 from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import Source, exact_value, label, same_setting
 from softmax_bottleneck.study import Run, Study, load_dataset, load_experiment
@@ -182,7 +181,7 @@ def of_corpora(study: Study, found: Records) -> list[tuple[str, list[str]]]:
         scores = means(study, found, name)
         if scores:
             words = [_perplexity_words(study, found, name, scores), _rank_words(study, found, name)]
-            words += [_truth_words(study, found, name, scores), _correlation_words(study, found, name)]
+            words += [_truth_words(study, found, name, scores)]
             sections.append((dataset.title, [sentence for sentence in words if sentence]))
     return sections
 
@@ -275,12 +274,3 @@ def _exceed_words(study: Study, found: Records, dataset: str, ranks: Mapping[str
     saturated = sum(ranks[model].mean > CEILING * ceiling for model in over)
     more = "; most saturate at the vocabulary" if 2 * saturated > len(over) > 1 else ""
     return f"{names} {'exceeds' if len(over) == 1 else 'exceed'} it{more}"
-
-
-def _correlation_words(study: Study, found: Records, dataset: str) -> str:
-    """Pearson's r of perplexity and rank over models of one kind, if there are enough, and what spoils it."""
-    (claim,) = (claim for claim in CLAIMS if claim.id == "all-correlation")
-    entry = judge(View(found, dataset, study), claim)
-    points = [number for number in entry.numbers if number.n[0] >= MIN_POINTS]
-    spoilt = next((f"; but {premise.text}" for premise in entry.premises if not premise.holds), "")
-    return f"{points[0].what} of one size and schedule: {points[0].text} models{spoilt}." if points else ""

@@ -21,7 +21,12 @@ def conclusions(source: Source, options: Fits) -> Iterator[Part]:
     asked = gradient.CLAIMS if source.experiment.source == "gradient" else FOLLOWING
     entries = {entry.claim.id: entry for entry in claims.ledger(source.records, asked, source.study)}
     words = {
-        name: (entry.verdict, "; ".join(n.text for n in entry.numbers) or entry.reason, rule.words, entry.claim.limits)
+        name: (
+            entry.verdict,
+            "; ".join(n.text for n in entry.numbers) or str(entry.reason or ""),
+            rule.text,
+            entry.claim.limits,
+        )
         for name, entry in entries.items()
         for rule in (entry.claim.rule,)
     }
