@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import claim_examples as examples
 import fake_results as fake
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims, tiles
-from softmax_bottleneck.report.claims import controls, engine, known_truth, premises, quantities, rules
+from softmax_bottleneck.report.claims import engine, premises, quantities, rules
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.report.claims.view import LAW, RESAMPLES, SYNTHETIC, Sample, View
 from softmax_bottleneck.report.claims.wording import TEMPLATES, Code
@@ -38,36 +39,35 @@ def sample(mean: float, sd: float, n: int = 10) -> list[float]:
     return [mean + sd * (x - centre) / spread for x in raw]
 
 
-def ppl(n: int = 5, sd: float = 0.1, **means: float) -> list[quantities.Row]:
+def ppl(n: int = 5, sd: float = 0.1, **means: float) -> list[examples.Row]:
     """Runs of each model around these test perplexities."""
     return [(name.replace("_", "-"), "test_ppl", "", sample(mean, sd, n)) for name, mean in means.items()]
 
 
-def judge(claim: str, rows: Iterable[quantities.Row], **facts: float) -> engine.Entry:
-    return engine.judge(View(controls.records_of(rows, **facts), controls.CORPUS), BY_ID[claim])
+def judge(claim: str, rows: Iterable[examples.Row], **facts: float) -> engine.Entry:
+    return engine.judge(View(examples.records_of(rows, **facts), examples.CORPUS), BY_ID[claim])
 
 
 def law(records: Records, **numbers: float) -> Records:
     """Records of a corpus whose law has these numbers, as `measure` writes them."""
     rows = [
-        (controls.CORPUS, "softmax", "", f"law_{metric}", value, 1, "softmax-1") for metric, value in numbers.items()
+        (examples.CORPUS, "softmax", "", f"law_{metric}", value, 1, "softmax-1") for metric, value in numbers.items()
     ]
-    return replace(records, rows=pd.concat([records.rows, pd.DataFrame(rows, columns=list(controls.COLUMNS))]))
+    return replace(records, rows=pd.concat([records.rows, pd.DataFrame(rows, columns=list(examples.COLUMNS))]))
 
 
 # --- every claim: true, false, premise broken ------------------------------------------------------------------------
 @pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.id)
 def test_a_claim_is_told_true_false_and_untestable_by_construction(claim: claims.Claim) -> None:
-    place = claim.place(controls.CORPUS)
+    place = claim.place(examples.CORPUS)
     for holds, expected in ((True, REPRODUCED), (False, NOT_REPRODUCED)):
-        entry = engine.judge(View(controls.made(claim, holds), place), claim)
+        entry = engine.judge(View(examples.made(claim, holds), place), claim)
         assert entry.verdict == expected and entry.stability > 0.99, entry
         assert entry.numbers and all(number.n for number in entry.numbers)
-    for broken, records in controls.broken(claim).items():
+    for broken, records in examples.broken(claim).items():
         entry = engine.judge(View(records, place), claim)
         assert entry.verdict not in DECIDED, (broken, entry)
         assert entry.reason
-    assert all(control.passed for control in controls.of_claim(claim))
 
 
 def test_all_five_sources_and_known_laws_have_claims() -> None:
@@ -87,16 +87,9 @@ def test_all_five_sources_and_known_laws_have_claims() -> None:
 
 def test_every_claim_asks_for_models_that_the_paper_study_has() -> None:
     study = config.load_study(paths.ROOT / "config" / "paper.yaml")
-    view = View(controls.records_of((label, "test_ppl", "", [1.0]) for label in study.labels), controls.CORPUS)
+    view = View(examples.records_of((label, "test_ppl", "", [1.0]) for label in study.labels), examples.CORPUS)
     lacking = {c.id: p for c in claims.CLAIMS if c.corpora != SYNTHETIC for p in c.models if not view.matching(p)}
     assert lacking == {}
-
-
-def test_a_rule_that_tells_nothing_is_seen() -> None:
-    claim = BY_ID["mos-better"]
-    blind = replace(claim.rule, judge=lambda view, *models, tests=1: rules.Outcome(np.ones(9, bool), np.zeros(9, bool)))
-    found = controls.of_claim(replace(claim, rule=blind))
-    assert [control.passed for control in found] == [True, False, True]
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------
@@ -215,18 +208,18 @@ def test_a_verdict_that_resamples_do_not_bear_out_is_undecided() -> None:
 
 @pytest.mark.fault("G1")
 def test_diverged_and_missing_runs_are_left_out_and_said() -> None:
-    records = controls.records_of(ppl(softmax=57, mos=55))
+    records = examples.records_of(ppl(softmax=57, mos=55))
     lost = {("mos", 2): "diverged", ("mos", 4): "missing", ("softmax", 1): "failed"}
     for (model, seed), state in lost.items():
         here = (records.states["model"] == model) & (records.states["seed"] == seed)
         records.states.loc[here, "state"] = state
     kept = [(m, s) not in lost for m, s in zip(records.rows["model"], records.rows["seed"], strict=True)]
-    entry = engine.judge(View(replace(records, rows=records.rows[kept]), controls.CORPUS), BY_ID["mos-better"])
+    entry = engine.judge(View(replace(records, rows=records.rows[kept]), examples.CORPUS), BY_ID["mos-better"])
     assert entry.numbers[0].n == (3, 4)
     facts = [tuple(one.facts.values()) for one in entry.left_out]
     assert facts == [("mos", "diverged", "2"), ("mos", "missing", "4"), ("softmax", "failed", "1")]
     gone = replace(records, rows=records.rows[records.rows["model"] != "mos"])
-    entry = engine.judge(View(gone, controls.CORPUS), BY_ID["mos-better"])
+    entry = engine.judge(View(gone, examples.CORPUS), BY_ID["mos-better"])
     assert (entry.verdict, entry.reason.code) == (CANNOT, Code.NO_RUN)
 
 
@@ -242,15 +235,15 @@ def test_diverged_runs_bear_out_that_a_head_is_unstable() -> None:
     """By the perplexities at which they were stopped, as the paper averages such runs; a loss of nan has none."""
     models = ("kanai-softmax", "kanai-ss", "kanai-relu")
     rows = [(model, "valid_ppl", stage, [70.0, 71.0, 72.0]) for model in models for stage in ("", "finetuned")]
-    records, at = controls.records_of(rows), [442061.0, 73394.6, 3.8e5]
+    records, at = examples.records_of(rows), [442061.0, 73394.6, 3.8e5]
     reasons = [f"valid perplexity {ppl:g} is over 10 times the vocabulary size" for ppl in at]
-    stopped = View(diverged(records, "kanai-relu", *reasons), controls.CORPUS)
+    stopped = View(diverged(records, "kanai-relu", *reasons), examples.CORPUS)
     entry = engine.judge(stopped, BY_ID["kanai-relu-fails"])
     ratio = math.exp(exact.mean(map(math.log, at)) - exact.mean(map(math.log, (70, 71, 72))))
     assert entry.verdict == REPRODUCED and entry.numbers[0].n == (3, 3)
     assert entry.numbers[0].value == pytest.approx(ratio, rel=1e-5)  # a reason has six digits
     assert [one.facts["seeds"] for one in entry.left_out] == ["1, 2, 3"]
-    unknown = View(diverged(records, "kanai-relu", *["valid loss is nan"] * 3), controls.CORPUS)
+    unknown = View(diverged(records, "kanai-relu", *["valid loss is nan"] * 3), examples.CORPUS)
     for claim in ("kanai-relu-fails", "kanai-relu-rank"):
         entry = engine.judge(unknown, BY_ID[claim])
         assert (entry.reason.code, tiles.state(entry)) == (Code.ALL_DIVERGED, "diverged")
@@ -301,7 +294,7 @@ def test_only_common_seeds_compare_the_switches() -> None:
 def test_corpora_are_judged_apart_and_by_what_a_claim_is_about() -> None:
     frames = []
     for corpus, mos in (("ptb-small", 55), ("wt2-small", 58)):
-        records = controls.records_of(ppl(softmax=57, mos=mos, ss=57, gss=57))
+        records = examples.records_of(ppl(softmax=57, mos=mos, ss=57, gss=57))
         frames.append((records.rows.assign(dataset=corpus), records.states.assign(dataset=corpus)))
     both = Records(*(pd.concat(parts) for parts in zip(*frames, strict=True)))
     found = {(entry.claim.id, entry.dataset): entry.verdict for entry in claims.ledger(both)}
@@ -373,11 +366,11 @@ def test_ranks_at_their_ceiling_cannot_be_low_or_weakly_correlated_but_high() ->
 
 
 def test_unequal_schedules_confound() -> None:
-    records = controls.records_of(ppl(softmax=57, mos=55))
+    records = examples.records_of(ppl(softmax=57, mos=55))
     for longer, expected in (("mos", CONFOUNDED), ("softmax", REPRODUCED)):
         states = records.states.assign(planned_epochs=[8 if m == longer else 4 for m in records.states["model"]])
         assert (
-            engine.judge(View(replace(records, states=states), controls.CORPUS), BY_ID["mos-better"]).verdict
+            engine.judge(View(replace(records, states=states), examples.CORPUS), BY_ID["mos-better"]).verdict
             == expected
         )
 
@@ -391,7 +384,7 @@ def test_what_is_compared_differs_in_its_heads_or_as_in_the_paper(file: Path) ->
     study = config.load_study(file)
     for dataset in dict.fromkeys(run.dataset for run in study.runs):
         models = {run.model for run in study.runs if run.dataset == dataset}
-        records = controls.records_of((m, x, "", [50.0]) for m in models for x in ("test_ppl", "rank_press"))
+        records = examples.records_of((m, x, "", [50.0]) for m in models for x in ("test_ppl", "rank_press"))
         view = View(
             Records(records.rows.assign(dataset=dataset), records.states.assign(dataset=dataset)), dataset, study
         )
@@ -404,7 +397,7 @@ def test_what_is_compared_differs_in_its_heads_or_as_in_the_paper(file: Path) ->
 @pytest.mark.parametrize(("setting", "verdict"), [("learning_rate: 10", REPRODUCED), ("learning_rate: 5", CONFOUNDED)])
 def test_a_head_that_is_trained_otherwise_is_not_compared(tmp_path: Path, setting: str, verdict: str) -> None:
     text = fake.STUDY.replace("models:\n", f"  - when: {{model: mos}}\n    schedule: {{{setting}}}\nmodels:\n")
-    records = controls.records_of(ppl(softmax=57, mos=55))
+    records = examples.records_of(ppl(softmax=57, mos=55))
     moved = Records(*(frame.assign(dataset="truth-demo") for frame in (records.rows, records.states)))
     entry = engine.judge(View(moved, "truth-demo", fake.load(tmp_path, text)), BY_ID["mos-better"])
     assert entry.verdict == verdict
@@ -414,10 +407,10 @@ def test_a_head_that_is_trained_otherwise_is_not_compared(tmp_path: Path, settin
 
 def test_times_of_several_machines_confound() -> None:
     rows = [(m, "sec_per_epoch", "", sample(x, 0.1, 5)) for m, x in (("ganea-mos", 150), ("ganea-softmax", 60))]
-    records = controls.records_of(rows)
-    assert engine.judge(View(records, controls.CORPUS), BY_ID["ganea-mos-costly"]).verdict == REPRODUCED
+    records = examples.records_of(rows)
+    assert engine.judge(View(records, examples.CORPUS), BY_ID["ganea-mos-costly"]).verdict == REPRODUCED
     states = records.states.assign(hardware=["A" if m == "ganea-mos" else "B" for m in records.states["model"]])
-    entry = engine.judge(View(replace(records, states=states), controls.CORPUS), BY_ID["ganea-mos-costly"])
+    entry = engine.judge(View(replace(records, states=states), examples.CORPUS), BY_ID["ganea-mos-costly"])
     assert entry.verdict == CONFOUNDED and entry.reason.facts == {"machines": "A; B"}
 
 
@@ -438,40 +431,40 @@ def test_switches_are_not_compared_while_a_side_is_still_learning_fast() -> None
     """A fixed switch before the network has learned loses to a later one, whatever the rule."""
     heads = ("softmax", "ss", "mos")
     rows = [(f"{h}{nt}", "test_ppl", "", [50.0 - i - bool(nt)]) for i, h in enumerate(heads) for nt in ("", "-nt")]
-    records = controls.records_of(rows)
-    assert engine.judge(View(records, controls.CORPUS), BY_ID["et-better"]).verdict == NOT_REPRODUCED
+    records = examples.records_of(rows)
+    assert engine.judge(View(records, examples.CORPUS), BY_ID["et-better"]).verdict == NOT_REPRODUCED
     states = records.states.assign(path=records.states["model"])
     falling = pd.DataFrame({"path": "ss-nt", "epoch": range(1, 17), "phase": "sgd", "train_ppl": 1.0})
     falling["valid_ppl"] = [100.0] * 14 + [57.0, 50.0]
-    entry = engine.judge(View(replace(records, states=states, curves=falling), controls.CORPUS), BY_ID["et-better"])
+    entry = engine.judge(View(replace(records, states=states, curves=falling), examples.CORPUS), BY_ID["et-better"])
     assert entry.verdict == CANNOT and entry.reason.facts["fall"] == 0.5 and entry.reason.facts["model"] == "ss-nt"
 
 
 @pytest.mark.parametrize(("last", "verdict"), [(55.5, REPRODUCED), (54.0, CANNOT)])
 def test_a_model_that_is_still_learning_fast_is_not_compared(last: float, verdict: str) -> None:
     """Of sixteen epochs the last two count: from 57 to 55.5 are 2.6 %, to 54 are 5.3 %."""
-    records = controls.records_of(ppl(softmax=60, mos=54))
+    records = examples.records_of(ppl(softmax=60, mos=54))
     names = zip(records.states["model"], records.states["seed"], strict=True)
     states = records.states.assign(path=[f"{model}/{seed}" for model, seed in names])
     ppls = [100.0] * 13 + [57.0, 56.0, last]
     curves = pd.DataFrame({"path": "mos/1", "epoch": range(1, 17), "phase": "sgd", "train_ppl": 1.0, "valid_ppl": ppls})
-    entry = engine.judge(View(replace(records, states=states, curves=curves), controls.CORPUS), BY_ID["mos-better"])
+    entry = engine.judge(View(replace(records, states=states, curves=curves), examples.CORPUS), BY_ID["mos-better"])
     assert entry.verdict == verdict and (verdict == REPRODUCED or entry.reason.code is Code.CONVERGED)
 
 
 def test_a_weak_correlation_of_noise_is_no_result() -> None:
-    rows = BY_ID["grid-correlation"].rule.example(True, "gss-grid-*")
+    rows = examples.example(BY_ID["grid-correlation"], True)
     assert judge("grid-correlation", [*rows, ("gss", "test_ppl", "", sample(57, 0.02, 5))]).verdict == REPRODUCED
     entry = judge("grid-correlation", [*rows, ("gss", "test_ppl", "", sample(57, 0.07, 5))])
     assert entry.verdict == CANNOT and entry.reason.code is Code.SEED_NOISE
 
 
 def test_correlations_take_models_of_one_size_and_schedule() -> None:
-    rows = BY_ID["all-correlation"].rule.example(True, *BY_ID["all-correlation"].models)
+    rows = examples.example(BY_ID["all-correlation"], True)
     grid = [row[0] for row in rows if row[1] == "test_ppl"]
-    records = controls.records_of(rows, **{f"{grid[5]} parameters": 1.2e6})
+    records = examples.records_of(rows, **{f"{grid[5]} parameters": 1.2e6})
     states = records.states.assign(planned_epochs=[4 if m == grid[6] else 10 for m in records.states["model"]])
-    view = View(replace(records, states=states), controls.CORPUS)
+    view = View(replace(records, states=states), examples.CORPUS)
     assert len(rows) == 2 * 40 and engine.judge(view, BY_ID["all-correlation"]).numbers[0].n == (38,)
 
 
@@ -488,7 +481,7 @@ def test_fits_that_have_not_ended_say_nothing_of_heads(
 ) -> None:
     """Of 4 nats to learn a softmax that can be its law lacks 0.001, or, stopped early, 0.06."""
     for floor, expected in ((0.001, verdict), (0.06, CANNOT)):
-        records = controls.records_of(known_truth.world(**changed, floor=floor), SYNTHETIC)
+        records = examples.records_of(examples.world(**changed, floor=floor), SYNTHETIC)
         entry = engine.judge(View(records, SYNTHETIC), BY_ID[claim])
         assert entry.verdict == expected, entry
     assert entry.reason.code is why
@@ -498,12 +491,12 @@ def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
     """It can be any softmax: where that one can be the law and the mixture is not, it was stopped early."""
 
     def verdicts(claim: str, **changed: float) -> list[str]:
-        rows = known_truth.world(**changed)
+        rows = examples.world(**changed)
         early = [
             (model, metric, where, [0.1] * 3 if (model, metric) == ("mos", "kl_nats") and "r=8;" in where else values)
             for model, metric, where, values in rows
         ]
-        views = (View(controls.records_of(made, SYNTHETIC), SYNTHETIC) for made in (rows, early))
+        views = (View(examples.records_of(made, SYNTHETIC), SYNTHETIC) for made in (rows, early))
         return [engine.judge(view, BY_ID[claim]).verdict for view in views]
 
     assert verdicts("truth-rank-is-not-enough", ss=0.5, gss=0.5, mos=1.5) == [REPRODUCED, NOT_REPRODUCED]
@@ -513,9 +506,9 @@ def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
 
 def test_two_entries_of_fits_to_the_same_laws_are_not_mixed() -> None:
     """The first of the study's file is judged, whatever order the records have."""
-    worlds = {"again": known_truth.world(floor=0.4), "truth": known_truth.world()}
-    frames = [controls.records_of(rows, SYNTHETIC).rows.assign(table=name) for name, rows in worlds.items()]
-    found = Records(pd.concat(frames, ignore_index=True), controls.records_of([]).states)
+    worlds = {"again": examples.world(floor=0.4), "truth": examples.world()}
+    frames = [examples.records_of(rows, SYNTHETIC).rows.assign(table=name) for name, rows in worlds.items()]
+    found = Records(pd.concat(frames, ignore_index=True), examples.records_of([]).states)
     demo = config.load_study(paths.ROOT / "config" / "demo.yaml")
     for first, verdict in (("truth", REPRODUCED), ("again", NOT_REPRODUCED)):
         study = replace(demo, fits=dict.fromkeys((first, *worlds), ()))
@@ -526,13 +519,13 @@ def test_two_entries_of_fits_to_the_same_laws_are_not_mixed() -> None:
 LAW_NUMBERS = {"test_ppl": 50.0, "train_ppl": 50.0, "rank_press": 102.0, "rank_eff_1e-4": 47.0}
 
 
-def judged_with_law(claim: str, rows: list[quantities.Row], **numbers: float) -> engine.Entry:
-    records = law(controls.records_of(rows), **LAW_NUMBERS | numbers)
-    return engine.judge(View(records, controls.CORPUS), BY_ID[claim])
+def judged_with_law(claim: str, rows: list[examples.Row], **numbers: float) -> engine.Entry:
+    records = law(examples.records_of(rows), **LAW_NUMBERS | numbers)
+    return engine.judge(View(records, examples.CORPUS), BY_ID[claim])
 
 
 def test_the_law_stands_among_the_models() -> None:
-    view = View(law(controls.records_of(ppl(softmax=57)), **LAW_NUMBERS), controls.CORPUS)
+    view = View(law(examples.records_of(ppl(softmax=57)), **LAW_NUMBERS), examples.CORPUS)
     assert view.runs(LAW, "rank_press") == {1: 102.0, 2: 102.0, 3: 102.0} and view.matching(LAW) == [LAW]
     assert LAW not in view.matching("*") and view.label(LAW) == "the law"
 
@@ -564,7 +557,7 @@ def test_a_law_of_low_rank_has_no_bottleneck_to_break() -> None:
 
 
 def test_a_correlation_that_the_laws_own_point_turns_is_none() -> None:
-    rows = BY_ID["grid-correlation"].rule.example(True, "gss-grid-*")
+    rows = examples.example(BY_ID["grid-correlation"], True)
     near = {"test_ppl": 57.0, "rank_press": 300.0}
     assert judged_with_law("grid-correlation", rows, **near).verdict == REPRODUCED
     far = {"test_ppl": 30.0, "rank_press": 9000.0}
@@ -588,7 +581,7 @@ def test_ranks_within_the_limit_are_no_limit_where_the_law_is_within_it_too() ->
 
 
 def test_a_law_outside_the_window_is_no_point_in_it() -> None:
-    rows = BY_ID["window-correlation"].rule.example(True, "gss-grid-*")
+    rows = examples.example(BY_ID["window-correlation"], True)
     far, near = {"test_ppl": 30.0, "rank_press": 9000.0}, {"test_ppl": 57.45, "rank_press": 90000.0}
     assert judged_with_law("window-correlation", rows, **far).verdict == REPRODUCED
     assert judged_with_law("window-correlation", rows, **near).verdict == CANNOT
@@ -607,12 +600,12 @@ def test_overfitting_to_the_training_text_is_no_regularisers_foil() -> None:
 
 # --- runs measured elsewhere ----------------------------------------------------------------------------------------
 def test_what_other_hardware_says_stands_beside_the_verdict() -> None:
-    records = controls.records_of(ppl(softmax=57, mos=55))
+    records = examples.records_of(ppl(softmax=57, mos=55))
     schedule = SimpleNamespace(epochs=10)
     elsewhere = tuple(
         SimpleNamespace(
             hardware="Other CPU", run_id=f"{model}-{seed}", values={("test_ppl", ""): x, ("parameters", ""): 1e6},
-            run=SimpleNamespace(dataset=controls.CORPUS, model=model, seed=seed, schedule=schedule),
+            run=SimpleNamespace(dataset=examples.CORPUS, model=model, seed=seed, schedule=schedule),
         )
         for model, mean in (("softmax", 57), ("mos", 57.5))
         for seed, x in enumerate(sample(mean, 0.1, 4), 1)
@@ -627,7 +620,7 @@ def read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def published_rows(corpus: str) -> list[quantities.Row]:
+def published_rows(corpus: str) -> list[examples.Row]:
     """Samples with the published means and deviations, and the single published runs."""
     found: dict[tuple[str, str, str], list[float]] = {}
 
@@ -672,7 +665,7 @@ def published_records(corpus: str) -> Records:
     sizes |= dict.fromkeys((model for model in models if model.startswith("gss-grid")), sizes["gss"])
     facts = {f"{model} parameters": millions * 1e6 for model, millions in sizes.items()}
     facts |= {f"{model} rank_columns": {"ptb": 1e4, "wt2": 33278.0}[corpus] for model in models}
-    records = controls.records_of(rows, **facts)
+    records = examples.records_of(rows, **facts)
     return Records(records.rows.assign(dataset=corpus), records.states.assign(dataset=corpus))
 
 
@@ -752,22 +745,22 @@ def everything() -> Records:
     level = {(model, metric): float(value) for model, metric, value in named}
     found: dict[tuple[str, str, str], list[float]] = {}
     for claim in claims.CLAIMS:
-        for model, metric, stage, values in claim.rule.example(True, *claim.models):
+        for model, metric, stage, values in examples.example(claim, True):
             if claim.corpora != SYNTHETIC:
                 if own := level.get((model, metric)):
-                    values = [own] * 3 if metric == "embedding_size" else quantities.made_up(own)
+                    values = [own] * 3 if metric == "embedding_size" else examples.seeds(own)
                 copies = 1 if len(values) > 1 or "grid" in model else 3
                 found.setdefault((model, metric, stage), values[:3] * copies)
     for model, count in {model: len(values) for (model, _, _), values in found.items()}.items():
         found.setdefault(
             (model, "rank_press", ""), [level.get((model, "rank_press"), 300.0)] * count
         )  # as every run of a study has one
-    return controls.records_of((*key, values) for key, values in found.items())
+    return examples.records_of((*key, values) for key, values in found.items())
 
 
 def test_every_rule_is_asked_of_the_law_or_says_why_not() -> None:
     """In a study with every model, on a text whose law is known."""
-    view = View(law(everything(), **LAW_NUMBERS, rank_press_low=102.0), controls.CORPUS)
+    view = View(law(everything(), **LAW_NUMBERS, rank_press_low=102.0), examples.CORPUS)
     for claim in claims.CLAIMS:
         if claim.corpora != SYNTHETIC:
             expected = Code.NO_CONTROL if isinstance(claim.law, str) else Code.CONTROL
@@ -778,13 +771,13 @@ def test_every_rule_is_asked_of_the_law_or_says_why_not() -> None:
 def test_no_verdict_depends_on_the_text_of_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
     """With every template replaced, verdicts, states, numbers, premises and stability stay as they are."""
     records = law(everything(), **LAW_NUMBERS, rank_press_low=102.0)
-    few = controls.records_of((*row[:3], row[3][:2]) for row in ppl(softmax=57, mos=55))
+    few = examples.records_of((*row[:3], row[3][:2]) for row in ppl(softmax=57, mos=55))
 
     def judged() -> list[object]:
         found = [
-            engine.judge(View(given, claim.place(controls.CORPUS)), claim)
+            engine.judge(View(given, claim.place(examples.CORPUS)), claim)
             for claim in claims.CLAIMS
-            for given in (records, few, controls.made(claim, False), *controls.broken(claim).values())
+            for given in (records, few, examples.made(claim, False), *examples.broken(claim).values())
         ]
         return [
             (one.verdict, tiles.state(one), one.stability, [(p.code, p.holds) for p in one.premises], one.numbers)
@@ -802,7 +795,7 @@ def test_shuffled_labels_turn_every_reproduced_claim_into_something_else() -> No
     """In at least 95 % of shuffles of the head labels over runs, which all are of one size: no premise tells them."""
     records = everything()
     asked = [claim for claim in claims.CLAIMS if claim.corpora != SYNTHETIC]
-    view = View(records, controls.CORPUS)
+    view = View(records, examples.CORPUS)
     held = [claim for claim in asked if engine.judge(view, claim).verdict == REPRODUCED]
     assert len(held) >= 0.8 * len(asked), sorted({c.id for c in asked} - {c.id for c in held})
     survived = dict.fromkeys((claim.id for claim in held), 0)
@@ -813,7 +806,7 @@ def test_shuffled_labels_turn_every_reproduced_claim_into_something_else() -> No
         new = dict(zip(runs, (runs[i] for i in order), strict=True))
         moved = pd.DataFrame([new[key] for key in zip(records.rows["model"], records.rows["seed"], strict=True)])
         shuffled = replace(records, rows=records.rows.assign(model=moved[0].to_numpy(), seed=moved[1].to_numpy()))
-        view = View(shuffled, controls.CORPUS)
+        view = View(shuffled, examples.CORPUS)
         for claim in held:
             survived[claim.id] += engine.judge(view, claim).verdict == REPRODUCED
     assert {name: share for name, share in survived.items() if share > 0.05 * shuffles} == {}
@@ -828,7 +821,7 @@ def test_shuffled_numbers_of_fits_turn_every_reproduced_claim_into_something_els
         kinds = {quantity.estimate for quantity in claim.rule.quantities}
         if claim.corpora != SYNTHETIC or claim.id in LEVELS or kinds == {quantities.least}:
             continue
-        records = controls.made(claim, True)
+        records = examples.made(claim, True)
         own = records.rows[records.rows["model"] != LAW]
         for seed in range(3):
             values = own.groupby("metric")["value"].transform(np.random.default_rng(seed).permutation)
@@ -853,7 +846,6 @@ def test_render_writes_the_ledger_and_the_page_shows_it(
         c.id for c in asked if c.corpora == SYNTHETIC
     ]
     assert sum(facts["counts"].values()) == len(asked) and facts["criteria"]["margin"] == rules.MARGIN
-    assert facts["controls_passed"] and len(facts["controls"]) == len(asked)
     assert len(facts["provenance"]["parents"]) == 5 * len(study.needed)
     for entry in facts["claims"]:
         row = page.split(f'id="claim-{entry["dataset"]}-{entry["id"]}"')[1].split("</tr>")[0]
@@ -897,9 +889,6 @@ def test_explain_prints_everything_a_verdict_rests_on() -> None:
         "mos-better, made-up: confounded",
         "holds below 0, fails above −0.5",
         f"premise    BROKEN: {entry.reason}",
-        "control    true by construction: reproduced",
-        "control    false by construction: not reproduced",
-        "control    premise broken (sizes that favour it): confounded",
         "stability  the rule says the same in 100% of 1,000 resamples",
     ):
         assert words in text, words

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+import claim_examples
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,7 +21,6 @@ from softmax_bottleneck.jobs.time_limit import TimeLimit
 from softmax_bottleneck.measuring.synthetic import synthetic as synthetic_step
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.report import claims
-from softmax_bottleneck.report.claims import controls
 from softmax_bottleneck.report.fits import with_gap_closed
 from softmax_bottleneck.report.views.fit_conclusions import FOLLOWING
 from softmax_bottleneck.store import artefacts
@@ -377,7 +377,7 @@ def verdicts(frame: pd.DataFrame, law: pd.DataFrame) -> dict[str, str]:
             ("synthetic", row["model"], where, metric, value, row["seed"], "") for metric, value in numbers.items()
         ]
     states = pd.DataFrame(columns=list(records.STAGE_COLUMNS))
-    found = records.Records(pd.DataFrame(rows, columns=list(controls.COLUMNS)), states)
+    found = records.Records(pd.DataFrame(rows, columns=list(claim_examples.COLUMNS)), states)
     return {entry.claim.id: entry.verdict for entry in claims.ledger(found, FOLLOWING)}
 
 

@@ -489,7 +489,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
 
 def _add_claims(command: argparse.ArgumentParser) -> None:
     _add_study(command)
-    command.add_argument("--explain", action="store_true", help="with premises, intervals, controls and stability")
+    command.add_argument("--explain", action="store_true", help="with premises, intervals and stability")
 
 
 def _add_compare(command: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """The ledger of claims: what five sources conclude, and what follows from known laws, judged by a study's records.
 
-A claim is one entry of its source's CLAIMS: a statement, a rule, and the models it is asked of. Premises, intervals,
-stability over resamples, and controls follow from the rule. What a source says that is not judged is in its NOT_JUDGED,
+A claim is one entry of its source's CLAIMS: a statement, a rule, and the models it is asked of. Premises, intervals
+and stability over resamples follow from the rule. What a source says that is not judged is in its NOT_JUDGED,
 with the reason.
 """
 
@@ -28,7 +28,6 @@ from softmax_bottleneck.report.claims import (
     quantities,
     rules,
 )
-from softmax_bottleneck.report.claims.controls import of_claim, records_of
 from softmax_bottleneck.report.claims.engine import STABLE, judge
 from softmax_bottleneck.report.claims.engine import Claim as Claim
 from softmax_bottleneck.report.claims.engine import Entry as Entry
@@ -55,7 +54,10 @@ def of_study(study: Study) -> list[Claim]:
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
     """Every claim on every corpus it is about, corpora in the plan's order, then what needs no corpus."""
-    theorems = records_of(ganea2019.theorem_rows(), place=SYNTHETIC).rows
+    theorems = pd.DataFrame(
+        [(SYNTHETIC, *row, 1, "") for row in ganea2019.theorem_rows()],
+        columns=["dataset", "model", "metric", "condition", "value", "seed", "run_id"],
+    )
     records = replace(records, rows=pd.concat([records.rows, theorems], ignore_index=True))
     views = [View(records, dataset, study) for dataset in (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)]
     asked = [(view, claim) for view in views for claim in claims if claim.concerns(view.dataset)]
@@ -92,13 +94,12 @@ def counts(entries: Iterable[Entry]) -> dict[str, int]:
 def to_csv(entries: Iterable[Entry]) -> str:
     """One line per claim and corpus: verdict, reason, numbers, premises and controls in words."""
     columns = (*("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion", "stability"),
-               *("numbers", "premises", "controls", "left_out"))  # fmt: skip
+               *("numbers", "premises", "left_out"))  # fmt: skip
     lines = []
     for entry in entries:
         facts = entry.to_json()
         facts["numbers"] = "; ".join(f"{number.what}: {number.text}" for number in entry.numbers)
         facts["premises"] = "; ".join(premise.line for premise in entry.premises)
-        facts["controls"] = "; ".join(control.text for control in of_claim(entry.claim))
         lines.append(facts | {"left_out": "; ".join(map(str, entry.left_out))})
     return tidy.to_csv(pd.DataFrame(lines, columns=list(columns)))
 
@@ -117,7 +118,6 @@ def explain(entries: Iterable[Entry]) -> Iterator[str]:
         yield f"  rule       {claim.rule.text}"
         yield from (f"  number     {number.what}: {number.text}; {number.regions}" for number in entry.numbers)
         yield from (f"  premise    {premise.line}" for premise in entry.premises)
-        yield from (f"  control    {control.text}" for control in of_claim(claim))
         if stability is not None:
             yield f"  stability  the rule says the same in {stability:.0%} of {RESAMPLES:,} resamples"
         yield from (f"  elsewhere  {verdict} on {hardware}" for hardware, verdict in entry.elsewhere.items())
@@ -127,15 +127,12 @@ def explain(entries: Iterable[Entry]) -> Iterator[str]:
 # --- file -----------------------------------------------------------------------------------------------------------
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
     """What results/<study>/claims.json says."""
-    controls = {claim.id: of_claim(claim) for claim in dict.fromkeys(entry.claim for entry in entries)}
     return {
         "status": "ok",
         "study": study.name,
         "criteria": criteria(),
         "counts": counts(entries),
         "claims": [entry.to_json() for entry in entries],
-        "controls": {name: {one.what: one.verdict for one in three} for name, three in controls.items()},
-        "controls_passed": all(one.passed for three in controls.values() for one in three),
         "not_judged": {source: dict(lines) for source, lines in NOT_JUDGED.items()},
         "provenance": provenance.block(records.parents),
     }

@@ -25,17 +25,13 @@ def _added(view: View, *models: str) -> list[float]:
     return [counts[0] - counts[1]] * (not any(map(math.isnan, counts)))
 
 
-def _added_example(target: float, first: str, second: str) -> list[q.Row]:
-    return [(first, "params_m", "", [5.0 + target]), (second, "params_m", "", [5.0])]
-
-
 def _published_size(view: View, models: Sequence[str]) -> Premise:
     widths = {width for model in models for width in view.runs(model, "embedding_size").values()}
     text = ", ".join(f"{width:.0f}" for width in sorted(widths)) or "unknown"
     return Premise(Code.PUBLISHED_WIDTH, {"widths": text}, bool(widths) and widths <= PUBLISHED_WIDTHS)
 
 
-ADDED = q.of_units(_added, q.least, _added_example, "parameters added, in millions", "", ("params_m",), "models")
+ADDED = q.of_units(_added, q.least, "parameters added, in millions", "", ("params_m",), "models")
 TIME = q.against("ms_per_batch", "×")
 
 claim = partial(Claim, "benka2021")
@@ -46,15 +42,15 @@ CLAIMS = (
           "section 6", LIMIT, (PLAIN,), law=((LAW, PLAIN), LAW_FAILS)),
     claim("benka-breaks", "A mixture breaks it.", "section 6", r.HIGH_RANK, (MOS, PLAIN), law=OF_HEADS),
     claim("benka-k-helps", "Up to ten softmaxes, more are better.", "Table 2",
-          r.below(q.along(TEST_PPL, within=(1, 10)), 0, (-1, 1)), (f"{COMPONENTS}*",),
+          r.below(q.along(TEST_PPL, within=(1, 10)), 0), (f"{COMPONENTS}*",),
           law=NO_SETTING),
     claim("benka-k-hurts", "Fifteen softmaxes are worse than ten.", "Table 2", r.larger(),
           (f"{COMPONENTS}15", f"{COMPONENTS}10"), law=NO_SETTING),
     claim("benka-parameters", "The mixture adds nearly a million parameters.", "section 6",
-          r.between(ADDED, (0.8, 1.0), (0.9, 0.1)), (MOS, PLAIN), premises=(_published_size,),
+          r.between(ADDED, (0.8, 1.0)), (MOS, PLAIN), premises=(_published_size,),
           law="its parameters are none of a network"),
     claim("benka-time", "Training takes about 1.5 times as long.", "section 6",
-          r.between(TIME, (math.log(1.25), math.log(1.75)), (math.log(1.5), math.log(4))), (MOS, PLAIN),
+          r.between(TIME, (math.log(1.25), math.log(1.75))), (MOS, PLAIN),
           premises=(wide,), law=NO_TRAINING),
 )  # fmt: skip
 

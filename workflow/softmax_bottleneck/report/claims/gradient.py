@@ -16,7 +16,7 @@ from softmax_bottleneck.measuring.statistics import pearson_r
 from softmax_bottleneck.report.claims import quantities as q
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.engine import Claim
-from softmax_bottleneck.report.claims.known_truth import HARDLY, MADE, OPEN, over_seeds, world
+from softmax_bottleneck.report.claims.known_truth import HARDLY, OPEN, over_seeds
 from softmax_bottleneck.report.claims.view import SYNTHETIC
 
 EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
@@ -40,46 +40,33 @@ def _mean(metric: str) -> Callable[[pd.DataFrame], float]:
     return lambda own: float(own[metric].mean()) if metric in own else math.nan
 
 
-def _world(tells: bool = True, passed: float = 0.02, left: float = 0.001) -> list[q.Row]:
-    """Fits in which all that passes, and the rank, tells the loss or knows nothing of it."""
-    rows = [row for row in world() if row[1] not in (LOSS, RANK)]
-    places = [(model, where) for model, metric, where, _ in rows if metric == "parameters"]
-    for number, (model, where) in enumerate(places):
-        near, other = 1.0 + (7 * number) % 11, 1.0 + (5 * number) % 7
-        told = near if tells else other
-        numbers = {LOSS: 1 / near, LOSS_EARLY: 1 / near, EARLY: passed * told, LATE: left}
-        numbers |= dict.fromkeys((COSINE, WORDS, RANK), told)
-        rows += [(model, metric, where, [value * k for k in (1, 1.001, 1.002)]) for metric, value in numbers.items()]
-    return rows
-
-
 def _telling(first: str, second: str, what: str) -> q.Quantity:
     words = f"Pearson’s r of {what} within law and width"
-    return over_seeds(words, "", EQUAL, partial(_r_within, first, second), _world, tells=False)
+    return over_seeds(words, "", EQUAL, partial(_r_within, first, second))
 
 
-PASSED = over_seeds("energy of the best gradient that passes early", "share", OPEN, _mean(EARLY), _world, passed=0.2)
-LEFT = over_seeds("energy of the best gradient that passes at the end", "share", OPEN, _mean(LATE), _world, left=0.5)
+PASSED = over_seeds("energy of the best gradient that passes early", "share", OPEN, _mean(EARLY))
+LEFT = over_seeds("energy of the best gradient that passes at the end", "share", OPEN, _mean(LATE))
 claim = partial(Claim, "gradient", where="fits to known laws", corpora=SYNTHETIC)
 CLAIMS = (
     claim("gradient-suppressed", "A softmax narrower than its law passes less than half of the best gradient’s energy.",
-          rule=r.below(PASSED, 0.5, MADE), limits="That this is what it loses by."),
+          rule=r.below(PASSED, 0.5), limits="That this is what it loses by."),
     claim("gradient-spent", "At the end next to nothing of the best gradient passes a narrow softmax any more.",
-          rule=r.below(LEFT, SPENT, MADE),
+          rule=r.below(LEFT, SPENT),
           limits="That a network below it would get as far: context vectors are free here."),
     claim("gradient-speed", "Heads that let more of the best gradient through are nearer to the law early on.",
-          rule=r.below(_telling(EARLY, LOSS_EARLY, "log energy passed and log loss, both early,"), -r.STRONG, MADE),
+          rule=r.below(_telling(EARLY, LOSS_EARLY, "log energy passed and log loss, both early,"), -r.STRONG),
           limits="That a network below would learn faster."),
     claim("gradient-direction", "Heads whose steps lead along the best gradient are nearer to the law early on.",
-          rule=r.below(_telling(COSINE, LOSS_EARLY, "log cosine and log loss, both early,"), -r.STRONG, MADE),
+          rule=r.below(_telling(COSINE, LOSS_EARLY, "log cosine and log loss, both early,"), -r.STRONG),
           limits="Where they end: a fast head may stop far from the law."),
     claim("gradient-explains", "Heads that let more of the best gradient through early end nearer to the law.",
-          rule=r.below(_telling(EARLY, LOSS, "log energy passed early and log loss"), -r.STRONG, MADE),
+          rule=r.below(_telling(EARLY, LOSS, "log energy passed early and log loss"), -r.STRONG),
           limits="Cause: a head that passes more is another function as well."),
     claim("gradient-words", "Heads that let more of the observed words’ gradients through end nearer to the law.",
-          rule=r.below(_telling(WORDS, LOSS, "log energy of words passed and log loss"), -r.STRONG, MADE),
+          rule=r.below(_telling(WORDS, LOSS, "log energy of words passed and log loss"), -r.STRONG),
           limits="Cause: a head that has learned more may pass more for that."),
     claim("gradient-rank", "At equal parameters heads of higher Press rank end nearer to the law.",
-          rule=r.below(_telling(RANK, LOSS, "log rank and log loss"), -r.STRONG, MADE),
+          rule=r.below(_telling(RANK, LOSS, "log rank and log loss"), -r.STRONG),
           limits="Anything about ranks of natural language."),
 )  # fmt: skip

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
-from softmax_bottleneck.records.metrics import PRESS_RANK, VALID_PPL
+from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
 from softmax_bottleneck.report.claims import quantities as q
 from softmax_bottleneck.report.claims import rules as r
@@ -35,26 +34,15 @@ def _room(view: View, pattern: str, as_wide_as: str = "") -> Iterator[float]:
         yield from (width + 2 - rank for rank in view.runs(model, PRESS_RANK).values() if not math.isnan(width))
 
 
-def _room_example(target: float, pattern: str) -> list[q.Row]:
-    numbers = {PRESS_RANK: 18.0 - target, "embedding_size": 16.0}
-    return [(model, metric, "", [value] * 3) for model in pattern.split("|") for metric, value in numbers.items()]
-
-
-ROOM = q.of_units(
-    _room, q.least, _room_example, "d + 2 less the Press rank, least of all runs", "", (PRESS_RANK,), "runs"
-)
-LIMIT = r.above(ROOM, -0.5, (0, -5), "no run’s Press rank exceeds d + 2")
-BREAKS = r.hidden(r.above(r.rank_against(FINETUNED), r.HIGH, (math.log(5), 0)))
-CLEARLY = r.above(r.rank_against(FINETUNED, "rank_press_low"), r.HIGH, (math.log(5), 0))  # whatever the tolerance
-MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0, (0.2, -0.2)))
+ROOM = q.of_units(_room, q.least, "d + 2 less the Press rank, least of all runs", "", (PRESS_RANK,), "runs")
+LIMIT = r.above(ROOM, -0.5, "no run’s Press rank exceeds d + 2")
+BREAKS = r.hidden(r.above(r.rank_against(FINETUNED), r.HIGH))
+CLEARLY = r.above(r.rank_against(FINETUNED, "rank_press_low"), r.HIGH)  # whatever the tolerance
+MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0))
 # Its runs scatter over decades, their logarithms do not. Runs that diverge are what the claim is about: the paper
 # averages them; here they are stopped, and have no perplexity of a test text.
 STOPPED = "validation perplexity when training ends, or is stopped since it diverges"
-FAILS = r.above(
-    replace(q.against(STOPPED_TOO, "×", words=STOPPED), example=q.against(VALID_PPL).example),
-    math.log(10),
-    (math.log(1000), 0),
-)
+FAILS = r.above(q.against(STOPPED_TOO, "×", words=STOPPED), math.log(10))
 
 claim = partial(Claim, "kanai2018")
 CLAIMS = (

@@ -55,22 +55,15 @@ def over_seeds(
     unit: str,
     which: str,
     value: Callable[[pd.DataFrame], float],
-    made_up: Callable[..., list[q.Row]] | None = None,
     names: str = "",
-    **fails: float,
 ) -> q.Quantity:
-    """A number of every seed's fits that fulfil a condition.
-
-    `fails` change what `made_up`, by default `world`, makes, so that the claim does not hold.
-    """
+    """Return a number of every seed's fits that fulfil a condition."""
 
     def collect(view: View, head: str = BASELINE) -> list[float]:
         parts = fits(view).query(which, local_dict={"head": head}).groupby("seed")
         return [number for _, part in parts if math.isfinite(number := value(part))]
 
-    return q.of_units(
-        collect, q.student, lambda target, *_: (made_up or world)(**(fails if target else {})), what, unit, names=names
-    )
+    return q.of_units(collect, q.student, what, unit, names=names)
 
 
 def _least_step(own: pd.DataFrame) -> float:
@@ -138,72 +131,41 @@ def theorem_gaps(view: View) -> list[float]:
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
 
 
-# --- a made-up world ------------------------------------------------------------------------------------------------
-def world(**changed: float) -> list[q.Row]:
-    """Fits in which every conclusion holds, but for what is changed.
-
-    lost: nats a softmax loses per doubling of r / d; floor: nats every head is off; steps: sign of growth with r / d;
-    a head's name: its share of the softmax's loss; tells: how far distance falls with rank; error: of a softmax's
-    squares above their bound.
-    """
-    shares = {"softmax": 1.0, "ss": 1.3, "gss": 1.0, "mos": 0.6, "lms": 0.7, "plif": 0.5} | changed
-    given = {"lost": 0.2, "floor": 0.001, "steps": 1.0, "tells": 0.0, "error": 0.1} | changed
-    ranks = {"softmax": 0.0, "ss": 150.0, "gss": 260.0, "mos": 380.0, "lms": 60.0, "plif": 40.0}
-    rows: list[q.Row] = []
-    for columns in (8, 32, 128):
-        law = {"kl_no_context_nats": 4.0, **{f"squared_error_bound_d{d}": 1.0 for d in (8, 16, 32)}}
-        rows += [(LAW, metric, f"r={columns};V=400", [value] * 3) for metric, value in law.items()]
-        for d in (8, 16, 32):
-            doublings = max(0.0, math.log2(columns / d))
-            loss = given["lost"] * (doublings if given["steps"] > 0 else 1 / (1 + doublings)) * (doublings > 0)
-            for model, own in ranks.items():
-                rank = own or min(d, columns) + 2.0
-                kl = loss * shares[model] ** (1 - given["tells"]) * (rank / 10) ** -given["tells"] + given["floor"]
-                numbers = {"rank_press": rank, "parameters": 100.0 * d, "width": d, "squared_error": 1 + given["error"]}
-                where = f"r={columns};V=400;d={d}"
-                rows += [(model, metric, where, [value] * 3) for metric, value in numbers.items()]
-                rows.append((model, "kl_nats", where, [kl, kl * 1.001, kl * 1.002]))
-    return rows
-
-
 # --- the claims -----------------------------------------------------------------------------------------------------
-MADE = (0, 1)  # the world as it is, and changed
 SOFTMAX, OPEN = "model == @head", "model == @head and r > d"
 TO_LEARN = "of what there is to learn"
-CLOSES = partial(
-    over_seeds, "share of the gap closed", "share", OPEN, lambda own: own["gap_closed"].mean(), names="{0}"
-)
+CLOSES = over_seeds("share of the gap closed", "share", OPEN, lambda own: own["gap_closed"].mean(), names="{0}")
 LARGEST = over_seeds(f"largest loss with d ≥ r, {TO_LEARN}", "share", f"{SOFTMAX} and d >= r",
-                     lambda own: own["lost"].max(), floor=0.4)  # fmt: skip
+                     lambda own: own["lost"].max())  # fmt: skip
 LEAST = over_seeds(f"least loss with r ≥ 2 d, {TO_LEARN}", "share", f"{SOFTMAX} and r >= 2 * d",
-                   lambda own: own["lost"].min(), lost=0.001)  # fmt: skip
-STEP = over_seeds("least growth at a step of r or d, r > d", "%", OPEN, _least_step, steps=-1)
-WIDTH = over_seeds("Pearson’s r of rank over r, and loss", "", SOFTMAX, _width_and_loss, steps=-1)
-RANK = over_seeds("Pearson’s r of log rank and log loss within law and width", "", "r > d", _rank_and_loss, tells=1)
+                   lambda own: own["lost"].min())  # fmt: skip
+STEP = over_seeds("least growth at a step of r or d, r > d", "%", OPEN, _least_step)
+WIDTH = over_seeds("Pearson’s r of rank over r, and loss", "", SOFTMAX, _width_and_loss)
+RANK = over_seeds("Pearson’s r of log rank and log loss within law and width", "", "r > d", _rank_and_loss)
 claim = partial(Claim, "known-truth", where="fits to known laws", corpora=SYNTHETIC)
 CLAIMS = (
     claim("truth-closes", "A softmax that is as wide as its law has columns finds it, and loses nothing.",
-          rule=r.below(LARGEST, CLOSED, MADE),
+          rule=r.below(LARGEST, CLOSED),
           limits="That it would find the law from a text: here contexts are known and samples never end."),
     claim("truth-loses", "A narrower one loses something, though its samples never end.",
-          rule=r.above(LEAST, CLOSED, MADE), limits="That natural language has such a law; its rank is not known."),
+          rule=r.above(LEAST, CLOSED), limits="That natural language has such a law; its rank is not known."),
     claim("truth-grows", "The loss grows with the rank of the law and shrinks with the width.",
-          rule=r.above(STEP, 0, MADE, margin=CLOSED),
+          rule=r.above(STEP, 0, margin=CLOSED),
           limits="By how much: that depends on how the law’s singular values fall off, here slowly."),
     claim("truth-width-tells", "Within softmaxes of different widths the Press rank tells how much is lost.",
-          rule=r.below(WIDTH, -r.STRONG, MADE),
+          rule=r.below(WIDTH, -r.STRONG),
           limits="Anything about other heads: within softmaxes the rank is the width."),
     claim("truth-rank-is-not-enough",
           "A Press rank as high as the law’s is not enough: some head reaches it and closes no gap.", models=("*",),
-          rule=r.heads(r.below(CLOSES(gss=0.5, ss=0.5), MATTERS, MADE), all_=False,
+          rule=r.heads(r.below(CLOSES, MATTERS), all_=False,
                        chosen=_ended_heads("rank_press >= r + 2 and width == d")), premises=(_ended(r.REPRODUCED),),
           limits="That no head of high rank helps."),
     claim("truth-rank-does-not-tell",
           "Across heads of the same width the Press rank does not tell which one is near the law.",
-          rule=r.weak(RANK, MADE), premises=(_ended(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),),
+          rule=r.weak(RANK), premises=(_ended(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),),
           limits="That another measure of the spectrum could not."),
     claim("truth-closes-gap", "With no more parameters than a softmax some head closes a part of the gap.",
-          rule=r.heads(r.above(CLOSES(mos=1, lms=1, plif=1), MATTERS, MADE), all_=False,
+          rule=r.heads(r.above(CLOSES, MATTERS), all_=False,
                        chosen=_heads(f"extra <= {HARDLY}")), models=("*",),
           premises=(_ended(r.NOT_REPRODUCED, heads=SOFTMAXES),),
           limits="That it pays in a language model, where contexts are computed and parameters are spent otherwise."),

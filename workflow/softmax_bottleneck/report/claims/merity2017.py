@@ -24,33 +24,25 @@ def _ranks(view: View, model: str) -> Iterator[tuple[int, int, int, float]]:
             yield int(found["K"]), int(found["H"]), int(found["V"]), float(rank)
 
 
-def _rows(model: str, ranks: dict[int, float], draws: int = 5) -> list[q.Row]:
-    where = "K={};H=32;V=1000;S=2048;untrained;equal mixing"
-    return [(model, "rank", where.format(k), [rank] * draws) for k, rank in ranks.items()]
-
-
 def _limited(model: str) -> r.Rule:
     quantity = q.of_units(
         lambda view: (width + 2 - rank for _, width, _, rank in _ranks(view, model)),
         q.least,
-        lambda target: _rows(model, dict.fromkeys((1, 2, 3), 34.0 - target)),
         f"H + 2 less the rank of {model}, least of all draws",
         units="draws",
     )
-    return r.above(quantity, -0.5, (0, -5), "no draw exceeds H + 2")
+    return r.above(quantity, -0.5, "no draw exceeds H + 2")
 
 
 GROWTH = q.of_units(
     lambda view: ((k, rank) for k, _, _, rank in _ranks(view, "mos")),
     q.spearman,
-    lambda target: _rows("mos", {k: 300 * (1 + target * k / 5) for k in (1, 2, 3, 4)}),
     "Spearman’s ρ of K and the rank of MoS",
     units="draws",
 )
 NEARLY = q.of_units(
     lambda view: (rank / words for k, _, words, rank in _ranks(view, "mos") if k >= LARGEST),
     q.student,
-    lambda target: _rows("mos", dict.fromkeys((3, 4), 1000 * target)),
     f"rank of MoS over V, {LARGEST} softmaxes or more",
     "share",
     units="draws",
@@ -61,8 +53,8 @@ CLAIMS = (
           rule=_limited("softmax")),
     claim("merity-moc-limited", "So has a mixture of contexts, however many are mixed.", rule=_limited("moc")),
     claim("merity-mos-grows", "The rank of a mixture of softmaxes grows with their number.",
-          rule=r.above(GROWTH, 0, (1, -1))),
-    claim("merity-mos-full", f"From {LARGEST} softmaxes on it is nearly full.", rule=r.above(NEARLY, 0.9, (0.97, 0.6))),
+          rule=r.above(GROWTH, 0)),
+    claim("merity-mos-full", f"From {LARGEST} softmaxes on it is nearly full.", rule=r.above(NEARLY, 0.9)),
 )  # fmt: skip
 
 NOT_JUDGED = {"Ensembles, caches and dynamic evaluation may raise the rank too": "asked as a question, not concluded"}

@@ -1,4 +1,4 @@
-"""Numbers that claims are judged by, each with a 95 % interval, and made-up runs that have a wanted value.
+"""Numbers that claims are judged by, each with a 95 % interval.
 
 Perplexities, ranks, times and counts are compared by logarithms: a difference of log perplexities is one in nats, and
 0.005 of it is 0.5 % of any perplexity. Intervals are closed forms, so that 1,000 resamples cost no more than an array.
@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from softmax_bottleneck.measuring.statistics import pearson_r
-from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, TRAIN_PPL, find
+from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.report.claims.view import LAW, Float64, Sample, View
 from softmax_bottleneck.report.numbers import MIN_POINTS as MIN_POINTS
 
@@ -27,16 +27,12 @@ MIN_RUNS = 3  # on each side of a comparison
 ALIKE = 0.05  # parameters, relative: within it two models are of one size
 MOST_NEEDED = 1000  # seeds; more are not counted
 
-# A made-up number: model, metric, stage or condition, values of seeds 1, 2, ....
-Row = tuple[str, str, str, list[float]]
 SCALES: dict[str, Callable[[float], float]] = {
     "%": lambda x: 100 * math.expm1(x) if x < 700 else math.inf,  # of a difference of logarithms
     "×": lambda x: math.exp(x) if x < 700 else math.inf,
     "share": lambda x: 100 * x,
 }
 SUFFIXES = {"%": "\u00a0%", "×": "\u00a0times", "share": "\u00a0%"}
-BASES = {TEST_PPL: 50.0, TRAIN_PPL: 45.0, PRESS_RANK: 300.0}  # of made-up runs
-WOBBLES = (0.0, 6e-4, -6e-4, 3e-4, -3e-4)  # relative, of made-up seeds
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------
@@ -135,7 +131,6 @@ class Quantity:
         unit: a key of SCALES, or another unit in which it is printed as it is.
         samples: of the models in a view; a side without units is missing.
         estimate: interval of (resampled samples, tail probability).
-        example: made-up rows in which the models have a wanted value.
         metrics: that it reads, the first in every run.
         stage: at which.
         units: what more of are needed when it is undecided.
@@ -147,7 +142,6 @@ class Quantity:
     unit: str
     samples: Callable[..., list[Sample]]
     estimate: Callable[[Sequence[Float64], float], Interval]
-    example: Callable[..., list[Row]]
     metrics: tuple[str, ...] = ()
     stage: str = ""
     units: str = "seeds"
@@ -164,11 +158,6 @@ def column(values: Iterable[float]) -> Float64:
     return np.array([[value] for value in values], dtype=np.float64).reshape(-1, 1)
 
 
-def made_up(level: float) -> list[float]:
-    """Five seeds around a level, hardly apart."""
-    return [level * (1 + wobble) for wobble in WOBBLES]
-
-
 def against(metric: str, unit: str = "%", stage: str = "", log: bool = True, words: str = "") -> Quantity:
     """A metric of the first model against that of the second, over seeds: relative, or (not `log`) their difference.
 
@@ -179,19 +168,13 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True, wor
         sides = [(model, column(view.runs(model, metric, stage).values())) for model in models]
         return [Sample(model, np.log(values_N1) if log else values_N1) for model, values_N1 in sides]
 
-    def example(target: float, first: str, second: str) -> list[Row]:
-        base = BASES.get(metric, 1.0)
-        level = base * math.exp(target) if log else base + target
-        return [(second, metric, stage, made_up(base)), (first, metric, stage, made_up(level))]
-
     what = words or find(metric).words
-    return Quantity(what, unit, samples, student, example, (metric,), stage, models="{0} against {1}")
+    return Quantity(what, unit, samples, student, (metric,), stage, models="{0} against {1}")
 
 
 def of_units(
     collect: Callable[..., Iterable[float | tuple[float, ...]]],
     estimate: Callable[[Sequence[Float64], float], Interval],
-    example: Callable[..., list[Row]],
     what: str,
     unit: str = "",
     metrics: tuple[str, ...] = (),
@@ -205,20 +188,16 @@ def of_units(
         values_NK = np.array(found, dtype=np.float64).reshape(len(found), -1 if found else 1)
         return [Sample("|".join(models), values_NK)]
 
-    return Quantity(what, unit, samples, estimate, example, metrics, units=units, models=names)
+    return Quantity(what, unit, samples, estimate, metrics, units=units, models=names)
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
     """One metric of a run relative to another of the same run."""
 
-    def example(target: float, model: str) -> list[Row]:
-        base = BASES.get(second, 100.0)
-        return [(model, second, "", [base] * 5), (model, first, "", made_up(base * math.exp(target)))]
-
     def collect(view: View, model: str) -> Iterator[float]:
         return map(math.log, ratios(view, model, first, second).values())
 
-    return of_units(collect, student, example, what, unit, (first, second), names="{0}")
+    return of_units(collect, student, what, unit, (first, second), names="{0}")
 
 
 def ratios(view: View, model: str, first: str, second: str) -> dict[int, float]:
@@ -245,15 +224,10 @@ def along(metric: str, below: str = "", within: tuple[float, float] = (0, math.i
             values = ratios(view, model, metric, below) if below else view.runs(model, metric)
             yield from ((setting, value) for value in values.values())
 
-    def example(target: float, pattern: str) -> list[Row]:
-        models = [(f"{pattern.rstrip('*')}{s:g}", 0.1 * target * s) for s in (1, 2, 3)]
-        rows = [(model, metric, "", made_up(BASES[metric] * math.exp(effect))[:3]) for model, effect in models]
-        return rows + [(model, below, "", [BASES[below]] * 3) for model, _ in models if below]
-
     what = find(metric).words + (f" over {find(below).words}" if below else "")
     metrics = (metric, below) if below else (metric,)
     what = f"Spearman’s ρ of {what} and the setting"
-    found = of_units(collect, spearman, example, what, "", metrics, "runs", "{0}")
+    found = of_units(collect, spearman, what, "", metrics, "runs", "{0}")
     return replace(found, sides=lambda view, pattern: [list(settings(view, pattern))])
 
 
@@ -277,15 +251,5 @@ def correlation(what: str, window: float = math.inf) -> Quantity:
         for model in points(view, *patterns):
             yield view.mean(model, TEST_PPL), view.mean(model, PRESS_RANK)
 
-    def example(target: float, *patterns: str) -> list[Row]:
-        stem = patterns[-1].split("|")[-1].rstrip("*")
-        rows: list[Row] = []
-        for i in range(40):  # ranks are those that the settings in the names make
-            x, z = math.sin(math.pi * i / 20), math.cos(math.pi * i / 20)
-            y = target * x + math.sqrt(1 - target**2) * z
-            name = f"{stem}c{i}-k{y:.6f}" if i else patterns[0].replace("*", f"c0-k{y:.6f}")
-            rows += [(name, TEST_PPL, "", [57 + 0.1 * x]), (name, PRESS_RANK, "", [300 + 100 * y])]
-        return rows
-
-    found = of_units(collect, fisher, example, what, metrics=(TEST_PPL, PRESS_RANK), units="models")
+    found = of_units(collect, fisher, what, metrics=(TEST_PPL, PRESS_RANK), units="models")
     return replace(found, sides=lambda view, *patterns: [points(view, *patterns)])

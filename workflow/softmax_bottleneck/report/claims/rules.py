@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.claims.quantities import ALPHA, SUFFIXES, Quantity, Row, against
+from softmax_bottleneck.report.claims.quantities import ALPHA, SUFFIXES, Quantity, against
 from softmax_bottleneck.report.claims.view import View
 from softmax_bottleneck.report.claims.wording import Code, Finding
 
@@ -114,7 +114,6 @@ class Rule:
         text: the rule in English; printed only.
         quantities: the numbers that it reads.
         judge: returns its outcome: (view, *models, tests=1); `tests` rules asked at once share ALPHA (Bonferroni).
-        example: made-up runs in which the claim holds, or fails, by construction: (holds, *models).
         favours: +1 when more parameters or epochs for the first model help the claim, -1 when they hurt it, 0 when
             sizes are not to be compared.
         hidden_by_ceiling: a ceiling of ranks can hide what is claimed, but not make it.
@@ -123,18 +122,16 @@ class Rule:
     text: str
     quantities: tuple[Quantity, ...]
     judge: Callable[..., Outcome]
-    example: Callable[..., list[Row]]
     favours: int = 0
     hidden_by_ceiling: bool = False
 
 
-def test(quantity: Quantity, yes: Ends, no: Ends, made: Ends, text: str, favours: int = 0) -> Rule:
+def test(quantity: Quantity, yes: Ends, no: Ends, text: str, favours: int = 0) -> Rule:
     """Return the rule that compares the interval of one quantity with two regions.
 
     Args:
         yes: the claim holds when the interval is inside.
         no: the claim fails when the interval is below the first or above the second.
-        made: values of the quantity with which the claim holds, and fails, by construction.
     """
 
     def judge(view: View, *models: str, tests: int = 1) -> Outcome:
@@ -156,20 +153,16 @@ def test(quantity: Quantity, yes: Ends, no: Ends, made: Ends, text: str, favours
         number = Number(what, quantity.unit, value_shown, shown(*yes), shown(*no), found.n, low_shown, high_shown)
         return Outcome(yes_B, no_B, (number,), (found.needed(room), quantity.units))
 
-    return Rule(text, (quantity,), judge, lambda holds, *models: quantity.example(made[not holds], *models), favours)
+    return Rule(text, (quantity,), judge, favours)
 
 
 def every(*parts: Rule) -> Rule:
-    """Return the rule that all parts hold for the same models; made-up runs fail by the last part."""
-
-    def example(holds: bool, *models: str) -> list[Row]:
-        return [row for part in parts for row in part.example(holds or part is not parts[-1], *models)]
+    """Return the rule that all parts hold for the same models."""
 
     return Rule(
         "; and ".join(part.text for part in parts),
         tuple(quantity for part in parts for quantity in part.quantities),
         lambda view, *models, tests=1: _joined([part.judge(view, *models, tests=tests) for part in parts], all_=True),
-        example,
         next((part.favours for part in parts if part.favours), 0),
         any(part.hidden_by_ceiling for part in parts),
     )
@@ -185,10 +178,7 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[View, str], list[s
         found = [part.judge(view, model, *others, tests=share) for model in models]
         return _joined(found, all_) if found else lacks(first, "any head" + " that qualifies" * bool(chosen))
 
-    def example(holds: bool, pattern: str, *others: str) -> list[Row]:
-        return [row for head in pattern.split("|") for row in part.example(holds, head, *others)]
-
-    return replace(part, text=f"for {'every' if all_ else 'some'} head: {part.text}", judge=judge, example=example)
+    return replace(part, text=f"for {'every' if all_ else 'some'} head: {part.text}", judge=judge)
 
 
 def _joined(outcomes: Sequence[Outcome], all_: bool) -> Outcome:
@@ -203,47 +193,41 @@ def _joined(outcomes: Sequence[Outcome], all_: bool) -> Outcome:
 
 
 # --- rules of several sources ---------------------------------------------------------------------------------------
-def _on_perplexity(yes: Ends, no: Ends, made: Ends, text: str, favours: int) -> Callable[..., Rule]:
+def _on_perplexity(yes: Ends, no: Ends, text: str, favours: int) -> Callable[..., Rule]:
     """Return the function that makes a rule on the difference in log perplexity of two models at a stage."""
     text = f"the interval of the difference in log perplexity {text}"
-    return lambda stage="": test(against(TEST_PPL, stage=stage), yes, no, made, text, favours)
+    return lambda stage="": test(against(TEST_PPL, stage=stage), yes, no, text, favours)
 
 
 LEAST = f"{100 * MARGIN:g}\u00a0%"
-better = _on_perplexity(
-    (-INF, 0), (-INF, -MARGIN), (-0.05, 0.03), f"is below zero; refuted when it excludes a gain of {LEAST}", +1
-)
+better = _on_perplexity((-INF, 0), (-INF, -MARGIN), f"is below zero; refuted when it excludes a gain of {LEAST}", +1)
 larger = _on_perplexity(  # sizes are what the claim is about
-    (0, INF), (MARGIN, INF), (0.05, -0.03), f"is above zero; refuted when it excludes a loss of {LEAST}", 0
+    (0, INF), (MARGIN, INF), f"is above zero; refuted when it excludes a loss of {LEAST}", 0
 )
-no_worse = _on_perplexity(
-    (-INF, MARGIN), (-INF, 0), (-0.01, 0.05), f"excludes a loss of {LEAST}; refuted when it is above zero", +1
-)
-no_gain = _on_perplexity(
-    (-MARGIN, INF), (0, INF), (0.0, -0.05), f"excludes a gain of {LEAST}; refuted when it is below zero", -1
-)
+no_worse = _on_perplexity((-INF, MARGIN), (-INF, 0), f"excludes a loss of {LEAST}; refuted when it is above zero", +1)
+no_gain = _on_perplexity((-MARGIN, INF), (0, INF), f"excludes a gain of {LEAST}; refuted when it is below zero", -1)
 minimal_gain = _on_perplexity(
-    (-SMALL, 0), (-SMALL, 0), (-0.005, 0.03), f"is within −{100 * SMALL:g}\u00a0% and zero; refuted when outside", +1
+    (-SMALL, 0), (-SMALL, 0), f"is within −{100 * SMALL:g}\u00a0% and zero; refuted when outside", +1
 )
 
 
-def above(quantity: Quantity, bound: float, made: Ends, text: str = "", margin: float = 0.0) -> Rule:
+def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0) -> Rule:
     """Return the rule that an interval is above a bound; refuted when it is below the bound plus a margin."""
     text = text or f"the interval of {quantity.what} is above {_printed(quantity, bound)}; refuted when it is below"
-    return test(quantity, (bound, INF), (bound + margin, INF), made, text)
+    return test(quantity, (bound, INF), (bound + margin, INF), text)
 
 
-def below(quantity: Quantity, bound: float, made: Ends) -> Rule:
+def below(quantity: Quantity, bound: float) -> Rule:
     """Return the rule that an interval is below a bound; refuted when it is above."""
     text = f"the interval of {quantity.what} is below {_printed(quantity, bound)}; refuted when it is above"
-    return test(quantity, (-INF, bound), (-INF, bound), made, text)
+    return test(quantity, (-INF, bound), (-INF, bound), text)
 
 
-def between(quantity: Quantity, ends: Ends, made: Ends) -> Rule:
+def between(quantity: Quantity, ends: Ends) -> Rule:
     """Return the rule that an interval is within two bounds; refuted when it is outside."""
     low, high = (_printed(quantity, end) for end in ends)
     text = f"the interval of {quantity.what} is within {low} and {high}; refuted when outside"
-    return test(quantity, ends, ends, made, text)
+    return test(quantity, ends, ends, text)
 
 
 def _printed(quantity: Quantity, value: float) -> str:
@@ -255,9 +239,9 @@ def rank_against(stage: str = "", metric: str = PRESS_RANK) -> Quantity:
     return against(metric, "×", stage)
 
 
-def weak(quantity: Quantity, made: Ends = (0.1, 0.97)) -> Rule:
+def weak(quantity: Quantity) -> Rule:
     """Return the rule that a correlation is weak."""
-    return between(quantity, (-STRONG, STRONG), made)
+    return between(quantity, (-STRONG, STRONG))
 
 
 def hidden(rule: Rule) -> Rule:
@@ -265,5 +249,5 @@ def hidden(rule: Rule) -> Rule:
     return replace(rule, hidden_by_ceiling=True)
 
 
-HIGH_RANK = hidden(above(rank_against(), HIGH, (math.log(5), 0.0)))
-LOW_RANK = below(rank_against(), HIGH, (math.log(1.2), math.log(5)))
+HIGH_RANK = hidden(above(rank_against(), HIGH))
+LOW_RANK = below(rank_against(), HIGH)
