@@ -12,7 +12,7 @@ import pandas as pd
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL, VALID_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
-from softmax_bottleneck.report.claims import Claim, ganea2019, gradient
+from softmax_bottleneck.report.claims import Claim, ganea2019, known_truth
 from softmax_bottleneck.report.claims.premises import averaged
 from softmax_bottleneck.report.claims.view import LAW
 
@@ -229,14 +229,14 @@ def world(**changed: float) -> list[Row]:
 
 def gradients(tells: bool = True, passed: float = 0.02, left: float = 0.001) -> list[Row]:
     """Return fits in which the preserved gradient, and the rank, predicts the loss or is unrelated to it."""
-    rows = [row for row in world() if row[1] not in (gradient.LOSS, gradient.RANK)]
+    rows = [row for row in world() if row[1] not in (known_truth.LOSS, known_truth.RANK)]
     places = [(model, where) for model, metric, where, _ in rows if metric == "parameters"]
     for number, (model, where) in enumerate(places):
         near, other = 1.0 + (7 * number) % 11, 1.0 + (5 * number) % 7
         told = near if tells else other
-        numbers = {gradient.LOSS: 1 / near, gradient.LOSS_EARLY: 1 / near}
-        numbers |= {gradient.EARLY: passed * told, gradient.LATE: left}
-        numbers |= dict.fromkeys((gradient.COSINE, gradient.WORDS, gradient.RANK), told)
+        numbers = {known_truth.LOSS: 1 / near, known_truth.LOSS_EARLY: 1 / near}
+        numbers |= {known_truth.EARLY: passed * told, known_truth.LATE: left}
+        numbers |= dict.fromkeys((known_truth.COSINE, known_truth.WORDS, known_truth.RANK), told)
         rows += [(model, metric, where, [value * k for k in (1, 1.001, 1.002)]) for metric, value in numbers.items()]
     return rows
 

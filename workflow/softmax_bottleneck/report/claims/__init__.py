@@ -19,7 +19,6 @@ from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.claims import (
     benka2021,
     ganea2019,
-    gradient,
     kanai2018,
     known_truth,
     merity2017,
@@ -36,14 +35,13 @@ from softmax_bottleneck.report.claims.view import RESAMPLES, SYNTHETIC, View
 from softmax_bottleneck.store import provenance
 from softmax_bottleneck.study import Study
 
-SOURCES = {
+PAPERS = {
     "parthiban2021": parthiban2021, "kanai2018": kanai2018, "ganea2019": ganea2019, "merity2017": merity2017,
-    "benka2021": benka2021, "known-truth": known_truth, "gradient": gradient,
+    "benka2021": benka2021,
 }  # fmt: skip
-CLAIMS: tuple[Claim, ...] = tuple(claim for source in SOURCES.values() for claim in source.CLAIMS)
-NOT_JUDGED: Mapping[str, Mapping[str, str]] = {
-    name: source.NOT_JUDGED for name, source in SOURCES.items() if hasattr(source, "NOT_JUDGED")
-}
+OWN = (*known_truth.CLAIMS, *known_truth.GRADIENT_CLAIMS)
+CLAIMS: tuple[Claim, ...] = (*(claim for paper in PAPERS.values() for claim in paper.CLAIMS), *OWN)
+NOT_JUDGED: Mapping[str, Mapping[str, str]] = {name: paper.NOT_JUDGED for name, paper in PAPERS.items()}
 
 
 def of_study(study: Study) -> list[Claim]:

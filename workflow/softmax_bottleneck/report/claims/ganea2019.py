@@ -80,19 +80,8 @@ def _theorem(model: str, room: Callable[[int, float], float]) -> r.Rule:
 
 
 GAINS = q.of_units(_gains, q.spearman, "Spearman’s ρ of M / D and LMS’s gain", units="cells")
-FALLS = q.of_units(
-    _falls,
-    q.wilson,
-    "steps of D at which Softmax’s KL falls",
-    "share",
-    units="steps",
-)
-ERRORS = q.of_units(
-    theorem_gaps,
-    q.least,
-    "squared error less its bound, least of all fits",
-    units="fits",
-)
+FALLS = q.of_units(_falls, q.wilson, "steps of D at which Softmax’s KL falls", "share", units="steps")
+ERRORS = q.of_units(theorem_gaps, q.least, "squared error less its bound, least of all fits", units="fits")
 SHAPE = q.within_run("slope_std", "slope_std_init", "spread of learned slopes over that of the random ones")
 TIME = q.against("sec_per_epoch", "×")
 

@@ -25,6 +25,13 @@ BASELINE = "softmax"
 CLOSED = 0.01  # of what there is to learn: a smaller distance is none
 MATTERS = 0.05  # of the softmax's distance: what a head must close to count
 HARDLY = 0.05  # more parameters than the softmax, such as those of a learned function, are none
+# Godey and Artzi 2026 see the output layer suppress most of a loss' gradient. Here the best gradient is known. Claims
+# are about true distributions with more columns than the softmax has (r > d) and heads with no more parameters.
+EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
+WORDS, RANK = "gradient_words", "rank_press"
+LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
+SPENT = 0.05  # of the gradient's energy: less is next to nothing
+EQUAL = f"r > d and extra <= {HARDLY}"
 SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # can be any softmax of their width, hence its law
 
 
@@ -50,13 +57,7 @@ def fits(view: View) -> pd.DataFrame:
     )
 
 
-def over_seeds(
-    what: str,
-    unit: str,
-    which: str,
-    value: Callable[[pd.DataFrame], float],
-    names: str = "",
-) -> q.Quantity:
+def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], names: str = "") -> q.Quantity:
     """Return a number of every seed's fits that fulfil a condition."""
 
     def collect(view: View, head: str = BASELINE) -> list[float]:
@@ -79,11 +80,18 @@ def _width_and_loss(own: pd.DataFrame) -> float:
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= q.MIN_POINTS else math.nan
 
 
-def _rank_and_loss(own: pd.DataFrame) -> float:
-    """Pearson's r over heads of log rank and log distance, both less their means at the same law and width."""
-    logs = own[["rank_press", "kl_nats"]].dropna().map(math.log)
+def _r_within(first: str, second: str, own: pd.DataFrame) -> float:
+    """Return Pearson's r over heads of two logarithms, both less their means at the same rank r and width d."""
+    if not {first, second} <= set(own):
+        return math.nan
+    own = own[(own[[first, second]] > 0).all(axis=1)]
+    logs = own[[first, second]].map(math.log)
     centred = (logs - logs.groupby([own["r"], own["d"]]).transform("mean")).to_numpy()
     return float(pearson_r(centred[:, 0], centred[:, 1])) if len(own) >= q.MIN_POINTS else math.nan
+
+
+def _mean(metric: str) -> Callable[[pd.DataFrame], float]:
+    return lambda own: float(own[metric].mean()) if metric in own else math.nan
 
 
 def _heads(condition: str) -> Callable[[View, str], list[str]]:
@@ -131,6 +139,11 @@ def theorem_gaps(view: View) -> list[float]:
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
 
 
+def _telling(first: str, second: str, what: str) -> q.Quantity:
+    words = f"Pearson’s r of {what} within law and width"
+    return over_seeds(words, "", EQUAL, partial(_r_within, first, second))
+
+
 # --- the claims -----------------------------------------------------------------------------------------------------
 SOFTMAX, OPEN = "model == @head", "model == @head and r > d"
 TO_LEARN = "of what there is to learn"
@@ -141,7 +154,9 @@ LEAST = over_seeds(f"least loss with r ≥ 2 d, {TO_LEARN}", "share", f"{SOFTMAX
                    lambda own: own["lost"].min())  # fmt: skip
 STEP = over_seeds("least growth at a step of r or d, r > d", "%", OPEN, _least_step)
 WIDTH = over_seeds("Pearson’s r of rank over r, and loss", "", SOFTMAX, _width_and_loss)
-RANK = over_seeds("Pearson’s r of log rank and log loss within law and width", "", "r > d", _rank_and_loss)
+RANK_AND_LOSS = over_seeds(
+    "Pearson’s r of log rank and log loss within law and width", "", "r > d", partial(_r_within, RANK, LOSS)
+)
 claim = partial(Claim, "known-truth", where="fits to known laws", corpora=SYNTHETIC)
 CLAIMS = (
     claim("truth-closes", "A softmax that is as wide as its law has columns finds it, and loses nothing.",
@@ -162,11 +177,37 @@ CLAIMS = (
           limits="That no head of high rank helps."),
     claim("truth-rank-does-not-tell",
           "Across heads of the same width the Press rank does not tell which one is near the law.",
-          rule=r.weak(RANK), premises=(_ended(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),),
+          rule=r.weak(RANK_AND_LOSS), premises=(_ended(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),),
           limits="That another measure of the spectrum could not."),
     claim("truth-closes-gap", "With no more parameters than a softmax some head closes a part of the gap.",
           rule=r.heads(r.above(CLOSES, MATTERS), all_=False,
                        chosen=_heads(f"extra <= {HARDLY}")), models=("*",),
           premises=(_ended(r.NOT_REPRODUCED, heads=SOFTMAXES),),
           limits="That it pays in a language model, where contexts are computed and parameters are spent otherwise."),
+)  # fmt: skip
+
+PASSED = over_seeds("energy of the best gradient that passes early", "share", OPEN, _mean(EARLY))
+LEFT = over_seeds("energy of the best gradient that passes at the end", "share", OPEN, _mean(LATE))
+claim = partial(Claim, "gradient", where="fits to known laws", corpora=SYNTHETIC)
+GRADIENT_CLAIMS = (
+    claim("gradient-suppressed", "A softmax narrower than its law passes less than half of the best gradient’s energy.",
+          rule=r.below(PASSED, 0.5), limits="That this is what it loses by."),
+    claim("gradient-spent", "At the end next to nothing of the best gradient passes a narrow softmax any more.",
+          rule=r.below(LEFT, SPENT),
+          limits="That a network below it would get as far: context vectors are free here."),
+    claim("gradient-speed", "Heads that let more of the best gradient through are nearer to the law early on.",
+          rule=r.below(_telling(EARLY, LOSS_EARLY, "log energy passed and log loss, both early,"), -r.STRONG),
+          limits="That a network below would learn faster."),
+    claim("gradient-direction", "Heads whose steps lead along the best gradient are nearer to the law early on.",
+          rule=r.below(_telling(COSINE, LOSS_EARLY, "log cosine and log loss, both early,"), -r.STRONG),
+          limits="Where they end: a fast head may stop far from the law."),
+    claim("gradient-explains", "Heads that let more of the best gradient through early end nearer to the law.",
+          rule=r.below(_telling(EARLY, LOSS, "log energy passed early and log loss"), -r.STRONG),
+          limits="Cause: a head that passes more is another function as well."),
+    claim("gradient-words", "Heads that let more of the observed words’ gradients through end nearer to the law.",
+          rule=r.below(_telling(WORDS, LOSS, "log energy of words passed and log loss"), -r.STRONG),
+          limits="Cause: a head that has learned more may pass more for that."),
+    claim("gradient-rank", "At equal parameters heads of higher Press rank end nearer to the law.",
+          rule=r.below(_telling(RANK, LOSS, "log rank and log loss"), -r.STRONG),
+          limits="Anything about ranks of natural language."),
 )  # fmt: skip

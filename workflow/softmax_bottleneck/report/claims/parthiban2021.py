@@ -127,13 +127,7 @@ SWITCHES = q.of_units(
     _nt_losses, q.student, "test perplexity of NT against ET, mean over heads", "%", (TEST_PPL,), "heads"
 )
 VECTORS = q.of_units(
-    _vector_gaps,
-    q.student,
-    "Spearman’s ρ of word similarity",
-    "",
-    (TEST_PPL,),
-    "benchmarks",
-    "{0} less {1}",
+    _vector_gaps, q.student, "Spearman’s ρ of word similarity", "", (TEST_PPL,), "benchmarks", "{0} less {1}"
 )
 HITS = q.of_units(
     _hits,
