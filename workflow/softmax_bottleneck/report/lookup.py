@@ -1,4 +1,4 @@
-"""One number of a study with everything behind it: definition, seeds, runs, files and hashes."""
+"""One number of a study with its definition, seeds, runs, files and hashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from softmax_bottleneck.study import Study, did_you_mean
 
 
 def lookup(study: Study, found: Records, name: str) -> Iterator[str]:
-    """Lines on `<corpus>/<model>/<metric>`, under every condition it was measured under.
+    """Yield lines about `<corpus>/<model>/<metric>`, one block per condition.
 
     Raises:
         UserError: no run has such a number.

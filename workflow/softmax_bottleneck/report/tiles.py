@@ -28,7 +28,7 @@ RATIO = "×"  # the unit of ratios, which are drawn on a log axis
 
 
 def strip(entries: Sequence[Entry], titles: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Per verdict that occurs its name, how many claims have it for which reason, and their tiles.
+    """Return, for each verdict that occurs, its name, its count by reason, and its tiles.
 
     `titles` of the study's corpora: where there are several, every tile names its own.
     """
@@ -56,7 +56,7 @@ def state(entry: Entry) -> str:
 
 
 def tile(entry: Entry) -> dict[str, Any]:
-    """What a tile shows: the claim, the state in words, its first number, and the bar."""
+    """Return the content of a tile: claim, state, first number and bar."""
     number = next(iter(entry.numbers), None)
     return {
         "claim": f"claim-{entry.dataset}-{entry.claim.id}",
@@ -69,7 +69,7 @@ def tile(entry: Entry) -> dict[str, Any]:
 
 
 def bar(number: Number) -> dict[str, Any] | None:
-    """Where value, interval and regions lie on an axis from 0 to 100; None for a number that is not known.
+    """Return the positions of value, interval and regions on an axis from 0 to 100; None without a value.
 
     A region is (start, width).
     """

@@ -1,8 +1,7 @@
-"""The ledger of claims: what five sources conclude, and what follows from known laws, judged by a study's records.
+"""The ledger of claims: conclusions of five papers and of this workflow, evaluated on a study's records.
 
-A claim is one entry of its source's CLAIMS: a statement, a rule, and the models it is asked of. Premises, intervals
-and stability over resamples follow from the rule. What a source says that is not judged is in its NOT_JUDGED,
-with the reason.
+A claim is one entry of its paper's CLAIMS: a statement, a rule, and the models it is evaluated on. Premises, intervals
+and stability over resamples follow from the rule. NOT_JUDGED lists conclusions that are not evaluated, with the reason.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ NOT_JUDGED: Mapping[str, Mapping[str, str]] = {name: paper.NOT_JUDGED for name, 
 
 
 def of_study(study: Study) -> list[Claim]:
-    """The claims of the sources that a study has experiments of."""
+    """Return the claims of the sources that a study has experiments of."""
     sources = {experiment.source for experiment in study.experiments}
     return [claim for claim in CLAIMS if claim.source in sources]
 
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
-    """Every claim on every corpus it is about, corpora in the plan's order, then what needs no corpus."""
+    """Evaluate every claim on every corpus it is about, in the order of the plan, then claims that need no corpus."""
     theorems = pd.DataFrame(
         [(SYNTHETIC, *row, 1, "") for row in ganea2019.theorem_rows()],
         columns=["dataset", "model", "metric", "condition", "value", "seed", "run_id"],
@@ -63,7 +62,7 @@ def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | No
 
 
 def _elsewhere(view: View, claim: Claim) -> dict[str, str]:
-    """What runs measured elsewhere say of a claim, by their hardware."""
+    """Return the verdict of archived runs on a claim, by their hardware."""
     found = {}
     known_here = [one for one in view.records.evidence if one.run.dataset == view.dataset]
     for hardware in sorted({one.hardware for one in known_here}):
@@ -83,14 +82,14 @@ def _elsewhere(view: View, claim: Claim) -> dict[str, str]:
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, int]:
-    """Number of entries of each verdict."""
+    """Return the number of entries of each verdict."""
     by_verdict = Counter(entry.verdict for entry in entries)
     return {verdict: by_verdict[verdict] for verdict in VERDICTS}
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
 def to_csv(entries: Iterable[Entry]) -> str:
-    """One line per claim and corpus: verdict, reason, numbers, premises and controls in words."""
+    """Return one line per claim and corpus: verdict, reason, numbers and premises."""
     columns = (*("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion", "stability"),
                *("numbers", "premises", "left_out"))  # fmt: skip
     lines = []
@@ -103,12 +102,12 @@ def to_csv(entries: Iterable[Entry]) -> str:
 
 
 def verdicts(entries: Iterable[Entry]) -> Iterator[str]:
-    """One line for every verdict."""
+    """Yield one line for every verdict."""
     return (f"{e.claim.id}, {e.dataset}: {e.verdict}" + (f" ({e.reason})" if e.reason else "") for e in entries)
 
 
 def explain(entries: Iterable[Entry]) -> Iterator[str]:
-    """Every verdict for a terminal, with everything it rests on."""
+    """Yield every verdict for a terminal, with its rule, numbers and premises."""
     for entry in entries:
         claim, stability = entry.claim, entry.stability
         yield f"\n{next(verdicts([entry]))}"
@@ -124,7 +123,7 @@ def explain(entries: Iterable[Entry]) -> Iterator[str]:
 
 # --- file -----------------------------------------------------------------------------------------------------------
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
-    """What results/<study>/claims.json says."""
+    """Return the content of results/<study>/claims.json."""
     return {
         "status": "ok",
         "study": study.name,
@@ -137,7 +136,7 @@ def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[st
 
 
 def criteria() -> dict[str, float | int]:
-    """The constants that verdicts hang on."""
+    """Return the constants that verdicts depend on."""
     named = {
         rules: ("MARGIN", "SMALL", "HIGH", "STRONG"),
         premises: ("CEILING", "SETTLED", "WIDE"),

@@ -1,4 +1,4 @@
-"""What Benka, Hammer and Su 2021 conclude of mixtures of softmaxes on a Transformer."""
+"""Conclusions of Benka, Hammer and Su 2021 on mixtures of softmaxes on a Transformer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PUBLISHED_WIDTHS = {200.0, 300.0}  # of the text and of the published code
 
 
 def _added(view: View, *models: str) -> list[float]:
-    """Parameters of the first model less those of the second, in millions: the same in every run."""
+    """Return the parameters of the first model less those of the second, in millions: the same in every run."""
     counts = [view.mean(model, "params_m") for model in models]
     return [counts[0] - counts[1]] * (not any(map(math.isnan, counts)))
 

@@ -1,4 +1,4 @@
-"""A claim, and how it is judged by the records of one corpus."""
+"""A claim, and its evaluation on the records of one corpus."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ class Claim:
     law: LawControl | str = ""
 
     def concerns(self, dataset: str) -> bool:
-        """Whether it is about a corpus."""
+        """Return True if the claim is about a corpus."""
         own = any(fnmatchcase(dataset, pattern) for pattern in self.corpora.removeprefix("!").split("|"))
         return own != self.corpora.startswith("!") and (dataset == SYNTHETIC) == (self.corpora == SYNTHETIC)
 
     def place(self, corpus: str) -> str:
-        """Where it is judged: on a corpus, or without any."""
+        """Return the corpus, or SYNTHETIC for a claim that needs none."""
         return SYNTHETIC if self.corpora == SYNTHETIC else corpus
 
 
 def law_wins(reference: str) -> LawControl:
-    """As a claim's `law`: it must beat the reference, for where even the law is no better there is nothing to win."""
+    """Return the control that LAW beats a reference: if the true distribution is no better, no model can be."""
     return (LAW, reference), (REPRODUCED,)
 
 
@@ -104,16 +104,16 @@ class Entry:
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """The first is what a tile shows."""
+        """The numbers of the rule; a tile shows the first."""
         return self.outcome.numbers if self.outcome else ()
 
     @property
     def stability(self) -> float | None:
-        """Share of resamples in which the rule says the same."""
+        """The share of resamples with the same verdict of the rule."""
         return self.outcome.stability if self.outcome else None
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object of all of it."""
+        """Return the entry as a JSON object."""
         claim = self.claim
         return {
             **{key: getattr(claim, key) for key in ("id", "source", "statement", "where", "limits")},

@@ -1,4 +1,4 @@
-"""What Ganea, Gelly, Bécigneul and Severyn 2019 conclude: of language models, fits to random laws, and in theorems."""
+"""Conclusions of Ganea, Gelly, Bécigneul and Severyn 2019: language models, fits to random laws, theorems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SQUARE_SIZE = 20  # of those for theorem 6
 
 # --- fits to Dirichlet draws ----------------------------------------------------------------------------------------
 def _cells(view: View, metric: str) -> pd.DataFrame:
-    """A metric of every head by law and width, mean over seeds; without cells that lack a head."""
+    """Return a metric of every head by distribution and width, averaged over seeds; drop cells that lack a head."""
     frame = fits_of(view, "alpha")
     heads = ["softmax", "mos", "lms"]
     if not {"d", metric} <= set(frame):

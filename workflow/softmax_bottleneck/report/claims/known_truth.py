@@ -1,6 +1,6 @@
-"""What heads fitted to known laws, and models of text sampled from one, show of the bottleneck: conclusions of our own.
+"""This workflow's own conclusions, from heads fitted to known distributions.
 
-Every seed draws laws of its own, so that it is the unit of each interval; cells of one law are not.
+Every seed samples its own distributions. A seed is therefore the unit of each interval.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # can be any softmax of
 # --- fits to languages ----------------------------------------------------------------------------------------------
 @lru_cache(maxsize=8)
 def fits(view: View) -> pd.DataFrame:
-    """Fits to languages, one a line: model, seed, r, d, metrics; and their law's, and those of its softmax of width d.
+    """Return one line per fit: model, seed, r, d, and metrics, also of its true distribution and of its softmax.
 
     `lost` is KL as a share of what there is to learn, `gap_closed` the share of the softmax's KL that a head does not
     have, `extra` its parameters relative to the softmax's, less one.
@@ -68,14 +68,14 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
 
 
 def _least_step(own: pd.DataFrame) -> float:
-    """Least growth of log distance at a step of r up or of d down."""
+    """Return the least growth of log KL when r rises or d falls by one step."""
     logs = own.pivot(index="r", columns="d", values="kl_nats").map(math.log)
     steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
     return float(np.nanmin(steps, initial=math.inf))
 
 
 def _width_and_loss(own: pd.DataFrame) -> float:
-    """Pearson's r over softmaxes of log rank relative to the law's columns, and loss."""
+    """Return Pearson's r over softmaxes of log rank relative to r, and loss."""
     log_rank_N = np.log((own["rank_press"] / own["r"]).to_numpy())
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= q.MIN_POINTS else math.nan
 
@@ -95,7 +95,7 @@ def _mean(metric: str) -> Callable[[pd.DataFrame], float]:
 
 
 def _heads(condition: str) -> Callable[[View, str], list[str]]:
-    """Heads, not the softmax, all of whose fits with r > d fulfil a condition."""
+    """Return the function that finds heads, except the softmax, all of whose fits with r > d fulfil a condition."""
 
     def chosen(view: View, _: str) -> list[str]:
         open_ = fits(view).query("r > d and model != @head", local_dict={"head": BASELINE})
@@ -105,7 +105,7 @@ def _heads(condition: str) -> Callable[[View, str], list[str]]:
 
 
 def _ended_heads(condition: str) -> Callable[[View, str], list[str]]:
-    """Of these heads, those that find their law where they are as wide as it has columns."""
+    """Return the function that finds those heads whose fits with d >= r have converged."""
 
     def chosen(view: View, target: str) -> list[str]:
         lost = _largest_losses(view)
@@ -115,13 +115,13 @@ def _ended_heads(condition: str) -> Callable[[View, str], list[str]]:
 
 
 def _largest_losses(view: View) -> pd.Series[float]:
-    """By model: the most that it loses where it is as wide as its law has columns."""
+    """Return the largest loss of each model with d >= r."""
     largest: pd.Series[float] = fits(view).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest
 
 
 def _ended(*spoils: str, heads: Sequence[str] = (BASELINE,)) -> Check:
-    """Fits that have not ended say which head is slow: one that can be its law must have become it."""
+    """Return the check that fits have converged: a head that can represent its distribution must have found it."""
 
     def check(view: View, models: Sequence[str]) -> Premise | None:
         lost = _largest_losses(view).reindex(list(heads)).dropna()
@@ -134,7 +134,7 @@ def _ended(*spoils: str, heads: Sequence[str] = (BASELINE,)) -> Check:
 
 
 def theorem_gaps(view: View) -> list[float]:
-    """Of every softmax, its mean squared error less the least that the law's singular values allow."""
+    """Return the mean squared error of every softmax less the least that the singular values allow."""
     rows = fits(view).query("model == @head", local_dict={"head": BASELINE}).to_dict("records")
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
 

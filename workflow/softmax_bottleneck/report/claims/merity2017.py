@@ -1,4 +1,4 @@
-"""What Merity 2017 concludes from untrained layers."""
+"""Conclusions of Merity 2017 from untrained layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 3  # softmaxes from which on the published rank is nearly full
 
 
 def _ranks(view: View, model: str) -> Iterator[tuple[int, int, int, float]]:
-    """K, H, V and rank of every draw of a layer."""
+    """Yield K, H, V and rank of every draw of a layer."""
     rows = view.records.synthetic
     own = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
     for condition, rank in zip(own["condition"], own["value"], strict=True):

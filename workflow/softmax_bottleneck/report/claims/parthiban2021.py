@@ -1,4 +1,4 @@
-"""What Parthiban, Mao and Inkpen 2021 conclude, with its supplement (SM)."""
+"""Conclusions of Parthiban, Mao and Inkpen 2021, with its supplement (SM)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,9 @@ from scipy import special
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
 from softmax_bottleneck.records.records import groups
+from softmax_bottleneck.report.claims import engine as e
 from softmax_bottleneck.report.claims import quantities as q
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.engine import (
-    LAW_FAILS,
-    NATURAL,
-    NO_SETTING,
-    NO_TRAINING,
-    NOT_WT2,
-    WT2,
-    Claim,
-    law_wins,
-)
 from softmax_bottleneck.report.claims.premises import Premise, averaged, spread_above_noise
 from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View
 from softmax_bottleneck.report.claims.wording import Code
@@ -42,13 +33,13 @@ RHO = 0.02  # of a Spearman correlation: what is too small to matter
 
 # --- quantities of this paper alone ---------------------------------------------------------------------------------
 def _spread(view: View, pattern: str) -> list[float]:
-    """Of every model, how far its log rank is from their mean."""
+    """Return the distance of each model's log rank from the mean."""
     logs = [math.log(view.mean(model, PRESS_RANK)) for model in view.learned(pattern) if view.runs(model, PRESS_RANK)]
     return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= q.MIN_POINTS else []
 
 
 def _settings_move_rank(view: View, patterns: Sequence[str]) -> Premise | None:
-    """The treatment happened: log rank is linear in the settings c and k of the members' names, by an F-test."""
+    """Check by an F-test that log rank depends on the settings c and k in the models' names."""
     named = [(SETTINGS.search(model), view.mean(model, PRESS_RANK)) for model in view.learned(patterns[0])]
     known = [(1.0, float(found["c"]), float(found["k"]), math.log(rank)) for found, rank in named if found and rank > 0]
     if len(known) < q.MIN_POINTS:
@@ -64,7 +55,7 @@ def _settings_move_rank(view: View, patterns: Sequence[str]) -> Premise | None:
 
 
 def _nt_losses(view: View, heads: str, _: str) -> Iterator[float]:
-    """Of every head with both switches, the mean over common seeds of NT's loss relative to ET's, nats."""
+    """Yield, for each head with both switches, the mean over common seeds of NT's loss less ET's, in nats."""
     for head in view.matching(heads):
         et, nt = view.runs(head, TEST_PPL), view.runs(f"{head}-nt", TEST_PPL)
         if losses := [math.log(nt[seed] / ppl) for seed, ppl in et.items() if seed in nt]:
@@ -79,7 +70,7 @@ def _vector_gaps(view: View, *models: str) -> Iterator[float]:
 
 
 def _ranks_apart(view: View, models: Sequence[str]) -> Premise | None:
-    """Heads that are called low in rank are so in every run, beside those that are called high."""
+    """Check that every run of a low-rank head has less than half of the rank of any run of a high-rank head."""
     low, high = ([rank for m in view.matching(p) for rank in view.runs(m, PRESS_RANK).values()] for p in models)
     if not low or not high:
         return None
@@ -98,7 +89,7 @@ def _enough_runs(view: View, models: Sequence[str]) -> Premise:
 
 
 def _hits(view: View, low: str, high: str) -> Iterator[float]:
-    """Of every shown context where a model of high rank is right, whether one of low rank is."""
+    """Yield, for each context where a high-rank model is right, 1 if a low-rank model is right, too."""
     for condition in sorted(view.records.conditions(TOP5_HIT, view.dataset)):
         right = [any(view.mean(model, TOP5_HIT, condition) >= 0.5 for model in view.matching(p)) for p in (low, high)]
         if right[1]:
@@ -106,7 +97,7 @@ def _hits(view: View, low: str, high: str) -> Iterator[float]:
 
 
 def _noise(view: View) -> list[float]:
-    """Of noise levels that double the Press rank, how far the effective ranks stay within the true one."""
+    """Return the true rank less the effective rank at each noise level that doubles the Press rank."""
     rows = view.records.synthetic
     parts = groups(rows[rows["condition"].str.contains(r"(?:^|[; ])c=")], "condition")
     means = [part.groupby("metric")["value"].mean() for _, part in parts]
@@ -145,7 +136,7 @@ TENTH = q.against(SIGMA_10, "", log=False)
 TRAIN = q.against(TRAIN_PPL)
 
 # --- the claims -----------------------------------------------------------------------------------------------------
-claim = partial(Claim, "parthiban2021")
+claim = partial(e.Claim, "parthiban2021")
 GRID_PREMISES = (spread_above_noise("gss"), _settings_move_rank)
 CLAIMS = (
     claim("grid-correlation", "Across the GSS family, rank and test perplexity are only weakly correlated.", "Figure 2",
@@ -162,22 +153,22 @@ CLAIMS = (
           "Figure 2", r.above(SPREAD, r.HIGH / 4), (GRID,), premises=(_settings_move_rank,),
           law="it is no member of the family"),
     claim("not-necessary", "A high rank is not necessary: LMS-PLIF has a low rank and beats Softmax.", "Table 2",
-          r.every(r.LOW_RANK, r.better()), ("lms-plif", "softmax"), law=((LAW, "softmax"), LAW_FAILS)),
+          r.every(r.LOW_RANK, r.better()), ("lms-plif", "softmax"), law=((LAW, "softmax"), e.LAW_FAILS)),
     claim("not-sufficient", "A high rank is not sufficient: SS or GSS have one and hardly beat Softmax.", "Table 2",
           r.heads(r.every(r.HIGH_RANK, r.no_gain()), all_=False), ("ss|gss", "softmax"),
-          law=((LAW, "softmax"), LAW_FAILS)),
+          law=((LAW, "softmax"), e.LAW_FAILS)),
     claim("rank-order", "LMS-PLIF has a far lower rank than SS and yet is the better model.", "Table 1",
           r.every(r.below(r.rank_against(), -r.HIGH), r.better()), ("lms-plif", "ss"),
-          law=((LAW, "ss"), LAW_FAILS)),
+          law=((LAW, "ss"), e.LAW_FAILS)),
     claim("plif-better", "LMS-PLIF beats Softmax.", "Table 2", r.better(), ("lms-plif", "softmax"),
-          law=law_wins("softmax")),
-    claim("mos-better", "MoS beats Softmax.", "Table 2", r.better(), ("mos", "softmax"), law=law_wins("softmax")),
+          law=e.law_wins("softmax")),
+    claim("mos-better", "MoS beats Softmax.", "Table 2", r.better(), ("mos", "softmax"), law=e.law_wins("softmax")),
     claim("mos-beats-plif", "MoS gains more than LMS-PLIF does.", "Table 2", r.better(), ("mos", "lms-plif"),
-          law=law_wins("lms-plif")),
+          law=e.law_wins("lms-plif")),
     claim("no-gain", "SS and GSS gain nothing that matters.", "Table 2", r.heads(r.no_gain()),
-          ("ss|gss", "softmax"), NOT_WT2, law=((LAW, "softmax"), LAW_FAILS)),
+          ("ss|gss", "softmax"), e.NOT_WT2, law=((LAW, "softmax"), e.LAW_FAILS)),
     claim("minimal-gain", "SS and GSS gain significantly, but minimally, on WikiText-2.", "Table 2",
-          r.heads(r.minimal_gain()), ("ss|gss", "softmax"), WT2, law=NATURAL),
+          r.heads(r.minimal_gain()), ("ss|gss", "softmax"), e.WT2, law=e.NATURAL),
     claim("low-rank-hits", "Where a high-rank head has the true word in its top five, a low-rank one has it too.",
           "Figure 3", r.above(HITS, 0.8),
           (f"{LOW}|moc-nt", f"{MANY}|mos-nt"), premises=(_ranks_apart,), law="its first five words are not recorded"),
@@ -185,26 +176,26 @@ CLAIMS = (
           r.above(VECTORS, -RHO, margin=RHO), ("moc", "mos"),
           premises=(_ranks_apart, _enough_benchmarks, _enough_runs), law="it has no word vectors"),
     claim("frozen-plif", "Frozen random slopes are no worse than learned ones in LMS-PLIF.", "Table 4", r.no_worse(),
-          ("lms-plif-frozen", "lms-plif"), law=(("lms-plif-frozen", LAW), LAW_FAILS)),
+          ("lms-plif-frozen", "lms-plif"), law=(("lms-plif-frozen", LAW), e.LAW_FAILS)),
     claim("plif-regularises", "PLIF trades train for test perplexity, as a regulariser does.", "Tables 2 and 3",
           r.every(r.above(TRAIN, 0, margin=r.MARGIN), r.better()), ("lms-plif-frozen", "softmax"),
-          law=((LAW, "softmax"), (*LAW_FAILS, r.UNDECIDED))),
+          law=((LAW, "softmax"), (*e.LAW_FAILS, r.UNDECIDED))),
     claim("rank-grows-with-k", "The rank of MoS grows with its number of components.", "SM Tables 4 and 5",
-          r.hidden(r.above(q.along(PRESS_RANK), 0)), (COMPONENTS,), law=NO_SETTING),
+          r.hidden(r.above(q.along(PRESS_RANK), 0)), (COMPONENTS,), law=e.NO_SETTING),
     claim("k-helps", "More components lower the test perplexity of MoS.", "Figures 5 and 6",
-          r.below(q.along(TEST_PPL), 0), (COMPONENTS,), law=NO_SETTING),
+          r.below(q.along(TEST_PPL), 0), (COMPONENTS,), law=e.NO_SETTING),
     claim("k-overfits", "More components widen the gap between train and test perplexity.", "Figure 6",
-          r.above(q.along(TEST_PPL, TRAIN_PPL), 0), (COMPONENTS,), law=NO_SETTING),
+          r.above(q.along(TEST_PPL, TRAIN_PPL), 0), (COMPONENTS,), law=e.NO_SETTING),
     claim("rank-without-gain", "With less dropout in its mixture, MoS’s rank rises and its test perplexity gets worse.",
           "Figure 5, SM Table 12",
           r.every(r.hidden(r.below(q.along(PRESS_RANK), 0)), r.below(q.along(TEST_PPL), 0)),
-          (DROPOUT,), law=NO_SETTING),
+          (DROPOUT,), law=e.NO_SETTING),
     claim("fair-softmax", "Compared fairly, Softmax is no worse than MoS.", "Table 5", r.no_worse(),
-          ("softmax-fair", "mos-fair"), law=(("softmax-fair", LAW), LAW_FAILS)),
+          ("softmax-fair", "mos-fair"), law=(("softmax-fair", LAW), e.LAW_FAILS)),
     claim("narrow-softmax", "As narrow as MoS, Softmax cannot be made as good.", "text on Table 5",
           r.larger(), ("softmax-fair280", "mos-fair"), law=(("softmax-fair280", LAW), (r.REPRODUCED,))),
     claim("press-overestimates", "Press’s rank overestimates: the effective rank is at most half of it.", "Table 6",
-          r.hidden(r.heads(r.below(SHARE, math.log(0.5)))), (MANY,), law=((LAW,), LAW_FAILS)),
+          r.hidden(r.heads(r.below(SHARE, math.log(0.5)))), (MANY,), law=((LAW,), e.LAW_FAILS)),
     claim("spectra-alike", "Normalised, the singular values of all heads fall off alike: to a tenth of the plot.",
           "Figure 7", r.heads(r.between(TENTH, (-0.02, 0.02))), ("ss|gss|lms-plif|mos", "softmax"),
           law="of its spectrum ranks alone are recorded"),
@@ -212,7 +203,7 @@ CLAIMS = (
           r.below(FIRST, 0.0), ("mos-nt",), law="its rank is exact, of however many contexts"),
     claim("et-better", "Switching to averaged SGD at a fixed epoch (ET) is better than on no progress (NT).",
           "SM Tables 10 and 11", r.above(SWITCHES, 0, margin=r.MARGIN), (ALL, ALL_NT),
-          premises=(averaged,), law=NO_TRAINING),
+          premises=(averaged,), law=e.NO_TRAINING),
     claim("noise-inflates", "Tiny noise makes a low-rank matrix look full-rank to Press’s rank, not to the other.",
           "SM Tables 15 and 16", r.above(NOISE, -0.5, "at every noise level that doubles the Press rank, no "
           "effective rank exceeds the true one"), corpora=SYNTHETIC),

@@ -38,7 +38,7 @@ SUFFIXES = {"%": "\u00a0%", "×": "\u00a0times", "share": "\u00a0%"}
 # --- intervals ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Interval:
-    """Value and interval of every resample.
+    """Value and interval of each resample.
 
     Attributes:
         n: units on each side.
@@ -54,7 +54,7 @@ class Interval:
     least: int
 
     def needed(self, distance: float) -> int:
-        """Units on each side with which an interval would, with POWER, end within a distance of its value."""
+        """Return the units per side with which, at POWER, the interval would end within a distance of its value."""
         if min(self.n) > 1 and math.isfinite(self.value_B[0]):
             for k in range(self.least, MOST_NEEDED):
                 df = len(self.n) * (k - 1)
@@ -124,7 +124,7 @@ def least(sides: Sequence[Float64], tail: float) -> Interval:
 # --- quantities -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Quantity:
-    """A number of some models with its interval.
+    """A number of some models, with its interval.
 
     Attributes:
         what: its name; printed only.
@@ -149,12 +149,12 @@ class Quantity:
     models: str = ""
 
     def shown(self, value: float) -> float:
-        """A value in its unit."""
+        """Return a value in its unit."""
         return SCALES[self.unit](value) if self.unit in SCALES else float(value)
 
 
 def column(values: Iterable[float]) -> Float64:
-    """Numbers as the only column of a sample."""
+    """Return numbers as the only column of a sample."""
     return np.array([[value] for value in values], dtype=np.float64).reshape(-1, 1)
 
 
@@ -192,7 +192,7 @@ def of_units(
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
-    """One metric of a run relative to another of the same run."""
+    """Return the quantity that divides one metric of a run by another of the same run."""
 
     def collect(view: View, model: str) -> Iterator[float]:
         return map(math.log, ratios(view, model, first, second).values())
@@ -201,7 +201,7 @@ def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
 
 
 def ratios(view: View, model: str, first: str, second: str) -> dict[int, float]:
-    """One metric over another by seed."""
+    """Return one metric over another by seed."""
     below = view.runs(model, second)
     return {seed: value / below[seed] for seed, value in view.runs(model, first).items() if seed in below}
 
