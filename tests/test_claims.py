@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import statistics as exact
 from collections.abc import Iterable
@@ -416,19 +415,6 @@ def test_a_run_that_learned_only_frequencies_tests_nothing() -> None:
     assert [(one.code, one.facts["seed"]) for one in entry.left_out] == [(Code.UNLEARNED, seed) for seed in range(1, 6)]
 
 
-def test_switches_are_not_compared_while_a_side_is_still_learning_fast() -> None:
-    """A fixed switch before the network has learned loses to a later one, whatever the rule."""
-    heads = ("softmax", "ss", "mos")
-    rows = [(f"{h}{nt}", "test_ppl", "", [50.0 - i - bool(nt)]) for i, h in enumerate(heads) for nt in ("", "-nt")]
-    records = examples.records_of(rows)
-    assert engine.judge(View(records, examples.CORPUS), BY_ID["et-better"]).verdict == NOT_REPRODUCED
-    states = records.states.assign(path=records.states["model"])
-    falling = pd.DataFrame({"path": "ss-nt", "epoch": range(1, 17), "phase": "sgd", "train_ppl": 1.0})
-    falling["valid_ppl"] = [100.0] * 14 + [57.0, 50.0]
-    entry = engine.judge(View(replace(records, states=states, curves=falling), examples.CORPUS), BY_ID["et-better"])
-    assert entry.verdict == CANNOT and entry.reason.facts["fall"] == 0.5 and entry.reason.facts["model"] == "ss-nt"
-
-
 @pytest.mark.parametrize(("last", "verdict"), [(55.5, REPRODUCED), (54.0, CANNOT)])
 def test_a_model_that_is_still_learning_fast_is_not_compared(last: float, verdict: str) -> None:
     """Of sixteen epochs the last two count: from 57 to 55.5 are 2.6 %, to 54 are 5.3 %."""
@@ -455,25 +441,6 @@ def test_correlations_take_models_of_one_size_and_schedule() -> None:
     states = records.states.assign(planned_epochs=[4 if m == grid[6] else 10 for m in records.states["model"]])
     view = View(replace(records, states=states), examples.CORPUS)
     assert len(rows) == 2 * 40 and engine.judge(view, BY_ID["all-correlation"]).numbers[0].n == (38,)
-
-
-@pytest.mark.parametrize(
-    ("claim", "changed", "verdict", "why"),
-    [
-        ("truth-closes-gap", {"mos": 1, "lms": 1, "plif": 1}, NOT_REPRODUCED, Code.FITS_CONVERGED),
-        ("truth-rank-is-not-enough", {}, REPRODUCED, Code.NO_VALUE),
-        ("truth-rank-does-not-tell", {}, REPRODUCED, Code.FITS_CONVERGED),
-    ],
-)
-def test_fits_that_have_not_ended_say_nothing_of_heads(
-    claim: str, changed: dict[str, float], verdict: str, why: Code
-) -> None:
-    """Of 4 nats to learn a softmax that can be its law lacks 0.001, or, stopped early, 0.06."""
-    for floor, expected in ((0.001, verdict), (0.06, CANNOT)):
-        records = examples.records_of(examples.world(**changed, floor=floor), SYNTHETIC)
-        entry = engine.judge(View(records, SYNTHETIC), BY_ID[claim])
-        assert entry.verdict == expected, entry
-    assert entry.reason.code is why
 
 
 def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
@@ -519,67 +486,46 @@ def test_the_law_stands_among_the_models() -> None:
     assert LAW not in view.matching("*") and view.label(LAW) == "the law"
 
 
-def test_where_even_the_law_wins_nothing_nothing_can_be_won() -> None:
-    rows = ppl(softmax=57, mos=55)
-    assert judged_with_law("mos-better", rows).verdict == REPRODUCED
-    entry = judged_with_law("mos-better", rows, test_ppl=57.0)
+def ranks(metric: str = "rank_press", **levels: float) -> list[examples.Row]:
+    return [(name.replace("_", "-"), metric, "", [level] * 5) for name, level in levels.items()]
+
+
+GRID = {claim: examples.example(BY_ID[claim], True) for claim in ("grid-correlation", "window-correlation")}
+
+
+@pytest.mark.parametrize(
+    ("claim", "rows", "sound", "spoils"),
+    [
+        ("mos-better", ppl(softmax=57, mos=55), {}, {"test_ppl": 57.0}),  # no model can be better
+        # An effective rank of 47 of an exact rank of 102 shows no overestimate.
+        ("press-overestimates", ranks(ss=300.0) + ranks("rank_eff_1e-4", ss=30.0), {"rank_eff_1e-4": 95.0}, {}),
+        ("not-necessary", ppl(softmax=57, lms_plif=56) + ranks(softmax=18, lms_plif=20), {}, {"rank_press": 20.0}),
+        ("rank-order", ppl(ss=57, lms_plif=56) + ranks(ss=400, lms_plif=20), {"rank_press": 300.0}, {}),
+        ("kanai-softmax-limited", ranks(softmax=18) + ranks("embedding_size", softmax=16), {}, {"rank_press": 10.0}),
+        (
+            "grid-correlation",
+            GRID["grid-correlation"],
+            {"test_ppl": 57.0, "rank_press": 300.0},
+            {"test_ppl": 30.0, "rank_press": 9000.0},
+        ),
+        (
+            "window-correlation",
+            GRID["window-correlation"],
+            {"test_ppl": 30.0, "rank_press": 9000.0},  # outside the window
+            {"test_ppl": 57.45, "rank_press": 90000.0},
+        ),
+    ],
+)
+def test_a_rule_that_the_true_distribution_passes_decides_nothing(claim: str, rows, sound, spoils) -> None:
+    assert judge(claim, rows).verdict == REPRODUCED
+    assert judged_with_law(claim, rows, **sound).verdict == REPRODUCED
+    entry = judged_with_law(claim, rows, **spoils)
     assert entry.verdict == CANNOT and entry.reason.code is Code.CONTROL
-    assert entry.reason.facts["verdict"] == NOT_REPRODUCED
 
 
-def test_a_rule_that_the_law_passes_says_nothing_of_press_rank() -> None:
-    """The demonstration's law has effective rank 47 of an exact rank of 102: so far below is no overestimate."""
-    rows = [("ss", metric, "", [x] * 5) for metric, x in (("rank_press", 300.0), ("rank_eff_1e-4", 30.0))]
-    assert judge("press-overestimates", rows).verdict == REPRODUCED
-    entry = judged_with_law("press-overestimates", rows)
-    assert entry.verdict == CANNOT and entry.reason.code is Code.CONTROL
-    assert judged_with_law("press-overestimates", rows, **{"rank_eff_1e-4": 95.0}).verdict == REPRODUCED
-
-
-def test_a_law_of_low_rank_has_no_bottleneck_to_break() -> None:
-    rows = [
-        *ppl(softmax=57, lms_plif=56),
-        *((m, "rank_press", "", [x] * 5) for m, x in (("softmax", 18.0), ("lms-plif", 20.0))),
-    ]
-    assert judged_with_law("not-necessary", rows).verdict == REPRODUCED
-    assert judged_with_law("not-necessary", rows, rank_press=20.0).verdict == CANNOT
-
-
-def test_a_correlation_that_the_laws_own_point_turns_is_none() -> None:
-    rows = examples.example(BY_ID["grid-correlation"], True)
-    near = {"test_ppl": 57.0, "rank_press": 300.0}
-    assert judged_with_law("grid-correlation", rows, **near).verdict == REPRODUCED
-    far = {"test_ppl": 30.0, "rank_press": 9000.0}
-    assert judged_with_law("grid-correlation", rows, **far).verdict == CANNOT
-
-
-def test_a_law_of_lower_rank_than_ss_makes_lower_ranks_better_for_another_reason() -> None:
-    """Where the truth itself has a far lower rank than SS, a head's being better with less says nothing of rank."""
-    rows = [*ppl(ss=57, lms_plif=56), *((m, "rank_press", "", [x] * 5) for m, x in (("ss", 400.0), ("lms-plif", 20.0)))]
-    assert judged_with_law("rank-order", rows, rank_press=300.0).verdict == REPRODUCED
-    assert judged_with_law("rank-order", rows, rank_press=102.0).verdict == CANNOT
-
-
-def test_ranks_within_the_limit_are_no_limit_where_the_law_is_within_it_too() -> None:
-    rows = [("softmax", "rank_press", "", [18.0] * 3), ("softmax", "embedding_size", "", [16.0] * 3)]
-    assert judged_with_law("kanai-softmax-limited", rows).verdict == REPRODUCED
-    assert judged_with_law("kanai-softmax-limited", rows, rank_press=10.0).verdict == CANNOT
-
-
-def test_a_law_outside_the_window_is_no_point_in_it() -> None:
-    rows = examples.example(BY_ID["window-correlation"], True)
-    far, near = {"test_ppl": 30.0, "rank_press": 9000.0}, {"test_ppl": 57.45, "rank_press": 90000.0}
-    assert judged_with_law("window-correlation", rows, **far).verdict == REPRODUCED
-    assert judged_with_law("window-correlation", rows, **near).verdict == CANNOT
-
-
-def test_overfitting_to_the_training_text_is_no_regularisers_foil() -> None:
-    """Beside an overfitted softmax the law has higher train and lower test perplexity, and regularises nothing."""
-    rows = [
-        *ppl(softmax=57, lms_plif_frozen=55),
-        ("softmax", "train_ppl", "", [34.0] * 5),
-        ("lms-plif-frozen", "train_ppl", "", [37.0] * 5),
-    ]
+def test_overfitting_to_the_training_text_is_no_regularisation() -> None:
+    """Beside an overfitted softmax the true distribution has higher train and lower test perplexity."""
+    rows = ppl(softmax=57, lms_plif_frozen=55) + ranks("train_ppl", softmax=34, lms_plif_frozen=37)
     assert judge("plif-regularises", rows).verdict == REPRODUCED
     assert judged_with_law("plif-regularises", rows).verdict == CANNOT
 
@@ -798,24 +744,6 @@ def test_shuffled_labels_turn_every_reproduced_claim_into_something_else() -> No
     assert {name: share for name, share in survived.items() if share > 0.05 * shuffles} == {}
 
 
-LEVELS = ("merity-mos-full", "gradient-suppressed", "gradient-spent")  # of numbers that all made-up fits have alike
-
-
-def test_shuffled_numbers_of_fits_turn_every_reproduced_claim_into_something_else() -> None:
-    """Every metric shuffled over heads, laws and widths, but for claims that hold of each draw, whichever it is."""
-    for claim in claims.CLAIMS:
-        kinds = {quantity.estimate for quantity in claim.rule.quantities}
-        if claim.corpora != SYNTHETIC or claim.id in LEVELS or kinds == {quantities.least}:
-            continue
-        records = examples.made(claim, True)
-        own = records.rows[records.rows["model"] != LAW]
-        for seed in range(3):
-            values = own.groupby("metric")["value"].transform(np.random.default_rng(seed).permutation)
-            shuffled = records.rows.assign(value=values.combine_first(records.rows["value"]))
-            entry = engine.judge(View(replace(records, rows=shuffled), SYNTHETIC), claim)
-            assert entry.verdict != REPRODUCED, (claim.id, seed)
-
-
 # --- files and page -------------------------------------------------------------------------------------------------
 def test_render_writes_the_ledger_and_the_page_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_evidence: None
@@ -842,16 +770,6 @@ def test_render_writes_the_ledger_and_the_page_shows_it(
     assert "What is not judged, and why" in page
 
 
-def test_a_tile_finds_interval_regions_unit_and_n(tmp_path: Path) -> None:
-    entry = judge("mos-better", ppl(softmax=57, mos=55)).to_json()
-    (number,) = entry["numbers"]
-    assert number["unit"] == "%" and number["n"] == (5, 5) and number["low"] < number["value"] < number["high"] < 0
-    assert number["holds"] == (None, 0.0) and number["fails"][1] == pytest.approx(-0.4988, abs=1e-3)
-    assert number["text"].startswith("−3.5\u00a0% (95\u00a0% interval −3.") and number["text"].endswith("n = 5 each")
-    assert entry["stability"] == 1.0 and entry["verdict"] == REPRODUCED
-    json.dumps(entry, allow_nan=False)
-
-
 @pytest.mark.parametrize(
     ("unit", "numbers", "text"),
     [
@@ -866,18 +784,6 @@ def test_small_numbers_keep_two_significant_digits(unit: str, numbers: tuple[flo
     """Of a ratio; of a difference its interval does, and says what the others are worth."""
     value, low, high = numbers
     assert rules.Number("a number", unit, value, (), (), (3, 3), low, high).text == text
-
-
-def test_explain_prints_everything_a_verdict_rests_on() -> None:
-    entry = judge("mos-better", ppl(softmax=57, mos=55), **{"mos parameters": 1.67e6})
-    text = "\n".join(claims.explain([entry]))
-    for words in (
-        "mos-better, made-up: confounded",
-        "holds below 0, fails above −0.5",
-        f"premise    BROKEN: {entry.reason}",
-        "stability  the rule says the same in 100% of 1,000 resamples",
-    ):
-        assert words in text, words
 
 
 def test_a_study_is_judged_by_the_sources_it_has_experiments_of(
