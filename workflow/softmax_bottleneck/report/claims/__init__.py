@@ -1,7 +1,8 @@
 """The ledger of claims: conclusions of five papers and of this workflow, evaluated on a study's records.
 
 A claim is one entry of its paper's CLAIMS: a statement, a rule, and the models it is evaluated on. Premises, intervals
-and stability over resamples follow from the rule. NOT_JUDGED lists conclusions that are not evaluated, with the reason.
+and stability over resamples follow from the rule. report/not_judged.yaml lists the conclusions that no run
+can decide, with the reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from softmax_bottleneck.records import records as tidy
 from softmax_bottleneck.records.records import Records
@@ -31,16 +33,15 @@ from softmax_bottleneck.report.claims.engine import Claim as Claim
 from softmax_bottleneck.report.claims.engine import Entry as Entry
 from softmax_bottleneck.report.claims.rules import VERDICTS
 from softmax_bottleneck.report.claims.view import RESAMPLES, SYNTHETIC, View
-from softmax_bottleneck.store import provenance
+from softmax_bottleneck.store import paths, provenance
 from softmax_bottleneck.study import Study
 
-PAPERS = {
-    "parthiban2021": parthiban2021, "kanai2018": kanai2018, "ganea2019": ganea2019, "merity2017": merity2017,
-    "benka2021": benka2021,
-}  # fmt: skip
+PAPERS = (parthiban2021, kanai2018, ganea2019, merity2017, benka2021)
 OWN = (*known_truth.CLAIMS, *known_truth.GRADIENT_CLAIMS)
-CLAIMS: tuple[Claim, ...] = (*(claim for paper in PAPERS.values() for claim in paper.CLAIMS), *OWN)
-NOT_JUDGED: Mapping[str, Mapping[str, str]] = {name: paper.NOT_JUDGED for name, paper in PAPERS.items()}
+CLAIMS: tuple[Claim, ...] = (*(claim for paper in PAPERS for claim in paper.CLAIMS), *OWN)
+NOT_JUDGED: Mapping[str, Mapping[str, str]] = yaml.safe_load(
+    (paths.ROOT / "report" / "not_judged.yaml").read_text(encoding="utf-8")
+)
 
 
 def of_study(study: Study) -> list[Claim]:
@@ -130,7 +131,7 @@ def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[st
         "criteria": criteria(),
         "counts": counts(entries),
         "claims": [entry.to_json() for entry in entries],
-        "not_judged": {source: dict(lines) for source, lines in NOT_JUDGED.items()},
+        "not_judged": NOT_JUDGED,
         "provenance": provenance.block(records.parents),
     }
 

@@ -53,5 +53,3 @@ CLAIMS = (
           r.between(TIME, (math.log(1.25), math.log(1.75))), (MOS, PLAIN),
           premises=(wide,), law=NO_TRAINING),
 )  # fmt: skip
-
-NOT_JUDGED = {"Fifteen softmaxes are worse because they overfit": "a guess at the cause, which no run isolates"}

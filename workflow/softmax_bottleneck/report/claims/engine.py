@@ -9,18 +9,9 @@ from typing import Any
 
 from softmax_bottleneck.records.metrics import TEST_PPL
 from softmax_bottleneck.report.claims import premises as p
+from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.premises import Check, Premise
 from softmax_bottleneck.report.claims.quantities import ALIKE
-from softmax_bottleneck.report.claims.rules import (
-    CANNOT,
-    CONFOUNDED,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    UNDECIDED,
-    Number,
-    Outcome,
-    Rule,
-)
 from softmax_bottleneck.report.claims.view import LAW, SYNTHETIC, View
 from softmax_bottleneck.report.claims.wording import Code, Finding
 
@@ -30,7 +21,7 @@ NOT_WT2 = f"!{WT2}"
 # Pairs of equal size that must say the same where a claim's are not; by default `<first>-equal` replaces the first.
 EQUAL: Mapping[tuple[str, ...], tuple[str, ...]] = {("mos", "softmax"): ("mos-fair", "softmax-fair")}
 LawControl = tuple[tuple[str, ...], tuple[str, ...]]  # models, and verdicts of the rule on them
-LAW_FAILS = (NOT_REPRODUCED,)
+LAW_FAILS = (r.NOT_REPRODUCED,)
 DIVERGED = "diverged"
 NO_SETTING = "it has no such setting"
 NO_TRAINING = "it is not trained"
@@ -60,7 +51,7 @@ class Claim:
     id: str
     statement: str
     where: str
-    rule: Rule
+    rule: r.Rule
     models: tuple[str, ...] = ()
     corpora: str = "*"
     premises: tuple[Check, ...] = ()
@@ -79,7 +70,7 @@ class Claim:
 
 def law_wins(reference: str) -> LawControl:
     """Return the control that LAW beats a reference: if the true distribution is no better, no model can be."""
-    return (LAW, reference), (REPRODUCED,)
+    return (LAW, reference), (r.REPRODUCED,)
 
 
 @dataclass(frozen=True)
@@ -97,13 +88,13 @@ class Entry:
     dataset: str
     verdict: str
     reason: Finding | None = None
-    outcome: Outcome | None = None
+    outcome: r.Outcome | None = None
     premises: tuple[Premise, ...] = ()
     left_out: tuple[Finding, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def numbers(self) -> tuple[Number, ...]:
+    def numbers(self) -> tuple[r.Number, ...]:
         """The numbers of the rule; a tile shows the first."""
         return self.outcome.numbers if self.outcome else ()
 
@@ -140,18 +131,20 @@ def judge(view: View, claim: Claim) -> Entry:
     lacking = _lacking(view, claim)
     outcome = None if lacking else claim.rule.judge(view, *claim.models)
     if outcome is None or outcome.missing:
-        return Entry(claim, view.dataset, CANNOT, lacking or (outcome.missing if outcome else None), left_out=left_out)
+        return Entry(
+            claim, view.dataset, r.CANNOT, lacking or (outcome.missing if outcome else None), left_out=left_out
+        )
     verdict, reason = outcome.verdict, None
     needed, units = outcome.needed
-    if verdict == UNDECIDED:
+    if verdict == r.UNDECIDED:
         few = any(number.low is None for number in outcome.numbers)
         reason = Finding(Code.TOO_FEW if few else Code.INCONCLUSIVE, {"needed": needed, "units": units})
     elif outcome.stability < STABLE:
         facts = {"verdict": verdict, "stability": outcome.stability, "needed": needed, "units": units}
-        verdict, reason = UNDECIDED, Finding(Code.UNSTABLE, facts)
+        verdict, reason = r.UNDECIDED, Finding(Code.UNSTABLE, facts)
     premises = tuple(_premises(view, claim, outcome.verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
-    for premise in sorted(broken, key=lambda premise: premise.becomes != CANNOT)[:1]:
+    for premise in sorted(broken, key=lambda premise: premise.becomes != r.CANNOT)[:1]:
         verdict, reason = premise.becomes, premise
     return Entry(claim, view.dataset, verdict, reason, outcome, premises, left_out)
 
@@ -188,7 +181,7 @@ def _premises(view: View, claim: Claim, verdict: str) -> Iterator[Premise]:
         if not control.missing:
             expected = verdicts or (verdict,)
             facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
-            spoils = p.DECIDED if control.verdict == UNDECIDED else p.ANY
+            spoils = p.DECIDED if control.verdict == r.UNDECIDED else p.ANY
             yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
 
 
@@ -206,8 +199,8 @@ def _size(view: View, claim: Claim, verdict: str) -> Premise:
         if own is not None and abs(own) <= ALIKE:
             other = claim.rule.judge(view, *pair)
             facts |= {"equal": view.label(pair[0]), "verdict": other.verdict, "number": other.numbers[0].text}
-            return Premise(Code.EQUAL_PAIR, facts, other.verdict == verdict, spoils, CONFOUNDED)
-    return Premise(Code.NO_EQUAL_PAIR, facts, False, spoils, CONFOUNDED)
+            return Premise(Code.EQUAL_PAIR, facts, other.verdict == verdict, spoils, r.CONFOUNDED)
+    return Premise(Code.NO_EQUAL_PAIR, facts, False, spoils, r.CONFOUNDED)
 
 
 def _left_out(view: View, claim: Claim) -> list[Finding]:

@@ -118,8 +118,3 @@ CLAIMS = (
     claim("ganea-theorem-6", "Squaring, element by element, makes a square matrix of rank N − 1 full-rank.",
           "Theorem 6", _theorem("square", lambda p, rank: rank - SQUARE_SIZE), corpora=SYNTHETIC),
 )  # fmt: skip
-
-NOT_JUDGED = {
-    "MoS is several orders of magnitude slower": "contradicts its own Table 1: 2.5 and 4.6 times as long",
-    "Theorems 2, 3, 4 and 7": "that something exists, which no run can refute",
-}

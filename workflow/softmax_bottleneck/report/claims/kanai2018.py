@@ -58,9 +58,3 @@ CLAIMS = (
           (RELU, SS), law=e.OF_HEADS),
     claim("kanai-moss-rank", "MoSS has a higher rank than MoS.", "Table 3", MORE_RANK, (MOSS, MOS), law=e.OF_HEADS),
 )  # fmt: skip
-
-NOT_JUDGED = {
-    "SigSoftmax on One Billion Word and on characters of text8": "in a supplement that is not available",
-    "Singular values of every function": "in a supplement that is not available; the study’s own are in a figure",
-    "SigSoftmax can give whatever Softmax can (Theorem 4)": "a limit that no run reaches",
-}

@@ -94,22 +94,17 @@ def _mean(metric: str) -> Callable[[pd.DataFrame], float]:
     return lambda own: float(own[metric].mean()) if metric in own else math.nan
 
 
-def _heads(condition: str) -> Callable[[View, str], list[str]]:
-    """Return the function that finds heads, except the softmax, all of whose fits with r > d fulfil a condition."""
+def _heads(condition: str, converged: bool = False) -> Callable[[View, str], list[str]]:
+    """Return the function that finds heads, except the softmax, all of whose fits with r > d fulfil a condition.
+
+    With `converged`, their fits with d >= r must also have found the true distribution.
+    """
 
     def chosen(view: View, _: str) -> list[str]:
-        open_ = fits(view).query("r > d and model != @head", local_dict={"head": BASELINE})
-        return [str(model) for model, own in open_.groupby("model") if len(own.query(condition)) == len(own)]
-
-    return chosen
-
-
-def _ended_heads(condition: str) -> Callable[[View, str], list[str]]:
-    """Return the function that finds those heads whose fits with d >= r have converged."""
-
-    def chosen(view: View, target: str) -> list[str]:
         lost = _largest_losses(view)
-        return [model for model in _heads(condition)(view, target) if lost.get(model, 1.0) < CLOSED]
+        narrow = fits(view).query("r > d and model != @head", local_dict={"head": BASELINE})
+        models = [str(model) for model, own in narrow.groupby("model") if len(own.query(condition)) == len(own)]
+        return [model for model in models if not converged or lost.get(model, 1.0) < CLOSED]
 
     return chosen
 
@@ -173,8 +168,8 @@ CLAIMS = (
     claim("truth-rank-is-not-enough",
           "A Press rank as high as the law’s is not enough: some head reaches it and closes no gap.", models=("*",),
           rule=r.heads(r.below(CLOSES, MATTERS), all_=False,
-                       chosen=_ended_heads("rank_press >= r + 2 and width == d")), premises=(_ended(r.REPRODUCED),),
-          limits="That no head of high rank helps."),
+                       chosen=_heads("rank_press >= r + 2 and width == d", converged=True)),
+          premises=(_ended(r.REPRODUCED),), limits="That no head of high rank helps."),
     claim("truth-rank-does-not-tell",
           "Across heads of the same width the Press rank does not tell which one is near the law.",
           rule=r.weak(RANK_AND_LOSS), premises=(_ended(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),),

@@ -56,5 +56,3 @@ CLAIMS = (
           rule=r.above(GROWTH, 0)),
     claim("merity-mos-full", f"From {LARGEST} softmaxes on it is nearly full.", rule=r.above(NEARLY, 0.9)),
 )  # fmt: skip
-
-NOT_JUDGED = {"Ensembles, caches and dynamic evaluation may raise the rank too": "asked as a question, not concluded"}

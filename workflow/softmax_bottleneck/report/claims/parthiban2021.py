@@ -210,9 +210,3 @@ CLAIMS = (
     claim("rebuilding", "Press’s rank is robust to taking a matrix apart and putting it together.", "SM Table 14",
           r.above(REBUILT, -0.5, "the rank is the same in every round"), corpora=SYNTHETIC),
 )  # fmt: skip
-
-NOT_JUDGED = {
-    "MoS is better for its inductive bias, its capacity or its tuning": "called a speculation, and of no one cause",
-    "More softmaxes stop helping because they overfit": "called a speculation; the widening gap is judged",
-    "An effective rank at ε = 1e−3 is strict, at 1e−4 just right": "of a matrix whose spectrum is not published",
-}

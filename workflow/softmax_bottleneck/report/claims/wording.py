@@ -22,7 +22,9 @@ Code = StrEnum(
     "EQUAL_PAIR NO_EQUAL_PAIR CONTROL NO_CONTROL TREATMENT RANKS_APART BENCHMARKS RUNS PUBLISHED_WIDTH "
     "FITS_CONVERGED STATE UNLEARNED",
 )
-TEMPLATES: dict[str, Mapping[str, str]] = yaml.safe_load((paths.ROOT / "report" / "reasons.yaml").read_text("utf-8"))
+TEMPLATES: dict[str, Mapping[str, str]] = yaml.safe_load(
+    (paths.ROOT / "report" / "reasons.yaml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)
