@@ -49,6 +49,7 @@ rule render:
             "config/ptb-cpu.yaml",
             "report/published/*.csv",
             "report/*.j2",
+            "report/*.yaml",
             "report/*.css",
             "report/*.mplstyle",
         ),
