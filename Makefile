@@ -72,7 +72,7 @@ $(VENV)/roc/.ready: envs/roc-validator.lock
 	@touch $@
 
 triton-test: $(VENV)/triton/.ready  ## the row kernels of GPUs in Triton's interpreter (fetches triton, once)
-	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/test_triton_rows.py
+	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/test_row_nll.py tests/test_heads.py tests/test_triton_rows.py
 
 $(VENV)/triton/.ready: envs/triton.lock | env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) --requirement $<

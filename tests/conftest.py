@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads that spin slow a busy machine tenfold
+# Triton reads this when it is first imported, and torch imports it: setting it in a test module is too late.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 from softmax_bottleneck.records import evidence

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when triton defines the kernels
 pytest.importorskip("triton", reason="triton is not installed: make triton-test")
 
 from softmax_bottleneck import heads
@@ -163,3 +164,9 @@ def test_rows_of_logits_are_long_in_whole_steps(monkeypatch: pytest.MonkeyPatch)
     assert set(strides) == {(16, 1)}
     fused(build("softmax", 4, 13).double(), data(3, 4, 13)[0].double(), data(3, 4, 13)[1], None)
     assert len(strides) == 2
+
+
+def test_a_command_prints_nothing_on_stderr_where_triton_is_installed() -> None:
+    command = [sys.executable, "-m", "softmax_bottleneck", "plan", "--study", "config/demo.yaml"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
