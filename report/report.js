@@ -121,23 +121,6 @@
     tip.style.left = `${Math.max(4, Math.min(place.right - tip.offsetWidth, innerWidth - tip.offsetWidth - 4))}px`;
   };
 
-  // --- the explorer: one head lights up in every picture of its corpus ------------------------------------------------
-  const explorable = (corpus) => {
-    const lines = all("[data-model]", corpus);
-    const select = make("select", {}, make("option", { value: "", textContent: "all heads" }));
-    all("li[data-model]", corpus).forEach((line) => select.append(
-      make("option", { value: line.dataset.model, textContent: line.querySelector("b").textContent })));
-    const light = (model) => {
-      select.value = model;
-      corpus.classList.toggle("chosen", Boolean(model));
-      lines.forEach((line) => line.classList.toggle("lit", line.dataset.model === model));
-      all(".multiple svg > .lit", corpus).forEach((line) => line.parentNode.append(line)); // above the others
-    };
-    select.addEventListener("change", () => light(select.value));
-    lines.filter((line) => line.closest(".multiple")).forEach((line) => line.addEventListener("click", () => light(line.dataset.model)));
-    corpus.querySelector(".multiples").before(make("label", { className: "choose" }, "Light up ", select));
-  };
-
   // --- where the reader is ----------------------------------------------------------------------------------------------
   const follow = () => {
     const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
@@ -150,7 +133,6 @@
   };
 
   all("main table").forEach(sortable);
-  all(".explore").forEach(explorable);
   filters();
   document.body.append(tip);
   ["pointerover", "focusin"].forEach((kind) => addEventListener(kind, show));

@@ -180,20 +180,6 @@ def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, r
     assert serious(page) == []
 
 
-def test_the_explorer_lights_up_a_head_in_every_picture(visit: Opener, report_page: Path) -> None:
-    page = visit(report_page).page
-    corpus = page.locator(".explore").first
-    corpus.get_by_role("combobox", name="Light up").select_option("MoS")
-    pictures = corpus.locator(".multiple")
-    assert pictures.count() == 4
-    for picture in pictures.all():
-        assert picture.locator(".lit").evaluate_all("(all) => all.map((one) => one.dataset.model)") == ["mos"]
-    assert corpus.locator(".models li:visible b").all_inner_texts() == ["MoS"]
-    corpus.get_by_role("combobox", name="Light up").select_option("")
-    assert corpus.locator(".lit").count() == 0 and corpus.locator(".models li:visible").count() > 4
-    assert serious(page) == []
-
-
 def test_values_of_seeds_show_on_hover_and_focus_and_leave_on_escape(visit: Opener, report_page: Path) -> None:
     page = visit(report_page).page
     tip, summary = (

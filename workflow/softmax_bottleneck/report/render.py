@@ -15,7 +15,7 @@ import pandas as pd
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import evidence, records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import cells, claims, explorer, figures, run_list, tiles, views
+from softmax_bottleneck.report import cells, claims, figures, run_list, tiles, views
 from softmax_bottleneck.report.cells import Measured, Table
 from softmax_bottleneck.report.claims import sentences
 from softmax_bottleneck.report.claims.view import SYNTHETIC
@@ -129,7 +129,6 @@ def page_of(
         "ledger_html": shown if ledger else "",
         "checked": bool(checks),
         "strip": tiles.strip(ledger, {name: one.title for name, one in study.datasets.items()}),
-        "explorer": explorer.explorer(study, found),
         "gaps": [*gaps(study, found), *unmeasured(entries)],
         "chapters": chapters(entries),
         "run_tables": run_list.tables(study, found),
