@@ -476,10 +476,9 @@ def test_g10_any_text_in_any_cell_keeps_the_tags_of_a_table(text):
 
 
 def _table_of(text: str) -> Page:
-    cell = cells.Cell(
-        words=f"w{text}", gap=f"g{text}", note=f"n{text}", published=cells.Published(f"p{text}", "1", "3")
-    )
-    row = cells.Row("key", f"l{text}", (cell, cells.Cell(gap=f"g{text}")))
+    gap = cells.Gap(cells.GapCode.NEEDS, (f"g{text}",))
+    cell = cells.Cell(words=f"w{text}", gaps=(gap,), note=f"n{text}", published=cells.Published(f"p{text}", "1", "3"))
+    row = cells.Row("key", f"l{text}", (cell, cells.Cell(gaps=(gap,))))
     part = cells.Part("d", f"t{text}", (f"a{text}", f"b{text}"), (row,), f"n{text}")
     return Page(views.table_page(cells.Table("id", "s", *[f"x{text}"] * 4, (part,), f"n{text}", f"o{text}")))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TypeVar
 
 import pandas as pd
@@ -14,7 +15,6 @@ from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.numbers import DASH
 
-NOT_IN_STUDY = "not in this study"
 NOT_PRINTED = "N/A"  # in a published table, where a number would mean nothing
 P_VALUES = (metrics.P_VALUE, metrics.P_VALUE_WELCH)
 TIMES = ("ms", "s", "min")  # units of what another machine measures otherwise
@@ -42,6 +42,44 @@ class Published:
     def typeset(self) -> str:
         """The text, with true minus signs where it is a number."""
         return self.text if self.number is None else numbers.true_minus(self.text)
+
+
+class GapCode(Enum):
+    """Why a cell has no number, or fewer runs than planned. The value is the text, with a place for every fact."""
+
+    NOT_IN_STUDY = "not in this study"
+    IN_OTHER_STUDY = "not in this study; {} has it"
+    QUOTATION = "not in this study, nor in any: a quotation"
+    NOT_TRAINED = "not trained for this table"
+    SEEDS = "{} {}"
+    OF_MODEL = "{}: {}"
+    IMPORTED_WITHOUT = "{} imported without this number"
+    NOT_MEASURED = "not measured"
+    NOT_COMPUTABLE = "{}"
+    GRID_RUNS = "{} of {} runs of the grid not in it"
+    UNLEARNED = "{}"
+    NEEDS = "{}"
+    NOT_DRAWN = "not drawn yet"
+    LEVEL_NOT_DRAWN = "not drawn at this level"
+    TOO_FEW_FITS = "no law has {} fits whose ranks vary"
+    NOT_COUNTED = "not counted for this corpus"
+    NO_BENCHMARK = "not a benchmark of this language"
+    NO_COMMON_BENCHMARK = "no benchmark in common"
+    NO_PLACE = "not a place of this text"
+
+
+ABSENT_MODEL = (GapCode.NOT_IN_STUDY, GapCode.IN_OTHER_STUDY, GapCode.QUOTATION)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One reason, with the facts that its text names."""
+
+    code: GapCode
+    facts: tuple[object, ...] = ()
+
+    def __str__(self) -> str:
+        return self.code.value.format(*self.facts)
 
 
 def _number(text: str) -> float | None:
@@ -77,7 +115,7 @@ class Cell:
         stage: what it was measured after, where that is not training.
         planned: how many runs should be in the mean.
         same: the runs have the published setting, so that a difference means something.
-        gap: why there are fewer runs than planned, or no number, in words.
+        gaps: why there are fewer runs than planned, or no number.
         note: further words below the number.
         words: what is shown instead of a number.
         runs: `<dataset>/<model>` whose runs are in the cell; empty when it comes from no run.
@@ -92,12 +130,17 @@ class Cell:
     stage: str = ""
     planned: int = 0
     same: bool = False
-    gap: str = ""
+    gaps: tuple[Gap, ...] = ()
     note: str = ""
     runs: str = ""
     seeds: Mapping[int, float] = field(default_factory=dict)
     wanted: bool = True
     words: str = ""
+
+    @property
+    def gap(self) -> str:
+        """The text of all gaps; empty without any."""
+        return "; ".join(dict.fromkeys(map(str, self.gaps)))
 
     @property
     def text(self) -> str:
@@ -178,12 +221,13 @@ class Row:
 
     @property
     def absent(self) -> str:
-        """That the study has no such model, and which one has it, where the row shows nothing else; or empty."""
-        lacking = [cell for cell in self.cells if cell.wanted and not cell.note]
-        reasons = {cell.gap for cell in lacking if not cell.gap.startswith("not computable")}  # which follows from it
-        known = any(cell.measured or cell.words for cell in self.cells)
-        reason = "" if known or len(reasons) != 1 else reasons.pop()
-        return reason if reason.startswith(NOT_IN_STUDY) else ""
+        """Return why the study lacks the row's model, or "" if the row shows anything else."""
+        if any(cell.measured or cell.words for cell in self.cells):
+            return ""
+        wanted = [cell.gaps for cell in self.cells if cell.wanted and not cell.note]
+        reasons = {gaps for gaps in wanted if all(gap.code is not GapCode.NOT_COMPUTABLE for gap in gaps)}
+        common = reasons.pop() if len(reasons) == 1 else ()
+        return next((str(gap) for gap in common if gap.code in ABSENT_MODEL), "")
 
 
 @dataclass(frozen=True)

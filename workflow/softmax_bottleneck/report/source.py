@@ -18,7 +18,7 @@ from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import NOT_IN_STUDY, Cell, Column, Measured, Part, Published, crossed, mean_of
+from softmax_bottleneck.report.cells import Cell, Column, Gap, GapCode, Measured, Part, Published, crossed, mean_of
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column as Asked
@@ -118,12 +118,12 @@ def _shipped() -> Mapping[str, frozenset[tuple[str, str]]]:
     }
 
 
-def elsewhere(corpus: str, model: str) -> str:
-    """That a study has no such model on a published corpus, and which study has it."""
+def absent_model(corpus: str, model: str) -> Gap:
+    """Return the gap of a model that a study lacks on a published corpus, with the study that has it."""
     if model in QUOTED:
-        return f"{NOT_IN_STUDY}, nor in any: a quotation"
+        return Gap(GapCode.QUOTATION)
     files = [name for name, runs in _shipped().items() if (corpus, model) in runs]
-    return f"{NOT_IN_STUDY}; {files[0]} has it" if files else NOT_IN_STUDY
+    return Gap(GapCode.IN_OTHER_STUDY, (files[0],)) if files else Gap(GapCode.NOT_IN_STUDY)
 
 
 def exact_value(found: Records, dataset: str, metric: str) -> float | None:
@@ -177,8 +177,8 @@ class Source:
         far = [(self.dataset(d).title, [(d, model) for model in self.rows]) for d in self.experiment.absent_datasets]
         found: dict[str, list[str]] = {}
         for name, pairs in (*rows, *far):
-            words = [elsewhere(self.corpus(dataset), model) for dataset, model in pairs]
-            found.setdefault(max(words, key=len, default=NOT_IN_STUDY), []).append(name)
+            words = [str(absent_model(self.corpus(dataset), model)) for dataset, model in pairs]
+            found.setdefault(max(words, key=len, default=GapCode.NOT_IN_STUDY.value), []).append(name)
         lines = [f"{', '.join(dict.fromkeys(names))} ({words})" for words, names in found.items()]
         return f"Published alone: {'; '.join(lines)}." if lines else ""
 
@@ -302,15 +302,15 @@ class Source:
         """Whether all runs of these models have the published setting and the corpus is the published one."""
         return self.is_published(dataset) and all(self._same.get((dataset, model), False) for model in models)
 
-    def gap(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> str:
-        """Why planned seeds are not in a cell: `seed 3 diverged; seeds 4, 5 missing`."""
+    def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[Gap, ...]:
+        """Return why planned seeds are not in a cell: `seed 3 diverged; seeds 4, 5 missing`."""
         planned, have = self.planned(dataset, model), set(have)
         if not planned and model in self.study.labels and dataset in self.study.datasets:
-            return "not trained for this table"
+            return (Gap(GapCode.NOT_TRAINED),)
         if not planned:
-            return elsewhere(self.corpus(dataset), model)
+            return (absent_model(self.corpus(dataset), model),)
         if have.issuperset(planned):
-            return ""
+            return ()
         planned_states = self.records.planned(dataset, model, stage)
         states = dict(zip(*(planned_states[key] for key in ("seed", "state")), strict=True))
         absent: dict[str, list[int]] = {}
@@ -318,7 +318,7 @@ class Source:
             if seed not in have:
                 state = states.get(seed, "not planned")
                 absent.setdefault("not computed" if state == "ok" else state, []).append(seed)
-        return "; ".join(f"{numbers.seeds(seeds)} {state}" for state, seeds in absent.items())
+        return tuple(Gap(GapCode.SEEDS, (numbers.seeds(seeds), state)) for state, seeds in absent.items())
 
     # --- published numbers ---
     @cached_property
@@ -378,12 +378,12 @@ class Source:
         values = self.values(dataset, model, column.metric, condition or column.stage)
         if column.metric == metrics.PARAMETERS_MILLIONS and len(set(values.values())) == 1:
             return replace(blank, measured=Measured(next(iter(values.values()))))  # the same for every seed
-        gap = self.gap(dataset, model, values, column.stage)
+        gaps = self.gaps(dataset, model, values, column.stage)
         stopped = self.stopped(dataset, model) if column.metric in VALIDATION else []
         both = mean_of([*values.values(), *stopped]) if stopped else None
         note = f"{numbers.spread(both.mean, both.sd)} with diverged runs where they were stopped" if both else ""
         planned = len(self.planned(dataset, model))
-        return replace(blank, measured=mean_of(values.values()), planned=planned, gap=gap, seeds=values, note=note)
+        return replace(blank, measured=mean_of(values.values()), planned=planned, gaps=gaps, seeds=values, note=note)
 
     def benchmarks(self, dataset: str, metric: str = metrics.SPEARMAN) -> dict[str, str]:
         """Benchmarks with a published number, in their order, then others that were measured.
@@ -405,5 +405,5 @@ class Source:
             published=self.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
             metric=metric,
             same=self.is_published(dataset),
-            gap="not counted for this corpus" if chosen.empty else "",
+            gaps=(Gap(GapCode.NOT_COUNTED),) if chosen.empty else (),
         )

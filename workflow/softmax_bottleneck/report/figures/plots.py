@@ -329,8 +329,8 @@ def count_note(source: Source, have: int | pd.DataFrame) -> str:
     runs = [run for dataset in source.datasets for run in planned_runs(source, dataset)]
     named = []
     for dataset, model in dict.fromkeys((run.dataset, run.model) for run in runs):
-        if gap := source.gap(dataset, model, source.values(dataset, model, TEST_PPL)):
-            named.append(f"{_on(source, dataset, model)} ({gap})")
+        if gaps := source.gaps(dataset, model, source.values(dataset, model, TEST_PPL)):
+            named.append(f"{_on(source, dataset, model)} ({'; '.join(map(str, gaps))})")
     more = f" and {len(named) - ABSENT_NAMED} more" if len(named) > ABSENT_NAMED else ""
     absent = f" Without results: {', '.join(named[:ABSENT_NAMED])}{more}." if named else ""
     return f"{have} of {len(runs)} planned runs are in this figure.{absent}"

@@ -141,9 +141,9 @@ def _said(source: Source, data: pd.DataFrame, what: str, say: Callable[[pd.DataF
 def _looks(source: Source, data: pd.DataFrame) -> dict[str, plots.Style]:
     """The families in a figure and how each is drawn, the same in all figures of what is kept; known names first."""
     families = source.kept_families
-    known = plots.styles(list(dict.fromkeys(families.values())))
-    shown = sorted(set(data["model"].map(families)), key=lambda family: [*plots.PALETTE, family].index(family))
-    return {family: known[family] for family in shown}
+    known, shown = plots.styles(list(dict.fromkeys(families.values()))), set(data["model"].map(families))
+    ordered = [*(model for model in plots.PALETTE if model in known), *known]
+    return {family: known[family] for family in ordered if family in shown}
 
 
 def _in_families(source: Source, data: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Measured, Part, crossed, mean_of
+from softmax_bottleneck.report.cells import Cell, Gap, GapCode, Measured, Part, crossed, mean_of
 from softmax_bottleneck.report.fits import Frames, correlations, levels
 from softmax_bottleneck.report.options import FitLoss, Fits
 from softmax_bottleneck.report.registry import view
@@ -54,7 +54,7 @@ def _r_cell(fits: pd.DataFrame, rank: str) -> Cell:
     found = correlations(fits, ["r", "seed"], rank)
     mean = mean_of(found)
     if mean is None:
-        return Cell(metric=metrics.PEARSON, gap=f"no law has {numbers.MIN_POINTS} fits whose ranks vary")
+        return Cell(metric=metrics.PEARSON, gaps=(Gap(GapCode.TOO_FEW_FITS, (numbers.MIN_POINTS,)),))
     return Cell(
         Measured(mean.mean, None, mean.n), metric=metrics.PEARSON, note=numbers.interval(min(found), max(found))
     )

@@ -9,7 +9,7 @@ from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import evidence, metrics
 from softmax_bottleneck.records.evidence import Evidence
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Measured, Part, Row, mean_of
+from softmax_bottleneck.report.cells import Cell, Gap, GapCode, Measured, Part, Row, mean_of
 from softmax_bottleneck.report.options import Compared, Pairwise
 from softmax_bottleneck.report.registry import by_corpus, view
 from softmax_bottleneck.report.source import Source, exact_value, same_setting
@@ -84,7 +84,7 @@ def _test_cell(source: Source, options: Compared, dataset: str, model: str, colu
     samples = [[v for seed, v in values.items() if seed not in options.seeds_not_tested] for values in by_seed]
     result = TESTS[column.metric](*samples)
     if result.p is None:
-        return replace(blank, gap=result.reason)
+        return replace(blank, gaps=(Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
     return replace(blank, measured=Measured(result.p), note=_counts(samples))
 
 
@@ -99,13 +99,13 @@ def _gain_cell(
     if models[0] == models[1]:
         return replace(blank, note="reference", runs="")
     samples = [source.values(dataset, model, metric) for model in models]
-    gaps = [source.gap(dataset, model, values) for model, values in zip(models, samples, strict=True)]
-    gap = "; ".join(filter(None, gaps))
+    both = zip(models, samples, strict=True)
+    gaps = tuple(gap for model, values in both for gap in source.gaps(dataset, model, values))
     own, other = (mean_of(values.values()) for values in samples)
     if own is None or other is None:
-        return replace(blank, gap=gap)
+        return replace(blank, gaps=gaps)
     gain = (other.mean - own.mean) * (100 / other.mean if percent else 1)
-    return replace(blank, measured=Measured(gain), note=_counts([list(values) for values in samples]), gap=gap)
+    return replace(blank, measured=Measured(gain), note=_counts([list(values) for values in samples]), gaps=gaps)
 
 
 def _imported(source: Source, dataset: str, model: str) -> dict[tuple[str, str], list[Evidence]]:
@@ -122,12 +122,13 @@ def _imported_cell(source: Source, dataset: str, model: str, runs: Sequence[Evid
     if not column.measured or column.stage or column.metric in TESTS or metrics.GAIN in column.metric:
         return Cell(wanted=False)
     values = [one.values[column.metric, ""] for one in runs if (column.metric, "") in one.values]
+    without = len(runs) - len(values)
     return replace(
         source.blank(dataset, model, column),
         measured=mean_of(values),
         planned=len(runs),
         same=source.is_published(dataset) and all(same_setting(one.run, source.paper) for one in runs),
-        gap="" if len(values) == len(runs) else f"{len(runs) - len(values)} imported without this number",
+        gaps=(Gap(GapCode.IMPORTED_WITHOUT, (without,)),) if without else (),
         note=numbers.seeds([one.run.seed for one in runs]),
         runs="",
     )
@@ -175,8 +176,9 @@ def _pair_cell(source: Source, options: Pairwise, dataset: str, pair: tuple[str,
     samples = [source.values(dataset, model, options.tested, options.stage) for model in pair]
     result = TESTS[metric](*(values.values() for values in samples))
     if result.p is None:
-        gaps = [source.gap(dataset, m, values, options.stage) for m, values in zip(pair, samples, strict=True)]
-        return Cell(metric=metric, gap="; ".join(dict.fromkeys(list(filter(None, gaps)) or [result.reason])))
+        both = zip(pair, samples, strict=True)
+        gaps = tuple(gap for model, values in both for gap in source.gaps(dataset, model, values, options.stage))
+        return Cell(metric=metric, gaps=gaps or (Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
     means = [sum(values.values()) / len(values) for values in samples]
     lower = "lower" if means[0] < means[1] else "higher"
     verdict = lower if result.p < SIGNIFICANCE else "no difference at 5 %"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from softmax_bottleneck.records.evidence import Evidence
-from softmax_bottleneck.report.cells import Cell, Measured, Part
+from softmax_bottleneck.report.cells import Cell, Gap, GapCode, Measured, Part
 from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source, same_setting
@@ -43,6 +43,6 @@ def _cell(source: Source, one: Evidence, column: Column) -> Cell:
         source.blank(one.run.dataset, one.run.model, column),
         measured=None if value is None else Measured(value),
         same=source.is_published(one.run.dataset) and same_setting(one.run, source.paper),
-        gap="" if value is not None else "not measured",
+        gaps=() if value is not None else (Gap(GapCode.NOT_MEASURED),),
         runs="",
     )

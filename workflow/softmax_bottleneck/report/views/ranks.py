@@ -14,7 +14,7 @@ from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import TEST_PPL
 from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Measured, Part, Published, crossed, mean_of
+from softmax_bottleneck.report.cells import Cell, Gap, GapCode, Measured, Part, Published, crossed, mean_of
 from softmax_bottleneck.report.options import RankDemo, Robustness, Windows
 from softmax_bottleneck.report.pairs import MEASURED, PUBLISHED, correlate, grid
 from softmax_bottleneck.report.registry import by_corpus, view
@@ -34,7 +34,8 @@ def correlation(source: Source, options: Windows, dataset: str) -> Part:
     text = source.published[(source.published["metric"] == metrics.PEARSON) & (source.published["dataset"] == corpus)]
     printed = dict(zip(("all", "window"), text["value"], strict=True))
     planned = sum(len(source.planned(dataset, model)) for model in source.models)
-    missing = f"{planned - len(ours)} of {planned} runs of the grid not in it" if len(ours) < planned else ""
+    gaps = [Gap(GapCode.GRID_RUNS, (planned - len(ours), planned))] if len(ours) < planned else []
+    gaps += [Gap(GapCode.UNLEARNED, (source.unlearned_note,))] if source.unlearned_note else []
     low, high = options.windows[corpus]
     rows = {"all": "The whole grid", "window": f"Test perplexity {low} to {high}"}
     if not source.is_published(dataset):  # the window means nothing on another corpus
@@ -52,17 +53,17 @@ def correlation(source: Source, options: Windows, dataset: str) -> Part:
         chosen = ours if column == MEASURED else theirs
         if row == "window":
             return _r_cell(chosen[chosen[TEST_PPL].between(low, high)])
-        return _r_cell(chosen, " ".join(filter(None, [missing, source.unlearned_note])) if column == MEASURED else "")
+        return _r_cell(chosen, tuple(gaps) if column == MEASURED else ())
 
     return source.part(dataset, rows, ORIGINS, cell)
 
 
-def _r_cell(points: pd.DataFrame, gap: str = "") -> Cell:
+def _r_cell(points: pd.DataFrame, gaps: tuple[Gap, ...] = ()) -> Cell:
     found = correlate(points)
     if found.r is None:
-        return Cell(metric=metrics.PEARSON, gap="; ".join(filter(None, [found.reason, gap])))
+        return Cell(metric=metrics.PEARSON, gaps=(Gap(GapCode.NOT_COMPUTABLE, (found.reason,)), *gaps))
     note = ", ".join(filter(None, [numbers.interval(found.low, found.high), numbers.counts([found.n])]))
-    return Cell(measured=Measured(found.r), metric=metrics.PEARSON, note=note, gap=gap)
+    return Cell(measured=Measured(found.r), metric=metrics.PEARSON, note=note, gaps=gaps)
 
 
 # --- untrained layers (Merity 2017) ---------------------------------------------------------------------------------
@@ -120,8 +121,8 @@ def _demo_part(source: Source, drawn: pd.DataFrame, metric: str) -> Part:
         own = drawn[(drawn["model"] == model) & (drawn["reading"] == reading) & (drawn["components"] == components)]
         published = _published_rank(source, model, components) if metric == metrics.RANK else None
         same = metric == metrics.RANK
-        gap = "not drawn yet" if own.empty else ""
-        return Cell(mean_of(own["value"]), published, metric=metric, planned=len(own), same=same, gap=gap)
+        gaps = (Gap(GapCode.NOT_DRAWN),) if own.empty else ()
+        return Cell(mean_of(own["value"]), published, metric=metric, planned=len(own), same=same, gaps=gaps)
 
     return crossed("synthetic", MATRICES[metric], labels, columns, cell)
 
@@ -170,6 +171,7 @@ def robustness(source: Source, options: Robustness) -> Iterator[Part]:
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
         text = published.get((step, metrics.PRESS_RANK if predicts_paper else metric))
         value = measured.get((step, metric))
+        missing = _why_not_drawn(source) if drawn.empty else (Gap(GapCode.LEVEL_NOT_DRAWN),)
         is_error = metric == metrics.RECONSTRUCTION_ERROR
         if value is None and text is None and len(drawn):
             return Cell(metric=metric, wanted=False)
@@ -178,7 +180,7 @@ def robustness(source: Source, options: Robustness) -> Iterator[Part]:
             published=Published(text) if text else None,
             metric=metric,
             same=predicts_paper or same_matrix,
-            gap="" if value is not None else _why_not_drawn(source) if drawn.empty else "not drawn at this level",
+            gaps=missing if value is None else (),
             words=numbers.true_minus(f"{float(value):.2e}") if is_error and value is not None else "",
         )
 
@@ -191,10 +193,10 @@ def robustness(source: Source, options: Robustness) -> Iterator[Part]:
     yield crossed("synthetic", "Ten singular values of a trained model", steps, columns, cell, note)
 
 
-def _why_not_drawn(source: Source) -> str:
-    runs = [(dataset, model) for dataset in source.datasets for model in source.models]
-    gaps = [source.gap(dataset, model, ()) for dataset, model in runs]
-    return next(filter(None, gaps), source.experiment.needs or "not drawn yet")
+def _why_not_drawn(source: Source) -> tuple[Gap, ...]:
+    missing = (source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models)
+    needs = source.experiment.needs
+    return next(filter(None, missing), (Gap(GapCode.NEEDS, (needs,)) if needs else Gap(GapCode.NOT_DRAWN),))
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:

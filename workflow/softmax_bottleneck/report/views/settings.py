@@ -27,7 +27,7 @@ def _setting_cell(source: Source, dataset: str, model: str, line: Setting) -> Ce
     published = _published_setting(source, dataset, model, line.published)
     runs = source.runs(dataset, model)
     if not runs:
-        return Cell(published=published, gap=source.gap(dataset, model, ()))
+        return Cell(published=published, gaps=source.gaps(dataset, model, ()))
     value = _value_of(source, runs[0], line.setting)
     if value is None:
         return Cell(published=published, words="none")
@@ -74,17 +74,17 @@ def _declared(source: Source, options: Settings, dataset: str, entries: list[str
 
     def cell(row: str, entry: str) -> Cell:
         declared = source.study.searches.get(entry, Search({}, 0, ()))
-        gap = "" if declared.size else source.gap(dataset, entry, ())
+        gaps = () if declared.size else source.gaps(dataset, entry, ())
         if row in SIZES:
             return (
-                Cell(gap=gap)
-                if gap
+                Cell(gaps=gaps)
+                if gaps
                 else Cell(Measured(declared.size if row == "size" else len(declared.members)), digits=0)
             )
         values = ", ".join(f"{value:g}" for value in declared.axes.get(row, ()))
         printed = source.published[source.published["metric"] == lines[row].published]["value"]
         published = None if printed.empty else Published(printed.iloc[0].replace("|", ", "))
-        return Cell(words="" if gap else values or "fixed", published=published, gap=gap)
+        return Cell(words="" if gaps else values or "fixed", published=published, gaps=gaps)
 
     rows = {key: line.label for key, line in lines.items()} | SIZES
     return source.part(dataset, rows, {entry: entry.rpartition("-")[0] for entry in entries}, cell)

@@ -16,7 +16,7 @@ from softmax_bottleneck.measuring.wordsim import Wins, win_matrix
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Measured, Part, Published, mean_of
+from softmax_bottleneck.report.cells import Cell, Gap, GapCode, Measured, Part, Published, mean_of
 from softmax_bottleneck.report.options import NoOptions, Words
 from softmax_bottleneck.report.registry import by_corpus, view
 from softmax_bottleneck.report.source import COVERAGE, PUBLISHED, Source
@@ -38,9 +38,7 @@ def wordsim(source: Source, options: NoOptions, dataset: str) -> Part:
             return source.coverage(dataset, benchmark, column)
         cell = source.cell(dataset, column, rho, benchmark)
         known = benchmark in source.records.conditions(metrics.SPEARMAN, dataset)
-        return (
-            cell if known or not source.is_language(dataset) else replace(cell, gap="not a benchmark of this language")
-        )
+        return cell if known or not source.is_language(dataset) else replace(cell, gaps=(Gap(GapCode.NO_BENCHMARK),))
 
     return source.part(dataset, source.benchmarks(dataset), columns, cell)
 
@@ -74,18 +72,20 @@ def _win_counts(source: Source, dataset: str) -> WinCounts:
     return win_matrix({model: {c: mean(model, c) for c in conditions} for model in source.rows})
 
 
-def _gaps(source: Source, dataset: str) -> dict[str, str]:
+def _gaps(source: Source, dataset: str) -> dict[str, tuple[Gap, ...]]:
     """Which runs of each model have no word similarities: `GSS: seed 1 missing`."""
     conditions = source.records.conditions(metrics.SPEARMAN, dataset)
-    words = {}
+    gaps: dict[str, tuple[Gap, ...]] = {}
     for model, name in source.rows.items():
         have = {s for condition in conditions for s in source.values(dataset, model, metrics.SPEARMAN, condition)}
-        gap = source.gap(dataset, model, have)
-        words[model] = f"{name}: {gap}" if gap else ""
-    return words
+        missing = "; ".join(map(str, source.gaps(dataset, model, have)))
+        gaps[model] = (Gap(GapCode.OF_MODEL, (name, missing)),) if missing else ()
+    return gaps
 
 
-def _win_cell(source: Source, dataset: str, pair: tuple[str, str], counts: WinCounts, gaps: Mapping[str, str]) -> Cell:
+def _win_cell(
+    source: Source, dataset: str, pair: tuple[str, str], counts: WinCounts, gaps: Mapping[str, tuple[Gap, ...]]
+) -> Cell:
     a, b = pair
     if a == b:
         return Cell(wanted=False)
@@ -99,7 +99,7 @@ def _win_cell(source: Source, dataset: str, pair: tuple[str, str], counts: WinCo
         same=source.same(dataset, a, b),
         runs=f"{dataset}/{a}",
         note=f"of {count.compared}" if count.compared else "",
-        gap="; ".join(filter(None, (gaps[a], gaps[b]))) or ("" if count.compared else "no benchmark in common"),
+        gaps=gaps[a] + gaps[b] or (() if count.compared else (Gap(GapCode.NO_COMMON_BENCHMARK),)),
     )
 
 
@@ -214,8 +214,8 @@ def _words_cell(
         words=own.words if own else "",
         published=Published(printed) if printed else None,
         same=own is not None and source.same(dataset, model),
-        gap=source.gap(dataset, model, source.planned(dataset, model)[:1] if own else [])
-        or ("" if own else "not a place of this text"),
+        gaps=source.gaps(dataset, model, source.planned(dataset, model)[:1] if own else [])
+        or (() if own else (Gap(GapCode.NO_PLACE),)),
     )
 
 
@@ -233,10 +233,10 @@ def _hit_cell(source: Source, dataset: str, model: str, rank: str) -> Cell:
     shares = [source.values(dataset, model, f"{metric}{end}") for end in ("", "_low", "_high")]
     known = [100 * values[seed] for values in shares for seed in seeds if seed in values]
     if len(known) < len(shares):
-        return Cell(metric=metric, gap=source.gap(dataset, model, []))
+        return Cell(metric=metric, gaps=source.gaps(dataset, model, []))
     rate, low, high = known
     rows = source.records.rows
     own = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
     contexts = own[own["seed"] == seeds[0]]["n"].iloc[0]
     note = f"{numbers.number(low)} to {numbers.number(high)}, {numbers.counts([contexts])}"
-    return Cell(measured=Measured(rate), digits=2, metric=metric, note=note, gap=source.gap(dataset, model, seeds))
+    return Cell(measured=Measured(rate), digits=2, metric=metric, note=note, gaps=source.gaps(dataset, model, seeds))
