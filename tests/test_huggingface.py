@@ -27,6 +27,36 @@ FAMILIES: dict[str, Any] = {
     ),
     "Qwen2": lambda: transformers.Qwen2Config(**SIZES, num_key_value_heads=2, tie_word_embeddings=True),
     "GPTNeoX": lambda: transformers.GPTNeoXConfig(**SIZES),
+    "Falcon": lambda: transformers.FalconConfig(**SIZES),
+    "BLOOM": lambda: transformers.BloomConfig(vocab_size=V, hidden_size=D, n_layer=1, n_head=2),
+    "Cohere2": lambda: transformers.Cohere2Config(**SIZES, num_key_value_heads=1, logit_scale=0.5),
+    "Gemma3": lambda: transformers.Gemma3TextConfig(
+        **SIZES, num_key_value_heads=1, head_dim=4, query_pre_attn_scalar=4, final_logit_softcapping=2.0
+    ),
+    "GPT-J": lambda: transformers.GPTJConfig(vocab_size=V, n_positions=32, n_embd=D, n_layer=1, n_head=2, rotary_dim=4),
+    "Mamba2": lambda: transformers.Mamba2Config(
+        hidden_size=D,
+        num_hidden_layers=1,
+        vocab_size=V,
+        state_size=4,
+        num_heads=4,
+        head_dim=4,
+        n_groups=1,
+        chunk_size=8,
+    ),
+    "OLMo2": lambda: transformers.Olmo2Config(**SIZES),
+    "Qwen2-MoE": lambda: transformers.Qwen2MoeConfig(
+        **SIZES,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=8,
+        shared_expert_intermediate_size=8,
+    ),
+    "Qwen3": lambda: transformers.Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=4),
+    "RWKV": lambda: transformers.RwkvConfig(
+        hidden_size=D, attention_hidden_size=D, num_hidden_layers=2, vocab_size=V, context_length=32
+    ),
     "OPT": lambda: transformers.OPTConfig(
         hidden_size=D, word_embed_proj_dim=6, num_hidden_layers=1, num_attention_heads=2, ffn_dim=16, vocab_size=V
     ),
@@ -35,8 +65,17 @@ FAMILIES: dict[str, Any] = {
     "RecurrentGemma": lambda: transformers.RecurrentGemmaConfig(
         **SIZES | {"num_hidden_layers": 3}, num_key_value_heads=1, logits_soft_cap=2.0, lru_width=D
     ),
-    "XLNet": lambda: transformers.XLNetConfig(vocab_size=V, d_model=D, n_layer=1, n_head=2, d_inner=16),
     "Phi": lambda: transformers.PhiConfig(**SIZES),  # its output layer has a bias
+}
+SCALES = {"Granite": 0.25, "Cohere2": 0.5}
+MASKED: dict[str, Any] = {  # class of the saved model, configuration
+    "BertForMaskedLM": lambda: transformers.BertConfig(**SIZES),
+    "BertForPreTraining": lambda: transformers.BertConfig(**SIZES),
+    "RobertaForMaskedLM": lambda: transformers.RobertaConfig(**SIZES),
+    "DistilBertForMaskedLM": lambda: transformers.DistilBertConfig(
+        vocab_size=V, dim=D, n_layers=1, n_heads=2, hidden_dim=16
+    ),
+    "XLNetLMHeadModel": lambda: transformers.XLNetConfig(vocab_size=V, d_model=D, n_layer=1, n_head=2, d_inner=16),
 }
 if hasattr(transformers, "Gemma4Config"):  # sees and hears as well: what is said of its text, its cap, lies deeper
     GEMMA4 = {"head_dim": 4, "global_head_dim": 4, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
@@ -45,9 +84,12 @@ if hasattr(transformers, "Gemma4Config"):  # sees and hears as well: what is sai
 
 
 def saved(family: str, folder: Path, **how: Any) -> Any:
-    """A random model with large weights (so that caps and softmaxes matter), and a tokenizer of 50 words and a few."""
+    """Save a random model with large weights (so that caps and softmaxes matter), and a tokenizer of 50 words."""
     torch.manual_seed(len(family))
-    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family]()).eval()
+    if family in MASKED:
+        model = getattr(transformers, family)(MASKED[family]()).eval()
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family]()).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape))
@@ -93,7 +135,42 @@ def test_ranks_are_those_of_the_models_own_log_probabilities(place: Path, family
     assert result.matrix.head[0] == ("softcap" if "Gemma" in family else "softmax")
     assert any("capped at 2:" in note for note in result.notes()) == ("Gemma" in family)
     scales = [note for note in result.notes() if "scaled" in note]
-    assert scales == (["logits are scaled by 0.25"] if family == "Granite" else [])
+    factor = SCALES.get(family)
+    assert scales == ([f"logits are scaled by {factor}"] if factor else [])
+
+
+@pytest.mark.parametrize("family", MASKED)
+def test_a_model_whose_contexts_see_the_future_is_refused(
+    place: Path, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(family, place / "model")
+    assert main(["rank", "--model", "model", "--text", "text.txt", "--out", "out"]) == 2
+    (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert "on both sides" in error and error.startswith("error: model: ")
+    assert not Path("out/rank.json").exists()
+
+
+def test_a_decoder_of_the_bert_family_is_read(place: Path) -> None:
+    saved("BertForPreTraining", place / "model")
+    facts = json.loads((place / "model" / "config.json").read_text(encoding="utf-8"))
+    decoder = facts | {"is_decoder": True, "architectures": ["BertForMaskedLM"]}
+    (place / "model" / "config.json").write_text(json.dumps(decoder), encoding="utf-8")
+    assert main(["rank", "--model", "model", "--text", "text.txt", "--out", "out"]) == 0
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("shapes\ndisagree"), IndexError("out of range"), KeyError("state")])
+def test_an_error_of_the_models_own_code_names_the_model(
+    place: Path, fault: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved("Llama", place / "model")
+
+    def fails(*values: Any, **options: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(transformers.LlamaModel, "forward", fails)
+    assert main(["rank", "--model", "model", "--text", "text.txt", "--out", "out"]) == 2
+    (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert "model: LlamaForCausalLM itself fails on this text" in error and type(fault).__name__ in error
 
 
 def test_the_perplexity_is_the_models_own(place: Path) -> None:

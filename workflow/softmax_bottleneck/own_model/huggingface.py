@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora.archives import damage_refused
+from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.own_model.matrix import slices
 from softmax_bottleneck.own_model.question import Question
 from softmax_bottleneck.own_model.shards import Floats
@@ -32,10 +33,14 @@ from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say
 
 WINDOW = 512  # tokens that are read at once, without what stood before them
+CAUSAL_TOKENS = 32  # tokens of the text on which `require_causal` tries a model
 TOLERANCE = 1e-4  # of the largest logit: how far W h + b may be from the model's own
 PART = re.compile(r"(.+-)[0-9]{5}-of-([0-9]{5})[.]safetensors")
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # keys of Gemma 2, RecurrentGemma, xLSTM
 PADDING = "{} rows of the output matrix are padding, of no token, and left out"
+NOT_CAUSAL = (
+    "predicts a token from the text on both sides of it, so its contexts have no next token; give a causal model"
+)
 ADVICE = "log-probabilities of any model can be given as --log-probs"
 
 
@@ -94,16 +99,34 @@ class Opened:
         try:
             with self.torch.inference_mode():
                 logits = self.model(input_ids=self.torch.tensor(ids_BT), use_cache=False).logits
+        except Exception as error:  # a family's code may raise anything
+            if as_out_of_memory_error(error, self.path):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            message = f"{self.path}: {type(self.model).__name__} itself fails on this text ({reason})"
+            raise UserError(f"{message}; try another version of transformers, or another text") from error
         finally:
             hook.remove()
         return caught[0].float().numpy(), logits.float().numpy()
+
+    def require_causal(self) -> None:
+        """Raise UserError if logits change with the tokens that follow their context."""
+        ids = self.token_ids(self.text)[: min(self.window, CAUSAL_TOKENS)]
+        half = len(ids) // 2
+        if half == 0:
+            return  # a text too short is refused where its windows are made
+        vectors = min(self.words, len(self.model.get_input_embeddings().weight))
+        other_ids = ids[:half] + [(token + 1) % vectors for token in ids[half:]]
+        logits_TV, other_TV = (self.seen([tokens])[1][0, :half] for tokens in (ids, other_ids))
+        if np.abs(logits_TV - other_TV).max() > TOLERANCE * max(float(np.abs(logits_TV).max()), 1.0):
+            raise UserError(f"{self.path}: {type(self.model).__name__} {NOT_CAUSAL}")
 
 
 def open_model(asked: Question) -> Opened:
     """The model and the text asked about.
 
     Raises:
-        UserError, DataError: one that is not there, is damaged, needs code of its own or the network.
+        UserError, DataError: one that is not there, is damaged, is not causal, needs code of its own or the network.
     """
     assert asked.model is not None and asked.text is not None
     path, text = Path(asked.model), _read_text(Path(asked.text))
@@ -114,7 +137,9 @@ def open_model(asked: Question) -> Opened:
     words = min(max(tokenizer.get_vocab().values()) + 1, len(layer.weight))
     most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     window = min(WINDOW, most) if most and most > 0 else WINDOW  # XLNet says -1: as many as there are
-    return Opened(path, text, torch, model, tokenizer, layer, words, window)
+    opened = Opened(path, text, torch, model, tokenizer, layer, words, window)
+    opened.require_causal()
+    return opened
 
 
 def exported(asked: Question, opened: Opened, folder: Path, say: Say) -> tuple[Question, list[str], list[str]]:
@@ -225,6 +250,9 @@ def _loaded(path: Path, facts: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         raise UserError(f"{path}: needs {error.name}, which is not installed: pip install transformers") from None
     if "auto_map" in facts and facts.get("model_type") not in transformers.CONFIG_MAPPING:
         raise UserError(f"{path}: needs code of its own (auto_map), which is not run; {ADVICE}")
+    masked = [name for name in facts.get("architectures") or () if str(name).endswith("ForMaskedLM")]
+    if masked and not facts.get("is_decoder"):
+        raise UserError(f"{path}: {masked[0]} {NOT_CAUSAL}")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     folder = path
