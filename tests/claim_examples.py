@@ -12,9 +12,10 @@ import pandas as pd
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL, VALID_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
-from softmax_bottleneck.report.claims import Claim, ganea2019, known_truth
-from softmax_bottleneck.report.claims.premises import averaged
-from softmax_bottleneck.report.claims.view import LAW
+from softmax_bottleneck.report.claims import Claim
+from softmax_bottleneck.report.claims import known_distributions as known
+from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH
+from softmax_bottleneck.report.claims.trained_models import averaged
 
 Row = tuple[str, str, str, list[float]]  # model, metric, stage or condition, values of seeds 1, 2, ...
 Example = Callable[..., list[Row]]  # (target, *models) -> rows in which the claim's number has the target
@@ -53,14 +54,19 @@ def records_of(rows: Iterable[Row], place: str = CORPUS, **facts: float) -> Reco
     return Records(pd.DataFrame(lines, columns=list(COLUMNS)), frame[frame["stage"] == ""], frame[frame["stage"] != ""])
 
 
+def place(claim: Claim, corpus: str = CORPUS) -> str:
+    """Return the corpus, or SYNTHETIC for a claim that needs none."""
+    return SYNTHETIC if claim.corpora == SYNTHETIC else corpus
+
+
 def made(claim: Claim, holds: bool) -> Records:
     """Return records in which a claim holds, or fails, by construction."""
-    return records_of(example(claim, holds), claim.place(CORPUS))
+    return records_of(example(claim, holds), place(claim))
 
 
 def broken(claim: Claim) -> dict[str, Records]:
     """Return, by what is broken, records in which a claim would hold if a premise were not broken."""
-    rows, place, rule = example(claim, True), claim.place(CORPUS), claim.rule
+    rows, where, rule = example(claim, True), place(claim), claim.rule
     models = list(dict.fromkeys(row[0] for row in rows))
     firsts = [model for model in models if any(fnmatchcase(model, p) for p in "|".join(claim.models[:1]).split("|"))]
     metrics = {name for quantity in rule.quantities for name in (*quantity.metrics, quantity.stage)}
@@ -73,13 +79,13 @@ def broken(claim: Claim) -> dict[str, Records]:
         "one side averaged": (bool(rule.favours), firsts, "switch_epoch", math.nan),
     }
     found = {
-        name: records_of(rows, place, **{f"{model} {metric}": value for model in own})
+        name: records_of(rows, where, **{f"{model} {metric}": value for model in own})
         for name, (concerned, own, metric, value) in breaks.items()
         if concerned
     }
-    if place == CORPUS and all(quantity.units == "seeds" for quantity in rule.quantities):
+    if where == CORPUS and all(quantity.units == "seeds" for quantity in rule.quantities):
         found["two seeds"] = records_of([(*row[:3], row[3][:2]) for row in rows])
-    return found | {"nothing has run": records_of([], place)}
+    return found | {"nothing has run": records_of([], where)}
 
 
 def example(claim: Claim, holds: bool) -> list[Row]:
@@ -185,7 +191,7 @@ def layers(model: str, ranks: dict[int, float]) -> list[Row]:
 
 
 def theorems(wrong: float, target: float) -> list[Row]:
-    return [(*row[:3], [row[3] + wrong * target]) for row in ganea2019.theorem_rows()]
+    return [(*row[:3], [row[3] + wrong * target]) for row in known.theorem_rows()]
 
 
 def dirichlet(lms: float = 0.6, grows: float = 1.0, width: float = 1.0) -> list[Row]:
@@ -213,7 +219,7 @@ def world(**changed: float) -> list[Row]:
     rows: list[Row] = []
     for columns in (8, 32, 128):
         law = {"kl_no_context_nats": 4.0, **{f"squared_error_bound_d{d}": 1.0 for d in (8, 16, 32)}}
-        rows += [(LAW, metric, f"r={columns};V=400", [value] * 3) for metric, value in law.items()]
+        rows += [(TRUTH, metric, f"r={columns};V=400", [value] * 3) for metric, value in law.items()]
         for d in (8, 16, 32):
             doublings = max(0.0, math.log2(columns / d))
             loss = given["lost"] * (doublings if given["steps"] > 0 else 1 / (1 + doublings)) * (doublings > 0)
@@ -229,14 +235,14 @@ def world(**changed: float) -> list[Row]:
 
 def gradients(tells: bool = True, passed: float = 0.02, left: float = 0.001) -> list[Row]:
     """Return fits in which the preserved gradient, and the rank, predicts the loss or is unrelated to it."""
-    rows = [row for row in world() if row[1] not in (known_truth.LOSS, known_truth.RANK)]
+    rows = [row for row in world() if row[1] not in (known.LOSS, PRESS_RANK)]
     places = [(model, where) for model, metric, where, _ in rows if metric == "parameters"]
     for number, (model, where) in enumerate(places):
         near, other = 1.0 + (7 * number) % 11, 1.0 + (5 * number) % 7
         told = near if tells else other
-        numbers = {known_truth.LOSS: 1 / near, known_truth.LOSS_EARLY: 1 / near}
-        numbers |= {known_truth.EARLY: passed * told, known_truth.LATE: left}
-        numbers |= dict.fromkeys((known_truth.COSINE, known_truth.WORDS, known_truth.RANK), told)
+        numbers = {known.LOSS: 1 / near, known.LOSS_EARLY: 1 / near}
+        numbers |= {known.EARLY: passed * told, known.LATE: left}
+        numbers |= dict.fromkeys((known.COSINE, known.WORDS, PRESS_RANK), told)
         rows += [(model, metric, where, [value * k for k in (1, 1.001, 1.002)]) for metric, value in numbers.items()]
     return rows
 

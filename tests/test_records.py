@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
-from softmax_bottleneck.report.claims.view import View
+from softmax_bottleneck.report.claims.data import CorpusData
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
@@ -215,7 +215,7 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     remark = f"learned no more than how frequent words are: test perplexity {test_ppl:.1f}, unigram 200.0"
     assert states(study)[run.path] == ("ok", "" if learned else remark)
     assert found.unlearned == ({} if learned else {(run.dataset, run.model, run.seed): remark})
-    view = View(found, run.dataset)
+    view = CorpusData(found, run.dataset)
     assert (run.model in view.learned("*")) == learned
     assert view.matching("*") == sorted({other.model for other in study.needed})
     experiment = next(e for e in study.experiments if e.id == "parthiban2021-rank-perplexity")

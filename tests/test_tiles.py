@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import claims, figures, render, tiles
-from softmax_bottleneck.report.claims.engine import Entry
 from softmax_bottleneck.report.claims.rules import CANNOT, REPRODUCED, UNDECIDED, Number
-from softmax_bottleneck.report.claims.wording import Code, Finding
+from softmax_bottleneck.report.claims.verdict import Code, Entry, Finding
 from softmax_bottleneck.report.figures import overview
 from softmax_bottleneck.store import artefacts
 

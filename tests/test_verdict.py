@@ -14,7 +14,7 @@ from scipy import stats
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims import rules, sentences
-from softmax_bottleneck.report.claims.view import SYNTHETIC
+from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.study import Study
 
 FOUND = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}), unlearned={}, values=lambda *_: {})

@@ -18,8 +18,8 @@ from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.cells import mean_of
+from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.report.claims.rules import CANNOT
-from softmax_bottleneck.report.claims.view import SYNTHETIC
 from softmax_bottleneck.report.numbers import spread
 from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts

@@ -18,7 +18,7 @@ from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, claims, figures, run_list, tiles, views
 from softmax_bottleneck.report.cells import Measured, Table
 from softmax_bottleneck.report.claims import sentences
-from softmax_bottleneck.report.claims.view import SYNTHETIC
+from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.report.figures import Figure, overview
 from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label

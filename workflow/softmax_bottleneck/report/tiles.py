@@ -10,10 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from softmax_bottleneck.report.claims.engine import Entry
+from softmax_bottleneck.report.claims.data import OWN_SOURCES
 from softmax_bottleneck.report.claims.rules import CANNOT, UNDECIDED, VERDICTS, Number
-from softmax_bottleneck.report.claims.view import OWN_SOURCES
-from softmax_bottleneck.report.claims.wording import Code
+from softmax_bottleneck.report.claims.verdict import Code, Entry
 
 UNDERPOWERED, UNSTABLE = "underpowered", "unstable"
 UNMET = "premise not met"
@@ -40,7 +39,7 @@ def strip(entries: Sequence[Entry], titles: Mapping[str, str]) -> list[dict[str,
         reasons = {name: states.count(name) for name in dict.fromkeys(states) if name != verdict}
         beyond = sum(entry.claim.source in OWN_SOURCES for entry in own)
         if beyond and not reasons:
-            reasons = {f"{beyond} of them on known laws": beyond}
+            reasons = {f"{beyond} of them on known distributions": beyond}
         tiles = [tile(entry) | {"place": places.get(entry.dataset, "")} for entry in own]
         tiles.sort(key=lambda tile: tile["bar"] is None)  # stable: as in the ledger
         parts.append({"verdict": verdict, "count": len(own), "reasons": reasons, "tiles": tiles})

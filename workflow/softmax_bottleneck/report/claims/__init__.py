@@ -1,8 +1,8 @@
-"""The ledger of claims: conclusions of five papers and of this workflow, evaluated on a study's records.
+"""The claims of five papers and of this workflow, evaluated on a study's records.
 
-A claim is one entry of its paper's CLAIMS: a statement, a rule, and the models it is evaluated on. Premises, intervals
-and stability over resamples follow from the rule. report/not_judged.yaml lists the conclusions that no run
-can decide, with the reason.
+A claim (`trained_models`, `known_distributions`) is a statement, a rule, and the models that the rule is evaluated on.
+Premises, intervals and stability follow from the rule. To follow a verdict, read `verdict.judge`, then the rule in
+`rules`, then the numbers that it reads in `data`. Conclusions that no run can decide are in report/not_judged.yaml.
 """
 
 from __future__ import annotations
@@ -17,28 +17,15 @@ import yaml
 
 from softmax_bottleneck.records import records as tidy
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report.claims import (
-    benka2021,
-    ganea2019,
-    kanai2018,
-    known_truth,
-    merity2017,
-    parthiban2021,
-    premises,
-    quantities,
-    rules,
-)
-from softmax_bottleneck.report.claims.engine import STABLE, judge
-from softmax_bottleneck.report.claims.engine import Claim as Claim
-from softmax_bottleneck.report.claims.engine import Entry as Entry
-from softmax_bottleneck.report.claims.rules import VERDICTS
-from softmax_bottleneck.report.claims.view import RESAMPLES, SYNTHETIC, View
+from softmax_bottleneck.report.claims import known_distributions, rules, trained_models, verdict
+from softmax_bottleneck.report.claims.data import RESAMPLES, SYNTHETIC, CorpusData
+from softmax_bottleneck.report.claims.verdict import Claim as Claim
+from softmax_bottleneck.report.claims.verdict import Entry as Entry
+from softmax_bottleneck.report.claims.verdict import judge
 from softmax_bottleneck.store import paths, provenance
 from softmax_bottleneck.study import Study
 
-PAPERS = (parthiban2021, kanai2018, ganea2019, merity2017, benka2021)
-OWN = (*known_truth.CLAIMS, *known_truth.GRADIENT_CLAIMS)
-CLAIMS: tuple[Claim, ...] = (*(claim for paper in PAPERS for claim in paper.CLAIMS), *OWN)
+CLAIMS: tuple[Claim, ...] = (*trained_models.CLAIMS, *known_distributions.CLAIMS)
 NOT_JUDGED: Mapping[str, Mapping[str, str]] = yaml.safe_load(
     (paths.ROOT / "report" / "not_judged.yaml").read_text(encoding="utf-8")
 )
@@ -51,41 +38,48 @@ def of_study(study: Study) -> list[Claim]:
 
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
-    """Evaluate every claim on every corpus it is about, in the order of the plan, then claims that need no corpus."""
+    """Evaluate every claim on every corpus it is about, then the claims that need no corpus."""
     theorems = pd.DataFrame(
-        [(SYNTHETIC, *row, 1, "") for row in ganea2019.theorem_rows()],
+        [(SYNTHETIC, *row, 1, "") for row in known_distributions.theorem_rows()],
         columns=["dataset", "model", "metric", "condition", "value", "seed", "run_id"],
     )
     records = replace(records, rows=pd.concat([records.rows, theorems], ignore_index=True))
-    views = [View(records, dataset, study) for dataset in (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)]
-    asked = [(view, claim) for view in views for claim in claims if claim.concerns(view.dataset)]
-    return [replace(judge(view, claim), elsewhere=_elsewhere(view, claim)) for view, claim in asked]
+    entries = []
+    for dataset in (*dict.fromkeys(records.states["dataset"]), SYNTHETIC):
+        data, archived = CorpusData(records, dataset, study), _archived(records, dataset)
+        for claim in claims:
+            if claim.concerns(dataset):
+                elsewhere = {hardware: judge(runs, claim).verdict for hardware, runs in archived.items()}
+                entries.append(replace(judge(data, claim), elsewhere=elsewhere))
+    return entries
 
 
-def _elsewhere(view: View, claim: Claim) -> dict[str, str]:
-    """Return the verdict of archived runs on a claim, by their hardware."""
-    found = {}
-    known_here = [one for one in view.records.evidence if one.run.dataset == view.dataset]
-    for hardware in sorted({one.hardware for one in known_here}):
-        runs = [one for one in known_here if one.hardware == hardware]
+def _archived(records: Records, dataset: str) -> dict[str, CorpusData]:
+    """Return the archived runs on a corpus by their hardware."""
+    labels = dict(zip(records.states["model"], records.states["label"], strict=True))
+    runs = [run for run in records.evidence if run.run.dataset == dataset]
+    archived = {}
+    for hardware in sorted({run.hardware for run in runs}):
+        own = [run for run in runs if run.hardware == hardware]
         rows = [
-            (view.dataset, o.run.model, c, m, x, o.run.seed, o.run_id) for o in runs for (m, c), x in o.values.items()
-        ]
-        frame = pd.DataFrame(rows, columns=["dataset", "model", "condition", "metric", "value", "seed", "run_id"])
-        states = [
-            {"dataset": view.dataset, "model": o.run.model, "label": view.label(o.run.model), "seed": o.run.seed,
-             "state": "ok", "planned_epochs": o.run.schedule.epochs, "hardware": hardware}
-            for o in runs
+            {"dataset": dataset, "model": e.run.model, "condition": condition, "metric": metric, "value": value,
+             "seed": e.run.seed, "run_id": e.run_id}
+            for e in own for (metric, condition), value in e.values.items()
         ]  # fmt: skip
-        known = Records(frame, pd.DataFrame(states, columns=list(tidy.STATE_COLUMNS)))
-        found[hardware] = judge(View(known, view.dataset), claim).verdict
-    return found
+        states = [
+            {"dataset": dataset, "model": e.run.model, "label": labels.get(e.run.model, e.run.model),
+             "seed": e.run.seed, "state": "ok", "planned_epochs": e.run.schedule.epochs, "hardware": hardware}
+            for e in own
+        ]  # fmt: skip
+        frames = pd.DataFrame(rows), pd.DataFrame(states, columns=list(tidy.STATE_COLUMNS))
+        archived[hardware] = CorpusData(Records(*frames), dataset)
+    return archived
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, int]:
     """Return the number of entries of each verdict."""
     by_verdict = Counter(entry.verdict for entry in entries)
-    return {verdict: by_verdict[verdict] for verdict in VERDICTS}
+    return {name: by_verdict[name] for name in rules.VERDICTS}
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
@@ -95,10 +89,12 @@ def to_csv(entries: Iterable[Entry]) -> str:
                *("numbers", "premises", "left_out"))  # fmt: skip
     lines = []
     for entry in entries:
-        facts = entry.to_json()
-        facts["numbers"] = "; ".join(f"{number.what}: {number.text}" for number in entry.numbers)
-        facts["premises"] = "; ".join(premise.line for premise in entry.premises)
-        lines.append(facts | {"left_out": "; ".join(map(str, entry.left_out))})
+        texts = {
+            "numbers": [f"{number.what}: {number.text}" for number in entry.numbers],
+            "premises": [premise.line for premise in entry.premises],
+            "left_out": map(str, entry.left_out),
+        }
+        lines.append(entry.to_json() | {column: "; ".join(parts) for column, parts in texts.items()})
     return tidy.to_csv(pd.DataFrame(lines, columns=list(columns)))
 
 
@@ -110,38 +106,32 @@ def verdicts(entries: Iterable[Entry]) -> Iterator[str]:
 def explain(entries: Iterable[Entry]) -> Iterator[str]:
     """Yield every verdict for a terminal, with its rule, numbers and premises."""
     for entry in entries:
-        claim, stability = entry.claim, entry.stability
+        claim = entry.claim
         yield f"\n{next(verdicts([entry]))}"
         yield f"  claim      {claim.statement} ({claim.source}, {claim.where})"
         yield f"  rule       {claim.rule.text}"
-        yield from (f"  number     {number.what}: {number.text}; {number.regions}" for number in entry.numbers)
+        yield from (f"  number     {number.what}: {number.text}" for number in entry.numbers)
         yield from (f"  premise    {premise.line}" for premise in entry.premises)
-        if stability is not None:
-            yield f"  stability  the rule says the same in {stability:.0%} of {RESAMPLES:,} resamples"
-        yield from (f"  elsewhere  {verdict} on {hardware}" for hardware, verdict in entry.elsewhere.items())
-        yield from (f"  left out   {words}" for words in entry.left_out)
+        if entry.stability is not None:
+            yield f"  stability  {entry.stability:.0%} of {RESAMPLES:,} bootstrap samples give the same outcome"
+        yield from (f"  archived   {name} on {hardware}" for hardware, name in entry.elsewhere.items())
+        yield from (f"  left out   {finding}" for finding in entry.left_out)
 
 
-# --- file -----------------------------------------------------------------------------------------------------------
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the content of results/<study>/claims.json."""
+    constants = {
+        rules: ("MARGIN", "SMALL", "HIGH", "STRONG", "ALPHA", "POWER", "SAME_SIZE", "MIN_RUNS", "MIN_POINTS"),
+        verdict: ("STABLE", "CEILING", "CONVERGED"),
+        trained_models: ("WIDE",),
+    }
+    criteria = {name.lower(): getattr(module, name) for module, names in constants.items() for name in names}
     return {
         "status": "ok",
         "study": study.name,
-        "criteria": criteria(),
+        "criteria": criteria | {"resamples": RESAMPLES},
         "counts": counts(entries),
         "claims": [entry.to_json() for entry in entries],
         "not_judged": NOT_JUDGED,
         "provenance": provenance.block(records.parents),
     }
-
-
-def criteria() -> dict[str, float | int]:
-    """Return the constants that verdicts depend on."""
-    named = {
-        rules: ("MARGIN", "SMALL", "HIGH", "STRONG"),
-        premises: ("CEILING", "SETTLED", "WIDE"),
-        quantities: ("ALPHA", "POWER", "ALIKE", "MIN_RUNS", "MIN_POINTS"),
-    }
-    found = {name.lower(): getattr(module, name) for module, names in named.items() for name in names}
-    return found | {"stable": STABLE, "resamples": RESAMPLES}

@@ -12,10 +12,9 @@ from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Measured
 from softmax_bottleneck.report.claims import counts
-from softmax_bottleneck.report.claims.engine import Entry
-from softmax_bottleneck.report.claims.quantities import ALIKE
-from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED
-from softmax_bottleneck.report.claims.view import OWN_SOURCES, SYNTHETIC
+from softmax_bottleneck.report.claims.data import OWN_SOURCES, SYNTHETIC
+from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SAME_SIZE
+from softmax_bottleneck.report.claims.verdict import Entry
 from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import Source, exact_value, label, same_setting
 from softmax_bottleneck.study import Run, Study, load_dataset, load_experiment
@@ -196,7 +195,7 @@ class Corpus:
         if self.softmax is None or not {self.best, self.softmax.model} <= sizes.keys():
             return ""
         ratio = sizes[self.best].mean / sizes[self.softmax.model].mean
-        return f", with {ratio:.2g} times the parameters of {self.label(self.softmax.model)}" * (ratio > 1 + ALIKE)
+        return f", with {ratio:.2g} times the parameters of {self.label(self.softmax.model)}" * (ratio > 1 + SAME_SIZE)
 
     def sentences(self) -> list[str]:
         """Return sentences on perplexity, on ranks, and on the true distribution, if they are known."""

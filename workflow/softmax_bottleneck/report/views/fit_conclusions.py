@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.cells import Cell, Part, crossed
-from softmax_bottleneck.report.claims import ganea2019, known_truth
+from softmax_bottleneck.report.claims import known_distributions as known
 from softmax_bottleneck.report.options import Fits
 from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source
 
-FOLLOWING = (*known_truth.CLAIMS, *(claim for claim in ganea2019.CLAIMS if claim.id == "ganea-theorem-1"))
+FOLLOWING = (*known.TRUTH_CLAIMS, known.THEOREM_1)
 HEADS = ("Verdict", "Numbers", "Rule", "What it does not say")
 
 
 @view("fit-conclusions", row="Statement")
 def conclusions(source: Source, options: Fits) -> Iterator[Part]:
     """Every claim of the chapter about fits to languages, as the ledger has it."""
-    asked = known_truth.GRADIENT_CLAIMS if source.experiment.source == "gradient" else FOLLOWING
+    asked = known.GRADIENT_CLAIMS if source.experiment.source == "gradient" else FOLLOWING
     entries = {entry.claim.id: entry for entry in claims.ledger(source.records, asked, source.study)}
     words = {
         name: (

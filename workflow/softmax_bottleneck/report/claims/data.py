@@ -1,0 +1,149 @@
+"""The runs of one corpus as rules read them, and bootstrap samples of them.
+
+A corpus that is sampled from a known distribution has one more model, TRUTH: this distribution. Its metrics are those
+that `measure` writes about it (`law_test_ppl`, `law_rank_press`, ...).
+
+Suffixes: B bootstrap samples (the first is the data itself), N units (runs, models, heads, benchmarks), K numbers of
+one unit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from softmax_bottleneck.records.metrics import VALID_PPL
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report.fits import wide
+from softmax_bottleneck.store.seeds import derive
+from softmax_bottleneck.study import Study
+
+Float64 = NDArray[np.float64]
+
+TRUTH = "law"  # the name of the true distribution in records, and the prefix of its metrics
+STOPPED_TOO = "valid_ppl_stopped_too"  # validation perplexity, with diverged runs at the value where they were stopped
+SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
+OWN_SOURCES = ("known-truth", "gradient")  # of claims that no paper makes
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusData:
+    """The records of one corpus, or of SYNTHETIC, and their study if it is known."""
+
+    records: Records
+    dataset: str
+    study: Study | None = None
+
+    @cached_property
+    def planned(self) -> Mapping[tuple[str, str], list[dict[str, Any]]]:
+        """The states of planned runs by (model, stage); the stage of training is empty."""
+        states: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for frame in (self.records.states.assign(stage=""), self.records.stages):
+            for row in frame[frame["dataset"] == self.dataset].to_dict("records"):
+                states.setdefault((str(row["model"]), str(row["stage"])), []).append(
+                    {str(k): v for k, v in row.items()}
+                )
+        return states
+
+    @cached_property
+    def truth(self) -> Mapping[str, float]:
+        """The metrics of the true distribution; empty if it is not known."""
+        rows = self.records.rows
+        own = rows[(rows["dataset"] == self.dataset) & rows["metric"].str.startswith(f"{TRUTH}_")]
+        return {name.removeprefix(f"{TRUTH}_"): value for name, value in zip(own["metric"], own["value"], strict=True)}
+
+    def matching(self, patterns: str, stage: str = "") -> list[str]:
+        """Return the planned models that match one of the shell patterns (`|` separates them), sorted by name."""
+        if patterns == TRUTH:
+            return [TRUTH] * bool(self.truth)
+        models = sorted({model for model, planned_stage in self.planned if planned_stage == stage})
+        return [model for model in models if any(fnmatchcase(model, pattern) for pattern in patterns.split("|"))]
+
+    def learned(self, patterns: str) -> list[str]:
+        """Return the matching models whose runs are all better than a unigram model, without TRUTH."""
+        unlearned = {model for dataset, model, _ in self.records.unlearned if dataset == self.dataset}
+        return [model for model in self.matching(patterns) if model not in {TRUTH, *unlearned}]
+
+    def values(self, model: str, metric: str, stage: str = "") -> dict[int, float]:
+        """Return the values of finished runs by seed; TRUTH has no seeds and repeats its value three times."""
+        if model == TRUTH:
+            return dict.fromkeys((1, 2, 3), self.truth[metric]) if metric in self.truth else {}
+        if metric == STOPPED_TOO:
+            finished = self.records.values(self.dataset, model, VALID_PPL, stage)
+            return finished | self.records.stopped(self.dataset, model)
+        return self.records.values(self.dataset, model, metric, stage)
+
+    def mean(self, model: str, metric: str, stage: str = "") -> float:
+        """Return the mean over runs, or nan without any."""
+        values = list(self.values(model, metric, stage).values())
+        return math.fsum(values) / len(values) if values else math.nan
+
+    def label(self, model: str) -> str:
+        """Return a model's name in tables; a pattern is returned as it is."""
+        states = self.planned.get((model, ""), [])
+        return str(states[0]["label"]) if states else "the true distribution" if model == TRUTH else model
+
+    def averaged_epochs(self, model: str) -> list[float]:
+        """Return the number of epochs over which the tested weights of each run are averaged."""
+        best, switch = (self.values(model, metric) for metric in ("best_epoch", "switch_epoch"))
+        return [max(0.0, epoch - switch[seed]) if seed in switch else 0.0 for seed, epoch in best.items()]
+
+    def late_falls(self, model: str) -> list[float]:
+        """Return the relative fall of validation perplexity in the last eighth of the epochs of each run with a log."""
+        logs = [self.records.curve(str(row.get("path", ""))) for row in self.planned.get((model, ""), [])]
+        curves = [[epoch["valid_ppl"] for epoch in log] for log in logs if len(log) > 1]
+        return [1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)] for ppls in curves]
+
+    def planned_epochs(self, models: Iterable[str]) -> set[float]:
+        """Return the distinct numbers of epochs planned for some models."""
+        epochs = {float(row["planned_epochs"]) for model in models for row in self.planned[model, ""]}
+        return {number for number in epochs if not math.isnan(number)}
+
+
+@lru_cache(maxsize=8)
+def fits_of(data: CorpusData, key: str) -> pd.DataFrame:
+    """Return one line per fit whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics.
+
+    Only the first such entry of the study's `fits` counts: two entries may fit one head with different settings.
+    """
+    rows = data.records.synthetic
+    rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
+    if data.study is not None:
+        rows = rows[rows["table"] == next((name for name in data.study.fits if name in set(rows["table"])), "")]
+    return wide(rows)
+
+
+def differing_settings(study: Study, dataset: str, models: Iterable[str]) -> set[str]:
+    """Return the settings of body and schedule in which the runs of some models on a corpus differ."""
+    chosen = [run for run in study.runs if run.dataset == dataset and run.model in set(models)]
+    settings = [asdict(run.body) | asdict(run.schedule) for run in chosen]
+    return {key for setting in settings for key in setting if setting[key] != settings[0][key]}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of units: their numbers [N, K], and a name that selects its bootstrap samples."""
+
+    name: str
+    values_NK: Float64
+
+    @property
+    def resampled_BNK(self) -> Float64:
+        """The units as they are, then RESAMPLES bootstrap samples of them."""
+        return self.values_NK[_picks(self.name, len(self.values_NK))]
+
+
+@lru_cache(maxsize=4096)
+def _picks(name: str, n: int) -> NDArray[np.intp]:
+    """Return the units of each bootstrap sample. Samples of one name share them: a run keeps its numbers together."""
+    rng = np.random.default_rng(derive(0, "resamples", name))
+    return np.concatenate([np.arange(n)[None], rng.integers(max(n, 1), size=(RESAMPLES, n))])

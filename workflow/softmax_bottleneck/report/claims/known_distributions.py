@@ -1,0 +1,371 @@
+"""Claims that need no corpus: on heads fitted to known distributions, untrained layers, and random matrices.
+
+Every seed of a fit samples its own distributions. A seed is therefore the unit of each interval.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+
+import numpy as np
+import pandas as pd
+
+from softmax_bottleneck.heads.registry import declaration
+from softmax_bottleneck.measuring.statistics import pearson_r
+from softmax_bottleneck.ranks.robustness import TRUE_RANK
+from softmax_bottleneck.records.metrics import PRESS_RANK
+from softmax_bottleneck.records.records import groups
+from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData, fits_of
+from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
+from softmax_bottleneck.store.seeds import derive
+
+BASELINE = "softmax"
+CLOSED = 0.01  # share of the unigram model's KL; a smaller KL counts as none
+MATTERS = 0.05  # fraction of the softmax's KL that a head must close to count
+HARDLY = 0.05  # more parameters than the softmax, such as those of a learned function, count as none
+# Godey and Artzi 2026 see the output layer suppress most of a loss' gradient. Here the best gradient is known. Claims
+# are about true distributions of a higher rank than the softmax's width (r > d) and heads with no more parameters.
+EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
+WORDS = "gradient_words"
+LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
+SPENT = 0.05  # share of the gradient's energy; less counts as next to nothing
+SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # can be any softmax of their width, hence its distribution
+POWERS, POWER_RANK, POWER_SIZE = (2, 3), 3, 40  # of the matrices for theorem 5
+SQUARE_SIZE = 20  # of the matrices for theorem 6
+LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")  # the default reading
+MANY = 3  # softmaxes from which on the published rank is nearly full
+
+
+# --- fits to distributions of known rank ----------------------------------------------------------------------------
+@lru_cache(maxsize=8)
+def fits(data: CorpusData) -> pd.DataFrame:
+    """Return one line per fit: model, seed, r, d, and metrics, also of its true distribution and of its softmax.
+
+    `lost` is KL as a share of the unigram model's, `gap_closed` the fraction of the softmax's KL that a head closes,
+    `extra` its parameters relative to the softmax's, less one.
+    """
+    frame = fits_of(data, "r")
+    if not {"d", LOSS} <= set(frame):
+        return pd.DataFrame(columns=["model", "seed", "r", "d", "width", "lost", "extra"], dtype=float)
+    truth, own = (frame[rows].dropna(axis=1, how="all") for rows in (frame["model"] == TRUTH, frame["model"] != TRUTH))
+    softmax = own.loc[own["model"] == BASELINE, ["r", "d", "seed", LOSS, "parameters"]]
+    joined = own.merge(truth.drop(columns="model"), on=["r", "seed"], suffixes=("", "_truth"))
+    joined = joined.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
+    return joined.assign(
+        lost=joined[LOSS] / joined["kl_no_context_nats"],
+        gap_closed=1 - joined[LOSS] / joined[f"{LOSS}_softmax"],
+        extra=joined["parameters"] / joined["parameters_softmax"] - 1,
+    )
+
+
+def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], names: str = "") -> r.Quantity:
+    """Return a number of every seed's fits that fulfil a condition."""
+
+    def collect(data: CorpusData, head: str = BASELINE) -> list[float]:
+        parts = fits(data).query(which, local_dict={"head": head}).groupby("seed")
+        return [number for _, part in parts if math.isfinite(number := value(part))]
+
+    return r.of_units(collect, r.student, what, unit, names=names)
+
+
+def _least_step(own: pd.DataFrame) -> float:
+    """Return the least growth of log KL when r rises or d falls by one step."""
+    logs = own.pivot(index="r", columns="d", values=LOSS).map(math.log)
+    steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
+    return float(np.nanmin(steps, initial=math.inf))
+
+
+def _width_and_loss(own: pd.DataFrame) -> float:
+    """Return Pearson's r over softmaxes of log rank relative to r, and loss."""
+    log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
+    return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= r.MIN_POINTS else math.nan
+
+
+def _within(first: str, second: str, own: pd.DataFrame) -> float:
+    """Return Pearson's r over heads of two logarithms, both less their means at the same rank r and width d."""
+    if not {first, second} <= set(own):
+        return math.nan
+    own = own[(own[[first, second]] > 0).all(axis=1)]
+    logs = own[[first, second]].map(math.log)
+    centred = (logs - logs.groupby([own["r"], own["d"]]).transform("mean")).to_numpy()
+    return float(pearson_r(centred[:, 0], centred[:, 1])) if len(own) >= r.MIN_POINTS else math.nan
+
+
+def _mean(metric: str, own: pd.DataFrame) -> float:
+    return float(own[metric].mean()) if metric in own else math.nan
+
+
+def _predicts(first: str, second: str, names: str) -> r.Rule:
+    """Return the rule that a metric and a loss are strongly correlated over heads of the same size."""
+    what = f"Pearson’s r of {names}, same distribution and width"
+    which = f"r > d and extra <= {HARDLY}"
+    return r.below(over_seeds(what, "", which, partial(_within, first, second)), -r.STRONG)
+
+
+def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
+    """Return the rule that a rule holds for some head, except the softmax, whose fits with r > d fulfil a condition.
+
+    With `converged`, its fits with d >= r must also have recovered the true distribution.
+    """
+
+    def chosen(data: CorpusData) -> list[str]:
+        lost = _largest_losses(data)
+        narrow = fits(data).query("r > d and model != @head", local_dict={"head": BASELINE})
+        models = [str(model) for model, own in narrow.groupby("model") if len(own.query(condition)) == len(own)]
+        return [model for model in models if not converged or lost.get(model, 1.0) < CLOSED]
+
+    return r.heads(rule, all_=False, chosen=chosen)
+
+
+def _largest_losses(data: CorpusData) -> pd.Series[float]:
+    """Return the largest loss of each model with d >= r."""
+    largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
+    return largest
+
+
+def _converged(
+    *spoils: str, heads: Sequence[str] = (BASELINE,)
+) -> Callable[[CorpusData, Sequence[str]], Premise | None]:
+    """Return the check that heads recover every true distribution that they can represent."""
+
+    def check(data: CorpusData, models: Sequence[str]) -> Premise | None:
+        lost = _largest_losses(data).reindex(list(heads)).dropna()
+        if lost.empty:
+            return None
+        facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": CLOSED}
+        return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), frozenset(spoils))
+
+    return check
+
+
+def theorem_gaps(data: CorpusData) -> list[float]:
+    """Return the mean squared error of every softmax less the least that the singular values allow."""
+    rows = fits(data).query("model == @head", local_dict={"head": BASELINE}).to_dict("records")
+    return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
+
+
+# --- fits to Dirichlet samples --------------------------------------------------------------------------------------
+def _cells(data: CorpusData, metric: str) -> pd.DataFrame:
+    """Return a metric of every head by distribution and width, averaged over seeds; drop cells that lack a head."""
+    frame = fits_of(data, "alpha")
+    columns = ["softmax", "mos", "lms"]
+    if not {"d", metric} <= set(frame):
+        return pd.DataFrame(columns=columns)
+    table = frame.pivot_table(index=["alpha", "M", "d"], columns="model", values=metric)
+    return table.reindex(columns=columns).dropna()
+
+
+def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
+    def collect(data: CorpusData) -> Iterator[float]:
+        cells = sign * _cells(data, metric)
+        return map(float, cells["lms"] > cells[["softmax", "mos"]].max(axis=1))
+
+    return r.above(r.of_units(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), 0.5)
+
+
+def _gains(data: CorpusData) -> Iterator[tuple[float, float]]:
+    for row in _cells(data, LOSS).reset_index().to_dict("records"):
+        yield row["M"] / row["d"], math.log(row["softmax"] / row["lms"])
+
+
+def _falls(data: CorpusData) -> Iterator[float]:
+    cells = _cells(data, LOSS).reset_index()
+    for _, own in cells.groupby(["alpha", "M"]) if len(cells) else ():
+        yield from map(float, np.diff(own["softmax"]) < 0)
+
+
+# --- theorems, noise and untrained layers ---------------------------------------------------------------------------
+def theorem_rows() -> list[tuple[str, str, str, float]]:
+    """Return (model, metric, condition, rank) of element-wise powers of random matrices."""
+    rows: list[tuple[str, str, str, float]] = []
+    for draw in range(5):
+        rng = np.random.default_rng(derive(draw, "theorems"))
+        for model, shape, powers in (
+            ("power", (POWER_SIZE, POWER_RANK), POWERS),
+            ("square", (SQUARE_SIZE, SQUARE_SIZE - 1), (2,)),
+        ):
+            left, right = rng.standard_normal((2, *shape))
+            ranks = {p: float(np.linalg.matrix_rank((left @ right.T) ** p)) for p in powers}
+            rows += [(model, f"rank_{draw}", f"p={p}", rank) for p, rank in ranks.items()]
+    return rows
+
+
+def _always(collect: Callable[..., Iterator[float] | list[float]], what: str, units: str, text: str) -> r.Rule:
+    """Return the rule that no unit is below zero, by more than rounding of an integer."""
+    return r.above(r.of_units(collect, r.least, what, units=units), -0.5, text)
+
+
+def _theorem(model: str, distance: Callable[[int, float], float]) -> r.Rule:
+    def collect(data: CorpusData) -> Iterator[float]:
+        rows = data.records.synthetic
+        own = rows[rows["model"] == model]
+        powers = own["condition"].str.removeprefix("p=").astype(int)
+        return map(distance, powers, own["value"])
+
+    what = "distance of the rank from the theorem’s limit, smallest over matrices"
+    return _always(collect, what, "matrices", "every random matrix fulfils the theorem")
+
+
+def _noise(data: CorpusData) -> list[float]:
+    """Return the true rank less the effective rank at each noise level that doubles the Press rank."""
+    rows = data.records.synthetic
+    parts = groups(rows[rows["condition"].str.contains(r"(?:^|[; ])c=")], "condition")
+    means = [part.groupby("metric")["value"].mean() for _, part in parts]
+    known = [(ranks[PRESS_RANK], ranks[ranks.index.str.startswith("rank_eff_")].max()) for ranks in means]
+    gaps = [TRUE_RANK - effective for press, effective in known if effective > 0 and press >= 2 * TRUE_RANK]
+    return gaps or [-math.inf] * bool(known)
+
+
+def _rebuilt(data: CorpusData) -> list[float]:
+    rows = data.records.synthetic
+    chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
+    return [-abs(rank - TRUE_RANK) for rank in chosen["value"]]
+
+
+def _layers(data: CorpusData, model: str) -> Iterator[tuple[int, int, int, float]]:
+    """Yield K, H, V and the rank of every sample of an untrained layer."""
+    rows = data.records.synthetic
+    own = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
+    for condition, rank in zip(own["condition"], own["value"], strict=True):
+        if match := LAYER.match(condition):
+            yield int(match["K"]), int(match["H"]), int(match["V"]), float(rank)
+
+
+def _limited(model: str) -> r.Rule:
+    return _always(
+        lambda data: (width + 2 - rank for _, width, _, rank in _layers(data, model)),
+        f"H + 2 less the rank of {model}, smallest over samples",
+        "samples",
+        "no sample exceeds H + 2",
+    )
+
+
+# --- the claims of papers -------------------------------------------------------------------------------------------
+GROWTH = r.of_units(
+    lambda data: ((k, rank) for k, _, _, rank in _layers(data, "mos")),
+    r.spearman,
+    "Spearman’s ρ of K and the rank of MoS",
+    units="samples",
+)
+NEARLY = r.of_units(
+    lambda data: (rank / vocabulary for k, _, vocabulary, rank in _layers(data, "mos") if k >= MANY),
+    r.student,
+    f"rank of MoS over V, {MANY} softmaxes or more",
+    "share",
+    units="samples",
+)
+GAINS = r.of_units(_gains, r.spearman, "Spearman’s ρ of M / D and the gain of LMS", units="cells")
+FALLS = r.of_units(_falls, r.wilson, "steps of D at which the KL of Softmax falls", "share", units="steps")
+ERRORS = r.of_units(theorem_gaps, r.least, "squared error less its bound, smallest over fits", units="fits")
+
+claim = partial(Claim, corpora=SYNTHETIC)
+THEOREM_1 = claim(
+    "ganea2019",
+    "ganea-theorem-1",
+    "No softmax has a smaller squared error of log P than the singular values of the true distribution allow.",
+    "Theorem 1",
+    r.above(ERRORS, -1e-6, "no fit is below the bound"),
+    limits="Anything about cross-entropy: the fit with the smallest squared error need not have the smallest loss.",
+)
+PAPERS = (
+    claim("parthiban2021", "noise-inflates",
+          "Tiny noise gives a low-rank matrix full Press rank, while its effective rank stays low.",
+          "SM Tables 15 and 16", _always(_noise, "true rank less effective rank, smallest over noise levels", "levels",
+          "at every noise level that doubles the Press rank, no effective rank exceeds the true rank")),
+    claim("parthiban2021", "rebuilding", "The Press rank is robust to repeated decomposition and reconstruction.",
+          "SM Table 14", _always(_rebuilt, "change of the Press rank, largest over rounds", "rounds",
+          "the rank is the same in every round")),
+    claim("ganea2019", "ganea-lms-kl", "On random distributions LMS mostly has a lower KL than Softmax and MoS.",
+          "Figure 3", _lms_best(LOSS, -1, "KL")),
+    claim("ganea2019", "ganea-lms-modes", "On random distributions LMS mostly finds more modes.", "Figure 2",
+          _lms_best("mode_match", 1, "mode matching")),
+    claim("ganea2019", "ganea-lms-low-d", "LMS gains most with many words and a narrow model.", "section 5.1",
+          r.above(GAINS, 0)),
+    claim("ganea2019", "ganea-width-helps", "The least cross-entropy of a softmax falls as it gets wider.",
+          "Corollary 2.1", r.above(FALLS, 0.8)),
+    THEOREM_1,
+    claim("ganea2019", "ganea-theorem-5",
+          "The element-wise p-th power of a rank-d matrix has at most rank C(d + p − 1, p).",
+          "Theorem 5", _theorem("power", lambda p, rank: math.comb(POWER_RANK + p - 1, p) - rank)),
+    claim("ganea2019", "ganea-theorem-6", "Element-wise squaring gives a square matrix of rank N − 1 full rank.",
+          "Theorem 6", _theorem("square", lambda p, rank: rank - SQUARE_SIZE)),
+    claim("merity2017", "merity-softmax-limited", "An untrained softmax of width H has at most rank H + 2.",
+          "rank table", _limited("softmax")),
+    claim("merity2017", "merity-moc-limited", "A mixture of contexts has at most rank H + 2, however many it mixes.",
+          "rank table", _limited("moc")),
+    claim("merity2017", "merity-mos-grows", "The rank of a mixture of softmaxes grows with their number.",
+          "rank table", r.above(GROWTH, 0)),
+    claim("merity2017", "merity-mos-full", f"From {MANY} softmaxes on, a mixture has nearly full rank.",
+          "rank table", r.above(NEARLY, 0.9)),
+)  # fmt: skip
+
+# --- the claims of this workflow ------------------------------------------------------------------------------------
+SOFTMAX, NARROW, UNIGRAM = "model == @head", "model == @head and r > d", "as a share of the unigram model’s KL"
+CLOSES = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
+LARGEST = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r",
+                     lambda own: own["lost"].max())  # fmt: skip
+LEAST = over_seeds(f"smallest KL with r ≥ 2 d, {UNIGRAM}", "share", f"{SOFTMAX} and r >= 2 * d",
+                   lambda own: own["lost"].min())  # fmt: skip
+STEP = over_seeds("smallest growth of KL at a step of r or d, r > d", "%", NARROW, _least_step)
+WIDTH = over_seeds("Pearson’s r of rank over r, and KL", "", SOFTMAX, _width_and_loss)
+RANK_AND_LOSS = over_seeds("Pearson’s r of log rank and log KL, same distribution and width", "", "r > d",
+                           partial(_within, PRESS_RANK, LOSS))  # fmt: skip
+PASSED = over_seeds("preserved energy of the best gradient, early", "share", NARROW, partial(_mean, EARLY))
+LEFT = over_seeds("preserved energy of the best gradient, at the end", "share", NARROW, partial(_mean, LATE))
+
+claim = partial(Claim, where="fits to known distributions", corpora=SYNTHETIC)
+TRUTH_CLAIMS = (
+    claim("known-truth", "truth-closes", "A softmax with d ≥ r recovers the true distribution.",
+          rule=r.below(LARGEST, CLOSED),
+          limits="Whether it would recover it from text: here contexts are known and samples are unlimited."),
+    claim("known-truth", "truth-loses", "A narrower softmax does not recover it, even with unlimited samples.",
+          rule=r.above(LEAST, CLOSED), limits="Whether natural language has such a distribution: its rank is unknown."),
+    claim("known-truth", "truth-grows", "The KL grows with the rank of the true distribution and falls with the width.",
+          rule=r.above(STEP, 0, margin=CLOSED),
+          limits="The size of the effect: it depends on how fast the true spectrum decays; here it decays slowly."),
+    claim("known-truth", "truth-width-tells", "Among softmaxes of different widths, the Press rank predicts the KL.",
+          rule=r.below(WIDTH, -r.STRONG), limits="Anything about other heads: a softmax’s rank is its width."),
+    claim("known-truth", "truth-rank-is-not-enough",
+          "A Press rank as high as the true distribution’s is not sufficient: some head has it and closes no gap.",
+          rule=_some_head(r.below(CLOSES, MATTERS), "rank_press >= r + 2 and width == d", converged=True),
+          models=("*",), premises=(_converged(r.REPRODUCED),), limits="Whether other heads of high rank help."),
+    claim("known-truth", "truth-rank-does-not-tell",
+          "Among heads of the same width, the Press rank does not predict the KL.", rule=r.weak(RANK_AND_LOSS),
+          premises=(_converged(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),),
+          limits="Whether another measure of the spectrum predicts it."),
+    claim("known-truth", "truth-closes-gap", "Some head with no more parameters than a softmax closes part of the gap.",
+          rule=_some_head(r.above(CLOSES, MATTERS), f"extra <= {HARDLY}"), models=("*",),
+          premises=(_converged(r.NOT_REPRODUCED, heads=SOFTMAXES),),
+          limits="Whether it pays in a language model, where contexts are computed and parameters have other uses."),
+)  # fmt: skip
+GRADIENT_CLAIMS = (
+    claim("gradient", "gradient-suppressed",
+          "A softmax with d < r preserves less than half of the best gradient’s energy.",
+          rule=r.below(PASSED, 0.5), limits="Whether this causes its loss."),
+    claim("gradient", "gradient-spent",
+          "At the end of training, a softmax with d < r preserves almost none of the best gradient’s energy.",
+          rule=r.below(LEFT, SPENT), limits="Whether a network would get as far: here context vectors are free."),
+    claim("gradient", "gradient-speed", "Heads that preserve more of the best gradient have a lower KL early on.",
+          rule=_predicts(EARLY, LOSS_EARLY, "log preserved energy and log KL, both early"),
+          limits="Whether a network below the head would learn faster."),
+    claim("gradient", "gradient-direction",
+          "Heads whose steps point along the best gradient have a lower KL early on.",
+          rule=_predicts(COSINE, LOSS_EARLY, "log cosine and log KL, both early"),
+          limits="Where they end: a fast head may stop far from the true distribution."),
+    claim("gradient", "gradient-explains",
+          "Heads that preserve more of the best gradient early on have a lower KL at the end.",
+          rule=_predicts(EARLY, LOSS, "log energy preserved early and log KL"),
+          limits="Cause: a head that preserves more is also another function."),
+    claim("gradient", "gradient-words",
+          "Heads that preserve more of the observed words’ gradients have a lower KL at the end.",
+          rule=_predicts(WORDS, LOSS, "log preserved energy of words and log KL"),
+          limits="Cause: a head may preserve more because it has learned more."),
+    claim("gradient", "gradient-rank", "With equal parameters, heads of higher Press rank have a lower KL at the end.",
+          rule=_predicts(PRESS_RANK, LOSS, "log rank and log KL"), limits="Anything about ranks of natural language."),
+)  # fmt: skip
+
+CLAIMS = (*PAPERS, *TRUTH_CLAIMS, *GRADIENT_CLAIMS)

@@ -1,0 +1,338 @@
+"""Claims on trained language models, by paper: their quantities, their own premises, and the list CLAIMS.
+
+SM is the supplementary material of Parthiban, Mao and Inkpen 2021.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from scipy import special
+
+from softmax_bottleneck.measuring.statistics import Summary
+from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
+from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
+from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims.data import STOPPED_TOO, TRUTH, CorpusData
+from softmax_bottleneck.report.claims.verdict import (
+    FAILS,
+    NATURAL,
+    NO_SETTING,
+    NO_TRAINING,
+    OF_HEADS,
+    Claim,
+    Code,
+    Premise,
+    truth_wins,
+)
+from softmax_bottleneck.report.numbers import p_value
+
+WT2 = "wt2*|wikitext-2*"
+NOT_WT2 = f"!{WT2}"
+WIDE = 200  # the narrowest of the published networks whose times are compared
+FEW_BENCHMARKS = 5  # they overlap: two of the published thirteen are parts of a third
+GRID_SETTINGS = re.compile(r"-c(?P<c>-?[\d.]+)-k(?P<k>-?[\d.]+)$")  # in the name of a member of the GSS family
+MOVES = 0.01  # p of an F-test that the settings of a family change its rank
+RHO = 0.02  # a difference of Spearman correlations that is too small to matter
+PUBLISHED_WIDTHS = {200.0, 300.0}  # of Benka's Transformer, in the text and in the published code
+
+
+# --- premises of single claims --------------------------------------------------------------------------------------
+def averaged(data: CorpusData, patterns: Sequence[str]) -> Premise:
+    """Check that the tested weights of every run are averaged over at least one epoch."""
+    runs = [epochs for pattern in patterns for m in data.matching(pattern) for epochs in data.averaged_epochs(m)]
+    enough = sum(epochs >= 1 for epochs in runs)
+    return Premise(Code.AVERAGED, {"averaged": enough, "runs": len(runs)}, bool(runs) and enough == len(runs))
+
+
+def wide(data: CorpusData, patterns: Sequence[str]) -> Premise:
+    """Check the width where times are compared: a head's share of the time depends on the size of the network."""
+    width = min(_widths(data, patterns), default=0.0)
+    return Premise(Code.WIDTH, {"width": width, "limit": WIDE}, width >= WIDE)
+
+
+def published_width(data: CorpusData, patterns: Sequence[str]) -> Premise:
+    """Check that all networks have a published width."""
+    widths = _widths(data, patterns)
+    text = ", ".join(f"{width:.0f}" for width in sorted(widths)) or "unknown"
+    return Premise(Code.PUBLISHED_WIDTH, {"widths": text}, bool(widths) and widths <= PUBLISHED_WIDTHS)
+
+
+def _widths(data: CorpusData, patterns: Sequence[str]) -> set[float]:
+    models = [model for pattern in patterns for model in data.matching(pattern)]
+    return {width for model in models for width in data.values(model, "embedding_size").values()}
+
+
+def spread_above_noise(data: CorpusData, patterns: Sequence[str]) -> Premise | None:
+    """Check that perplexities differ more between models than between the seeds of GSS."""
+    seeds = list(data.values("gss", TEST_PPL).values())
+    means = [data.mean(model, TEST_PPL) for pattern in patterns for model in data.learned(pattern)]
+    points = [mean for mean in means if not math.isnan(mean)]
+    if len(seeds) < 2 or len(points) < 2:
+        return None
+    noise, total = ((Summary.of(sample).sd or 0.0) ** 2 for sample in (seeds, points))
+    share = noise / total if total else math.inf
+    return Premise(Code.SEED_NOISE, {"share": share}, share < 0.5)
+
+
+def settings_move_rank(data: CorpusData, patterns: Sequence[str]) -> Premise | None:
+    """Check by an F-test that log rank depends on the settings c and k in the models' names."""
+    named = [(GRID_SETTINGS.search(model), data.mean(model, PRESS_RANK)) for model in data.learned(patterns[0])]
+    known = [(1.0, float(match["c"]), float(match["k"]), math.log(rank)) for match, rank in named if match and rank > 0]
+    if len(known) < r.MIN_POINTS:
+        return None
+    x_N3, y_N = np.array(known)[:, :3], np.array(known)[:, 3]
+    fitted, _, dimensions, _ = np.linalg.lstsq(x_N3, y_N)
+    total, rest = float(((y_N - y_N.mean()) ** 2).sum()), float(((y_N - x_N3 @ fitted) ** 2).sum())
+    explaining, freedom = max(int(dimensions) - 1, 1), len(known) - int(dimensions)
+    ratio = (total - rest) / explaining / max(rest / freedom, 1e-12)
+    p = float(special.fdtrc(explaining, freedom, ratio))
+    return Premise(Code.TREATMENT, {"p": p_value(p), "limit": MOVES}, p < MOVES)
+
+
+def ranks_apart(data: CorpusData, models: Sequence[str]) -> Premise | None:
+    """Check that every run of a low-rank head has less than half of the rank of any run of a high-rank head."""
+    low, high = ([rank for m in data.matching(p) for rank in data.values(m, PRESS_RANK).values()] for p in models)
+    if not low or not high:
+        return None
+    return Premise(Code.RANKS_APART, {"low": max(low), "high": min(high)}, 2 * max(low) < min(high))
+
+
+def enough_benchmarks(data: CorpusData, models: Sequence[str]) -> Premise:
+    """Check that word vectors are compared on enough benchmarks."""
+    n = len(list(_vector_gaps(data, *models)))
+    return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": FEW_BENCHMARKS}, n >= FEW_BENCHMARKS)
+
+
+def enough_runs(data: CorpusData, models: Sequence[str]) -> Premise:
+    """Check that both sides have enough runs, where the units are not runs."""
+    runs = [len(data.values(model, TEST_PPL)) for model in models]
+    facts = {"runs": " and ".join(map(str, runs)), "limit": r.MIN_RUNS}
+    return Premise(Code.RUNS, facts, min(runs) >= r.MIN_RUNS, becomes=r.UNDECIDED)
+
+
+# --- quantities -----------------------------------------------------------------------------------------------------
+def _spread(data: CorpusData, pattern: str) -> list[float]:
+    """Return the distance of each model's log rank from the mean."""
+    logs = [math.log(data.mean(model, PRESS_RANK)) for model in data.learned(pattern) if data.values(model, PRESS_RANK)]
+    return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= r.MIN_POINTS else []
+
+
+def _nt_losses(data: CorpusData, heads: str, _: str) -> Iterator[float]:
+    """Yield, for each head with both switches, the mean over common seeds of NT's loss less ET's, in nats."""
+    for head in data.matching(heads):
+        et, nt = data.values(head, TEST_PPL), data.values(f"{head}-nt", TEST_PPL)
+        if losses := [math.log(nt[seed] / ppl) for seed, ppl in et.items() if seed in nt]:
+            yield math.fsum(losses) / len(losses)
+
+
+def _vector_gaps(data: CorpusData, *models: str) -> Iterator[float]:
+    """Yield the difference between two models on each word-similarity benchmark."""
+    for condition in sorted(data.records.conditions(SPEARMAN, data.dataset)):
+        means = [data.mean(model, SPEARMAN, condition) for model in models]
+        if not any(map(math.isnan, means)):
+            yield means[0] - means[1]
+
+
+def _hits(data: CorpusData, low: str, high: str) -> Iterator[float]:
+    """Yield, for each context where a high-rank model is right, 1 if a low-rank model is right, too."""
+    for condition in sorted(data.records.conditions(TOP5_HIT, data.dataset)):
+        right = [any(data.mean(model, TOP5_HIT, condition) >= 0.5 for model in data.matching(p)) for p in (low, high)]
+        if right[1]:
+            yield float(right[0])
+
+
+def _below_limit(data: CorpusData, pattern: str, as_wide_as: str = "") -> Iterator[float]:
+    """Yield d + 2, the limit of a log-linear head, less the Press rank of every run; d may be another model's width."""
+    for model in data.matching(pattern):
+        width = data.mean(as_wide_as or model, "embedding_size")
+        yield from (width + 2 - rank for rank in data.values(model, PRESS_RANK).values() if not math.isnan(width))
+
+
+def _added(data: CorpusData, *models: str) -> list[float]:
+    """Return the parameters of the first model less those of the second, in millions: the same in every run."""
+    counts = [data.mean(model, "params_m") for model in models]
+    return [counts[0] - counts[1]] * (not any(map(math.isnan, counts)))
+
+
+CORRELATION = "Pearson’s r of perplexity and rank"
+SPREAD = r.of_units(_spread, r.student, "mean distance of log rank from its mean", "×", (PRESS_RANK,), "models")
+SWITCHES = r.of_units(
+    _nt_losses, r.student, "test perplexity of NT against ET, mean over heads", "%", (TEST_PPL,), "heads"
+)
+VECTORS = r.of_units(
+    _vector_gaps, r.student, "Spearman’s ρ of word similarity", "", (TEST_PPL,), "benchmarks", "{0} less {1}"
+)
+HITS = r.of_units(
+    _hits, r.wilson, "share of a high-rank head’s hits that a low-rank head has too", "share", (TEST_PPL,), "contexts"
+)
+LIMIT = r.above(
+    r.of_units(_below_limit, r.least, "d + 2 less the Press rank, smallest over runs", "", (PRESS_RANK,), "runs"),
+    -0.5,
+    "no run’s Press rank exceeds d + 2",
+)
+SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
+FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")
+SHAPE = r.within_run("slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random")
+ADDED = r.of_units(_added, r.least, "parameters added, in millions", "", ("params_m",), "models")
+BREAKS = r.hidden(r.above(r.rank_against(FINETUNED), r.HIGH))
+CLEARLY = r.above(r.rank_against(FINETUNED, "rank_press_low"), r.HIGH)  # whatever the tolerance
+MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0))
+# Runs of the ReLU scatter over decades, their logarithms do not. Diverged runs are what the claim is about: the paper
+# averages them; here they are stopped, and have no test perplexity.
+STOPPED = "validation perplexity when training ends or diverges"
+DIVERGES = r.above(r.against(STOPPED_TOO, "×", what=STOPPED), math.log(10))
+
+# --- Parthiban, Mao and Inkpen 2021 ---------------------------------------------------------------------------------
+HEADS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos")
+ALL, ALL_NT = "|".join(HEADS), "|".join(f"{head}-nt" for head in HEADS)
+LOW, MANY = "softmax|moc|lms-plif", "ss|gss|mos"  # heads of low and of high rank in the paper
+GRID, COMPONENTS, DROPOUT = "gss-grid-*", "mos-nt-components*", "mos-nt-dropout_latent*"
+EVERY = ("softmax", f"{ALL}|{GRID}")
+GRID_PREMISES = (spread_above_noise, settings_move_rank)
+claim = partial(Claim, "parthiban2021")
+PARTHIBAN = (
+    claim("grid-correlation", "Across the GSS family, rank and test perplexity are only weakly correlated.", "Figure 2",
+          r.weak(r.correlation(f"{CORRELATION} over the family")), (GRID,), premises=GRID_PREMISES,
+          control=((GRID, TRUTH), ())),
+    claim("window-correlation", "Without its outliers, the correlation across the GSS family is weak, too.",
+          "Figure 2", r.weak(r.correlation(f"{CORRELATION} within 1 % of the median", r.SMALL)), (GRID,),
+          premises=GRID_PREMISES, control=((GRID, TRUTH), ())),
+    claim("all-correlation", "Across all heads, rank and test perplexity are only weakly correlated.", "Abstract",
+          r.weak(r.correlation(f"{CORRELATION} over heads")), EVERY, premises=(spread_above_noise,),
+          control=((*EVERY, TRUTH), ())),
+    claim("diverse-ranks", "Members of the GSS family differ widely in rank, as if spread over a factor of 2.",
+          "Figure 2", r.above(SPREAD, r.HIGH / 4), (GRID,), premises=(settings_move_rank,),
+          control="it is no member of the family"),
+    claim("not-necessary", "A high rank is not necessary: LMS-PLIF has a low rank and beats Softmax.", "Table 2",
+          r.every(r.LOW_RANK, r.better()), ("lms-plif", "softmax"), control=((TRUTH, "softmax"), FAILS)),
+    claim("not-sufficient", "A high rank is not sufficient: SS or GSS has one and hardly beats Softmax.", "Table 2",
+          r.heads(r.every(r.HIGH_RANK, r.no_gain()), all_=False), ("ss|gss", "softmax"),
+          control=((TRUTH, "softmax"), FAILS)),
+    claim("rank-order", "LMS-PLIF has a far lower rank than SS and yet a lower perplexity.", "Table 1",
+          r.every(r.below(r.rank_against(), -r.HIGH), r.better()), ("lms-plif", "ss"), control=((TRUTH, "ss"), FAILS)),
+    claim("plif-better", "LMS-PLIF beats Softmax.", "Table 2", r.better(), ("lms-plif", "softmax"),
+          control=truth_wins("softmax")),
+    claim("mos-better", "MoS beats Softmax.", "Table 2", r.better(), ("mos", "softmax"), control=truth_wins("softmax")),
+    claim("mos-beats-plif", "MoS gains more than LMS-PLIF does.", "Table 2", r.better(), ("mos", "lms-plif"),
+          control=truth_wins("lms-plif")),
+    claim("no-gain", "SS and GSS gain nothing that matters.", "Table 2", r.heads(r.no_gain()),
+          ("ss|gss", "softmax"), NOT_WT2, control=((TRUTH, "softmax"), FAILS)),
+    claim("minimal-gain", "SS and GSS gain significantly, but minimally, on WikiText-2.", "Table 2",
+          r.heads(r.minimal_gain()), ("ss|gss", "softmax"), WT2, control=NATURAL),
+    claim("low-rank-hits", "If a high-rank head has the true word in its top five, a low-rank head has it, too.",
+          "Figure 3", r.above(HITS, 0.8), (f"{LOW}|moc-nt", f"{MANY}|mos-nt"), premises=(ranks_apart,),
+          control="its five most probable words are not recorded"),
+    claim("moc-embeddings", "MoC, without a high rank, learns word vectors no worse than those of MoS.", "Figure 4",
+          r.above(VECTORS, -RHO, margin=RHO), ("moc", "mos"), premises=(ranks_apart, enough_benchmarks, enough_runs),
+          control="it has no word vectors"),
+    claim("frozen-plif", "Frozen random slopes are no worse than learned slopes in LMS-PLIF.", "Table 4", r.no_worse(),
+          ("lms-plif-frozen", "lms-plif"), control=(("lms-plif-frozen", TRUTH), FAILS)),
+    claim("plif-regularises", "PLIF raises train and lowers test perplexity, as a regulariser does.", "Tables 2 and 3",
+          r.every(r.above(r.against(TRAIN_PPL), 0, margin=r.MARGIN), r.better()), ("lms-plif-frozen", "softmax"),
+          control=((TRUTH, "softmax"), (*FAILS, r.UNDECIDED))),
+    claim("rank-grows-with-k", "The rank of MoS grows with its number of components.", "SM Tables 4 and 5",
+          r.hidden(r.above(r.along(PRESS_RANK), 0)), (COMPONENTS,), control=NO_SETTING),
+    claim("k-helps", "More components lower the test perplexity of MoS.", "Figures 5 and 6",
+          r.below(r.along(TEST_PPL), 0), (COMPONENTS,), control=NO_SETTING),
+    claim("k-overfits", "More components widen the gap between train and test perplexity.", "Figure 6",
+          r.above(r.along(TEST_PPL, TRAIN_PPL), 0), (COMPONENTS,), control=NO_SETTING),
+    claim("rank-without-gain", "With less dropout in its mixture, MoS has a higher rank and a higher test perplexity.",
+          "Figure 5, SM Table 12",
+          r.every(r.hidden(r.below(r.along(PRESS_RANK), 0)), r.below(r.along(TEST_PPL), 0)), (DROPOUT,),
+          control=NO_SETTING),
+    claim("fair-softmax", "In a fair comparison, Softmax is no worse than MoS.", "Table 5", r.no_worse(),
+          ("softmax-fair", "mos-fair"), control=(("softmax-fair", TRUTH), FAILS)),
+    claim("narrow-softmax", "A Softmax as narrow as MoS is worse, however it is tuned.", "text on Table 5",
+          r.larger_ppl(), ("softmax-fair280", "mos-fair"), control=(("softmax-fair280", TRUTH), (r.REPRODUCED,))),
+    claim("press-overestimates", "The Press rank overestimates: the effective rank is at most half of it.", "Table 6",
+          r.hidden(r.heads(r.below(SHARE, math.log(0.5)))), (MANY,), control=((TRUTH,), FAILS)),
+    claim("spectra-alike",
+          "After normalisation, the singular values of all heads decay at the same rate (within 10 % of the plot).",
+          "Figure 7", r.heads(r.between(r.against(SIGMA_10, "", log=False), (-0.02, 0.02))),
+          ("ss|gss|lms-plif|mos", "softmax"), control="only the ranks of its spectrum are recorded"),
+    claim("fewer-contexts", "The matrix of the first contexts has a lower Press rank than that of all.", "SM 5.1",
+          r.below(FIRST, 0.0), ("mos-nt",), control="its rank is exact, whatever the number of contexts"),
+    claim("et-better", "Switching to averaged SGD at a fixed epoch (ET) is better than when progress stops (NT).",
+          "SM Tables 10 and 11", r.above(SWITCHES, 0, margin=r.MARGIN), (ALL, ALL_NT), premises=(averaged,),
+          control=NO_TRAINING),
+)  # fmt: skip
+
+# --- Kanai, Fujiwara, Yamanaka and Adachi 2018: finetuned and dynamically evaluated models --------------------------
+K_SS, K_SOFTMAX, K_SIGMOID, K_RELU, K_MOS, K_MOSS = (
+    f"kanai-{head}" for head in ("ss", "softmax", "sigmoid", "relu", "mos", "moss")
+)
+claim = partial(Claim, "kanai2018")
+KANAI = (
+    claim("kanai-ss-better", "SigSoftmax beats Softmax.", "Tables 1 and 2", r.better(DYNAMIC), (K_SS, K_SOFTMAX),
+          control=truth_wins(K_SOFTMAX)),
+    claim("kanai-moss-better", "MoSS beats MoS.", "Tables 1 and 2", r.better(DYNAMIC), (K_MOSS, K_MOS),
+          control=truth_wins(K_MOS)),
+    claim("kanai-mos-better", "MoS beats SigSoftmax.", "Tables 1 and 2", r.better(DYNAMIC), (K_MOS, K_SS),
+          control=truth_wins(K_SS)),
+    claim("kanai-sigmoid-best", "Without mixtures, no function is better than the sigmoid.", "Table 1",
+          r.no_worse(DYNAMIC), (K_SIGMOID, K_SS), NOT_WT2, control=((K_SIGMOID, TRUTH), FAILS)),
+    claim("kanai-sigmoid-no-better", "On WikiText-2 the sigmoid does not beat Softmax.", "Table 2", r.no_worse(DYNAMIC),
+          (K_SOFTMAX, K_SIGMOID), WT2, control=NATURAL),
+    claim("kanai-relu-fails", "The ReLU is numerically unstable: its perplexity is more than ten times Softmax’s.",
+          "Tables 1 and 2", DIVERGES, (K_RELU, K_SOFTMAX), control=NO_TRAINING),
+    claim("kanai-softmax-limited", "A softmax of width d has at most rank d + 2.", "Theorem 2, Table 3", LIMIT,
+          (f"softmax|moc|{K_SOFTMAX}",), control=((TRUTH, "softmax"), FAILS)),
+    claim("kanai-ss-breaks", "SigSoftmax breaks the bottleneck: its rank exceeds d + 2.", "Theorem 3, Table 3",
+          r.every(BREAKS, CLEARLY), (K_SS, K_SOFTMAX), control=OF_HEADS),
+    claim("kanai-sigmoid-breaks", "The sigmoid breaks the bottleneck.", "Table 3", BREAKS, (K_SIGMOID, K_SOFTMAX),
+          control=OF_HEADS),
+    claim("kanai-relu-rank", "Without mixtures, the ReLU has the highest rank.", "Table 3", MORE_RANK, (K_RELU, K_SS),
+          control=OF_HEADS),
+    claim("kanai-moss-rank", "MoSS has a higher rank than MoS.", "Table 3", MORE_RANK, (K_MOSS, K_MOS),
+          control=OF_HEADS),
+)  # fmt: skip
+
+# --- Ganea, Gelly, Bécigneul and Severyn 2019 -----------------------------------------------------------------------
+G_SOFTMAX, G_PLIF, G_MOS, G_BOTH = (f"ganea-{head}" for head in ("softmax", "lms-plif", "mos", "mos-plif"))
+TIME = r.against("sec_per_epoch", "×")
+claim = partial(Claim, "ganea2019")
+GANEA = (
+    claim("ganea-plif-better", "LMS-PLIF beats Softmax.", "Table 1", r.better(), (G_PLIF, G_SOFTMAX),
+          control=truth_wins(G_SOFTMAX)),
+    claim("ganea-mos-better", "MoS beats LMS-PLIF.", "Table 1", r.better(), (G_MOS, G_PLIF),
+          control=truth_wins(G_PLIF)),
+    claim("ganea-both-best", "MoS over PLIF is best.", "Table 1", r.better(), (G_BOTH, G_MOS),
+          control=truth_wins(G_MOS)),
+    claim("ganea-ss-no-gain", "SigSoftmax gains nothing that matters without finetuning.", "section 5.2", r.no_gain(),
+          ("ss", "softmax"), control=((TRUTH, "softmax"), FAILS)),
+    claim("ganea-plif-cheap", "LMS-PLIF takes hardly more time than Softmax.", "Table 1", r.below(TIME, math.log(1.25)),
+          (G_PLIF, G_SOFTMAX), premises=(wide,), control=NO_TRAINING),
+    claim("ganea-mos-costly", "MoS takes at least twice the time of Softmax.", "Table 1", r.above(TIME, math.log(2)),
+          (G_MOS, G_SOFTMAX), premises=(wide,), control=NO_TRAINING),
+    claim("ganea-learned-shape", "LMS-PLIF learns a function far from linear: training spreads its slopes.", "Table 2",
+          r.above(SHAPE, math.log(1.05)), (G_PLIF,), control=NO_TRAINING),
+)  # fmt: skip
+
+# --- Benka, Hammer and Su 2021: mixtures of softmaxes on a Transformer ----------------------------------------------
+PLAIN, T_MOS, T_COMPONENTS = "transformer", "transformer-mos", "transformer-mos-components"
+claim = partial(Claim, "benka2021")
+BENKA = (
+    claim("benka-mos-helps", "A mixture of softmaxes lowers the perplexity of a Transformer.", "Table 1", r.better(),
+          (T_MOS, PLAIN), control=truth_wins(PLAIN)),
+    claim("benka-bottleneck", "A Transformer with a softmax has the bottleneck: its rank is at most d + 2.",
+          "section 6", LIMIT, (PLAIN,), control=((TRUTH, PLAIN), FAILS)),
+    claim("benka-breaks", "A mixture of softmaxes breaks the Transformer’s bottleneck.", "section 6", r.HIGH_RANK,
+          (T_MOS, PLAIN), control=OF_HEADS),
+    claim("benka-k-helps", "Up to ten softmaxes, more softmaxes lower the perplexity.", "Table 2",
+          r.below(r.along(TEST_PPL, within=(1, 10)), 0), (f"{T_COMPONENTS}*",), control=NO_SETTING),
+    claim("benka-k-hurts", "Fifteen softmaxes are worse than ten.", "Table 2", r.larger_ppl(),
+          (f"{T_COMPONENTS}15", f"{T_COMPONENTS}10"), control=NO_SETTING),
+    claim("benka-parameters", "The mixture adds nearly a million parameters.", "section 6",
+          r.between(ADDED, (0.8, 1.0)), (T_MOS, PLAIN), premises=(published_width,),
+          control="it is not a network and has no such parameters"),
+    claim("benka-time", "Training takes about 1.5 times as long.", "section 6",
+          r.between(r.against("ms_per_batch", "×"), (math.log(1.25), math.log(1.75))), (T_MOS, PLAIN), premises=(wide,),
+          control=NO_TRAINING),
+)  # fmt: skip
+
+CLAIMS = (*PARTHIBAN, *KANAI, *GANEA, *BENKA)
