@@ -1,34 +1,31 @@
 """The claims of five papers and of this workflow, evaluated on a study's records.
 
-A claim (`trained_models`, `known_distributions`) is a statement, a rule, and the models that the rule is evaluated on.
-Premises, intervals and stability follow from the rule. To follow a verdict, read `verdict.judge`, then the rule in
-`rules`, then the numbers that it reads in `data`. Conclusions that no run can decide are in report/not_judged.yaml.
+A claim (`trained_models`, `known_distributions`) is a rule and the models that the rule is evaluated on. Its statement
+is in report/claims.yaml. Premises, intervals and stability follow from the rule. To follow a verdict, read
+`verdict.judge`, then the rule in `rules`, then the numbers that it reads in `data`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from softmax_bottleneck.records import records as tidy
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.claims import known_distributions, rules, trained_models, verdict
 from softmax_bottleneck.report.claims.data import RESAMPLES, SYNTHETIC, CorpusData
+from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, judge
 from softmax_bottleneck.report.claims.verdict import Claim as Claim
 from softmax_bottleneck.report.claims.verdict import Entry as Entry
-from softmax_bottleneck.report.claims.verdict import judge
-from softmax_bottleneck.store import paths, provenance
+from softmax_bottleneck.store import provenance
 from softmax_bottleneck.study import Study
 
 CLAIMS: tuple[Claim, ...] = (*trained_models.CLAIMS, *known_distributions.CLAIMS)
-NOT_JUDGED: Mapping[str, Mapping[str, str]] = yaml.safe_load(
-    (paths.ROOT / "report" / "not_judged.yaml").read_text(encoding="utf-8")
-)
+NOT_JUDGED = {source: part["not evaluated"] for source, part in CONCLUSIONS.items() if "not evaluated" in part}
 
 
 def of_study(study: Study) -> list[Claim]:

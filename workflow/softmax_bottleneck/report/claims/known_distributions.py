@@ -19,8 +19,9 @@ from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims import verdict
 from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData, fits_of
-from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
+from softmax_bottleneck.report.claims.verdict import Code, Premise
 from softmax_bottleneck.store.seeds import derive
 
 BASELINE = "softmax"
@@ -262,45 +263,24 @@ GAINS = r.of_units(_gains, r.spearman, "Spearman’s ρ of M / D and the gain of
 FALLS = r.of_units(_falls, r.wilson, "steps of D at which the KL of Softmax falls", "share", units="steps")
 ERRORS = r.of_units(theorem_gaps, r.least, "squared error less its bound, smallest over fits", units="fits")
 
-claim = partial(Claim, corpora=SYNTHETIC)
-THEOREM_1 = claim(
-    "ganea2019",
-    "ganea-theorem-1",
-    "No softmax has a smaller squared error of log P than the singular values of the true distribution allow.",
-    "Theorem 1",
-    r.above(ERRORS, -1e-6, "no fit is below the bound"),
-    limits="Anything about cross-entropy: the fit with the smallest squared error need not have the smallest loss.",
-)
+claim = partial(verdict.claim, corpora=SYNTHETIC)
+THEOREM_1 = claim("ganea-theorem-1", r.above(ERRORS, -1e-6, "no fit is below the bound"))
 PAPERS = (
-    claim("parthiban2021", "noise-inflates",
-          "Tiny noise gives a low-rank matrix full Press rank, while its effective rank stays low.",
-          "SM Tables 15 and 16", _always(_noise, "true rank less effective rank, smallest over noise levels", "levels",
+    claim("noise-inflates", _always(_noise, "true rank less effective rank, smallest over noise levels", "levels",
           "at every noise level that doubles the Press rank, no effective rank exceeds the true rank")),
-    claim("parthiban2021", "rebuilding", "The Press rank is robust to repeated decomposition and reconstruction.",
-          "SM Table 14", _always(_rebuilt, "change of the Press rank, largest over rounds", "rounds",
+    claim("rebuilding", _always(_rebuilt, "change of the Press rank, largest over rounds", "rounds",
           "the rank is the same in every round")),
-    claim("ganea2019", "ganea-lms-kl", "On random distributions LMS mostly has a lower KL than Softmax and MoS.",
-          "Figure 3", _lms_best(LOSS, -1, "KL")),
-    claim("ganea2019", "ganea-lms-modes", "On random distributions LMS mostly finds more modes.", "Figure 2",
-          _lms_best("mode_match", 1, "mode matching")),
-    claim("ganea2019", "ganea-lms-low-d", "LMS gains most with many words and a narrow model.", "section 5.1",
-          r.above(GAINS, 0)),
-    claim("ganea2019", "ganea-width-helps", "The least cross-entropy of a softmax falls as it gets wider.",
-          "Corollary 2.1", r.above(FALLS, 0.8)),
+    claim("ganea-lms-kl", _lms_best(LOSS, -1, "KL")),
+    claim("ganea-lms-modes", _lms_best("mode_match", 1, "mode matching")),
+    claim("ganea-lms-low-d", r.above(GAINS, 0)),
+    claim("ganea-width-helps", r.above(FALLS, 0.8)),
     THEOREM_1,
-    claim("ganea2019", "ganea-theorem-5",
-          "The element-wise p-th power of a rank-d matrix has at most rank C(d + p − 1, p).",
-          "Theorem 5", _theorem("power", lambda p, rank: math.comb(POWER_RANK + p - 1, p) - rank)),
-    claim("ganea2019", "ganea-theorem-6", "Element-wise squaring gives a square matrix of rank N − 1 full rank.",
-          "Theorem 6", _theorem("square", lambda p, rank: rank - SQUARE_SIZE)),
-    claim("merity2017", "merity-softmax-limited", "An untrained softmax of width H has at most rank H + 2.",
-          "rank table", _limited("softmax")),
-    claim("merity2017", "merity-moc-limited", "A mixture of contexts has at most rank H + 2, however many it mixes.",
-          "rank table", _limited("moc")),
-    claim("merity2017", "merity-mos-grows", "The rank of a mixture of softmaxes grows with their number.",
-          "rank table", r.above(GROWTH, 0)),
-    claim("merity2017", "merity-mos-full", f"From {MANY} softmaxes on, a mixture has nearly full rank.",
-          "rank table", r.above(NEARLY, 0.9)),
+    claim("ganea-theorem-5", _theorem("power", lambda p, rank: math.comb(POWER_RANK + p - 1, p) - rank)),
+    claim("ganea-theorem-6", _theorem("square", lambda p, rank: rank - SQUARE_SIZE)),
+    claim("merity-softmax-limited", _limited("softmax")),
+    claim("merity-moc-limited", _limited("moc")),
+    claim("merity-mos-grows", r.above(GROWTH, 0)),
+    claim("merity-mos-full", r.above(NEARLY, 0.9)),
 )  # fmt: skip
 
 # --- the claims of this workflow ------------------------------------------------------------------------------------
@@ -317,55 +297,27 @@ RANK_AND_LOSS = over_seeds("Pearson’s r of log rank and log KL, same distribut
 PASSED = over_seeds("preserved energy of the best gradient, early", "share", NARROW, partial(_mean, EARLY))
 LEFT = over_seeds("preserved energy of the best gradient, at the end", "share", NARROW, partial(_mean, LATE))
 
-claim = partial(Claim, where="fits to known distributions", corpora=SYNTHETIC)
 TRUTH_CLAIMS = (
-    claim("known-truth", "truth-closes", "A softmax with d ≥ r recovers the true distribution.",
-          rule=r.below(LARGEST, CLOSED),
-          limits="Whether it would recover it from text: here contexts are known and samples are unlimited."),
-    claim("known-truth", "truth-loses", "A narrower softmax does not recover it, even with unlimited samples.",
-          rule=r.above(LEAST, CLOSED), limits="Whether natural language has such a distribution: its rank is unknown."),
-    claim("known-truth", "truth-grows", "The KL grows with the rank of the true distribution and falls with the width.",
-          rule=r.above(STEP, 0, margin=CLOSED),
-          limits="The size of the effect: it depends on how fast the true spectrum decays; here it decays slowly."),
-    claim("known-truth", "truth-width-tells", "Among softmaxes of different widths, the Press rank predicts the KL.",
-          rule=r.below(WIDTH, -r.STRONG), limits="Anything about other heads: a softmax’s rank is its width."),
-    claim("known-truth", "truth-rank-is-not-enough",
-          "A Press rank as high as the true distribution’s is not sufficient: some head has it and closes no gap.",
-          rule=_some_head(r.below(CLOSES, MATTERS), "rank_press >= r + 2 and width == d", converged=True),
-          models=("*",), premises=(_converged(r.REPRODUCED),), limits="Whether other heads of high rank help."),
-    claim("known-truth", "truth-rank-does-not-tell",
-          "Among heads of the same width, the Press rank does not predict the KL.", rule=r.weak(RANK_AND_LOSS),
-          premises=(_converged(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),),
-          limits="Whether another measure of the spectrum predicts it."),
-    claim("known-truth", "truth-closes-gap", "Some head with no more parameters than a softmax closes part of the gap.",
-          rule=_some_head(r.above(CLOSES, MATTERS), f"extra <= {HARDLY}"), models=("*",),
-          premises=(_converged(r.NOT_REPRODUCED, heads=SOFTMAXES),),
-          limits="Whether it pays in a language model, where contexts are computed and parameters have other uses."),
+    claim("truth-closes", r.below(LARGEST, CLOSED)),
+    claim("truth-loses", r.above(LEAST, CLOSED)),
+    claim("truth-grows", r.above(STEP, 0, margin=CLOSED)),
+    claim("truth-width-tells", r.below(WIDTH, -r.STRONG)),
+    claim("truth-rank-is-not-enough",
+          _some_head(r.below(CLOSES, MATTERS), "rank_press >= r + 2 and width == d", converged=True), "*",
+          premises=(_converged(r.REPRODUCED),)),
+    claim("truth-rank-does-not-tell", r.weak(RANK_AND_LOSS),
+          premises=(_converged(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),)),
+    claim("truth-closes-gap", _some_head(r.above(CLOSES, MATTERS), f"extra <= {HARDLY}"), "*",
+          premises=(_converged(r.NOT_REPRODUCED, heads=SOFTMAXES),)),
 )  # fmt: skip
 GRADIENT_CLAIMS = (
-    claim("gradient", "gradient-suppressed",
-          "A softmax with d < r preserves less than half of the best gradient’s energy.",
-          rule=r.below(PASSED, 0.5), limits="Whether this causes its loss."),
-    claim("gradient", "gradient-spent",
-          "At the end of training, a softmax with d < r preserves almost none of the best gradient’s energy.",
-          rule=r.below(LEFT, SPENT), limits="Whether a network would get as far: here context vectors are free."),
-    claim("gradient", "gradient-speed", "Heads that preserve more of the best gradient have a lower KL early on.",
-          rule=_predicts(EARLY, LOSS_EARLY, "log preserved energy and log KL, both early"),
-          limits="Whether a network below the head would learn faster."),
-    claim("gradient", "gradient-direction",
-          "Heads whose steps point along the best gradient have a lower KL early on.",
-          rule=_predicts(COSINE, LOSS_EARLY, "log cosine and log KL, both early"),
-          limits="Where they end: a fast head may stop far from the true distribution."),
-    claim("gradient", "gradient-explains",
-          "Heads that preserve more of the best gradient early on have a lower KL at the end.",
-          rule=_predicts(EARLY, LOSS, "log energy preserved early and log KL"),
-          limits="Cause: a head that preserves more is also another function."),
-    claim("gradient", "gradient-words",
-          "Heads that preserve more of the observed words’ gradients have a lower KL at the end.",
-          rule=_predicts(WORDS, LOSS, "log preserved energy of words and log KL"),
-          limits="Cause: a head may preserve more because it has learned more."),
-    claim("gradient", "gradient-rank", "With equal parameters, heads of higher Press rank have a lower KL at the end.",
-          rule=_predicts(PRESS_RANK, LOSS, "log rank and log KL"), limits="Anything about ranks of natural language."),
-)  # fmt: skip
+    claim("gradient-suppressed", r.below(PASSED, 0.5)),
+    claim("gradient-spent", r.below(LEFT, SPENT)),
+    claim("gradient-speed", _predicts(EARLY, LOSS_EARLY, "log preserved energy and log KL, both early")),
+    claim("gradient-direction", _predicts(COSINE, LOSS_EARLY, "log cosine and log KL, both early")),
+    claim("gradient-explains", _predicts(EARLY, LOSS, "log energy preserved early and log KL")),
+    claim("gradient-words", _predicts(WORDS, LOSS, "log preserved energy of words and log KL")),
+    claim("gradient-rank", _predicts(PRESS_RANK, LOSS, "log rank and log KL")),
+)
 
 CLAIMS = (*PAPERS, *TRUTH_CLAIMS, *GRADIENT_CLAIMS)

@@ -337,6 +337,7 @@ class Rule:
         judge: returns its outcome from (data, *models, tests=1); that many rules share ALPHA (Bonferroni).
         favours: +1 if more parameters or epochs of the first model help the claim, -1 if they hurt it, 0 if sizes are
             not compared.
+        control: the model that a control replaces by TRUTH (0: the first), and the verdict it must return.
         hidden_by_ceiling: a ceiling of ranks can hide what is claimed, but cannot cause it.
     """
 
@@ -344,10 +345,11 @@ class Rule:
     quantities: tuple[Quantity, ...]
     judge: Callable[..., Outcome]
     favours: int = 0
+    control: tuple[int, str] | None = None
     hidden_by_ceiling: bool = False
 
 
-def interval_rule(quantity: Quantity, holds: Ends, fails: Ends, favours: int = 0, text: str = "") -> Rule:
+def interval_rule(quantity: Quantity, holds: Ends, fails: Ends, text: str = "") -> Rule:
     """Return the rule that compares the interval of one quantity with two regions.
 
     Args:
@@ -377,7 +379,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends, favours: int = 0
         )
         return Outcome(yes_B, no_B, (number,), (interval.needed(distance), quantity.units))
 
-    return Rule(text or _text(quantity, holds, fails), (quantity,), judge, favours)
+    return Rule(text or _text(quantity, holds, fails), (quantity,), judge)
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
@@ -399,7 +401,7 @@ def every(*parts: Rule) -> Rule:
         tuple(quantity for part in parts for quantity in part.quantities),
         lambda data, *models, tests=1: _joined([part.judge(data, *models, tests=tests) for part in parts], all_=True),
         next((part.favours for part in parts if part.favours), 0),
-        any(part.hidden_by_ceiling for part in parts),
+        hidden_by_ceiling=any(part.hidden_by_ceiling for part in parts),
     )
 
 
@@ -432,21 +434,23 @@ def _joined(outcomes: Sequence[Outcome], all_: bool) -> Outcome:
 
 
 # --- rules that several claims use ----------------------------------------------------------------------------------
-def _on_perplexity(holds: Ends, fails: Ends, favours: int, stage: str = "") -> Rule:
+def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: tuple[int, str] | None, stage: str = "") -> Rule:
     """Return the rule on the difference in log perplexity of two models at a stage."""
-    return interval_rule(against(TEST_PPL, stage=stage), holds, fails, favours)
+    rule = interval_rule(against(TEST_PPL, stage=stage), holds, fails)
+    return replace(rule, favours=favours, control=control)
 
 
-better = partial(_on_perplexity, (-INF, 0), (-INF, -MARGIN), +1)
-larger_ppl = partial(_on_perplexity, (0, INF), (MARGIN, INF), 0)  # sizes are what such a claim is about
-no_worse = partial(_on_perplexity, (-INF, MARGIN), (-INF, 0), +1)
-no_gain = partial(_on_perplexity, (-MARGIN, INF), (0, INF), -1)
-minimal_gain = partial(_on_perplexity, (-SMALL, 0), (-SMALL, 0), +1)
+# If the true distribution is not better than a baseline, no model can be.
+better = partial(_on_perplexity, (-INF, 0), (-INF, -MARGIN), +1, (0, REPRODUCED))
+larger_ppl = partial(_on_perplexity, (0, INF), (MARGIN, INF), 0, (1, REPRODUCED))  # such a claim is about sizes
+no_worse = partial(_on_perplexity, (-INF, MARGIN), (-INF, 0), +1, (1, NOT_REPRODUCED))
+no_gain = partial(_on_perplexity, (-MARGIN, INF), (0, INF), -1, (0, NOT_REPRODUCED))
+minimal_gain = partial(_on_perplexity, (-SMALL, 0), (-SMALL, 0), +1, None)
 
 
 def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0) -> Rule:
     """Return the rule that an interval is above a bound; refuted when it is below the bound plus a margin."""
-    return interval_rule(quantity, (bound, INF), (bound + margin, INF), text=text)
+    return interval_rule(quantity, (bound, INF), (bound + margin, INF), text)
 
 
 def below(quantity: Quantity, bound: float) -> Rule:

@@ -40,12 +40,22 @@ Code = StrEnum(
     "Code",
     "NO_MODEL NO_RUN ALL_DIVERGED NO_VALUE TOO_FEW INCONCLUSIVE UNSTABLE ONE_SIZE EPOCHS SETTINGS CEILING "
     "STEP_SIZE MACHINES LEARNED CONVERGED AVERAGED_ALIKE AVERAGED WIDTH SEED_NOISE SIZE_UNKNOWN SIZE "
-    "EQUAL_PAIR NO_EQUAL_PAIR CONTROL NO_CONTROL TREATMENT RANKS_APART BENCHMARKS RUNS PUBLISHED_WIDTH "
+    "EQUAL_PAIR NO_EQUAL_PAIR CONTROL TREATMENT RANKS_APART BENCHMARKS RUNS PUBLISHED_WIDTH "
     "FITS_CONVERGED STATE UNLEARNED",
 )
-TEMPLATES: dict[str, Mapping[str, str]] = yaml.safe_load(
-    (paths.ROOT / "report" / "reasons.yaml").read_text(encoding="utf-8")
-)
+
+
+def _report_yaml(name: str) -> dict[str, dict[str, Any]]:
+    return dict(yaml.safe_load((paths.ROOT / "report" / name).read_text(encoding="utf-8")))
+
+
+TEMPLATES = _report_yaml("reasons.yaml")
+CONCLUSIONS = _report_yaml("claims.yaml")  # source -> `evaluated` or `not evaluated` -> conclusions
+TEXTS: dict[str, dict[str, Any]] = {
+    name: {"source": source, **texts}
+    for source, conclusions in CONCLUSIONS.items()
+    for name, texts in conclusions["evaluated"].items()
+}
 
 
 @dataclass(frozen=True)
@@ -83,20 +93,10 @@ class Premise(Finding):
         return f"{'ok' if self.holds else 'BROKEN'}: {self}"
 
 
-# Why a rule cannot be evaluated on the true distribution.
-NO_SETTING = "it has no such setting"
-NO_TRAINING = "it is not trained"
-OF_HEADS = "the claim is about what a head can do, whatever the true distribution"
-NATURAL = "the true distribution of natural text is not known"
-
-# The models on which the control evaluates the rule, and the verdicts it must return; no verdicts: the claim's own.
+# The models on which a control evaluates a rule, and the verdicts it must return; no verdicts: the claim's own.
 Control = tuple[tuple[str, ...], tuple[str, ...]]
 FAILS = (r.NOT_REPRODUCED,)
-
-
-def truth_wins(baseline: str) -> Control:
-    """Return the control that TRUTH beats a baseline: if the true distribution is no better, no model can be."""
-    return (TRUTH, baseline), (r.REPRODUCED,)
+NONE: Control = ((), ())
 
 
 @dataclass(frozen=True)
@@ -107,30 +107,35 @@ class Claim:
         source: key of the paper.
         id: stable.
         statement: the conclusion in our words.
-        where: the section, table or figure of the paper.
         rule: what decides it.
         models: that the rule is evaluated on; a shell pattern stands for several (`|`: either).
+        where: the section, table or figure of the paper.
+        limits: what it does not show.
         corpora: patterns of the corpora it is about, after `!` those it is not; SYNTHETIC needs no corpus.
         premises: besides those that follow from the rule.
-        limits: what it does not say.
-        control: of the rule on a corpus with a known distribution, or why there is none.
+        control: of the rule where the true distribution is known; None is the control of the rule itself.
     """
 
     source: str
     id: str
     statement: str
-    where: str
     rule: r.Rule
     models: tuple[str, ...] = ()
+    where: str = "fits to known distributions"
+    limits: str = ""
     corpora: str = "*"
     premises: tuple[Callable[[CorpusData, Sequence[str]], Premise | None], ...] = ()
-    limits: str = ""
-    control: Control | str = ""
+    control: Control | None = None
 
     def concerns(self, dataset: str) -> bool:
         """Return True if the claim is about a corpus."""
         matches = any(fnmatchcase(dataset, pattern) for pattern in self.corpora.removeprefix("!").split("|"))
         return matches != self.corpora.startswith("!") and (dataset == SYNTHETIC) == (self.corpora == SYNTHETIC)
+
+
+def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
+    """Return the claim whose source, statement and limits are in report/claims.yaml."""
+    return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)
 
 
 @dataclass(frozen=True)
@@ -248,18 +253,21 @@ def _premises(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]
     yield from (premise for check in claim.premises if (premise := check(data, claim.models)))
     if claim.rule.favours:
         yield _size(data, claim, verdict)
-    if not data.truth:
-        return
-    if isinstance(claim.control, str):
-        yield Premise(Code.NO_CONTROL, {"why": claim.control}, True)
-        return
-    models, verdicts = claim.control
-    control = claim.rule.judge(data, *models)
-    if not control.missing:
+    models, verdicts = _control(claim)
+    control = claim.rule.judge(data, *models) if models and data.truth else None
+    if control and not control.missing:
         expected = verdicts or (verdict,)
         facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
         spoils = DECIDED if control.verdict == r.UNDECIDED else ANY
         yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
+
+
+def _control(claim: Claim) -> Control:
+    """Return the control of a claim: its own, or that of its rule."""
+    if claim.control or not claim.rule.control:
+        return claim.control or NONE
+    side, verdict = claim.rule.control
+    return tuple(TRUTH if n == side else model for n, model in enumerate(claim.models)), (verdict,)
 
 
 # --- premises -------------------------------------------------------------------------------------------------------
