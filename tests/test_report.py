@@ -162,8 +162,7 @@ def test_the_verdict_follows_from_the_numbers(finished) -> None:
         for model in study.labels
     }
     best = min(means, key=lambda model: means[model])
-    assert f"{study.labels[best]} has the lowest test perplexity, {means[best]:.2f}" in page.text
-    assert "stays within its limit of d + 2 = 18" in page.text
+    assert re.search(f"{study.labels[best]} has the lowest test perplexity.*: {means[best]:.2f}", page.text)
     assert "18 of 18 planned training runs finished" in page.text and "No gaps" not in page.text
     have, count = map(int, re.search(r"(\d+) of (\d+) published cells have a measured value", page.text).groups())
     assert 0 < have < count  # WikiText-2 is not in this study
@@ -185,23 +184,15 @@ def test_there_are_no_gaps_only_where_every_published_cell_has_a_measured_one(re
     assert "Figure 4 of Parthiban, Mao and Inkpen 2021: published alone: WikiText-2 (not in this study; config/" in page
 
 
-def test_three_sentences_come_first_and_count_the_ledger(finished) -> None:
+def test_the_top_counts_the_ledger(finished) -> None:
     page = finished[1]
     rows = list(csv.DictReader(io.StringIO(downloads(page)["fake-claims.csv"])))
-    own = [row for row in rows if row["source"] in ("known-truth", "gradient")]
-
-    def counted(rows: list[dict[str, str]]) -> str:
-        verdicts = [row["verdict"] for row in rows]
+    own = [row["verdict"] for row in rows if row["source"] in ("known-truth", "gradient")]
+    papers = [row["verdict"] for row in rows if row["source"] not in ("known-truth", "gradient")]
+    for verdicts in (papers, own):
         words = ("reproduced", "not reproduced", "undecided", "confounded", "cannot be tested here")
-        return ", ".join(f"{verdicts.count(word)} {word}" for word in words if word in verdicts)
-
-    papers = [row for row in rows if row not in own]
-    here = sum(row["dataset"] == "truth-demo" for row in papers)
-    where = f"{here} on the known-truth language and {len(papers) - here} without a corpus"
-    first = f"The papers’ {len(papers)} conclusions, {where}, at this study’s scale: "
-    assert f"{first}{counted(papers)}." in page.text
-    assert f"This workflow’s own {len(own)}, on fits to known laws: {counted(own)}." in page.text
-    assert "over 3 runs is that of MoS, 3" in page.text and page.text.index(first) < page.text.index("planned training")
+        counted = ", ".join(f"{verdicts.count(word)} {word}" for word in words if word in verdicts)
+        assert f": {counted}." in page.text and f"{len(verdicts)} verdicts" in page.text
 
 
 def test_every_cell_lists_the_values_of_its_seeds(finished) -> None:
@@ -257,7 +248,7 @@ def test_a_page_on_ones_own_texts_begins_with_the_best_head_and_quotes_no_paper(
     fake.write_all(study)
     page = Page(fake.page(study))
     assert study.is_of_own_texts and "published-numbers" not in {attrs.get("id") for _, attrs in page.elements}
-    assert page.text.index("lowest mean test perplexity") < page.text.index("The papers’")
+    assert page.text.index("lowest test perplexity") < page.text.index("the papers’ conclusions")
     assert not [words for words in ("paper, full size", "published cells", "56.8") if words in page.text]
     assert "more without runs here" in page.text and "no run of mos-nt-components* in this study" in page.text
 

@@ -1,8 +1,8 @@
-"""The findings of a study, in sentences computed from its records and from the ledger of claims."""
+"""The findings at the top of a report, in sentences computed from the records and the ledger of claims."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,10 +11,9 @@ from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Measured
-from softmax_bottleneck.report.claims import counts
-from softmax_bottleneck.report.claims.data import OWN_SOURCES, SYNTHETIC
+from softmax_bottleneck.report.claims import Entry, counts
+from softmax_bottleneck.report.claims.data import OWN_SOURCES
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SAME_SIZE
-from softmax_bottleneck.report.claims.verdict import Entry
 from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import Source, exact_value, label, same_setting
 from softmax_bottleneck.study import Run, Study, load_dataset, load_experiment
@@ -22,118 +21,91 @@ from softmax_bottleneck.study import Run, Study, load_dataset, load_experiment
 QUOTED = 2  # conclusions in a sentence; the tiles below it show all
 
 
-# --- at most three sentences ----------------------------------------------------------------------------------------
-def in_short(study: Study, found: Records, entries: Sequence[Entry]) -> list[str]:
-    """Return the counts of verdicts, the decided conclusions and the best model; own texts start with the model."""
-    if not _finished(found):
+def in_short(study: Study, records: Records, entries: Sequence[Entry]) -> list[str]:
+    """Return the counts of verdicts, the first decided conclusions and the best models; own texts start with models."""
+    if (records.rows["run_id"] == "").all():
         return []
-    corpora = [Corpus(study, found, name) for name in study.datasets]
-    best = [corpus.best_sentence() for corpus in corpora if corpus.scores]
-    sentences = [_counted(study, entries), _decided(study, entries), _sentence("; ".join(best))]
+    corpora = [Corpus(study, records, name) for name in study.datasets]
+    best = " ".join(corpus.best_sentence() for corpus in corpora if corpus.scores)
+    sentences = [_counted(entries), _decided(study, entries), best]
     return [text for text in (sentences[::-1] if study.is_of_own_texts else sentences) if text]
 
 
-def _finished(found: Records) -> bool:
-    return bool((found.rows["run_id"] != "").any())
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
-
-
-def _counted(study: Study, entries: Sequence[Entry]) -> str:
+def _counted(entries: Sequence[Entry]) -> str:
     """Return how many conclusions of the papers, and of this workflow, have each verdict."""
-
-    def tally(chosen: Sequence[Entry]) -> str:
-        return ", ".join(f"{number} {verdict}" for verdict, number in counts(chosen).items() if number)
-
-    papers = [entry for entry in entries if entry.claim.source not in OWN_SOURCES]
     own = [entry for entry in entries if entry.claim.source in OWN_SOURCES]
-    corpora = list(dict.fromkeys(entry.dataset for entry in entries if entry.dataset != SYNTHETIC))
-    without = sum(entry.dataset == SYNTHETIC for entry in papers)
-    what = f"papers’ {len(papers)} conclusions"
-    if len(corpora) == 1:
-        title = study.datasets[corpora[0]].title
-        place = f"on {f'the {title[4:]}' if title.startswith('The ') else title}"
-        what += f", {len(papers) - without} {place} and {without} without a corpus" if without else f" {place}"
-    elif corpora:
-        places = f"{len(corpora)} corpora{' and without one' * bool(without)}"
-        what = f"{len(papers)} verdicts on the papers’ conclusions, on {places}"
-    parts = [f"The {what}, at this study’s scale: {tally(papers)}."] * bool(papers)
-    parts += [f"This workflow’s own {len(own)}, on fits to known laws: {tally(own)}."] * bool(own)
+    papers = [entry for entry in entries if entry.claim.source not in OWN_SOURCES]
+    parts = []
+    for chosen, what in (
+        (papers, "verdicts on the papers’ conclusions, at this study’s scale"),
+        (own, "verdicts on this workflow’s own conclusions, on fits to known distributions"),
+    ):
+        tally = ", ".join(f"{number} {verdict}" for verdict, number in counts(chosen).items() if number)
+        parts += [f"{len(chosen)} {what}: {tally}."] * bool(chosen)
     return " ".join(parts)
 
 
 def _decided(study: Study, entries: Sequence[Entry]) -> str:
     """Return the first conclusions that are reproduced, and not reproduced, with their corpora if there are several."""
-    several = len({entry.dataset for entry in entries} - {SYNTHETIC}) > 1
+    places = {name: f" ({dataset.title})" for name, dataset in study.datasets.items() if len(study.datasets) > 1}
     parts = []
     for verdict in (REPRODUCED, NOT_REPRODUCED):
-        places: dict[str, list[str]] = {}
-        for entry in entries:
-            if entry.verdict == verdict and entry.claim.source not in OWN_SOURCES:
-                titles = places.setdefault(entry.claim.statement.rstrip("."), [])
-                titles += [] if entry.dataset == SYNTHETIC else [study.datasets[entry.dataset].title]
-        quoted = [f"“{what}”" + f" ({' and '.join(where)})" * bool(several and where) for what, where in places.items()]
-        if quoted:
-            more = f" and {len(quoted) - QUOTED} more" if len(quoted) > QUOTED else ""
-            parts.append(_sentence(f"{verdict}: {'; '.join(quoted[:QUOTED])}{more}"))
+        own = [e for e in entries if e.verdict == verdict and e.claim.source not in OWN_SOURCES]
+        quoted = "; ".join(f"“{e.claim.statement.rstrip('.')}”{places.get(e.dataset, '')}" for e in own[:QUOTED])
+        more = f" and {len(own) - QUOTED} more" if len(own) > QUOTED else ""
+        parts += [f"{verdict.capitalize()}: {quoted}{more}."] * bool(own)
     return " ".join(parts)
 
 
-# --- whole studies --------------------------------------------------------------------------------------------------
-def summary(found: Records) -> str:
+def summary(records: Records) -> str:
     """Return how much of the study has finished, in one sentence."""
-    states = found.counts()
+    states = records.counts()
     if not states["planned"]:
         return "This study plans no training run."
-    if not _finished(found):
+    if (records.rows["run_id"] == "").all():
         return f"No run has finished yet; {states['planned']} are planned. The published numbers below stand alone."
     return f"{states['ok']} of {states['planned']} planned training runs finished and were measured."
 
 
-def kept(study: Study, found: Records) -> str:
+def kept(study: Study, records: Records) -> str:
     """Return what the archived runs on whole corpora reach, beside the published numbers at the same setting."""
-    archived = [] if study.is_of_own_texts else found.evidence
+    archived = [] if study.is_of_own_texts else [run for run in records.evidence if (TEST_PPL, "") in run.values]
     folder = study.file.resolve().parent
     parts = []
     for corpus in dict.fromkeys(one.run.dataset for one in archived):
         runs = [one for one in archived if one.run.dataset == corpus]
+        ppls = [one.values[TEST_PPL, ""] for one in runs]
         hours = sum(one.values.get(("wall_s", ""), 0.0) for one in runs) / 3600
-        text = f"{len(runs)} archived run{'s' * (len(runs) > 1)} on all of {load_dataset(corpus, folder).title}"
-        for metric, name, digits in ((TEST_PPL, "test perplexity", 2), (PRESS_RANK, "Press rank", 0)):
-            values = [one.values[metric, ""] for one in runs if (metric, "") in one.values]
-            ends = dict.fromkeys((min(values), max(values))) if values else {}
-            known = " to ".join(f"{value:,.{digits}f}" for value in ends) or "not measured"
-            text += f"{',' if metric == PRESS_RANK else f' ({hours:.1f} hours):'} {name} {known}"
-        source = Source.of(study, load_experiment("published-size", folder), found)
+        source = Source.of(study, load_experiment("published-size", folder), records)
         pairs = []
-        for one in runs:
-            own = one.values.get((TEST_PPL, ""))
-            if own is not None and source.is_published(corpus) and same_setting(one.run, source.paper):
+        for one, ppl in zip(runs, ppls, strict=True):
+            if source.is_published(corpus) and same_setting(one.run, source.paper):
                 printed = source.find_published(source.corpus(corpus), one.run.model, TEST_PPL)
                 if printed is not None:
-                    pairs.append(f"{source.kept_labels[one.run.model]} {own:.2f}, published {printed.value}")
+                    pairs.append(f"{source.kept_labels[one.run.model]} {ppl:.2f}, published {printed.value}")
+        ends = " to ".join(f"{ppl:.2f}" for ppl in sorted({min(ppls), max(ppls)}))
+        text = f"{len(runs)} archived run{'s' * (len(runs) > 1)} on all of {load_dataset(corpus, folder).title}"
+        text += f" ({hours:.1f} hours): test perplexity {ends}"
         parts.append(text + (f" (at the published setting {'; '.join(pairs)})" if pairs else ""))
-    return _sentence("; ".join(parts))
+    return f"{'; '.join(parts)}." if parts else ""
 
 
-def of_corpora(study: Study, found: Records) -> list[tuple[str, list[str]]]:
-    """Return the title of every corpus with results, and a few sentences about it."""
-    corpora = [Corpus(study, found, name) for name in study.datasets]
-    return [(study.datasets[corpus.name].title, corpus.sentences()) for corpus in corpora if corpus.scores]
+def of_corpora(study: Study, records: Records) -> list[tuple[str, list[str]]]:
+    """Return the title of every corpus with results, and sentences on its ranks and its true distribution."""
+    corpora = [Corpus(study, records, name) for name in study.datasets]
+    texts = [(study.datasets[c.name].title, [c.rank_sentence(), c.truth_sentence()]) for c in corpora if c.scores]
+    return [(title, list(filter(None, sentences))) for title, sentences in texts if any(sentences)]
 
 
-# --- one corpus -----------------------------------------------------------------------------------------------------
-def means(study: Study, found: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, Measured]:
+def means(study: Study, records: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, Measured]:
     """Return the mean of a metric for every model that has it, in the study's order.
 
     A run counts once, under the label it is trained under; runs no better than a unigram model do not count.
     """
-    runs = {(run.dataset, run.model, run.seed) for run in study.runs if not run.duplicate_of} - found.unlearned.keys()
+    runs = {(run.dataset, run.model, run.seed) for run in study.runs if not run.duplicate_of} - records.unlearned.keys()
     rows = {}
     for model in study.labels:
-        values = found.values(dataset, model, metric)
+        values = records.values(dataset, model, metric)
         mean = cells.mean_of(value for seed, value in values.items() if (dataset, model, seed) in runs)
         if mean:
             rows[model] = mean
@@ -145,24 +117,24 @@ class Corpus:
     """The results of a study on one corpus."""
 
     study: Study
-    found: Records
+    records: Records
     name: str
 
     @cached_property
-    def scores(self) -> Mapping[str, Measured]:
+    def scores(self) -> dict[str, Measured]:
         """Mean test perplexities by model."""
-        return means(self.study, self.found, self.name)
+        return means(self.study, self.records, self.name)
 
     @cached_property
-    def ranks(self) -> Mapping[str, Measured]:
+    def ranks(self) -> dict[str, Measured]:
         """Mean Press ranks by model."""
-        return means(self.study, self.found, self.name, PRESS_RANK)
+        return means(self.study, self.records, self.name, PRESS_RANK)
 
     @cached_property
     def softmax(self) -> Run | None:
         """A run of the plain softmax, with which other heads are compared."""
-        needed = self.study.needed
-        return next((run for run in needed if run.dataset == self.name and run.head.name == "softmax"), None)
+        runs = [run for run in self.study.needed if run.dataset == self.name and run.head.name == "softmax"]
+        return runs[0] if runs and runs[0].model in self.scores else None
 
     @cached_property
     def best(self) -> str:
@@ -170,77 +142,48 @@ class Corpus:
         n = max(score.n for score in self.scores.values())
         return min((m for m in self.scores if self.scores[m].n == n), key=lambda model: self.scores[model].mean)
 
-    def label(self, model: str) -> str:
-        """Return a model's name in the study."""
+    def best_sentence(self) -> str:
+        """Return the lowest mean perplexity, tested against that of the softmax."""
+        n = self.scores[self.best].n
+        place = f"On {self.study.datasets[self.name].title}, " if len(self.study.datasets) > 1 else ""
+        text = f"{place}{self._named(self.best)} has the lowest test perplexity{f' over {n} runs' if n > 1 else ''}: "
+        text += self._ppl(self.best)
+        if self.softmax is None or self.softmax.model == self.best:
+            return f"{text}."
+        model, sizes = self.softmax.model, means(self.study, self.records, self.name, "parameters")
+        ratio = sizes[self.best].mean / sizes[model].mean if {self.best, model} <= sizes.keys() else 1.0
+        larger = f", with {ratio:.2g} times the parameters of {self._named(model)}" * (ratio > 1 + SAME_SIZE)
+        sides = (self.records.values(self.name, name, TEST_PPL).values() for name in (self.best, model))
+        p = statistics.student_t(*sides).p
+        others = sum(score.n == n for name, score in self.scores.items() if name != model)
+        test = "no test" if p is None else f"Student’s p = {p_value(min(1.0, p * others))}"  # Bonferroni
+        test += f", corrected for the choice among {others} models" if p is not None and others > 1 else ""
+        sizes_n = numbers.counts([n, self.scores[model].n])
+        return f"{text}{larger}; {self._named(model)} has {self._ppl(model)} ({test}, {sizes_n})."
+
+    def _named(self, model: str) -> str:
         return label(self.study, model)
 
-    def best_sentence(self) -> str:
-        """Return the lowest mean perplexity beside that of the softmax."""
-        n, softmax = self.scores[self.best].n, self.softmax
-        lowest = f"lowest mean test perplexity over {n} runs" if n > 1 else "lowest test perplexity of a single run"
-        place = f"on {self.study.datasets[self.name].title} " if len(self.study.datasets) > 1 else ""
-        text = f"{place}the {lowest} is that of {self.label(self.best)}, {self._pair(self.best)}{self._size()}"
-        if softmax and softmax.model in self.scores and softmax.model != self.best:
-            text += f"; {self.label(softmax.model)} has {self._pair(softmax.model)}"
-        return text
+    def _ppl(self, model: str) -> str:
+        return spread(self.scores[model].mean, self.scores[model].sd)
 
-    def _pair(self, model: str) -> str:
-        """Return `57.08 ± 0.10 (Press rank 400)`."""
-        text = spread(self.scores[model].mean, self.scores[model].sd)
-        return f"{text} (Press rank {self.ranks[model].mean:.0f})" if model in self.ranks else text
+    def rank_sentence(self) -> str:
+        """Return the range of mean Press ranks."""
+        ends = (choose(self.ranks, key=lambda model: self.ranks[model].mean, default="") for choose in (min, max))
+        named = [f"{self.ranks[model].mean:.0f} ({self._named(model)})" for model in ends if model]
+        return f"Mean Press ranks lie between {' and '.join(named)}." if named else ""
 
-    def _size(self) -> str:
-        """Return `, with 1.2 times the parameters of Softmax` if the best model is larger."""
-        sizes = means(self.study, self.found, self.name, "parameters")
-        if self.softmax is None or not {self.best, self.softmax.model} <= sizes.keys():
-            return ""
-        ratio = sizes[self.best].mean / sizes[self.softmax.model].mean
-        return f", with {ratio:.2g} times the parameters of {self.label(self.softmax.model)}" * (ratio > 1 + SAME_SIZE)
-
-    def sentences(self) -> list[str]:
-        """Return sentences on perplexity, on ranks, and on the true distribution, if they are known."""
-        return [text for text in (self._perplexity(), self._rank_range(), self._truth()) if text]
-
-    def _perplexity(self) -> str:
-        best, softmax = self.scores[self.best], self.softmax
-        text = f"{self.label(self.best)} has the lowest test perplexity, {spread(best.mean, best.sd)}{self._size()}"
-        if any(score.n < best.n for score in self.scores.values()):
-            text = f"Of the models with {best.n} runs {text}"
-        if softmax is None or softmax.model not in self.scores or softmax.model == self.best:
-            return f"{text} (n = {best.n})."
-        plain = self.scores[softmax.model]
-        runs = (self.found.values(self.name, model, TEST_PPL).values() for model in (self.best, softmax.model))
-        test = statistics.student_t(*runs)
-        others = sum(score.n == best.n for model, score in self.scores.items() if model != softmax.model)
-        p = "no test" if test.p is None else f"Student’s p = {p_value(min(1.0, test.p * others))}"  # Bonferroni
-        p += f", corrected for the choice among {others} models" if test.p is not None and others > 1 else ""
-        reference = f"{self.label(softmax.model)} has {spread(plain.mean, plain.sd)}"
-        return f"{text}; {reference} ({p}, {numbers.counts([best.n, plain.n])})."
-
-    def _rank_range(self) -> str:
-        if not self.ranks:
-            return ""
-        low, high = (choose(self.ranks, key=lambda model: self.ranks[model].mean) for choose in (min, max))
-        least, most = (f"{self.ranks[model].mean:.0f} ({self.label(model)})" for model in (low, high))
-        text = f"The lowest mean Press rank is {least}, the highest {most}"
-        if self.softmax is None or self.softmax.model not in self.ranks:
-            return f"{text}."
-        limit = self.softmax.body.embedding_size + 2
-        largest = max(self.found.values(self.name, self.softmax.model, PRESS_RANK).values())
-        holds = "stays within" if largest <= limit else "is above"
-        return f"{text}; {self.label(self.softmax.model)}, {largest:.0f} at most, {holds} its limit of d + 2 = {limit}."
-
-    def _truth(self) -> str:
+    def truth_sentence(self) -> str:
         """Return the perplexity of the true distribution: expected in the text's contexts, and on the text itself."""
         metrics = (ENTROPY_PPL, RANK_TRUTH, LAW_TEST_PPL)
-        expected, rank, scored = (exact_value(self.found, self.name, metric) for metric in metrics)
+        expected, rank, scored = (exact_value(self.records, self.name, metric) for metric in metrics)
         if expected is None:
             return ""
         text = f"The true distribution’s expected perplexity in the contexts of this text is {expected:.2f}"
-        text += f"; on the text itself it scores {scored:.2f}" if scored is not None else ""
+        text += f"; on the text itself it is {scored:.2f}" if scored is not None else ""
         above = self.scores[self.best].mean / (scored or expected) - 1
         side = "above" if above >= 0 else "below"
-        text += f". {self.label(self.best)}, the best model, is {percent(abs(above))} {side} that."
+        text += f". {self._named(self.best)}, the best model, is {percent(abs(above))} {side} that."
         if rank is None or not self.ranks:
             return text
         over = sum(score.mean > rank for score in self.ranks.values())
