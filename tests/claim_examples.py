@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import partial
 
 import pandas as pd
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
@@ -190,10 +189,6 @@ def layers(model: str, ranks: dict[int, float]) -> list[Row]:
     return [(model, "rank", where.format(k), [rank] * 5) for k, rank in ranks.items()]
 
 
-def theorems(wrong: float, target: float) -> list[Row]:
-    return [(*row[:3], [row[3] + wrong * target]) for row in known.theorem_rows()]
-
-
 def dirichlet(lms: float = 0.6, grows: float = 1.0, width: float = 1.0) -> list[Row]:
     """Return fits in which LMS has a share of Softmax's KL, the less the larger M / D if that `grows`."""
     rows: list[Row] = []
@@ -301,8 +296,6 @@ EXAMPLES: dict[str, Parts] = {
     "ganea-lms-low-d": changing(dirichlet, grows=-1),
     "ganea-width-helps": changing(dirichlet, width=-1),
     "ganea-theorem-1": changing(world, error=-0.9),
-    "ganea-theorem-5": [(partial(theorems, 5), 0, 1)],
-    "ganea-theorem-6": [(partial(theorems, -5), 0, 1)],
     "merity-softmax-limited": [(lambda x: layers("softmax", dict.fromkeys((1, 2, 3), 34.0 - x)), 0, -5)],
     "merity-moc-limited": [(lambda x: layers("moc", dict.fromkeys((1, 2, 3), 34.0 - x)), 0, -5)],
     "merity-mos-grows": [(lambda x: layers("mos", {k: 300 * (1 + x * k / 5) for k in (1, 2, 3, 4)}), 1, -1)],

@@ -125,7 +125,6 @@ def page_of(
         "in_short": sentences.in_short(study, found, list(ledger)),
         "summary": f"{sentences.summary(found)} {published_cells(entries)}".rstrip(),
         "kept": sentences.kept(study, found),
-        "verdict": sentences.of_corpora(study, found),
         "ledger_html": shown if ledger else "",
         "checked": bool(checks),
         "strip": tiles.strip(ledger, {name: one.title for name, one in study.datasets.items()}),

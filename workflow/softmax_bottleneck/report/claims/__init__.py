@@ -36,11 +36,6 @@ def of_study(study: Study) -> list[Claim]:
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
     """Evaluate every claim on every corpus it is about, then the claims that need no corpus."""
-    theorems = pd.DataFrame(
-        [(SYNTHETIC, *row, 1, "") for row in known_distributions.theorem_rows()],
-        columns=["dataset", "model", "metric", "condition", "value", "seed", "run_id"],
-    )
-    records = replace(records, rows=pd.concat([records.rows, theorems], ignore_index=True))
     entries = []
     for dataset in (*dict.fromkeys(records.states["dataset"]), SYNTHETIC):
         data, archived = CorpusData(records, dataset, study), _archived(records, dataset)

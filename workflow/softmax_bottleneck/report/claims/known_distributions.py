@@ -22,7 +22,6 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims import verdict
 from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData, fits_of
 from softmax_bottleneck.report.claims.verdict import Code, Premise
-from softmax_bottleneck.store.seeds import derive
 
 BASELINE = "softmax"
 CLOSED = 0.01  # share of the unigram model's KL; a smaller KL counts as none
@@ -35,8 +34,6 @@ WORDS = "gradient_words"
 LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
 SPENT = 0.05  # share of the gradient's energy; less counts as next to nothing
 SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # can be any softmax of their width, hence its distribution
-POWERS, POWER_RANK, POWER_SIZE = (2, 3), 3, 40  # of the matrices for theorem 5
-SQUARE_SIZE = 20  # of the matrices for theorem 6
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")  # the default reading
 MANY = 3  # softmaxes from which on the published rank is nearly full
 
@@ -179,36 +176,10 @@ def _falls(data: CorpusData) -> Iterator[float]:
         yield from map(float, np.diff(own["softmax"]) < 0)
 
 
-# --- theorems, noise and untrained layers ---------------------------------------------------------------------------
-def theorem_rows() -> list[tuple[str, str, str, float]]:
-    """Return (model, metric, condition, rank) of element-wise powers of random matrices."""
-    rows: list[tuple[str, str, str, float]] = []
-    for draw in range(5):
-        rng = np.random.default_rng(derive(draw, "theorems"))
-        for model, shape, powers in (
-            ("power", (POWER_SIZE, POWER_RANK), POWERS),
-            ("square", (SQUARE_SIZE, SQUARE_SIZE - 1), (2,)),
-        ):
-            left, right = rng.standard_normal((2, *shape))
-            ranks = {p: float(np.linalg.matrix_rank((left @ right.T) ** p)) for p in powers}
-            rows += [(model, f"rank_{draw}", f"p={p}", rank) for p, rank in ranks.items()]
-    return rows
-
-
+# --- noise and untrained layers -------------------------------------------------------------------------------------
 def _always(collect: Callable[..., Iterator[float] | list[float]], what: str, units: str, text: str) -> r.Rule:
     """Return the rule that no unit is below zero, by more than rounding of an integer."""
     return r.above(r.of_units(collect, r.least, what, units=units), -0.5, text)
-
-
-def _theorem(model: str, distance: Callable[[int, float], float]) -> r.Rule:
-    def collect(data: CorpusData) -> Iterator[float]:
-        rows = data.records.synthetic
-        own = rows[rows["model"] == model]
-        powers = own["condition"].str.removeprefix("p=").astype(int)
-        return map(distance, powers, own["value"])
-
-    what = "distance of the rank from the theorem’s limit, smallest over matrices"
-    return _always(collect, what, "matrices", "every random matrix fulfils the theorem")
 
 
 def _noise(data: CorpusData) -> list[float]:
@@ -275,8 +246,6 @@ PAPERS = (
     claim("ganea-lms-low-d", r.above(GAINS, 0)),
     claim("ganea-width-helps", r.above(FALLS, 0.8)),
     THEOREM_1,
-    claim("ganea-theorem-5", _theorem("power", lambda p, rank: math.comb(POWER_RANK + p - 1, p) - rank)),
-    claim("ganea-theorem-6", _theorem("square", lambda p, rank: rank - SQUARE_SIZE)),
     claim("merity-softmax-limited", _limited("softmax")),
     claim("merity-moc-limited", _limited("moc")),
     claim("merity-mos-grows", r.above(GROWTH, 0)),

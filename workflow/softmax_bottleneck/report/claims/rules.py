@@ -52,6 +52,10 @@ UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # of quantities: how
 Ends = tuple[float, float]
 
 
+def _suffix(unit: str) -> str:
+    return UNITS[unit][1] if unit in UNITS else ""
+
+
 # --- intervals ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Interval:
@@ -290,8 +294,7 @@ class Number:
         printed = partial(numbers.number, digits=digits, signed=self.unit == "%")
         value, low, high = map(printed, (self.value, self.low, self.high))
         interval = "" if self.low is None or self.low == self.high else f" (95\u00a0% interval {low} to {high})"
-        suffix = UNITS[self.unit][1] if self.unit in UNITS else ""
-        return f"{value}{suffix}{interval}, {numbers.counts(self.n)}"
+        return f"{value}{_suffix(self.unit)}{interval}, {numbers.counts(self.n)}"
 
 
 @dataclass(frozen=True)
@@ -384,13 +387,13 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends, text: str = "") 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
     """Return `the interval of Press rank is above 2 times; otherwise refuted if it is below 2 times`."""
-    suffix = UNITS[quantity.unit][1] if quantity.unit in UNITS else ""
 
-    def ends(below: str, above: str, pair: Ends) -> list[str]:
-        shown = zip((below, above), map(quantity.shown, pair), strict=True)
-        return [numbers.true_minus(f"{side} {end:.3g}{suffix}") for side, end in shown if end is not None]
+    def bounds(*ends: tuple[str, float]) -> list[str]:
+        shown = [(side, quantity.shown(end)) for side, end in ends if math.isfinite(end)]
+        return [f"{side} {numbers.true_minus(f'{end:.3g}')}{_suffix(quantity.unit)}" for side, end in shown]
 
-    region, other = " and ".join(ends("above", "below", holds)), " or ".join(ends("below", "above", fails))
+    region = " and ".join(bounds(("above", holds[0]), ("below", holds[1])))
+    other = " or ".join(bounds(("below", fails[0]), ("above", fails[1])))
     return f"the interval of {quantity.what} is {region}; otherwise refuted if it is {other}"
 
 

@@ -26,7 +26,9 @@ def in_short(study: Study, records: Records, entries: Sequence[Entry]) -> list[s
     if (records.rows["run_id"] == "").all():
         return []
     corpora = [Corpus(study, records, name) for name in study.datasets]
-    best = " ".join(corpus.best_sentence() for corpus in corpora if corpus.scores)
+    best = " ".join(
+        f"{corpus.best_sentence()} {corpus.truth_sentence()}".rstrip() for corpus in corpora if corpus.scores
+    )
     sentences = [_counted(entries), _decided(study, entries), best]
     return [text for text in (sentences[::-1] if study.is_of_own_texts else sentences) if text]
 
@@ -90,13 +92,6 @@ def kept(study: Study, records: Records) -> str:
     return f"{'; '.join(parts)}." if parts else ""
 
 
-def of_corpora(study: Study, records: Records) -> list[tuple[str, list[str]]]:
-    """Return the title of every corpus with results, and sentences on its ranks and its true distribution."""
-    corpora = [Corpus(study, records, name) for name in study.datasets]
-    texts = [(study.datasets[c.name].title, [c.rank_sentence(), c.truth_sentence()]) for c in corpora if c.scores]
-    return [(title, list(filter(None, sentences))) for title, sentences in texts if any(sentences)]
-
-
 def means(study: Study, records: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, Measured]:
     """Return the mean of a metric for every model that has it, in the study's order.
 
@@ -124,11 +119,6 @@ class Corpus:
     def scores(self) -> dict[str, Measured]:
         """Mean test perplexities by model."""
         return means(self.study, self.records, self.name)
-
-    @cached_property
-    def ranks(self) -> dict[str, Measured]:
-        """Mean Press ranks by model."""
-        return means(self.study, self.records, self.name, PRESS_RANK)
 
     @cached_property
     def softmax(self) -> Run | None:
@@ -167,24 +157,19 @@ class Corpus:
     def _ppl(self, model: str) -> str:
         return spread(self.scores[model].mean, self.scores[model].sd)
 
-    def rank_sentence(self) -> str:
-        """Return the range of mean Press ranks."""
-        ends = (choose(self.ranks, key=lambda model: self.ranks[model].mean, default="") for choose in (min, max))
-        named = [f"{self.ranks[model].mean:.0f} ({self._named(model)})" for model in ends if model]
-        return f"Mean Press ranks lie between {' and '.join(named)}." if named else ""
-
     def truth_sentence(self) -> str:
         """Return the perplexity of the true distribution: expected in the text's contexts, and on the text itself."""
         metrics = (ENTROPY_PPL, RANK_TRUTH, LAW_TEST_PPL)
         expected, rank, scored = (exact_value(self.records, self.name, metric) for metric in metrics)
         if expected is None:
             return ""
-        text = f"The true distribution’s expected perplexity in the contexts of this text is {expected:.2f}"
+        text = f" The true distribution’s expected perplexity in the contexts of this text is {expected:.2f}"
         text += f"; on the text itself it is {scored:.2f}" if scored is not None else ""
         above = self.scores[self.best].mean / (scored or expected) - 1
         side = "above" if above >= 0 else "below"
         text += f". {self._named(self.best)}, the best model, is {percent(abs(above))} {side} that."
-        if rank is None or not self.ranks:
+        if rank is None:
             return text
-        over = sum(score.mean > rank for score in self.ranks.values())
-        return f"{text} Its log-probabilities have rank {rank:.0f}; {over} of {len(self.ranks)} models exceed it."
+        ranks = means(self.study, self.records, self.name, PRESS_RANK).values()
+        over = sum(mean.mean > rank for mean in ranks)
+        return f"{text} Its log-probabilities have rank {rank:.0f}; {over} of {len(ranks)} models exceed it."
