@@ -1,6 +1,6 @@
-"""Finished studies side by side: what each says of every claim, and the numbers of every head, with the hardware.
+"""Finished studies side by side: the verdict of each on every claim, the means of every head, and the hardware.
 
-It reads what `collect` and `render` left in the studies' folders, which may be read-only or come from another machine.
+It reads what `collect` and `render` wrote to the studies' folders, which may be read-only or come from another machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WIDEST = 44  # characters of a column on a terminal
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A finished study: what it is called here, its folder, claims and records."""
+    """A finished study: its name in the comparison, its claims and records."""
 
     name: str
     claims: Sequence[dict[str, Any]]
@@ -41,53 +41,55 @@ class Finished:
 
     @cached_property
     def corpora(self) -> list[str]:
-        """Its corpora; a study of fits alone has none, which is a column of its own."""
+        """The corpora of the study; a study of fits alone has SYNTHETIC."""
         return list(dict.fromkeys(self.records.states["dataset"])) or [SYNTHETIC]
 
     @cached_property
     def hardware(self) -> str:
-        """What its runs were made on."""
-        return (
-            "; ".join(sorted({str(kind) for kind in self.records.states["hardware"]} - {""})) or "no run has finished"
-        )
+        """The hardware of its runs."""
+        return "; ".join(sorted(set(map(str, self.records.states["hardware"])) - {""})) or "no run has finished"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts: a head and rows as wide as it; the first cell of a row names it."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 def read(folder: Path, name: str) -> Finished:
-    """A study from its folder (DataError: damaged or missing)."""
+    """Return the study in a folder (DataError: damaged or missing)."""
     return Finished(name, artefacts.read_json(folder / MARK)["claims"], records.load(folder))
 
 
 def find_studies(names: Sequence[str]) -> list[Finished]:
-    """Studies by name, by their folder, or all of a results folder.
+    """Return studies by name, by their folder, or all of a results folder.
 
     Raises:
         UserError: there is no finished study of a name, or fewer than two in all.
         DataError: a file is damaged.
     """
-    found = [(one, folder) for name in names for one, folder in _folders(name)]
-    if len(found) < 2:
-        raise UserError(f"compare: {len(found)} finished study; name two or more, or a folder that holds them")
-    return [read(folder, name) for name, folder in found]
+    folders: list[tuple[str, Path]] = []
+    for name in names:
+        by_name, given = Store().study_folder(name), Path(name)
+        single = next((folder for folder in (by_name, given) if (folder / MARK).is_file()), None)
+        inside = [(name, single)] if single else [(str(p.parent), p.parent) for p in sorted(given.glob(f"*/{MARK}"))]
+        if not inside:
+            raise UserError(
+                f"compare: {name}: no finished study in {by_name}, nor in {given}; run `make reproduce` of it first"
+            )
+        folders += inside
+    if len(folders) < 2:
+        raise UserError(f"compare: {len(folders)} finished study; name two or more, or a folder that holds them")
+    return [read(folder, name) for name, folder in folders]
 
 
-def _folders(name: str) -> Iterator[tuple[str, Path]]:
-    known, given = Store().study_folder(name), Path(name)
-    if (known / MARK).is_file():
-        yield name, known
-    elif (given / MARK).is_file():
-        yield name, given
-    elif inside := sorted(path.parent for path in given.glob(f"*/{MARK}")):
-        yield from ((str(folder), folder) for folder in inside)
-    else:
-        raise UserError(
-            f"compare: {name}: no finished study in {known}, nor in {given}; run `make reproduce` of it first"
-        )
+def beside(folder: Path) -> list[TextTable]:
+    """Return tables of a study and the other finished studies of its results folder; empty if there are none.
 
-
-def beside(folder: Path) -> list[Lines]:
-    """A study beside the other finished ones of its results folder; empty when it is alone.
-
-    What is damaged, or of another version, is left out: it must not keep this study's page from being made.
+    Damaged studies, and those of another version, are left out: they must not prevent this study's report.
     """
     others = []
     for path in sorted(folder.parent.glob(f"*/{MARK}")):
@@ -98,88 +100,64 @@ def beside(folder: Path) -> list[Lines]:
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Lines:
-    """A table of texts: a head and rows as wide as it; the first cell of a row names it."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def side_by_side(studies: Sequence[Finished]) -> list[Lines]:
-    """Claims, then heads: a column per study and corpus."""
+def side_by_side(studies: Sequence[Finished]) -> list[TextTable]:
+    """Return the tables of claims and of heads: a column per study and corpus."""
     columns = [(study, corpus) for study in studies for corpus in study.corpora]
-    head = tuple(f"{study.name}: {corpus}" for study, corpus in columns)
+    names = tuple(f"{study.name}: {corpus}" for study, corpus in columns)
     hardware = ("Hardware", *(study.hardware for study, _ in columns))
+    heads = f"Heads: {', '.join(find(metric).words for metric in HEAD_METRICS)}"
     return [
-        Lines("Conclusions", ("Conclusion", *head), (hardware, *_claims(columns))),
-        Lines(
-            "Heads: " + ", ".join(find(m).words for m in HEAD_METRICS),
-            ("Head", *head),
-            (hardware, *_heads(columns)),
-        ),
+        TextTable("Conclusions", ("Conclusion", *names), (hardware, *_claims(columns))),
+        TextTable(heads, ("Head", *names), (hardware, *_heads(columns))),
     ]
 
 
 def _claims(columns: Sequence[tuple[Finished, str]]) -> Iterator[tuple[str, ...]]:
-    """The verdict and first number of every claim that some study can test."""
-    known = [
-        {one["id"]: one for one in study.claims if one["dataset"] in (corpus, SYNTHETIC)} for study, corpus in columns
-    ]
-    statements = {name: one["statement"] for own in known for name, one in own.items()}
+    """Yield the verdict and first number of every claim that some study can test."""
+    by_id = [{e["id"]: e for e in study.claims if e["dataset"] in (corpus, SYNTHETIC)} for study, corpus in columns]
+    statements = {name: entry["statement"] for own in by_id for name, entry in own.items()}
     for name, statement in statements.items():
-        entries = [own.get(name) for own in known]
+        entries = [own.get(name) for own in by_id]
         if any(entry and entry["verdict"] != CANNOT for entry in entries):
-            yield (f"{statement} [{name}]", *(_verdict(entry) for entry in entries))
+            yield (f"{statement} [{name}]", *map(_verdict, entries))
 
 
 def _verdict(entry: dict[str, Any] | None) -> str:
     if entry is None:
-        return "not asked"
-    numbers = [number["text"] for number in entry["numbers"][:1] if number["value"] is not None]
-    return ": ".join([entry["verdict"], *numbers])
+        return "not evaluated"
+    return ": ".join([entry["verdict"], *(n["text"] for n in entry["numbers"][:1] if n["value"] is not None)])
 
 
 def _heads(columns: Sequence[tuple[Finished, str]]) -> Iterator[tuple[str, ...]]:
-    """The means of every model that some study has finished, with its number of runs."""
-    labels = {
-        str(model): str(name)
-        for study in dict.fromkeys(study for study, _ in columns)
-        for model, name in study.records.states[["model", "label"]].drop_duplicates("model").to_numpy()
-    }
-    for model, name in labels.items():
-        cells = [_numbers(study.records, corpus, model) for study, corpus in columns]
+    """Yield the means of every model that some study has finished, with its number of runs."""
+    states = pd.concat([study.records.states for study, _ in columns])
+    for model, label in dict(zip(states["model"], states["label"], strict=True)).items():
+        cells = [_means(study.records, corpus, model) for study, corpus in columns]
         if any(cells):
-            yield (name if name == model else f"{name} [{model}]", *(cell or "—" for cell in cells))
+            yield (label if label == model else f"{label} [{model}]", *(cell or "—" for cell in cells))
 
 
-def _numbers(found: Records, corpus: str, model: str) -> str:
-    shown, n = [], 0
-    for metric in HEAD_METRICS:
-        mean = mean_of(found.values(corpus, model, metric).values())
-        if mean:
-            shown.append(spread(mean.mean, mean.sd if metric == TEST_PPL else None, find(metric).digits))
-            n = max(n, mean.n)
-    return f"{', '.join(shown)} (n = {n})" if shown else ""
+def _means(found: Records, corpus: str, model: str) -> str:
+    means = {metric: mean_of(found.values(corpus, model, metric).values()) for metric in HEAD_METRICS}
+    known = {metric: mean for metric, mean in means.items() if mean}
+    texts = [spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
+    return f"{', '.join(texts)} (n = {max(mean.n for mean in known.values())})" if known else ""
 
 
-# --- ways out -------------------------------------------------------------------------------------------------------
-def text(tables: Sequence[Lines]) -> str:
-    """The tables for a terminal, long cells cut."""
+# --- output ---------------------------------------------------------------------------------------------------------
+def text(tables: Sequence[TextTable]) -> str:
+    """Return the tables for a terminal, long cells cut."""
     return "\n\n".join(f"{table.title}\n{_aligned(table)}" for table in tables)
 
 
-def _aligned(table: Lines) -> str:
-    rows = [
-        [cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 1]}…" for cell in row] for row in (table.head, *table.rows)
-    ]
+def _aligned(table: TextTable) -> str:
+    rows = [[c if len(c) <= WIDEST else f"{c[: WIDEST - 1]}…" for c in row] for row in (table.head, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def csv(tables: Sequence[Lines]) -> str:
-    """One line per cell."""
+def csv(tables: Sequence[TextTable]) -> str:
+    """Return one line per cell."""
     lines = [
         (table.title.split(":")[0], row[0], column, cell)
         for table in tables
@@ -189,7 +167,7 @@ def csv(tables: Sequence[Lines]) -> str:
     return records.to_csv(pd.DataFrame(lines, columns=["table", "row", "study", "text"]))
 
 
-def write(tables: Sequence[Lines], folder: Path) -> Path:
+def write(tables: Sequence[TextTable], folder: Path) -> Path:
     """Write compare.csv and index.html into a folder; return the page's path."""
     lines = csv(tables)
     artefacts.write_text(folder / "compare.csv", lines)

@@ -1,4 +1,4 @@
-"""The verdict strip at the top of the page: a tile per claim, with its interval against the margin.
+"""The tiles at the top of the report: one per claim, with its interval against the margin.
 
 A tile shows the first number of a claim on an axis of 100 units: above the interval the region where the claim holds,
 below it the region where it is refuted.
@@ -7,10 +7,10 @@ below it the region where it is refuted.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from softmax_bottleneck.report.claims.data import OWN_SOURCES
 from softmax_bottleneck.report.claims.rules import CANNOT, UNDECIDED, VERDICTS, Number
 from softmax_bottleneck.report.claims.verdict import Code, Entry
 
@@ -27,27 +27,23 @@ RATIO = "×"  # the unit of ratios, which are drawn on a log axis
 
 
 def strip(entries: Sequence[Entry], titles: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return, for each verdict that occurs, its name, its count by reason, and its tiles.
+    """Return, for each verdict that occurs, its name, its count by state, and its tiles; those with a bar come first.
 
-    `titles` of the study's corpora: where there are several, every tile names its own.
+    `titles` are those of the study's corpora; if there are several, every tile names its own.
     """
     places = titles if len(titles) > 1 else {}
     parts = []
     for verdict in VERDICTS:
         own = [entry for entry in entries if entry.verdict == verdict]
-        states = [state(entry) for entry in own]
-        reasons = {name: states.count(name) for name in dict.fromkeys(states) if name != verdict}
-        beyond = sum(entry.claim.source in OWN_SOURCES for entry in own)
-        if beyond and not reasons:
-            reasons = {f"{beyond} of them on known distributions": beyond}
         tiles = [tile(entry) | {"place": places.get(entry.dataset, "")} for entry in own]
-        tiles.sort(key=lambda tile: tile["bar"] is None)  # stable: as in the ledger
-        parts.append({"verdict": verdict, "count": len(own), "reasons": reasons, "tiles": tiles})
+        reasons = Counter(tile["state"] for tile in tiles if tile["state"] != verdict)
+        tiles.sort(key=lambda tile: tile["bar"] is None)
+        parts.append({"verdict": verdict, "count": len(own), "reasons": dict(reasons), "tiles": tiles})
     return [part for part in parts if part["count"]]
 
 
 def state(entry: Entry) -> str:
-    """Return in a word or two why a claim is open; the verdict of one that is decided."""
+    """Return why a claim is open, in a word or two, or the verdict of a decided claim."""
     code = entry.reason.code if entry.reason else None
     if entry.verdict == UNDECIDED:
         return UNSTABLE if code is Code.UNSTABLE else UNDERPOWERED
