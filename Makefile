@@ -20,7 +20,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env models reproduce new-study report report-zip crate check-crate readme plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
+.PHONY: help env models reproduce new-study report report-zip crate check-crate findings plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
 
 help:  ## this list
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -127,7 +127,7 @@ format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
 	python docs/list_faults.py
 	python docs/list_metrics.py
 
-readme: env  ## README's results and picture, from the finished study CONFIG
+findings: env  ## write the tables of docs/results.md from the finished study CONFIG
 	python docs/draw_results.py "$$CONFIG"
 
 clean:  ## remove caches; results/ and .venv stay

@@ -1,4 +1,4 @@
-"""Writes the findings in README.md from a finished study, and docs/overview.svg from the demonstration.
+"""Write the tables of docs/results.md from a finished study, and docs/overview.svg from the demonstration.
 
 python docs/draw_results.py [config/demo.yaml]   # needs results/ of that study
 """
@@ -22,7 +22,7 @@ from softmax_bottleneck.store import artefacts  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402
 
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "results.md"
 PICTURED = "demo"
 PICTURE = ROOT / "docs" / "overview.svg"
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
@@ -31,16 +31,16 @@ METRICS = {
     "test_ppl": ("test perplexity", 2),
     "rank_press": ("Press rank", 0),
     "rank_eff_1e-3": ("effective rank, ε = 0.001", 0),
-    "kl_truth_nats": ("KL from the law, nats", 3),
+    "kl_truth_nats": ("KL from the true distribution, nats", 3),
 }
 IMAGE = (
-    "![Test perplexity against parameters: a dot per head, coloured by effective rank; the law’s own as a line]"
-    "(docs/overview.svg)"
+    "![Test perplexity against parameters: a dot per head, coloured by effective rank; the true perplexity as a line]"
+    "(overview.svg)"
 )
 
 
 def begin(study: str) -> str:
-    """The line of README.md after which a study's results stand."""
+    """Return the line of the page that precedes a study's results."""
     return f"<!-- results of {study}: written by docs/draw_results.py -->"
 
 
@@ -48,7 +48,7 @@ END = "<!-- end of results -->"
 
 
 def results(study: Study, found: Records) -> list[str]:
-    """For every corpus a sentence on what is known of it and a Markdown table of the main models."""
+    """Return, for every corpus, a heading sentence and a Markdown table of the main models."""
     lines: list[str] = []
     for dataset in study.datasets:
         models = [model for model in MODELS if found.values(dataset, model, "test_ppl")]
@@ -64,7 +64,7 @@ def _heading(study: Study, found: Records, dataset: str, models: Sequence[str]) 
     bound, rank = (source.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
     if bound is None or rank is None:
         return words
-    return f"{words} The law’s expected perplexity is {bound:.2f}, and the rank of its log-probabilities is {rank:.0f}."
+    return f"{words} The true distribution has perplexity {bound:.2f} and log-probabilities of rank {rank:.0f}."
 
 
 def _table(study: Study, found: Records, dataset: str, models: Sequence[str], metrics: Sequence[str]) -> list[str]:
@@ -82,10 +82,10 @@ def _cell(values: Sequence[float], digits: int) -> str:
 
 
 def write(study: Study, found: Records, text: str) -> str:
-    """README's text with the study's results between its markers (ValueError when it has none)."""
+    """Return the page's text with new results of the study between its markers; raise ValueError if it has none."""
     start = begin(study.name)
     if start not in text:
-        raise ValueError(f"README.md has no line {start}")
+        raise ValueError(f"docs/results.md has no line {start}")
     pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
     short = sentences.in_short(study, found, claims.ledger(found, claims.of_study(study), study))
     picture = ["", IMAGE] if study.name == PICTURED else []
@@ -94,11 +94,11 @@ def write(study: Study, found: Records, text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write README.md and, of the study that has it, docs/overview.svg."""
+    """Write docs/results.md and, for the demonstration, docs/overview.svg."""
     study = config.load_study(Path(arguments[0] if arguments else "config/demo.yaml"))
     folder = Store().study_folder(study.name)
-    text = write(study, records.load(folder), README.read_text(encoding="utf-8"))
-    README.write_text(text, encoding="utf-8")
+    text = write(study, records.load(folder), PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(text, encoding="utf-8")
     if study.name == PICTURED:
         PICTURE.write_text(artefacts.read_text(folder / "figures" / "overview.svg"), encoding="utf-8")
 

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,6 @@ KEPT = sorted((ROOT / "report" / "evidence").glob("*.json"))
 def kept(name: str) -> evidence.Evidence:
     """The run that the repository keeps under this name."""
     return evidence.load(ROOT / "report" / "evidence" / f"{name}.json")
-
-
-def flat(document: str) -> str:
-    """A document of the repository without its line breaks."""
-    return " ".join((ROOT / document).read_text(encoding="utf-8").split())
 
 
 def benka_printed(metric: str) -> str:
@@ -343,186 +337,7 @@ def test_what_is_kept_is_possible_and_whole(path: Path) -> None:
     assert one.values["test_ppl", ""] < one.values["unigram_ppl", ""]
 
 
-def words_runs(width: int) -> dict[str, evidence.Evidence]:
-    """The kept runs on all words of Penn Treebank with this width d, by head."""
-    runs = {path.stem: kept(path.stem) for path in KEPT if path.stem.startswith("ptb-words-")}
-    return {
-        name.removeprefix("ptb-words-").removesuffix(f"-{width}"): one
-        for name, one in runs.items()
-        if one.run.body.embedding_size == width
-    }
-
-
 def test_archived_runs_on_the_full_vocabulary_belong_to_their_study() -> None:
     study = config.load_study(ROOT / "config" / "ptb-words.yaml")
     archived = {kept(path.stem).run.path for path in KEPT if path.stem.startswith("ptb-words-")}
     assert archived <= {run.path for run in study.needed}
-
-
-def test_the_readme_says_what_is_kept() -> None:
-    """A row per run of d = 64: size, perplexity, ranks after the first and the last epoch."""
-    runs = words_runs(64)
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for one in runs.values():
-        size, ppl = one.values["params_m", ""], one.values["test_ppl", ""]
-        first, last = (next(line for line in one.epoch_ranks if line["epoch"] == n)["rank_press"] for n in (1, 10))
-        assert last == one.values["rank_press", ""]
-        assert f"| {one.label} | {size:.2f} | {ppl:.2f} | {first:,} | {last:,} |\n" in text
-    hours = sum(one.values["wall_s", ""] for one in runs.values()) / 3600
-    assert f"one seed each, {hours:.1f} hours of a core in all) have read" in flat("README.md")
-    along = {name: {line["epoch"]: line["rank_press"] for line in one.epoch_ranks} for name, one in runs.items()}
-    plif, ss, gss = (along[name] for name in ("lms-plif", "ss", "gss"))
-    docs = flat("docs/ranks.md")
-    sigma, values = dict(runs["lms-plif"].spectrum), runs["lms-plif"].values
-    last, shelf = sigma[66] / sigma[1], sigma[67] / sigma[1]
-    assert f"The 66th singular value, the last that a softmax has, is {last:.1e}".replace("e-0", "e-") in docs
-    assert f"the 67th is {shelf:.1e}.".replace("e-0", "e-") in docs
-    tolerance = values["rank_tolerance", ""] / values["sigma_max", ""]
-    assert f"the Press tolerance, {tolerance:.1e} of the largest".replace("e-0", "e-") in docs
-    assert f"its Press rank is {plif[10]}, the softmax's {along['softmax'][10]}, SigSoftmax's {ss[10]:,}." in docs
-    assert (
-        f"from {plif[1]} after the first epoch to {plif[10]} after the last, where SigSoftmax's rises from {ss[1]} and"
-        f" GSS's from {gss[1]} to {gss[10]:,};"
-    ) in docs
-    frozen, shelf = along["lms-plif-frozen"], dict(runs["lms-plif-frozen"].spectrum)
-    assert (
-        f"rank goes from {frozen[1]} to {frozen[10]}, and the 67th value ends at {shelf[67] / shelf[1]:.1e}:"
-    ).replace("e-0", "e-") in docs
-
-
-def test_the_readme_says_what_other_widths_change() -> None:
-    """A row per head: test perplexity and Press rank at every width; the runs differ in nothing else."""
-    runs = {width: words_runs(width) for width in (32, 64, 100)}
-    heads = list(runs[32])
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for head in heads:
-        own = [runs[width][head] for width in runs]
-        assert len({source.besides_width(one.run) for one in own}) == 1
-        shown = [f"{one.values['test_ppl', '']:.2f}, {one.values['rank_press', '']:,.0f}" for one in own]
-        assert f"| {runs[64][head].label} | {' | '.join(shown)} |\n" in text
-    hours = sum(one.values["wall_s", ""] for width in (32, 100) for one in runs[width].values()) / 3600
-    assert f"at other widths ({hours:.1f} hours of training):" in flat("README.md")
-    ranks, gains = ({head: [f(own, head) for own in runs.values()] for head in heads} for f in (rank_of, gain_of))
-    order = ("softmax", "lms-plif", "gss", "mos-equal")
-    printed = [printed_rank(head.removesuffix("-equal"))[0] for head in order]
-    for own in (printed, *zip(*(ranks[head] for head in order), strict=True)):
-        assert list(own) == sorted(own)
-    assert (
-        f"In perplexity MoS is {min(gains['mos-equal']):.0f} to {max(gains['mos-equal']):.0f} below the softmax, GSS"
-        f" {min(gains['gss']):.1f} to {max(gains['gss']):.1f} below, LMS-PLIF {-max(gains['lms-plif']):.0f} to"
-        f" {-min(gains['lms-plif']):.0f} above."
-    ) in flat("README.md")
-    times = [
-        " to ".join(f"{bound(r / d for r, d in zip(ranks[head], runs, strict=True)):.0f}" for bound in (min, max))
-        for head in ("gss", "mos-equal")
-    ]
-    assert f"the Press rank of GSS is {times[0]} times d, that" in flat("docs/ranks.md")
-    more = [
-        own["mos-equal"].values["parameters", ""] / own["softmax"].values["parameters", ""] for own in runs.values()
-    ]
-    assert (
-        f"a MoS with {100 * min(more) - 100:.0f} to {100 * max(more) - 100:.0f} % more parameters"
-        f" than the softmax {times[1]} times, the"
-        f" least where it nears the vocabulary ({ranks['mos-equal'][-1]:,.0f} of 10,000; one run each)."
-    ) in flat("docs/ranks.md")
-
-
-def printed_rank(head: str) -> tuple[float, float]:
-    """Mean and spread over 11 seeds in the paper's Table 2, on Penn Treebank."""
-    table = records.read_csv(source.PUBLISHED / "parthiban2021_table2.csv")
-    own = table[(table["dataset"] == "ptb") & (table["model"] == head) & (table["metric"] == "rank_press")]
-    (row,) = own.to_dict("records")
-    assert "seeds=11" in row["condition"]
-    return float(row["value"]), float(row["std"])
-
-
-def rank_of(runs: dict[str, evidence.Evidence], head: str) -> float:
-    return runs[head].values["rank_press", ""]
-
-
-def gain_of(runs: dict[str, evidence.Evidence], head: str) -> float:
-    """By how much its test perplexity is below the softmax's."""
-    return runs["softmax"].values["test_ppl", ""] - runs[head].values["test_ppl", ""]
-
-
-def test_the_readme_says_where_rank_does_not_order_perplexities() -> None:
-    for width in (32, 64, 100):
-        plif, softmax = (words_runs(width)[head].values for head in ("lms-plif", "softmax"))
-        assert all(plif[metric, ""] > softmax[metric, ""] for metric in ("rank_press", "test_ppl"))
-    moc, softmax = (words_runs(64)[head].values for head in ("moc", "softmax"))
-    assert moc["rank_press", ""] == softmax["rank_press", ""]
-    lower = softmax["test_ppl", ""] - moc["test_ppl", ""]
-    more = moc["parameters", ""] / softmax["parameters", ""] - 1
-    assert f"a perplexity {lower:.0f} lower, with {100 * more:.0f} % more parameters." in flat("README.md")
-
-
-def test_the_docs_say_whose_slopes_make_the_shelf() -> None:
-    """The table has the numbers of the script's kept output, which names the kept runs."""
-    printed = (ROOT / "report" / "evidence" / "redraw-slopes.txt").read_text(encoding="utf-8").replace("e-0", "e-")
-    docs, medians = (ROOT / "docs" / "ranks.md").read_text(encoding="utf-8"), []
-    for width, other in ((32, 100), (100, 32)):
-        name, lender = (words_runs(d)["lms-plif"].run.path.split("/", 1)[1] for d in (width, other))
-        own, borrowed, drawn = printed.partition(f"{name}: with its own slopes the shelf begins at ")[2].split("\n")[:3]
-        assert borrowed.startswith(f"  with those of {lender} at ") and drawn.startswith("  with 100 new draws at ")
-        low, high, middle = (re.findall(r"\d\.\de-\d", drawn)[n] for n in range(3))
-        row = (own.split()[0], borrowed.split()[-1], f"{low}, {middle}, {high}")
-        assert f"\n| d = {width} | {' | '.join(row)} |\n" in docs
-        assert round(float(high) / float(low)) == 4
-        medians.append(float(middle))
-    assert "is a quarter lower than that of d = 32; the draws span a factor of four." in flat("docs/ranks.md")
-    assert medians[1] / medians[0] == pytest.approx(0.75, abs=0.02)
-
-
-def test_the_docs_say_where_the_shelf_of_lms_plif_begins_at_every_width() -> None:
-    docs, shelves, ranks = flat("docs/ranks.md"), [], []
-    for width in (32, 64, 100):
-        one = words_runs(width)["lms-plif"]
-        sigma = dict(one.spectrum)
-        shelves.append(f"{sigma[width + 3] / sigma[1]:.1e}".replace("e-0", "e-"))
-        ranks.append(one.values["rank_press", ""])
-    assert "its Press rank is {:.0f}, {:.0f} and {:.0f},".format(*ranks) in docs
-    beyond = [rank - width - 2 for rank, width in zip(ranks, (32, 64, 100), strict=True)]
-    assert "{:.0f}, {:.0f} and {:.0f} more than a softmax can have".format(*beyond) in docs
-    assert "the shelf begins at {}, {} and {} of the largest".format(*shelves) in docs
-    effective = [
-        [words_runs(width)[head].values["rank_eff_1e-5", ""] for width in (32, 64, 100)]
-        for head in ("lms-plif", "softmax")
-    ]
-    assert (
-        "{:.0f}, {:.0f} and {:.0f}, the softmax's {:.0f}, {:.0f} and {:.0f})".format(*effective[0], *effective[1])
-        in docs
-    )
-    (mean, spread), (softmax, _) = printed_rank("lms-plif"), printed_rank("softmax")
-    assert f"At d = {softmax - 2:.0f} the paper prints {mean:.0f} ± {spread:.0f} over 11 seeds," in docs
-
-
-def test_the_readme_says_how_the_published_setting_came_out() -> None:
-    """Benka's Transformer beside what the paper prints, and on how many threads it was trained."""
-    one, text = kept("ptb-transformer"), flat("README.md")
-    assert source.same_setting(one.run, source.paper_study())
-    value = {metric: one.values[metric, ""] for metric in ("test_ppl", "valid_ppl", "train_ppl", "rank_press", "steps")}
-    hours = one.values["wall_s", ""] / 3600
-    assert f"{one.values['epochs', '']:.0f} epochs in {hours:.1f} hours on two cores." in text
-    assert (
-        f"Its test perplexity is {value['test_ppl']:.2f} where the paper prints {benka_printed('test_ppl')}, its"
-        f" validation perplexity {value['valid_ppl']:.2f} where it prints {benka_printed('valid_ppl')}, its Press rank"
-        f" {value['rank_press']:.0f}. Training ends at a perplexity of {value['train_ppl']:.2f}, so the model overfits."
-    ) in text
-    threads = [(part["from_step"], part["threads"]) for part in one.provenance["sessions"]]
-    alone = next(step for step, count in threads if count == 2)
-    assert {count for step, count in threads if step < alone} == {1} and {count for _, count in threads[1:]} == {2}
-    assert f"The first {alone} of the run's {value['steps']:,.0f} updates used one thread, the rest two" in text
-
-
-def test_the_readme_compares_the_transformers_that_differ_in_the_head_alone() -> None:
-    plain, other = kept("ptb-transformer"), kept("ptb-transformer-ss")
-    assert (other.run.head.name, other.run.seed) == ("sigsoftmax", plain.run.seed)
-    assert plain.run.settings == other.run.settings | {"head": plain.run.settings["head"]}
-    value = other.values
-    assert value["test_ppl", ""] > plain.values["test_ppl", ""]
-    assert round(value["rank_press", ""] / plain.values["rank_press", ""]) == 50
-    assert (
-        f"has a test perplexity of {value['test_ppl', '']:.2f} after {value['epochs', '']:.0f} epochs"
-        f" ({value['wall_s', ''] / 3600:.1f} hours on two cores) and a Press rank of {value['rank_press', '']:,.0f} of"
-        f" {value['rank_columns', '']:,.0f}: fifty times the rank, and no better perplexity, with one seed each."
-    ) in flat("README.md")
