@@ -94,7 +94,7 @@ slurm-test: env  ## studies through a real SLURM of one node, started for it and
 	tests/slurm/start.sh
 	python -m pytest -m slurm tests/slurm; code=$$?; tests/slurm/stop.sh; exit $$code
 
-test-all: env lint  ## that, and the tests that take long (tier 2 of docs/faults.md)
+test-all: env lint  ## that, and the tests that take long (tier 2)
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
 
 models: $(VENV)/models/.ready  ## SmolLM2-135M-Instruct as a GGUF file, for `rank --model` (93 MB, once; and what reads it)
@@ -124,8 +124,6 @@ format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
 	ruff format --quiet .
 	snakefmt --quiet Snakefile workflow
 	python docs/draw_architecture.py
-	python docs/list_faults.py
-	python docs/list_metrics.py
 
 findings: env  ## write the tables of docs/results.md from the finished study CONFIG
 	python docs/draw_results.py "$$CONFIG"

@@ -1,7 +1,7 @@
-"""Draws docs/architecture.svg and docs/rules.svg, and lists the modules in docs/architecture.md, from the code itself.
+"""Draw the pictures and write the lists of docs/ that follow from the code: layers, rules, modules, metrics.
 
-python docs/draw_architecture.py           # writes the three
-python docs/draw_architecture.py --check   # exit 1 when one of them is not what the code says
+python docs/draw_architecture.py           # write the files
+python docs/draw_architecture.py --check   # exit 1 if one of them differs from the code
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ import tempfile
 import tomllib
 from collections.abc import Iterable
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "workflow"))
+
+from softmax_bottleneck.records.metrics import CATALOGUE, Metric  # noqa: E402
+
 PACKAGE = ROOT / "workflow" / "softmax_bottleneck"
 STUDY = ROOT / "config" / "paper.yaml"  # the study that needs most rules
 BEGIN, END = "<!-- modules: written by draw_architecture.py -->", "<!-- end of modules -->"
@@ -26,6 +31,14 @@ text{font:13px system-ui,sans-serif;fill:#1f2430}.box{fill:#eef1f6;stroke:#6b768
 @media (prefers-color-scheme:dark){text{fill:#e6e9ef}.box{fill:#2a3040;stroke:#8b96aa}.row{stroke:#434b5c}
 .note{fill:#a7b0c0}.line{stroke:#8b96aa}.head{fill:#8b96aa}}
 </style>"""
+METRICS = """# Metrics
+
+A metric has the same name in `records.csv`, in `report/published/` and in the columns of `config/experiments/`.
+[`draw_architecture.py`](draw_architecture.py) writes this page from the catalogue,
+[`records/metrics.py`](../workflow/softmax_bottleneck/records/metrics.py). `*` stands for a parameter.
+`<metric>_gain_vs_<model>` is the mean of that model minus the mean of the row, and `<metric>_reduction_pct` is the same
+in percent of the experiment's baseline.
+"""
 BOX_HEIGHT, GAP, CHARACTER = 28, 10, 8.2  # pixels
 WIDTH = 860
 
@@ -176,12 +189,28 @@ def listed(page: str) -> str:
     return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: table, page, flags=re.DOTALL)
 
 
+def metrics() -> str:
+    """Return docs/metrics.md: every metric of records/metrics.py by the step and the file that hold it."""
+    parts = [METRICS]
+    for (step, file), own in groupby(CATALOGUE.values(), lambda metric: (metric.step, metric.file)):
+        head = "| name | label | unit | decimals | better | definition |\n|---|---|---|---|---|---|"
+        parts += [f"## `{step}`: {file}\n", head, "\n".join(map(_metric, own)) + "\n"]
+    return "\n".join(parts)
+
+
+def _metric(metric: Metric) -> str:
+    better = {True: "smaller", False: "larger", None: ""}[metric.smaller_is_better]
+    label = metric.label.format("*")
+    return f"| `{metric.name}` | {label} | {metric.unit} | {metric.digits} | {better} | {metric.definition} |"
+
+
 def main() -> int:
-    """Write the files, or with --check say which ones are out of date."""
+    """Write the files, or with --check print which ones are out of date."""
     page = ROOT / "docs" / "architecture.md"
     wanted = {
         ROOT / "docs" / "architecture.svg": draw_layers(),
         ROOT / "docs" / "rules.svg": draw_rules(),
+        ROOT / "docs" / "metrics.md": metrics(),
         page: listed(page.read_text(encoding="utf-8")),
     }
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
