@@ -1,4 +1,4 @@
-"""The ledger of claims: rules on made-up records, premises, the law as a control, stability, the published numbers."""
+"""The ledger of claims: rules on made-up records, premises, controls, stability, the published numbers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from softmax_bottleneck.store import artefacts, paths
 PUBLISHED = paths.ROOT / "report" / "published"
 BY_ID = {claim.id: claim for claim in claims.CLAIMS}
 DECIDED = {REPRODUCED, NOT_REPRODUCED}
+PARTHIBAN = [claim for claim in claims.CLAIMS if claim.source == "parthiban2021" and claim.corpora != SYNTHETIC]
 
 
 def sample(mean: float, sd: float, n: int = 10) -> list[float]:
@@ -52,8 +53,8 @@ def judge(claim: str, rows: Iterable[examples.Row], **facts: float) -> Entry:
     return judge_claim(CorpusData(examples.records_of(rows, **facts), examples.CORPUS), BY_ID[claim])
 
 
-def law(records: Records, **numbers: float) -> Records:
-    """Records of a corpus whose law has these numbers, as `measure` writes them."""
+def with_truth(records: Records, **numbers: float) -> Records:
+    """Records of a corpus whose true distribution has these numbers, as `measure` writes them."""
     rows = [
         (examples.CORPUS, "softmax", "", f"law_{metric}", value, 1, "softmax-1") for metric, value in numbers.items()
     ]
@@ -107,7 +108,7 @@ def test_intervals_of_means_are_welchs_and_students() -> None:
     assert ends(estimate(rules.student, first)) == pytest.approx(
         tuple(stats.ttest_1samp(first, 0).confidence_interval(0.95))
     )
-    fixed = estimate(rules.student, first, [4.0] * 3)  # a side without variance, such as the law, is a number
+    fixed = estimate(rules.student, first, [4.0] * 3)  # a side without variance is a number
     assert ends(fixed) == pytest.approx(tuple(stats.ttest_1samp(first - 4, 0).confidence_interval(0.95)))
 
 
@@ -240,34 +241,6 @@ def test_diverged_runs_bear_out_that_a_head_is_unstable() -> None:
         assert (entry.reason.code, tiles.state(entry)) == (Code.ALL_DIVERGED, "diverged")
 
 
-def test_the_rank_of_a_run_that_learned_nothing_is_not_compared() -> None:
-    """A ReLU that is dead everywhere predicts all words alike: a matrix of rank 1, whatever the head could do."""
-    ranks = {"kanai-relu": 1.5, "kanai-ss": 90}
-    rows = [(model, "rank_press", "finetuned", sample(rank, 0.1, 3)) for model, rank in ranks.items()]
-    dead = [("kanai-relu", "test_ppl", "", [2000.0] * 3), ("kanai-relu", "unigram_ppl", "", [112.0] * 3)]
-    assert judge("kanai-relu-rank", rows).verdict == NOT_REPRODUCED
-    entry = judge("kanai-relu-rank", [*rows, *dead])
-    assert entry.verdict == CANNOT and entry.reason.code is Code.LEARNED
-
-
-def test_models_that_are_not_planned_are_named() -> None:
-    for claim, there, models in (
-        ("fair-softmax", "mos_fair", "softmax-fair"),
-        ("not-sufficient", "softmax", "ss or gss"),
-    ):
-        reason = judge(claim, ppl(**{there: 56})).reason
-        assert (reason.code, reason.facts["models"]) == (Code.NO_MODEL, models)
-
-
-def test_a_single_run_decides_nothing() -> None:
-    for n, needed in ((1, 3), (2, 3)):
-        entry = judge(
-            "mos-better",
-            ppl(n=2, softmax=57, mos=55) if n == 2 else [(*r[:3], r[3][:1]) for r in ppl(softmax=57, mos=55)],
-        )
-        assert (entry.verdict, entry.reason.code, entry.reason.facts["needed"]) == (UNDECIDED, Code.TOO_FEW, needed)
-
-
 @pytest.mark.fault("G3")
 def test_a_sweep_of_three_points_has_no_correlation_and_asks_for_enough_points() -> None:
     rows = [(f"mos-nt-components{k}", "test_ppl", "", [60.0 - k]) for k in (1, 2, 3)]
@@ -308,6 +281,11 @@ LARGER, SMALLER = {"mos parameters": 1.67e6}, {"mos parameters": 0.89e6}
 HEADS = ("softmax", "ss", "gss", "mos")
 SWITCHES = [(f"{h}{nt}", "test_ppl", "", [50.0 + 2 * bool(nt)]) for h in HEADS for nt in ("", "-nt")]
 TIMES = ranks("sec_per_epoch", ganea_lms_plif=150, ganea_softmax=60)
+# A ReLU that is dead everywhere predicts all words alike: a matrix of rank 1, whatever the head could do.
+RELU = [
+    (model, "rank_press", "finetuned", sample(rank, 0.1, 3)) for model, rank in (("kanai-relu", 1.5), ("kanai-ss", 90))
+]
+DEAD = [("kanai-relu", "test_ppl", "", [2000.0] * 3), ("kanai-relu", "unigram_ppl", "", [112.0] * 3)]
 CORRELATED = examples.example(BY_ID["grid-correlation"], True)
 
 
@@ -347,6 +325,8 @@ CORRELATED = examples.example(BY_ID["grid-correlation"], True)
         ("ganea-plif-cheap", TIMES, {}, NOT_REPRODUCED, None),
         ("ganea-plif-cheap", TIMES, {"ganea-softmax embedding_size": 16.0}, CANNOT, Code.WIDTH),
         ("mos-better", ppl(softmax=57, mos=55) + ranks("unigram_ppl", mos=56), {}, CANNOT, Code.LEARNED),
+        ("kanai-relu-rank", RELU, {}, NOT_REPRODUCED, None),
+        ("kanai-relu-rank", [*RELU, *DEAD], {}, CANNOT, Code.LEARNED),
         ("grid-correlation", [*CORRELATED, ("gss", "test_ppl", "", sample(57, 0.02, 5))], {}, REPRODUCED, None),
         ("grid-correlation", [*CORRELATED, ("gss", "test_ppl", "", sample(57, 0.07, 5))], {}, CANNOT, Code.SEED_NOISE),
     ],
@@ -439,7 +419,7 @@ def test_correlations_take_models_of_one_size_and_schedule() -> None:
 
 
 def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
-    """It can be any softmax: where that one can be the law and the mixture is not, it was stopped early."""
+    """It can be any softmax: if a softmax can be the true distribution and the mixture is not, it was stopped early."""
 
     def verdicts(claim: str, **changed: float) -> list[str]:
         rows = examples.world(**changed)
@@ -455,7 +435,7 @@ def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
     assert verdicts("truth-closes-gap", ss=1, mos=1, lms=1, plif=1) == [NOT_REPRODUCED, CANNOT]
 
 
-def test_two_entries_of_fits_to_the_same_laws_are_not_mixed() -> None:
+def test_two_entries_of_fits_to_the_same_distributions_are_not_mixed() -> None:
     """The first of the study's file is judged, whatever order the records have."""
     worlds = {"again": examples.world(floor=0.4), "truth": examples.world()}
     frames = [examples.records_of(rows, SYNTHETIC).rows.assign(table=name) for name, rows in worlds.items()]
@@ -466,17 +446,20 @@ def test_two_entries_of_fits_to_the_same_laws_are_not_mixed() -> None:
         assert judge_claim(CorpusData(found, SYNTHETIC, study), BY_ID["truth-closes"]).verdict == verdict
 
 
-# --- the law --------------------------------------------------------------------------------------------------------
-LAW_NUMBERS = {"test_ppl": 50.0, "train_ppl": 50.0, "rank_press": 102.0, "rank_eff_1e-4": 47.0}
+# --- the true distribution as a control -----------------------------------------------------------------------------
+TRUTH_NUMBERS = {"test_ppl": 50.0, "train_ppl": 50.0, "rank_press": 102.0, "rank_eff_1e-4": 47.0}
 
 
-def judged_with_law(claim: str, rows: list[examples.Row], **numbers: float) -> Entry:
-    records = law(examples.records_of(rows), **LAW_NUMBERS | numbers)
+OVERFITTED = ppl(softmax=57, lms_plif_frozen=55) + ranks("train_ppl", softmax=34, lms_plif_frozen=37)
+
+
+def judge_with_truth(claim: str, rows: list[examples.Row], **numbers: float) -> Entry:
+    records = with_truth(examples.records_of(rows), **TRUTH_NUMBERS | numbers)
     return judge_claim(CorpusData(records, examples.CORPUS), BY_ID[claim])
 
 
-def test_the_law_stands_among_the_models() -> None:
-    view = CorpusData(law(examples.records_of(ppl(softmax=57)), **LAW_NUMBERS), examples.CORPUS)
+def test_the_true_distribution_is_one_of_the_models() -> None:
+    view = CorpusData(with_truth(examples.records_of(ppl(softmax=57)), **TRUTH_NUMBERS), examples.CORPUS)
     assert view.values(TRUTH, "rank_press") == {1: 102.0, 2: 102.0, 3: 102.0} and view.matching(TRUTH) == [TRUTH]
     assert TRUTH not in view.matching("*") and view.label(TRUTH) == "the true distribution"
 
@@ -489,6 +472,8 @@ def test_the_law_stands_among_the_models() -> None:
         ("press-overestimates", ranks(ss=300.0) + ranks("rank_eff_1e-4", ss=30.0), {"rank_eff_1e-4": 95.0}, {}),
         ("not-necessary", ppl(softmax=57, lms_plif=56) + ranks(softmax=18, lms_plif=20), {}, {"rank_press": 20.0}),
         ("rank-order", ppl(ss=57, lms_plif=56) + ranks(ss=400, lms_plif=20), {"rank_press": 300.0}, {}),
+        # Beside an overfitted softmax the true distribution has higher train and lower test perplexity.
+        ("plif-regularises", OVERFITTED, {"train_ppl": 30.0}, {}),
         ("kanai-softmax-limited", ranks(softmax=18) + ranks("embedding_size", softmax=16), {}, {"rank_press": 10.0}),
         (
             "grid-correlation",
@@ -506,16 +491,9 @@ def test_the_law_stands_among_the_models() -> None:
 )
 def test_a_rule_that_the_true_distribution_passes_decides_nothing(claim: str, rows, sound, spoils) -> None:
     assert judge(claim, rows).verdict == REPRODUCED
-    assert judged_with_law(claim, rows, **sound).verdict == REPRODUCED
-    entry = judged_with_law(claim, rows, **spoils)
+    assert judge_with_truth(claim, rows, **sound).verdict == REPRODUCED
+    entry = judge_with_truth(claim, rows, **spoils)
     assert entry.verdict == CANNOT and entry.reason.code is Code.CONTROL
-
-
-def test_overfitting_to_the_training_text_is_no_regularisation() -> None:
-    """Beside an overfitted softmax the true distribution has higher train and lower test perplexity."""
-    rows = ppl(softmax=57, lms_plif_frozen=55) + ranks("train_ppl", softmax=34, lms_plif_frozen=37)
-    assert judge("plif-regularises", rows).verdict == REPRODUCED
-    assert judged_with_law("plif-regularises", rows).verdict == CANNOT
 
 
 # --- runs measured elsewhere ----------------------------------------------------------------------------------------
@@ -609,89 +587,25 @@ PUBLISHED_VERDICTS = {
 
 @pytest.mark.parametrize("corpus", ["ptb", "wt2"])
 def test_the_published_numbers_by_these_rules(corpus: str) -> None:
-    asked = [claim for claim in claims.CLAIMS if claim.source == "parthiban2021" and claim.corpora != SYNTHETIC]
-    found = {entry.claim.id: entry.verdict for entry in claims.ledger(published_records(corpus), asked)}
+    found = {entry.claim.id: entry.verdict for entry in claims.ledger(published_records(corpus), PARTHIBAN)}
     expected = {name: verdict for verdict, names in PUBLISHED_VERDICTS[corpus].items() for name in names.split()}
     assert found == expected
     assert NOT_REPRODUCED not in found.values() and CONFOUNDED not in found.values()
 
 
 # --- mutation -------------------------------------------------------------------------------------------------------
-# A study in which most claims hold at once: `model: metric value, ...`.
-WORLD = """
-softmax: test_ppl 57, rank_press 18, embedding_size 16
-ss: test_ppl 56.9, rank_press 150
-gss: test_ppl 56.9, rank_press 250
-lms-plif: test_ppl 56, rank_press 22
-lms-plif-frozen: test_ppl 56, train_ppl 50
-moc: test_ppl 55, rank_press 18, embedding_size 16
-mos: test_ppl 54, rank_press 380
-mos-nt: test_ppl 56, rank_press 380, rank_press_all 420
-softmax-nt: test_ppl 59
-ss-nt: test_ppl 58.8, rank_press 150
-gss-nt: test_ppl 58.8
-lms-plif-nt: test_ppl 58, rank_press 22
-lms-plif-frozen-nt: test_ppl 58
-moc-nt: test_ppl 57, rank_press 18
-softmax-fair: test_ppl 56
-mos-fair: test_ppl 56
-softmax-fair280: test_ppl 59
-mos-nt-components1: test_ppl 50, train_ppl 45
-mos-nt-components2: test_ppl 49, train_ppl 40
-mos-nt-components3: test_ppl 48, train_ppl 35
-kanai-softmax: test_ppl 50, rank_press 18, rank_press_low 18, embedding_size 16
-kanai-ss: test_ppl 49, rank_press 150, rank_press_low 150
-kanai-sigmoid: test_ppl 48.9, rank_press 60
-kanai-relu: test_ppl 50000, rank_press 300
-kanai-mos: test_ppl 48, rank_press 380
-kanai-moss: test_ppl 47, rank_press 450
-transformer-mos-components1: test_ppl 90
-transformer-mos-components2: test_ppl 89
-transformer-mos-components3: test_ppl 88
-transformer-mos-components10: test_ppl 87
-transformer-mos-components15: test_ppl 91
-transformer: test_ppl 93, embedding_size 200
-ganea-softmax: test_ppl 58, sec_per_epoch 60
-ganea-lms-plif: test_ppl 57, sec_per_epoch 66
-ganea-mos: test_ppl 56, sec_per_epoch 150
-ganea-mos-plif: test_ppl 55
-"""
-
-
-def everything() -> Records:
-    """Records of that study: three seeds of everything but a family of single runs."""
-    levels = dict(line.split(": ") for line in WORLD.split("\n") if line)
-    named = {(m, *pair.split()) for m, pairs in levels.items() for pair in pairs.split(", ")}
-    level = {(model, metric): float(value) for model, metric, value in named}
-    found: dict[tuple[str, str, str], list[float]] = {}
-    for claim in claims.CLAIMS:
-        for model, metric, stage, values in examples.example(claim, True):
-            if claim.corpora != SYNTHETIC:
-                if own := level.get((model, metric)):
-                    values = [own] * 3 if metric == "embedding_size" else examples.seeds(own)
-                copies = 1 if len(values) > 1 or "grid" in model else 3
-                found.setdefault((model, metric, stage), values[:3] * copies)
-    for model, count in {model: len(values) for (model, _, _), values in found.items()}.items():
-        found.setdefault(
-            (model, "rank_press", ""), [level.get((model, "rank_press"), 300.0)] * count
-        )  # as every run of a study has one
-    return examples.records_of((*key, values) for key, values in found.items())
-
-
 def test_no_verdict_depends_on_the_text_of_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
     """With every template replaced, verdicts, states, numbers, premises and stability stay as they are."""
-    records = law(everything(), **LAW_NUMBERS, rank_press_low=102.0)
-    few = examples.records_of((*row[:3], row[3][:2]) for row in ppl(softmax=57, mos=55))
 
     def judged() -> list[object]:
-        found = [
-            judge_claim(CorpusData(given, examples.place(claim, examples.CORPUS)), claim)
+        entries = [
+            judge_claim(CorpusData(records, examples.place(claim)), claim)
             for claim in claims.CLAIMS
-            for given in (records, few, examples.made(claim, False), *examples.broken(claim).values())
+            for records in (examples.made(claim, False), *examples.broken(claim).values())
         ]
         return [
             (one.verdict, tiles.state(one), one.stability, [(p.code, p.holds) for p in one.premises], one.numbers)
-            for one in found
+            for one in (*entries, *claims.ledger(published_records("ptb")))
         ]
 
     before = judged()
@@ -702,50 +616,39 @@ def test_no_verdict_depends_on_the_text_of_a_template(monkeypatch: pytest.Monkey
 
 
 def test_shuffled_labels_turn_every_reproduced_claim_into_something_else() -> None:
-    """In at least 95 % of shuffles of the head labels over runs, which all are of one size: no premise tells them."""
-    records = everything()
-    asked = [claim for claim in claims.CLAIMS if claim.corpora != SYNTHETIC]
-    view = CorpusData(records, examples.CORPUS)
-    held = [claim for claim in asked if judge_claim(view, claim).verdict == REPRODUCED]
-    assert len(held) >= 0.8 * len(asked), sorted({c.id for c in asked} - {c.id for c in held})
+    """In at least 95 % of shuffles of the models' names over the published runs, all of one size."""
+    records = published_records("ptb")
+    sizes = records.rows["metric"] == "parameters"
+    records = replace(records, rows=records.rows.assign(value=records.rows["value"].mask(sizes, 1e6)))
+    over_seeds = [claim for claim in PARTHIBAN if claim.rule.quantities[0].units == "seeds"]
+    held = [claim for claim in over_seeds if judge_claim(CorpusData(records, "ptb"), claim).verdict == REPRODUCED]
     survived = dict.fromkeys((claim.id for claim in held), 0)
-    runs = list(records.states[["model", "seed"]].drop_duplicates().itertuples(index=False, name=None))
+    runs = list(records.rows[["model", "seed"]].drop_duplicates().itertuples(index=False, name=None))
     shuffles = 20
     for number in range(shuffles):
         order = np.random.default_rng(number).permutation(len(runs))
         new = dict(zip(runs, (runs[i] for i in order), strict=True))
         moved = pd.DataFrame([new[key] for key in zip(records.rows["model"], records.rows["seed"], strict=True)])
         shuffled = replace(records, rows=records.rows.assign(model=moved[0].to_numpy(), seed=moved[1].to_numpy()))
-        view = CorpusData(shuffled, examples.CORPUS)
         for claim in held:
-            survived[claim.id] += judge_claim(view, claim).verdict == REPRODUCED
-    assert {name: share for name, share in survived.items() if share > 0.05 * shuffles} == {}
+            survived[claim.id] += judge_claim(CorpusData(shuffled, "ptb"), claim).verdict == REPRODUCED
+    assert len(held) >= 8 and {name: n for name, n in survived.items() if n > 0.05 * shuffles} == {}
 
 
 # --- files and page -------------------------------------------------------------------------------------------------
-def test_render_writes_the_ledger_and_the_page_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_evidence: None
-) -> None:
+def test_the_page_shows_every_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_evidence: None) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     study = fake.load(tmp_path)
     fake.write_all(study)
     page = fake.page(study)
     facts = artefacts.read_json(tmp_path / "results/fake/claims.json")
-    asked = [c for c in claims.CLAIMS if c.source in ("parthiban2021", "merity2017", "known-truth")]
-    asked = [claim for claim in asked if claim.concerns("truth-demo") or claim.concerns(SYNTHETIC)]
-    assert [entry["id"] for entry in facts["claims"]] == [c.id for c in asked if c.corpora != SYNTHETIC] + [
-        c.id for c in asked if c.corpora == SYNTHETIC
-    ]
-    assert sum(facts["counts"].values()) == len(asked) and facts["criteria"]["margin"] == rules.MARGIN
+    ids = [c.id for place in ("truth-demo", SYNTHETIC) for c in claims.of_study(study) if c.concerns(place)]
+    assert [entry["id"] for entry in facts["claims"]] == ids and sum(facts["counts"].values()) == len(ids)
     assert len(facts["provenance"]["parents"]) == 5 * len(study.needed)
     for entry in facts["claims"]:
         row = page.split(f'id="claim-{entry["dataset"]}-{entry["id"]}"')[1].split("</tr>")[0]
         assert f"</span> {entry['verdict']}</span>" in row  # a word, not the colour alone
-    assert "235 of 255 follow" in page and "against themselves" in page
-    shown = [entry for entry in claims.ledger(collect.collect(study), asked) if entry.dataset == "truth-demo"]
-    assert ", ".join(f"{n} {v}" for v, n in claims.counts(shown).items()) in page
-    assert "What is not judged, and why" in page
 
 
 @pytest.mark.parametrize(
