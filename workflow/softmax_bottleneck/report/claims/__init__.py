@@ -16,8 +16,9 @@ import pandas as pd
 
 from softmax_bottleneck.records import records as tidy
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report.claims import known_distributions, rules, trained_models, verdict
+from softmax_bottleneck.report.claims import known_distributions, trained_models
 from softmax_bottleneck.report.claims.data import RESAMPLES, SYNTHETIC, CorpusData
+from softmax_bottleneck.report.claims.rules import VERDICTS
 from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, judge
 from softmax_bottleneck.report.claims.verdict import Claim as Claim
 from softmax_bottleneck.report.claims.verdict import Entry as Entry
@@ -71,23 +72,30 @@ def _archived(records: Records, dataset: str) -> dict[str, CorpusData]:
 def counts(entries: Iterable[Entry]) -> dict[str, int]:
     """Return the number of entries of each verdict."""
     by_verdict = Counter(entry.verdict for entry in entries)
-    return {name: by_verdict[name] for name in rules.VERDICTS}
+    return {name: by_verdict[name] for name in VERDICTS}
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------------
+def _texts(entry: Entry) -> dict[str, list[str]]:
+    """Return everything that an entry shows, line by line."""
+    claim, stable = entry.claim, entry.stability
+    return {
+        "claim": [f"{claim.statement} ({claim.source}, {claim.where})"],
+        "rule": [claim.rule.text],
+        "numbers": [f"{number.what}: {number.text}" for number in entry.numbers],
+        "premises": [premise.line for premise in entry.premises],
+        "stability": [f"{stable:.0%} of {RESAMPLES:,} bootstrap samples give the same outcome"] * (stable is not None),
+        "archived": [f"{name} on {hardware}" for hardware, name in entry.elsewhere.items()],
+        "left_out": list(map(str, entry.left_out)),
+    }
+
+
 def to_csv(entries: Iterable[Entry]) -> str:
     """Return one line per claim and corpus: verdict, reason, numbers and premises."""
-    columns = (*("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion", "stability"),
-               *("numbers", "premises", "left_out"))  # fmt: skip
-    lines = []
-    for entry in entries:
-        texts = {
-            "numbers": [f"{number.what}: {number.text}" for number in entry.numbers],
-            "premises": [premise.line for premise in entry.premises],
-            "left_out": map(str, entry.left_out),
-        }
-        lines.append(entry.to_json() | {column: "; ".join(parts) for column, parts in texts.items()})
-    return tidy.to_csv(pd.DataFrame(lines, columns=list(columns)))
+    facts = ("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion", "stability")
+    texts = ("numbers", "premises", "left_out")
+    lines = [entry.to_json() | {key: "; ".join(_texts(entry)[key]) for key in texts} for entry in entries]
+    return tidy.to_csv(pd.DataFrame(lines, columns=[*facts, *texts]))
 
 
 def verdicts(entries: Iterable[Entry]) -> Iterator[str]:
@@ -98,30 +106,15 @@ def verdicts(entries: Iterable[Entry]) -> Iterator[str]:
 def explain(entries: Iterable[Entry]) -> Iterator[str]:
     """Yield every verdict for a terminal, with its rule, numbers and premises."""
     for entry in entries:
-        claim = entry.claim
         yield f"\n{next(verdicts([entry]))}"
-        yield f"  claim      {claim.statement} ({claim.source}, {claim.where})"
-        yield f"  rule       {claim.rule.text}"
-        yield from (f"  number     {number.what}: {number.text}" for number in entry.numbers)
-        yield from (f"  premise    {premise.line}" for premise in entry.premises)
-        if entry.stability is not None:
-            yield f"  stability  {entry.stability:.0%} of {RESAMPLES:,} bootstrap samples give the same outcome"
-        yield from (f"  archived   {name} on {hardware}" for hardware, name in entry.elsewhere.items())
-        yield from (f"  left out   {finding}" for finding in entry.left_out)
+        yield from (f"  {name:10} {line}" for name, lines in _texts(entry).items() for line in lines)
 
 
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the content of results/<study>/claims.json."""
-    constants = {
-        rules: ("MARGIN", "SMALL", "HIGH", "STRONG", "ALPHA", "POWER", "SAME_SIZE", "MIN_RUNS", "MIN_POINTS"),
-        verdict: ("STABLE", "CEILING", "CONVERGED"),
-        trained_models: ("WIDE",),
-    }
-    criteria = {name.lower(): getattr(module, name) for module, names in constants.items() for name in names}
     return {
         "status": "ok",
         "study": study.name,
-        "criteria": criteria | {"resamples": RESAMPLES},
         "counts": counts(entries),
         "claims": [entry.to_json() for entry in entries],
         "not_judged": NOT_JUDGED,

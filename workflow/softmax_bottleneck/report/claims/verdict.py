@@ -65,13 +65,10 @@ class Finding:
     code: Code
     facts: Mapping[str, Any]
 
-    def text(self, part: str) -> str:
-        """Return what was `found`, or what is `needed`; a remark needs nothing."""
-        return re.sub(r"(?<=\d)%", "\u00a0%", TEMPLATES[self.code].get(part, "").format(**self.facts))
-
     def __str__(self) -> str:
-        needed = self.text("needed")
-        return f"{self.text('found')}; needed: {needed}" if needed else self.text("found")
+        """Return what was found and what is needed; a remark needs nothing."""
+        text = "; needed: ".join(TEMPLATES[self.code].values()).format(**self.facts)
+        return re.sub(r"(?<=\d)%", "\u00a0%", text)
 
 
 @dataclass(frozen=True)
@@ -181,10 +178,7 @@ class Entry:
             "code": self.reason.code if self.reason else "",
             "stability": self.stability,
             "numbers": [asdict(number) | {"text": number.text} for number in self.numbers],
-            "premises": [
-                {"code": p.code, "text": p.text("found"), "needed": p.text("needed"), "holds": p.holds}
-                for p in self.premises
-            ],
+            "premises": [{"code": one.code, "text": str(one), "holds": one.holds} for one in self.premises],
             "left_out": list(map(str, self.left_out)),
             "elsewhere": dict(self.elsewhere),
         }
