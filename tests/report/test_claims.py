@@ -502,7 +502,8 @@ def test_what_other_hardware_says_stands_beside_the_verdict() -> None:
     schedule = SimpleNamespace(epochs=10)
     elsewhere = tuple(
         SimpleNamespace(
-            hardware="Other CPU", run_id=f"{model}-{seed}", values={("test_ppl", ""): x, ("parameters", ""): 1e6},
+            hardware="Other CPU", origin="",
+            run_id=f"{model}-{seed}", values={("test_ppl", ""): x, ("parameters", ""): 1e6},
             run=SimpleNamespace(dataset=examples.CORPUS, model=model, seed=seed, schedule=schedule),
         )
         for model, mean in (("softmax", 57), ("mos", 57.5))

@@ -203,7 +203,7 @@ PLAIN = ("parents", "environments", "details", "corpora", "verification")
 
 def save(records: Records, folder: Path) -> None:
     """Write records.parquet, records.csv and states.csv for everybody, and what else `load` needs."""
-    rows = pd.concat([records.rows, _evidence_rows(records.evidence)], ignore_index=True)
+    rows = pd.concat([records.rows, evidence_rows(records.evidence)], ignore_index=True)
     artefacts.sweep(folder)
     artefacts.write_with(folder / TABLE_FILE, lambda file: rows.to_parquet(file, index=False))
     rest = {name: _plain_rows(getattr(records, name)) for name in FRAMES}
@@ -253,7 +253,7 @@ def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.f
     return np.stack([index_K + 1.0, sigma_K[index_K]])
 
 
-def _evidence_rows(found: tuple[Evidence, ...]) -> pd.DataFrame:
+def evidence_rows(found: tuple[Evidence, ...]) -> pd.DataFrame:
     """Imported numbers in the columns of the records, with their origin and hardware as source."""
     lines = [
         {

@@ -54,18 +54,13 @@ def _archived(records: Records, dataset: str) -> dict[str, CorpusData]:
     archived = {}
     for hardware in sorted({run.hardware for run in runs}):
         own = [run for run in runs if run.hardware == hardware]
-        rows = [
-            {"dataset": dataset, "model": e.run.model, "condition": condition, "metric": metric, "value": value,
-             "seed": e.run.seed, "run_id": e.run_id}
-            for e in own for (metric, condition), value in e.values.items()
-        ]  # fmt: skip
         states = [
             {"dataset": dataset, "model": e.run.model, "label": labels.get(e.run.model, e.run.model),
              "seed": e.run.seed, "state": "ok", "planned_epochs": e.run.schedule.epochs, "hardware": hardware}
             for e in own
         ]  # fmt: skip
-        frames = pd.DataFrame(rows), pd.DataFrame(states, columns=list(tidy.STATE_COLUMNS))
-        archived[hardware] = CorpusData(Records(*frames), dataset)
+        frame = pd.DataFrame(states, columns=list(tidy.STATE_COLUMNS))
+        archived[hardware] = CorpusData(Records(tidy.evidence_rows(tuple(own)), frame), dataset)
     return archived
 
 
@@ -78,13 +73,14 @@ def counts(entries: Iterable[Entry]) -> dict[str, int]:
 # --- output ---------------------------------------------------------------------------------------------------------
 def _texts(entry: Entry) -> dict[str, list[str]]:
     """Return everything that an entry shows, line by line."""
-    claim, stable = entry.claim, entry.stability
+    claim = entry.claim
+    stable = [] if entry.stability is None else [f"{entry.stability:.0%} of {RESAMPLES:,} bootstrap samples agree"]
     return {
         "claim": [f"{claim.statement} ({claim.source}, {claim.where})"],
         "rule": [claim.rule.text],
         "numbers": [f"{number.what}: {number.text}" for number in entry.numbers],
         "premises": [premise.line for premise in entry.premises],
-        "stability": [f"{stable:.0%} of {RESAMPLES:,} bootstrap samples give the same outcome"] * (stable is not None),
+        "stability": stable,
         "archived": [f"{name} on {hardware}" for hardware, name in entry.elsewhere.items()],
         "left_out": list(map(str, entry.left_out)),
     }

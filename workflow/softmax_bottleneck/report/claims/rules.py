@@ -109,11 +109,13 @@ def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Inte
     n = x_BN.shape[1]
     r_B = np.clip(pearson_r(_ranks(x_BN), _ranks(y_BN)) if ranked else pearson_r(x_BN, y_BN), -0.999999, 0.999999)
     wider_B = 1 + r_B**2 / 2 if ranked else 1.0  # Bonett and Wright 2000
-    half_B = special.ndtri(1 - tail) * np.sqrt(wider_B / max(n - 3, 1))
-    fisher = _around(np.arctanh(r_B), half_B, [n], 1.0, MIN_POINTS)
-    low_B, high_B = (np.tanh(end) if n >= MIN_POINTS else end for end in (fisher.low_B, fisher.high_B))
-    shown_B = r_B if n >= MIN_POINTS else np.full_like(r_B, math.nan)
-    return Interval(shown_B, low_B, high_B, (n,), float(1 - r_B[0] ** 2), MIN_POINTS)
+    spread = float(1 - r_B[0] ** 2)
+    if n < MIN_POINTS:
+        none_B, high_B = np.full_like(r_B, math.nan), np.full_like(r_B, INF)
+        return Interval(none_B, -high_B, high_B, (n,), spread, MIN_POINTS)
+    half_B = special.ndtri(1 - tail) * np.sqrt(wider_B / (n - 3))
+    low_B, high_B = (np.tanh(np.arctanh(r_B) + sign * half_B) for sign in (-1, 1))
+    return Interval(r_B, low_B, high_B, (n,), spread, MIN_POINTS)
 
 
 def spearman(points: Sequence[Float64], tail: float) -> Interval:

@@ -15,8 +15,8 @@ from softmax_bottleneck.report.claims import Entry, counts
 from softmax_bottleneck.report.claims.data import OWN_SOURCES
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SAME_SIZE
 from softmax_bottleneck.report.numbers import p_value, percent, spread
-from softmax_bottleneck.report.source import Source, exact_value, label, same_setting
-from softmax_bottleneck.study import Run, Study, load_dataset, load_experiment
+from softmax_bottleneck.report.source import exact_value, label
+from softmax_bottleneck.study import Run, Study, load_dataset
 
 QUOTED = 2  # conclusions in a sentence; the tiles below it show all
 
@@ -70,26 +70,17 @@ def summary(records: Records) -> str:
 
 
 def kept(study: Study, records: Records) -> str:
-    """Return what the archived runs on whole corpora reach, beside the published numbers at the same setting."""
-    archived = [] if study.is_of_own_texts else [run for run in records.evidence if (TEST_PPL, "") in run.values]
-    folder = study.file.resolve().parent
+    """Return what the archived runs on whole corpora reach; nothing for own texts."""
+    archived = [run for run in records.evidence if (TEST_PPL, "") in run.values and not study.is_of_own_texts]
     parts = []
-    for corpus in dict.fromkeys(one.run.dataset for one in archived):
-        runs = [one for one in archived if one.run.dataset == corpus]
-        ppls = [one.values[TEST_PPL, ""] for one in runs]
-        hours = sum(one.values.get(("wall_s", ""), 0.0) for one in runs) / 3600
-        source = Source.of(study, load_experiment("published-size", folder), records)
-        pairs = []
-        for one, ppl in zip(runs, ppls, strict=True):
-            if source.is_published(corpus) and same_setting(one.run, source.paper):
-                printed = source.find_published(source.corpus(corpus), one.run.model, TEST_PPL)
-                if printed is not None:
-                    pairs.append(f"{source.kept_labels[one.run.model]} {ppl:.2f}, published {printed.value}")
+    for corpus in dict.fromkeys(run.run.dataset for run in archived):
+        runs = [run for run in archived if run.run.dataset == corpus]
+        hours = sum(run.values.get(("wall_s", ""), 0.0) for run in runs) / 3600
+        ppls = [run.values[TEST_PPL, ""] for run in runs]
+        title = load_dataset(corpus, study.file.resolve().parent).title
         ends = " to ".join(f"{ppl:.2f}" for ppl in sorted({min(ppls), max(ppls)}))
-        text = f"{len(runs)} archived run{'s' * (len(runs) > 1)} on all of {load_dataset(corpus, folder).title}"
-        text += f" ({hours:.1f} hours): test perplexity {ends}"
-        parts.append(text + (f" (at the published setting {'; '.join(pairs)})" if pairs else ""))
-    return f"{'; '.join(parts)}." if parts else ""
+        parts.append(f"Archived runs on all of {title}: {len(runs)} ({hours:.1f} hours), test perplexity {ends}.")
+    return " ".join(parts)
 
 
 def means(study: Study, records: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, Measured]:
