@@ -230,9 +230,8 @@ def test_what_a_study_cannot_measure_is_quoted_whole_with_the_study_that_has_it(
     assert study.experiments[0].is_void and study.experiments[0].needs
     page = Page(fake.page(study)).text
     assert "13,215" in page.replace("13215", "13,215") and study.experiments[0].needs in page
-    assert "not in this study; config/ptb-cpu.yaml has it" in page
     printed = records.read_csv(source.PUBLISHED / "parthiban2021_sm_table11.csv")["model"].nunique()
-    assert page.count("not in this study; config/ptb-cpu.yaml has it") == printed == 12  # once a model
+    assert page.count("→ ptb-cpu") == printed == 12  # once a model
     assert f"SM Table 11 of {render.SOURCES['parthiban2021'][0]}: 0 of " in page
 
 

@@ -60,10 +60,10 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
-    """Opens a file at a width, in light or dark, with scripts or without."""
+    """Return a function that opens a file at a width and a fragment, in light or dark, with scripts or without."""
     with ExitStack() as opened:
 
-        def go(path: Path, *, width: int = 1400, scheme: str = "light", scripts: bool = True) -> Visit:
+        def go(path: Path, *, width: int = 1400, scheme: str = "light", scripts: bool = True, at: str = "") -> Visit:
             context = browser.new_context(
                 viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=scripts
             )
@@ -74,7 +74,7 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
             page.on("request", lambda request: seen.requests.append(request.url))
             page.on("console", lambda words: seen.complaints.append(words.text))
             page.on("pageerror", lambda error: seen.complaints.append(str(error)))
-            page.goto(path.as_uri())
+            page.goto(path.as_uri() + at)
             return seen
 
         yield go

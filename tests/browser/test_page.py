@@ -79,6 +79,14 @@ def test_no_other_script_runs(visit: Opener, report_page: Path, tmp_path: Path) 
     assert seen.page.locator("th button").count() > 50  # while the page's own one works
 
 
+def test_it_opens_short_and_every_table_is_one_click_away(visit: Opener, report_page: Path) -> None:
+    page = visit(report_page).page
+    assert len(page.inner_text("body").split()) < 9000
+    assert not page.locator(f"{TABLE} table").first.is_visible()
+    page.locator(f"details:has({TABLE}) > summary").click()
+    assert page.locator(f"{TABLE} table").first.is_visible()
+
+
 # --- the keyboard -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
 def test_the_keyboard_reaches_the_content_and_the_table_of_contents(
@@ -103,7 +111,7 @@ def test_the_keyboard_reaches_the_content_and_the_table_of_contents(
 
 # --- without scripts --------------------------------------------------------------------------------------------------
 def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, report_page: Path) -> None:
-    page = visit(report_page, scripts=False).page
+    page = visit(report_page, scripts=False, at=TABLE).page
     number = page.locator(f"{TABLE} .number", has_text="seed").nth(1)
     behind = number.locator(".behind")
     assert not behind.is_visible()
@@ -123,7 +131,7 @@ def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, r
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
 def test_all_columns_of_the_main_table_are_in_sight(visit: Opener, report_page: Path, scripts: bool) -> None:
-    page = visit(report_page, scripts=scripts).page
+    page = visit(report_page, scripts=scripts, at=TABLE).page
     for part in page.locator(f"{TABLE} .scroll").all():
         assert part.evaluate("(one) => one.scrollWidth <= one.clientWidth")
 
@@ -136,7 +144,7 @@ def column(table: Locator, index: int) -> list[float]:
 
 
 def test_columns_sort_by_their_measured_numbers_up_down_and_back(visit: Opener, report_page: Path) -> None:
-    table = visit(report_page).page.locator(f"{TABLE} table").first
+    table = visit(report_page, at=TABLE).page.locator(f"{TABLE} table").first
     head = table.locator("thead th", has_text="Press rank")
     before, orders = column(table, RANK), []
     for expected in ("ascending", "descending", None):
@@ -149,7 +157,8 @@ def test_columns_sort_by_their_measured_numbers_up_down_and_back(visit: Opener, 
 
 
 def test_runs_sort_one_by_one_and_a_link_still_finds_them(visit: Opener, report_page: Path) -> None:
-    page = visit(report_page).page
+    page = visit(report_page, at=TABLE).page
+    page.evaluate("document.querySelectorAll('#runs details.part').forEach((part) => { part.open = true; })")
     runs = page.locator("#runs table").first
     runs.locator("button", has_text="Test perplexity").click()
     shown = [text for text in runs.locator("tbody tr td:nth-of-type(8)").all_inner_texts() if text]
@@ -161,7 +170,7 @@ def test_runs_sort_one_by_one_and_a_link_still_finds_them(visit: Opener, report_
 
 
 def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, report_page: Path) -> None:
-    page = visit(report_page).page
+    page = visit(report_page, at=TABLE).page
     parts = page.locator(f"{TABLE} .part")
     assert parts.count() == len(CORPORA)
     page.get_by_role("combobox", name="Corpus").select_option(CORPORA[1])
@@ -181,7 +190,7 @@ def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, r
 
 
 def test_values_of_seeds_show_on_hover_and_focus_and_leave_on_escape(visit: Opener, report_page: Path) -> None:
-    page = visit(report_page).page
+    page = visit(report_page, at=TABLE).page
     tip, summary = (
         page.get_by_role("tooltip"),
         page.locator(f"{TABLE} .number", has_text="seed").nth(2).locator("summary"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
@@ -68,7 +69,8 @@ class GapCode(Enum):
     NO_PLACE = "not a place of this text"
 
 
-ABSENT_MODEL = (GapCode.NOT_IN_STUDY, GapCode.IN_OTHER_STUDY, GapCode.QUOTATION)
+# Signs of absent models in HTML tables; the page explains them once.
+SIGNS = {GapCode.NOT_IN_STUDY: "∅", GapCode.IN_OTHER_STUDY: "→ {}", GapCode.QUOTATION: "“”"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ class Gap:
 
     def __str__(self) -> str:
         return self.code.value.format(*self.facts)
+
+    @property
+    def sign(self) -> str:
+        """The sign of an absent model, or the text of any other gap."""
+        files = (Path(str(fact)).stem for fact in self.facts)
+        return SIGNS[self.code].format(*files) if self.code in SIGNS else str(self)
 
 
 def _number(text: str) -> float | None:
@@ -141,6 +149,11 @@ class Cell:
     def gap(self) -> str:
         """The text of all gaps; empty without any."""
         return "; ".join(dict.fromkeys(map(str, self.gaps)))
+
+    @property
+    def sign(self) -> str:
+        """The same for an HTML table, with signs for absent models."""
+        return "; ".join(dict.fromkeys(gap.sign for gap in self.gaps))
 
     @property
     def text(self) -> str:
@@ -221,13 +234,13 @@ class Row:
 
     @property
     def absent(self) -> str:
-        """Return why the study lacks the row's model, or "" if the row shows anything else."""
+        """Return the sign of a model that the study lacks, or "" if the row shows anything else."""
         if any(cell.measured or cell.words for cell in self.cells):
             return ""
         wanted = [cell.gaps for cell in self.cells if cell.wanted and not cell.note]
         reasons = {gaps for gaps in wanted if all(gap.code is not GapCode.NOT_COMPUTABLE for gap in gaps)}
         common = reasons.pop() if len(reasons) == 1 else ()
-        return next((str(gap) for gap in common if gap.code in ABSENT_MODEL), "")
+        return next((gap.sign for gap in common if gap.code in SIGNS), "")
 
 
 @dataclass(frozen=True)

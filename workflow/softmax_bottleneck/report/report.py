@@ -19,7 +19,6 @@ from softmax_bottleneck.report import compare
 from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts
 
-GAPS_SHOWN = 8  # the rest folds away
 PIXELS_PER_POINT = 4 / 3
 BODY = re.compile("<!-- table -->(.*)<!-- end of table -->", re.DOTALL)  # of a table's own page
 PAGE_LINK = "../report/index.html"  # of the links in a table's own page to the list of runs
@@ -43,7 +42,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     page["beside"] = {"tables": tables, "csv": data_address("text/csv", compare.csv(tables))} if tables else None
     template = environment().get_template("template.html.j2")
     path = (out or folder / "report") / "index.html"
-    page |= {"gaps_shown": GAPS_SHOWN, "reload_s": reload_s, "script_hash": script_hash()}
+    page |= {"reload_s": reload_s, "script_hash": script_hash()}
     artefacts.write_text(path, template.render(**page))
     return path
 
