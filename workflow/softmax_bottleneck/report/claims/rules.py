@@ -388,15 +388,16 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends, text: str = "") 
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
-    """Return `the interval of Press rank is above 2 times; otherwise refuted if it is below 2 times`."""
+    """Return `the interval of Press rank lies above 2 times; otherwise refuted if it lies below 2 times`."""
 
     def bounds(*ends: tuple[str, float]) -> list[str]:
+        digits = 2 if quantity.unit == "%" else 3  # a margin of 0.005 nats is 0.501 %
         shown = [(side, quantity.shown(end)) for side, end in ends if math.isfinite(end)]
-        return [f"{side} {numbers.true_minus(f'{end:.3g}')}{_suffix(quantity.unit)}" for side, end in shown]
+        return [f"{side} {numbers.true_minus(f'{end:.{digits}g}')}{_suffix(quantity.unit)}" for side, end in shown]
 
     region = " and ".join(bounds(("above", holds[0]), ("below", holds[1])))
     other = " or ".join(bounds(("below", fails[0]), ("above", fails[1])))
-    return f"the interval of {quantity.what} is {region}; otherwise refuted if it is {other}"
+    return f"the interval of {quantity.what} lies {region}; otherwise refuted if it lies {other}"
 
 
 def every(*parts: Rule) -> Rule:

@@ -25,10 +25,8 @@ def in_short(study: Study, records: Records, entries: Sequence[Entry]) -> list[s
     """Return the counts of verdicts, the first decided conclusions and the best models; own texts start with models."""
     if (records.rows["run_id"] == "").all():
         return []
-    corpora = [Corpus(study, records, name) for name in study.datasets]
-    best = " ".join(
-        f"{corpus.best_sentence()} {corpus.truth_sentence()}".rstrip() for corpus in corpora if corpus.scores
-    )
+    corpora = [corpus for name in study.datasets if (corpus := Corpus(study, records, name)).scores]
+    best = " ".join(filter(None, (text for c in corpora for text in (c.best_sentence(), c.truth_sentence()))))
     sentences = [_counted(entries), _decided(study, entries), best]
     return [text for text in (sentences[::-1] if study.is_of_own_texts else sentences) if text]
 
@@ -154,7 +152,7 @@ class Corpus:
         expected, rank, scored = (exact_value(self.records, self.name, metric) for metric in metrics)
         if expected is None:
             return ""
-        text = f" The true distribution’s expected perplexity in the contexts of this text is {expected:.2f}"
+        text = f"The true distribution’s expected perplexity in the contexts of this text is {expected:.2f}"
         text += f"; on the text itself it is {scored:.2f}" if scored is not None else ""
         above = self.scores[self.best].mean / (scored or expected) - 1
         side = "above" if above >= 0 else "below"
@@ -163,4 +161,4 @@ class Corpus:
             return text
         ranks = means(self.study, self.records, self.name, PRESS_RANK).values()
         over = sum(mean.mean > rank for mean in ranks)
-        return f"{text} Its log-probabilities have rank {rank:.0f}; {over} of {len(ranks)} models exceed it."
+        return f"{text} The true log-probabilities have rank {rank:.0f}; {over} of {len(ranks)} models exceed it."
