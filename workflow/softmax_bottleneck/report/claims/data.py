@@ -10,6 +10,7 @@ one unit.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -44,15 +45,13 @@ class CorpusData:
     study: Study | None = None
 
     @cached_property
-    def planned(self) -> Mapping[tuple[str, str], list[dict[str, Any]]]:
+    def planned(self) -> Mapping[tuple[str, str], list[dict[Any, Any]]]:
         """The states of planned runs by (model, stage); the stage of training is empty."""
-        states: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        states: defaultdict[tuple[str, str], list[dict[Any, Any]]] = defaultdict(list)
         for frame in (self.records.states.assign(stage=""), self.records.stages):
             for row in frame[frame["dataset"] == self.dataset].to_dict("records"):
-                states.setdefault((str(row["model"]), str(row["stage"])), []).append(
-                    {str(k): v for k, v in row.items()}
-                )
-        return states
+                states[row["model"], row["stage"]].append(row)
+        return dict(states)
 
     @cached_property
     def truth(self) -> Mapping[str, float]:

@@ -216,43 +216,20 @@ def _limited(model: str) -> r.Rule:
     )
 
 
-# --- the claims of papers -------------------------------------------------------------------------------------------
-GROWTH = r.of_units(
-    lambda data: ((k, rank) for k, _, _, rank in _layers(data, "mos")),
-    r.spearman,
-    "Spearman’s ρ of K and the rank of MoS",
-    units="samples",
-)
-NEARLY = r.of_units(
-    lambda data: (rank / vocabulary for k, _, vocabulary, rank in _layers(data, "mos") if k >= MANY),
-    r.student,
-    f"rank of MoS over V, {MANY} softmaxes or more",
-    "share",
-    units="samples",
-)
+def _growth(data: CorpusData) -> Iterator[tuple[float, float]]:
+    return ((k, rank) for k, _, _, rank in _layers(data, "mos"))
+
+
+def _fullness(data: CorpusData) -> Iterator[float]:
+    return (rank / vocabulary for k, _, vocabulary, rank in _layers(data, "mos") if k >= MANY)
+
+
+# --- quantities -----------------------------------------------------------------------------------------------------
+GROWTH = r.of_units(_growth, r.spearman, "Spearman’s ρ of K and the rank of MoS", units="samples")
+FULLNESS = r.of_units(_fullness, r.student, f"rank of MoS over V, {MANY} softmaxes or more", "share", units="samples")
 GAINS = r.of_units(_gains, r.spearman, "Spearman’s ρ of M / D and the gain of LMS", units="cells")
 FALLS = r.of_units(_falls, r.wilson, "steps of D at which the KL of Softmax falls", "share", units="steps")
 ERRORS = r.of_units(theorem_gaps, r.least, "squared error less its bound, smallest over fits", units="fits")
-
-claim = partial(verdict.claim, corpora=SYNTHETIC)
-THEOREM_1 = claim("ganea-theorem-1", r.above(ERRORS, -1e-6, "no fit is below the bound"))
-PAPERS = (
-    claim("noise-inflates", _always(_noise, "true rank less effective rank, smallest over noise levels", "levels",
-          "at every noise level that doubles the Press rank, no effective rank exceeds the true rank")),
-    claim("rebuilding", _always(_rebuilt, "change of the Press rank, largest over rounds", "rounds",
-          "the rank is the same in every round")),
-    claim("ganea-lms-kl", _lms_best(LOSS, -1, "KL")),
-    claim("ganea-lms-modes", _lms_best("mode_match", 1, "mode matching")),
-    claim("ganea-lms-low-d", r.above(GAINS, 0)),
-    claim("ganea-width-helps", r.above(FALLS, 0.8)),
-    THEOREM_1,
-    claim("merity-softmax-limited", _limited("softmax")),
-    claim("merity-moc-limited", _limited("moc")),
-    claim("merity-mos-grows", r.above(GROWTH, 0)),
-    claim("merity-mos-full", r.above(NEARLY, 0.9)),
-)  # fmt: skip
-
-# --- the claims of this workflow ------------------------------------------------------------------------------------
 SOFTMAX, NARROW, UNIGRAM = "model == @head", "model == @head and r > d", "as a share of the unigram model’s KL"
 CLOSES = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
 LARGEST = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r",
@@ -266,7 +243,23 @@ RANK_AND_LOSS = over_seeds("Pearson’s r of log rank and log KL, same distribut
 PASSED = over_seeds("preserved energy of the best gradient, early", "share", NARROW, partial(_mean, EARLY))
 LEFT = over_seeds("preserved energy of the best gradient, at the end", "share", NARROW, partial(_mean, LATE))
 
-TRUTH_CLAIMS = (
+# --- the claims -----------------------------------------------------------------------------------------------------
+claim = partial(verdict.claim, corpora=SYNTHETIC)
+CLAIMS = (
+    claim("noise-inflates", _always(_noise, "true rank less effective rank, smallest over noise levels", "levels",
+          "at every noise level that doubles the Press rank, no effective rank exceeds the true rank")),
+    claim("rebuilding", _always(_rebuilt, "change of the Press rank, largest over rounds", "rounds",
+          "the rank is the same in every round")),
+    claim("ganea-lms-kl", _lms_best(LOSS, -1, "KL")),
+    claim("ganea-lms-modes", _lms_best("mode_match", 1, "mode matching")),
+    claim("ganea-lms-low-d", r.above(GAINS, 0)),
+    claim("ganea-width-helps", r.above(FALLS, 0.8)),
+    claim("ganea-theorem-1", r.above(ERRORS, -1e-6, "no fit is below the bound")),
+    claim("merity-softmax-limited", _limited("softmax")),
+    claim("merity-moc-limited", _limited("moc")),
+    claim("merity-mos-grows", r.above(GROWTH, 0)),
+    claim("merity-mos-full", r.above(FULLNESS, 0.9)),
+    # of this workflow
     claim("truth-closes", r.below(LARGEST, CLOSED)),
     claim("truth-loses", r.above(LEAST, CLOSED)),
     claim("truth-grows", r.above(STEP, 0, margin=CLOSED)),
@@ -278,8 +271,6 @@ TRUTH_CLAIMS = (
           premises=(_converged(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),)),
     claim("truth-closes-gap", _some_head(r.above(CLOSES, MATTERS), f"extra <= {HARDLY}"), "*",
           premises=(_converged(r.NOT_REPRODUCED, heads=SOFTMAXES),)),
-)  # fmt: skip
-GRADIENT_CLAIMS = (
     claim("gradient-suppressed", r.below(PASSED, 0.5)),
     claim("gradient-spent", r.below(LEFT, SPENT)),
     claim("gradient-speed", _predicts(EARLY, LOSS_EARLY, "log preserved energy and log KL, both early")),
@@ -287,6 +278,4 @@ GRADIENT_CLAIMS = (
     claim("gradient-explains", _predicts(EARLY, LOSS, "log energy preserved early and log KL")),
     claim("gradient-words", _predicts(WORDS, LOSS, "log preserved energy of words and log KL")),
     claim("gradient-rank", _predicts(PRESS_RANK, LOSS, "log rank and log KL")),
-)
-
-CLAIMS = (*PAPERS, *TRUTH_CLAIMS, *GRADIENT_CLAIMS)
+)  # fmt: skip

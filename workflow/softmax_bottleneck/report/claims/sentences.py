@@ -13,21 +13,19 @@ from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Measured
 from softmax_bottleneck.report.claims import Entry, counts
 from softmax_bottleneck.report.claims.data import OWN_SOURCES
-from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SAME_SIZE
+from softmax_bottleneck.report.claims.rules import SAME_SIZE
 from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import exact_value, label
 from softmax_bottleneck.study import Run, Study, load_dataset
 
-QUOTED = 2  # conclusions in a sentence; the tiles below it show all
-
 
 def in_short(study: Study, records: Records, entries: Sequence[Entry]) -> list[str]:
-    """Return the counts of verdicts, the first decided conclusions and the best models; own texts start with models."""
+    """Return the counts of verdicts and the best model of each corpus; a study of own texts starts with models."""
     if (records.rows["run_id"] == "").all():
         return []
     corpora = [corpus for name in study.datasets if (corpus := Corpus(study, records, name)).scores]
     best = " ".join(filter(None, (text for c in corpora for text in (c.best_sentence(), c.truth_sentence()))))
-    sentences = [_counted(entries), _decided(study, entries), best]
+    sentences = [_counted(entries), best]
     return [text for text in (sentences[::-1] if study.is_of_own_texts else sentences) if text]
 
 
@@ -42,18 +40,6 @@ def _counted(entries: Sequence[Entry]) -> str:
     ):
         tally = ", ".join(f"{number} {verdict}" for verdict, number in counts(chosen).items() if number)
         parts += [f"{len(chosen)} {what}: {tally}."] * bool(chosen)
-    return " ".join(parts)
-
-
-def _decided(study: Study, entries: Sequence[Entry]) -> str:
-    """Return the first conclusions that are reproduced, and not reproduced, with their corpora if there are several."""
-    places = {name: f" ({dataset.title})" for name, dataset in study.datasets.items() if len(study.datasets) > 1}
-    parts = []
-    for verdict in (REPRODUCED, NOT_REPRODUCED):
-        own = [e for e in entries if e.verdict == verdict and e.claim.source not in OWN_SOURCES]
-        quoted = "; ".join(f"“{e.claim.statement.rstrip('.')}”{places.get(e.dataset, '')}" for e in own[:QUOTED])
-        more = f" and {len(own) - QUOTED} more" if len(own) > QUOTED else ""
-        parts += [f"{verdict.capitalize()}: {quoted}{more}."] * bool(own)
     return " ".join(parts)
 
 

@@ -159,11 +159,9 @@ VECTORS = r.of_units(
 HITS = r.of_units(
     _hits, r.wilson, "share of a high-rank head’s hits that a low-rank head has too", "share", (TEST_PPL,), "contexts"
 )
-LIMIT = r.above(
-    r.of_units(_below_limit, r.least, "d + 2 less the Press rank, smallest over runs", "", (PRESS_RANK,), "runs"),
-    -0.5,
-    "no run’s Press rank exceeds d + 2",
-)
+BELOW_LIMIT = "d + 2 less the Press rank, smallest over runs"
+ROOM = r.of_units(_below_limit, r.least, BELOW_LIMIT, "", (PRESS_RANK,), "runs")
+LIMIT = r.above(ROOM, -0.5, "no run’s Press rank exceeds d + 2")
 SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
 FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")
 SHAPE = r.within_run("slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random")
@@ -176,13 +174,23 @@ MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0))
 STOPPED = "validation perplexity when training ends or diverges"
 DIVERGES = r.above(r.against(STOPPED_TOO, "×", what=STOPPED), math.log(10))
 
-# --- Parthiban, Mao and Inkpen 2021 ---------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------------------------
 HEADS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos")
 ALL, ALL_NT = "|".join(HEADS), "|".join(f"{head}-nt" for head in HEADS)
 LOW, MANY = "softmax|moc|lms-plif", "ss|gss|mos"  # heads of low and of high rank in the paper
 GRID, COMPONENTS, DROPOUT = "gss-grid-*", "mos-nt-components*", "mos-nt-dropout_latent*"
 GRID_PREMISES = (spread_above_noise, settings_move_rank)
-PARTHIBAN = (
+K_SS, K_SOFTMAX, K_SIGMOID, K_RELU, K_MOS, K_MOSS = (
+    f"kanai-{head}" for head in ("ss", "softmax", "sigmoid", "relu", "mos", "moss")
+)
+G_SOFTMAX, G_PLIF, G_MOS, G_BOTH = (f"ganea-{head}" for head in ("softmax", "lms-plif", "mos", "mos-plif"))
+TIME = r.against("sec_per_epoch", "×")
+PLAIN, T_MOS, T_COMPONENTS = "transformer", "transformer-mos", "transformer-mos-components"
+SLOWER = r.between(r.against("ms_per_batch", "×"), (math.log(1.25), math.log(1.75)))
+
+# --- the claims -----------------------------------------------------------------------------------------------------
+CLAIMS = (
+    # Parthiban, Mao and Inkpen 2021
     claim("grid-correlation", r.weak(r.correlation(f"{CORRELATION} over the family")), GRID, premises=GRID_PREMISES,
           control=((GRID, TRUTH), ())),
     claim("window-correlation", r.weak(r.correlation(f"{CORRELATION} within 1 % of the median", r.SMALL)), GRID,
@@ -219,13 +227,7 @@ PARTHIBAN = (
           "ss|gss|lms-plif|mos", "softmax"),
     claim("fewer-contexts", r.below(FIRST, 0.0), "mos-nt"),
     claim("et-better", r.above(SWITCHES, 0, margin=r.MARGIN), ALL, ALL_NT, premises=(averaged,)),
-)  # fmt: skip
-
-# --- Kanai, Fujiwara, Yamanaka and Adachi 2018: finetuned and dynamically evaluated models --------------------------
-K_SS, K_SOFTMAX, K_SIGMOID, K_RELU, K_MOS, K_MOSS = (
-    f"kanai-{head}" for head in ("ss", "softmax", "sigmoid", "relu", "mos", "moss")
-)
-KANAI = (
+    # Kanai, Fujiwara, Yamanaka and Adachi 2018: finetuned and dynamically evaluated models
     claim("kanai-ss-better", r.better(DYNAMIC), K_SS, K_SOFTMAX),
     claim("kanai-moss-better", r.better(DYNAMIC), K_MOSS, K_MOS),
     claim("kanai-mos-better", r.better(DYNAMIC), K_MOS, K_SS),
@@ -237,12 +239,7 @@ KANAI = (
     claim("kanai-sigmoid-breaks", BREAKS, K_SIGMOID, K_SOFTMAX),
     claim("kanai-relu-rank", MORE_RANK, K_RELU, K_SS),
     claim("kanai-moss-rank", MORE_RANK, K_MOSS, K_MOS),
-)
-
-# --- Ganea, Gelly, Bécigneul and Severyn 2019 -----------------------------------------------------------------------
-G_SOFTMAX, G_PLIF, G_MOS, G_BOTH = (f"ganea-{head}" for head in ("softmax", "lms-plif", "mos", "mos-plif"))
-TIME = r.against("sec_per_epoch", "×")
-GANEA = (
+    # Ganea, Gelly, Bécigneul and Severyn 2019
     claim("ganea-plif-better", r.better(), G_PLIF, G_SOFTMAX),
     claim("ganea-mos-better", r.better(), G_MOS, G_PLIF),
     claim("ganea-both-best", r.better(), G_BOTH, G_MOS),
@@ -250,12 +247,7 @@ GANEA = (
     claim("ganea-plif-cheap", r.below(TIME, math.log(1.25)), G_PLIF, G_SOFTMAX, premises=(wide,)),
     claim("ganea-mos-costly", r.above(TIME, math.log(2)), G_MOS, G_SOFTMAX, premises=(wide,)),
     claim("ganea-learned-shape", r.above(SHAPE, math.log(1.05)), G_PLIF),
-)
-
-# --- Benka, Hammer and Su 2021: mixtures of softmaxes on a Transformer ----------------------------------------------
-PLAIN, T_MOS, T_COMPONENTS = "transformer", "transformer-mos", "transformer-mos-components"
-SLOWER = r.between(r.against("ms_per_batch", "×"), (math.log(1.25), math.log(1.75)))
-BENKA = (
+    # Benka, Hammer and Su 2021: mixtures of softmaxes on a Transformer
     claim("benka-mos-helps", r.better(), T_MOS, PLAIN),
     claim("benka-bottleneck", LIMIT, PLAIN, control=((TRUTH, PLAIN), FAILS)),
     claim("benka-breaks", r.HIGH_RANK, T_MOS, PLAIN),
@@ -263,6 +255,4 @@ BENKA = (
     claim("benka-k-hurts", r.larger_ppl(), f"{T_COMPONENTS}15", f"{T_COMPONENTS}10", control=NONE),
     claim("benka-parameters", r.between(ADDED, (0.8, 1.0)), T_MOS, PLAIN, premises=(published_width,)),
     claim("benka-time", SLOWER, T_MOS, PLAIN, premises=(wide,)),
-)
-
-CLAIMS = (*PARTHIBAN, *KANAI, *GANEA, *BENKA)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What follows from the fits to known laws: the claims about them, each with its verdict and what it does not say."""
+"""The table of claims about fits to known distributions, each with its verdict and what it does not say."""
 
 from __future__ import annotations
 
@@ -6,30 +6,24 @@ from collections.abc import Iterator
 
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.cells import Cell, Part, crossed
-from softmax_bottleneck.report.claims import known_distributions as known
 from softmax_bottleneck.report.options import Fits
 from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source
 
-FOLLOWING = (*known.TRUTH_CLAIMS, known.THEOREM_1)
-HEADS = ("Verdict", "Numbers", "Rule", "What it does not say")
+COLUMNS = ("Verdict", "Numbers", "Rule", "What it does not say")
 
 
 @view("fit-conclusions", row="Statement")
 def conclusions(source: Source, options: Fits) -> Iterator[Part]:
-    """Every claim of the chapter about fits to languages, as the ledger has it."""
-    asked = known.GRADIENT_CLAIMS if source.experiment.source == "gradient" else FOLLOWING
-    entries = {entry.claim.id: entry for entry in claims.ledger(source.records, asked, source.study)}
-    words = {
-        name: (
-            entry.verdict,
-            "; ".join(n.text for n in entry.numbers) or str(entry.reason or ""),
-            rule.text,
-            entry.claim.limits,
-        )
-        for name, entry in entries.items()
-        for rule in (entry.claim.rule,)
-    }
-    rows = {name: entry.claim.statement for name, entry in entries.items()}
-    columns = dict(enumerate(HEADS))
-    yield crossed("synthetic", "What the fits show", rows, columns, lambda row, n: Cell(words=words[row][n]))
+    """Show every claim that has limits: those about gradients, or those about what fits lose."""
+    gradients = source.experiment.source == "gradient"
+    asked = [claim for claim in claims.CLAIMS if claim.limits and (claim.source == "gradient") == gradients]
+    asked.sort(key=lambda claim: claim.source != "known-truth")
+    rows, texts = {}, {}
+    for entry in claims.ledger(source.records, asked, source.study):
+        claim = entry.claim
+        numbers = "; ".join(number.text for number in entry.numbers) or str(entry.reason or "")
+        rows[claim.id] = claim.statement
+        texts[claim.id] = (entry.verdict, numbers, claim.rule.text, claim.limits)
+    columns = dict(enumerate(COLUMNS))
+    yield crossed("synthetic", "What the fits show", rows, columns, lambda row, n: Cell(words=texts[row][n]))
