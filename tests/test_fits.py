@@ -22,7 +22,6 @@ from softmax_bottleneck.measuring.synthetic import synthetic as synthetic_step
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.fits import with_gap_closed
-from softmax_bottleneck.report.views.fit_conclusions import FOLLOWING
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -378,7 +377,10 @@ def verdicts(frame: pd.DataFrame, law: pd.DataFrame) -> dict[str, str]:
         ]
     states = pd.DataFrame(columns=list(records.STAGE_COLUMNS))
     found = records.Records(pd.DataFrame(rows, columns=list(claim_examples.COLUMNS)), states)
-    return {entry.claim.id: entry.verdict for entry in claims.ledger(found, FOLLOWING)}
+    return {
+        entry.claim.id: entry.verdict
+        for entry in claims.ledger(found, [claim for claim in claims.CLAIMS if claim.limits])
+    }
 
 
 def test_conclusions_follow_where_they_should():
