@@ -1,10 +1,9 @@
-"""The published numbers against themselves: every derived number of the main paper, recomputed from its own tables.
+"""Recompute every derived number of the main paper from the paper's own tables.
 
-python docs/check_published.py   # writes report/published/consistency.csv, which the report shows
+python tests/published_numbers.py   # write report/published/consistency.csv, which the report shows
 
-A printed number *follows* when some values that round to the printed inputs give a value that rounds to it; what is
-quoted twice must be equal. Where only dots of a figure are published, they were read off its vector drawing, and a
-correlation may be DOT_TOLERANCE away. Nothing here is measured: it is arithmetic on report/published/*.csv.
+A printed number *follows* if some values that round to the printed inputs give a value that rounds to it. A number that
+is printed twice must be equal. Correlations of figures were read off vector drawings and may differ by DOT_TOLERANCE.
 """
 
 from __future__ import annotations
