@@ -77,7 +77,9 @@ def test_a_claim_is_told_true_false_and_untestable_by_construction(claim: claims
 
 def test_every_source_has_claims_with_unique_ids() -> None:
     assert {claim.source for claim in claims.CLAIMS} == {*claims.NOT_JUDGED, *OWN_SOURCES}
-    assert len(BY_ID) == len(claims.CLAIMS) and BY_ID.keys() == examples.EXAMPLES.keys()
+    assert (
+        TEMPLATES.keys() == set(Code) and len(BY_ID) == len(claims.CLAIMS) and BY_ID.keys() == examples.EXAMPLES.keys()
+    )
 
 
 def test_every_claim_asks_for_models_that_the_paper_study_has() -> None:
@@ -163,25 +165,17 @@ def test_resamples_draw_seeds_with_replacement_and_keep_a_runs_numbers_together(
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("claim", "means", "sd", "expected"),
+    ("claim", "means", "sd"),
     [
-        ("mos-better", {"softmax": 57, "mos": 55}, 0.1, REPRODUCED),
-        ("mos-better", {"softmax": 57, "mos": 57.2}, 0.1, NOT_REPRODUCED),
-        ("mos-better", {"softmax": 57, "mos": 56.75}, 0.3, UNDECIDED),
-        ("frozen-plif", {"lms-plif": 56.8, "lms-plif-frozen": 56.8}, 0.1, REPRODUCED),
-        ("frozen-plif", {"lms-plif": 56.8, "lms-plif-frozen": 57.3}, 0.1, NOT_REPRODUCED),
-        ("frozen-plif", {"lms-plif": 56.8, "lms-plif-frozen": 56.8}, 1.0, UNDECIDED),
-        ("no-gain", {"softmax": 57, "ss": 57, "gss": 57.1}, 0.1, REPRODUCED),
-        ("no-gain", {"softmax": 57, "ss": 55, "gss": 57.1}, 0.1, NOT_REPRODUCED),
-        ("minimal-gain", {"softmax": 57, "ss": 56.7, "gss": 56.7}, 0.05, REPRODUCED),
-        ("minimal-gain", {"softmax": 57, "ss": 55, "gss": 56.7}, 0.05, NOT_REPRODUCED),
+        ("mos-better", {"softmax": 57, "mos": 56.75}, 0.3),
+        ("frozen-plif", {"lms-plif": 56.8, "lms-plif-frozen": 56.8}, 1.0),
+        ("no-gain", {"softmax": 57, "ss": 57, "gss": 56.7}, 0.5),
     ],
 )
-def test_perplexities_are_judged_by_intervals(claim: str, means: dict[str, float], sd: float, expected: str) -> None:
+def test_an_interval_with_both_outcomes_decides_nothing(claim: str, means: dict[str, float], sd: float) -> None:
     entry = judge(claim, [(model, "test_ppl", "", sample(mean, sd, 5)) for model, mean in means.items()])
-    assert entry.verdict == expected, entry
-    if expected == UNDECIDED:
-        assert entry.reason.code is Code.INCONCLUSIVE and entry.reason.facts["needed"] > 5
+    assert (entry.verdict, entry.reason.code) == (UNDECIDED, Code.INCONCLUSIVE)
+    assert entry.reason.facts["needed"] > 5
 
 
 def test_a_verdict_that_resamples_do_not_bear_out_is_undecided() -> None:
@@ -595,27 +589,6 @@ def test_the_published_numbers_by_these_rules(corpus: str) -> None:
 
 
 # --- mutation -------------------------------------------------------------------------------------------------------
-def test_no_verdict_depends_on_the_text_of_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every template replaced, verdicts, states, numbers, premises and stability stay as they are."""
-
-    def judged() -> list[object]:
-        entries = [
-            judge_claim(CorpusData(records, examples.place(claim)), claim)
-            for claim in claims.CLAIMS
-            for records in (examples.made(claim, False), *examples.broken(claim).values())
-        ]
-        return [
-            (one.verdict, tiles.state(one), one.stability, [(p.code, p.holds) for p in one.premises], one.numbers)
-            for one in (*entries, *claims.ledger(published_records("ptb")))
-        ]
-
-    before = judged()
-    for code in TEMPLATES:
-        monkeypatch.setitem(TEMPLATES, code, {"found": "found", "needed": "needed"})
-    assert judged() == before
-    assert TEMPLATES.keys() == set(Code)
-
-
 def test_shuffled_labels_turn_every_reproduced_claim_into_something_else() -> None:
     """In at least 95 % of shuffles of the models' names over the published runs, all of one size."""
     records = published_records("ptb")
@@ -656,9 +629,7 @@ def test_the_page_shows_every_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     ("unit", "numbers", "text"),
     [
         ("×", (0.0431, 0.01, 1.7), "0.043\u00a0times (95\u00a0% interval 0.010 to 1.700), n = 3 each"),
-        ("", (0.00042, 0.0001, 0.0007), "0.00042 (95\u00a0% interval 0.00010 to 0.00070), n = 3 each"),
         ("%", (0.004, -0.3, 0.31), "0.00\u00a0% (95\u00a0% interval −0.30 to +0.31), n = 3 each"),
-        ("×", (2.5, None, None), "2.5\u00a0times, n = 3 each"),
         ("", (0.0, None, None), "0.00, n = 3 each"),
     ],
 )
@@ -666,15 +637,6 @@ def test_small_numbers_keep_two_significant_digits(unit: str, numbers: tuple[flo
     """Of a ratio; of a difference its interval does, and says what the others are worth."""
     value, low, high = numbers
     assert rules.Number("a number", unit, value, (), (), (3, 3), low, high).text == text
-
-
-def test_a_study_is_judged_by_the_sources_it_has_experiments_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    lines = [line for line in fake.STUDY.splitlines() if "parthiban2021" not in line]
-    page = fake.page(fake.load(tmp_path, "\n".join(lines)))
-    assert 'id="claim-synthetic-merity-mos-grows"' in page and "mos-better" not in page
 
 
 def test_the_command_prints_verdicts(
