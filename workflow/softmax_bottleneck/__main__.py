@@ -333,7 +333,9 @@ def _compare(given: argparse.Namespace, say: Say) -> None:
     tables = compare.side_by_side(compare.find_studies(given.studies))
     print(compare.text(tables))
     if given.out:
-        say(f"wrote {compare.write(tables, given.out)}")
+        path = given.out / "compare.csv"
+        artefacts.write_text(path, compare.csv(tables))
+        say(f"wrote {path}")
 
 
 def _rank(given: argparse.Namespace, say: Say) -> None:
@@ -494,7 +496,7 @@ def _add_claims(command: argparse.ArgumentParser) -> None:
 
 def _add_compare(command: argparse.ArgumentParser) -> None:
     command.add_argument("studies", nargs="+", metavar="STUDY", help="a name, a study's folder, or a results folder")
-    command.add_argument("--out", type=Path, help="also write compare.csv and index.html into this folder")
+    command.add_argument("--out", type=Path, help="also write compare.csv into this folder")
 
 
 def _add_number(command: argparse.ArgumentParser) -> None:

@@ -21,7 +21,6 @@ from softmax_bottleneck.report.cells import mean_of
 from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.report.claims.rules import CANNOT
 from softmax_bottleneck.report.numbers import spread
-from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -165,12 +164,3 @@ def csv(tables: Sequence[TextTable]) -> str:
         for column, cell in zip(table.head[1:], row[1:], strict=True)
     ]
     return records.to_csv(pd.DataFrame(lines, columns=["table", "row", "study", "text"]))
-
-
-def write(tables: Sequence[TextTable], folder: Path) -> Path:
-    """Write compare.csv and index.html into a folder; return the page's path."""
-    lines = csv(tables)
-    artefacts.write_text(folder / "compare.csv", lines)
-    page = environment().get_template("compare-page.html.j2")
-    artefacts.write_text(folder / "index.html", page.render(tables=tables, csv=data_address("text/csv", lines)))
-    return folder / "index.html"
