@@ -211,13 +211,13 @@ def test_a_run_of_another_study_is_refused(study: config.Study, tmp_path: Path) 
 def test_the_top_of_the_page_says_what_is_kept(study: config.Study) -> None:
     content = carried(study)
     (evidence.FOLDER / "gss-3.json").unlink()
-    assert sentences.kept(study, collect.collect(study)) == ""
+    assert sentences.archived_runs(study, collect.collect(study)) == ""
     for name, ppl, wall_s in (("a", 100.0, 7200.0), ("b", 90.5, 3600.0)):
         known = {"test_ppl": ppl, "wall_s": wall_s, "rank_press": 1234.0}
         own = [{"table": "", "condition": "", "metric": key, "value": value} for key, value in known.items()]
         other = content | {"run": content["run"] | {"dataset": "ptb"}, "rows": own}
         (evidence.FOLDER / f"{name}.json").write_text(json.dumps(other), encoding="utf-8")
-    text = sentences.kept(study, collect.collect(study))
+    text = sentences.archived_runs(study, collect.collect(study))
     assert all(number in text for number in (": 2 (", "3.0 hours", "90.50 to 100.00"))
 
 

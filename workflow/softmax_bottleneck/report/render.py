@@ -85,7 +85,7 @@ def page_of(
         "in_short": sentences.in_short(study, found, list(ledger)),
         "summary": sentences.summary(found),
         "published_cells": [sum(entry.get("published_cells", (0, 0))[i] for entry in entries) for i in (0, 1)],
-        "kept": sentences.kept(study, found),
+        "kept": sentences.archived_runs(study, found),
         "ledger_html": _ledger_html(study, ledger, checks) if ledger else "",
         "checked": bool(checks),
         "strip": tiles.strip(ledger, {name: one.title for name, one in study.datasets.items()}),

@@ -53,7 +53,7 @@ def summary(records: Records) -> str:
     return f"{states['ok']} of {states['planned']} planned training runs finished and were measured."
 
 
-def kept(study: Study, records: Records) -> str:
+def archived_runs(study: Study, records: Records) -> str:
     """Return what the archived runs on whole corpora reach; nothing for own texts."""
     archived = [run for run in records.evidence if (TEST_PPL, "") in run.values and not study.is_of_own_texts]
     parts = []
