@@ -1,8 +1,8 @@
 """The report: one self-contained page per study, which embeds what `render` wrote and draws nothing again.
 
-It needs no script, no network and no other file. All text is escaped by the templates; figures are embedded as images,
-in which nothing can run; downloads are data addresses. One script, report.js, adds sorting and filters where the reader
-allows scripts; the page's policy allows this one, by its hash, and no other.
+It needs no network and no other file. The templates escape all text, figures are images, in which no script runs, and
+downloads are data addresses. One optional script, report.js, adds sorting and filters; the page's policy allows only
+its hash.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PAGE_LINK = "../report/index.html"  # of the links in a table's own page to the 
 
 
 def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -> Path:
-    """Write index.html from a folder of rendered tables and figures, into its report/ or `out`; its path.
+    """Write index.html from rendered tables and figures into `out` or report/; return its path.
 
-    With `reload_s` the page says that its study is running, and browsers load it again after so many seconds.
+    With `reload_s`, the page reports a running study, and browsers reload it after that many seconds.
 
     Raises:
         DataError: one of the rendered files is damaged.
@@ -48,7 +48,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
 
 
 def _embedded(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A table's rows, or a figure as an address, and its data."""
+    """Return a table's rows or a figure as a data address, with its CSV."""
     path = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
     data = {"data": data_address("text/csv", artefacts.read_text(path))}
     if entry["kind"] == "table":
@@ -62,6 +62,6 @@ def _embedded(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def script_hash() -> str:
-    """The page's one script, as its Content-Security-Policy names it."""
+    """Return the hash of the page's script for its Content-Security-Policy."""
     script = environment().get_template("report.js").render()
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}"

@@ -15,7 +15,7 @@ PLAIN = " !$()*+,-./:;=?@[]^_`{|}~<>'"  # need no escape in a data address, nor 
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates of report/: everything escaped, an undefined name is an error."""
+    """Return the environment of the templates: it escapes everything, and an undefined name is an error."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(paths.ROOT / "report", encoding="utf-8"),
         autoescape=True,
@@ -26,8 +26,8 @@ def environment() -> jinja2.Environment:
 
 
 def data_address(kind: str, text: str) -> str:
-    """Text as a `data:` address for an attribute in double quotes: percent signs, since base64 takes a fifth more.
+    """Return text as a `data:` address for an attribute in double quotes, which needs no further escapes.
 
-    It is safe there as it stands: double quotes and ampersands are percent signs too.
+    Percent-encoding is a fifth shorter than base64.
     """
     return Markup(f"data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}")
