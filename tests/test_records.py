@@ -200,7 +200,7 @@ def test_a_study_of_fits_alone_says_where_they_ran(study) -> None:
     artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", synthetic)
     found = collect.collect(study)
     assert found.environments == (block,)
-    facts = dict(render._facts(dataclasses.replace(found, states=found.states.iloc[:0])))
+    facts = dict(render.facts_of(study, dataclasses.replace(found, states=found.states.iloc[:0])))
     assert facts["Hardware"] == "a processor" and facts["Code"] == "commit c0ffee" and "Training time" not in facts
 
 

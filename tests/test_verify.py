@@ -200,7 +200,7 @@ def test_the_report_says_what_was_verified(tmp_path: Path, monkeypatch: pytest.M
     study = fake.load(tmp_path, fake.showing("known-truth: {models: all}"))
     fake.write_all(study)
     page = fake.build(study)
-    assert "files hashed again; nothing is wrong with any" in page.read_text(encoding="utf-8")
+    assert "files hashed again; all are intact" in page.read_text(encoding="utf-8")
     (folder(study.needed[0]) / "rank.json").write_text("{}", encoding="utf-8")
     fake.build(study)
     text = page.read_text(encoding="utf-8")

@@ -580,7 +580,7 @@ def test_b17_equal_texts_are_refused_and_overlapping_ones_doubted(project, capsy
     words = "100% of the lines of test with 8 words or more stand in train too"
     assert f"warning: x: {words}" in capsys.readouterr().err
     study = config.load_study(project.folder / "study.yaml")
-    (line,) = (text for title, text in render._corpora(study, collect.collect(study)) if title == "X")
+    (line,) = (text for title, text in render.facts_of(study, collect.collect(study)) if title == "X")
     assert words in line and line.startswith("train 243, valid 12, test 31 tokens; 18 words; sha256 ")
 
 

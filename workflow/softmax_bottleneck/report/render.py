@@ -29,7 +29,7 @@ from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Experiment, Study, load_experiment
 
 # Source of an experiment -> title and description of its chapter, in the order of the page.
-CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_text("utf-8"))
+CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
 ARCHIVED = ("published-size", "published-size-widths", "published-size-spectra", "published-size-ranks")
 TERMINAL = {"test ppl": ("test_ppl", 2), "Press rank": ("rank_press", 0), "eff. rank 1e-3": ("rank_eff_1e-3", 0)}
 
@@ -214,7 +214,7 @@ def facts_of(study: Study, found: Records) -> list[tuple[str, str]]:
         ("Hardware", _distinct(sorted(set(found.states["hardware"])) or fitted_on)),
         *(("Mixed hardware", warning) for warning in found.mixtures()),
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
-        ("Training time", f"{len(trained)} runs: {_distinct(hours)}"),
+        *([("Training time", f"{len(trained)} runs: {_distinct(hours)}")] if hours else []),
         ("Verified", f"{found.verification.get('files', 0)} files hashed again; {findings or 'all are intact'}"),
     ]
     return facts
