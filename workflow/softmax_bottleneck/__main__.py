@@ -257,11 +257,19 @@ def _render(given: argparse.Namespace, say: Say) -> None:
 
 
 def _claims(given: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.report import claims
+    from softmax_bottleneck.report import archive, claims
 
-    study = _study(given)
-    entries = claims.ledger(_records(study), claims.of_study(study), study)
-    print("\n".join(claims.explain(entries) if given.explain else claims.verdicts(entries)))
+    entries = [entry for name in given.archived for study in archive.find(name) for entry in study.claims]
+    if not given.archived:
+        study = _study(given)
+        entries = [entry.to_json() for entry in claims.ledger(_records(study), claims.of_study(study), study)]
+    print("\n".join(claims.explain(entries, given.explain)))
+
+
+def _archive(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.report import archive
+
+    say(f"wrote {archive.write(_study(given))}")
 
 
 def _report(given: argparse.Namespace, say: Say) -> None:
@@ -277,9 +285,11 @@ def _report(given: argparse.Namespace, say: Say) -> None:
 
 def _verify(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.records.verify import verify
+    from softmax_bottleneck.report import archive
 
     study = _study(given)
     found = verify(study)
+    found = dataclasses.replace(found, findings=(*found.findings, *archive.findings()))
     print(json.dumps(found.to_json(), indent=1) if given.json else found.text())
     if not found.complete:
         raise IncompleteError(f"{study.name}: not complete, or not sound")
@@ -492,10 +502,11 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
 def _add_claims(command: argparse.ArgumentParser) -> None:
     _add_study(command)
     command.add_argument("--explain", action="store_true", help="with premises, intervals and stability")
+    command.add_argument("archived", nargs="*", help="instead of --study: archived studies by name")
 
 
 def _add_compare(command: argparse.ArgumentParser) -> None:
-    command.add_argument("studies", nargs="+", metavar="STUDY", help="a name, a study's folder, or a results folder")
+    command.add_argument("studies", nargs="+", metavar="STUDY", help="a name (of results/ or an archive), or a folder")
     command.add_argument("--out", type=Path, help="also write compare.csv into this folder")
 
 
@@ -615,6 +626,7 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "render": ("every table, figure and claim of a study, measured beside published", _add_study, _render),
     "claims": ("print the papers’ conclusions as judged by the collected records", _add_claims, _claims),
     "report": ("the study's page, which embeds what render wrote", _add_report, _report),
+    "archive": ("pack a finished study into report/evidence/studies, without its weights", _add_study, _archive),
     "compare": ("finished studies side by side: claims and heads, with the hardware", _add_compare, _compare),
     "number": ("print one number with its definition, seeds, files and hashes", _add_number, _number),
     "verify": ("hash everything the study shows, and list what is missing, damaged, stale or impossible", _add_verify,

@@ -1,6 +1,7 @@
 """Finished studies side by side: the verdict of each on every claim, the means of every head, and the hardware.
 
-It reads what `collect` and `render` wrote to the studies' folders, which may be read-only or come from another machine.
+It reads what `collect` and `render` wrote to the studies' folders, which may be read-only or come from another machine,
+or the archives of studies.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +17,17 @@ import pandas as pd
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import archive
+from softmax_bottleneck.report.archive import CLAIMS_FILE, FinishedStudy, from_results
 from softmax_bottleneck.report.cells import mean_of
 from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.report.claims.rules import CANNOT
 from softmax_bottleneck.report.numbers import spread
-from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.paths import Store
 
-MARK = "claims.json"  # is in the folder of every finished study
 HEAD_METRICS = (TEST_PPL, PRESS_RANK, f"{EFFECTIVE_RANK}1e-3")
 WIDEST = 44  # characters of a column on a terminal
-
-
-@dataclass(frozen=True, eq=False)
-class Finished:
-    """A finished study: its name in the comparison, its claims and records."""
-
-    name: str
-    claims: Sequence[dict[str, Any]]
-    records: Records
-
-    @cached_property
-    def corpora(self) -> list[str]:
-        """The corpora of the study; a study of fits alone has SYNTHETIC."""
-        return list(dict.fromkeys(self.records.states["dataset"])) or [SYNTHETIC]
-
-    @cached_property
-    def hardware(self) -> str:
-        """The hardware of its runs."""
-        return "; ".join(sorted(set(map(str, self.records.states["hardware"])) - {""})) or "no run has finished"
 
 
 @dataclass(frozen=True)
@@ -58,31 +39,22 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
 
 
-def read(folder: Path, name: str) -> Finished:
-    """Return the study in a folder (DataError: damaged or missing)."""
-    return Finished(name, artefacts.read_json(folder / MARK)["claims"], records.load(folder))
-
-
-def find_studies(names: Sequence[str]) -> list[Finished]:
-    """Return studies by name, by their folder, or all of a results folder.
+def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
+    """Return studies by name, by their folder, or all of a results folder; those without results from the archives.
 
     Raises:
         UserError: there is no finished study of a name, or fewer than two in all.
         DataError: a file is damaged.
     """
-    folders: list[tuple[str, Path]] = []
+    studies: list[FinishedStudy] = []
     for name in names:
-        by_name, given = Store().study_folder(name), Path(name)
-        single = next((folder for folder in (by_name, given) if (folder / MARK).is_file()), None)
-        inside = [(name, single)] if single else [(str(p.parent), p.parent) for p in sorted(given.glob(f"*/{MARK}"))]
-        if not inside:
-            raise UserError(
-                f"compare: {name}: no finished study in {by_name}, nor in {given}; run `make reproduce` of it first"
-            )
-        folders += inside
-    if len(folders) < 2:
-        raise UserError(f"compare: {len(folders)} finished study; name two or more, or a folder that holds them")
-    return [read(folder, name) for name, folder in folders]
+        folders = [f for f in (Store().study_folder(name), Path(name)) if (f / CLAIMS_FILE).is_file()]
+        inside = [path.parent for path in sorted(Path(name).glob(f"*/{CLAIMS_FILE}"))]
+        own = [from_results(folders[0], name)] if folders else [from_results(one, str(one)) for one in inside]
+        studies += own or archive.find(name)
+    if len(studies) < 2:
+        raise UserError(f"compare: {len(studies)} finished study; name two or more, or a folder that holds them")
+    return studies
 
 
 def beside(folder: Path) -> list[TextTable]:
@@ -91,17 +63,17 @@ def beside(folder: Path) -> list[TextTable]:
     Damaged studies, and those of another version, are left out: they must not prevent this study's report.
     """
     others = []
-    for path in sorted(folder.parent.glob(f"*/{MARK}")):
+    for path in sorted(folder.parent.glob(f"*/{CLAIMS_FILE}")):
         if path.parent != folder:
             with suppress(DataError, KeyError, TypeError, ValueError):
-                others.append(read(path.parent, path.parent.name))
-    return side_by_side([read(folder, folder.name), *others]) if others else []
+                others.append(from_results(path.parent))
+    return side_by_side([from_results(folder), *others]) if others else []
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-def side_by_side(studies: Sequence[Finished]) -> list[TextTable]:
+def side_by_side(studies: Sequence[FinishedStudy]) -> list[TextTable]:
     """Return the tables of claims and of heads: a column per study and corpus."""
-    columns = [(study, corpus) for study in studies for corpus in study.corpora]
+    columns = [(study, corpus) for study in studies for corpus in study.datasets]
     names = tuple(f"{study.name}: {corpus}" for study, corpus in columns)
     hardware = ("Hardware", *(study.hardware for study, _ in columns))
     heads = f"Heads: {', '.join(find(metric).words for metric in HEAD_METRICS)}"
@@ -111,7 +83,7 @@ def side_by_side(studies: Sequence[Finished]) -> list[TextTable]:
     ]
 
 
-def _claims(columns: Sequence[tuple[Finished, str]]) -> Iterator[tuple[str, ...]]:
+def _claims(columns: Sequence[tuple[FinishedStudy, str]]) -> Iterator[tuple[str, ...]]:
     """Yield the verdict and first number of every claim that some study can test."""
     by_id = [{e["id"]: e for e in study.claims if e["dataset"] in (corpus, SYNTHETIC)} for study, corpus in columns]
     statements = {name: entry["statement"] for own in by_id for name, entry in own.items()}
@@ -127,7 +99,7 @@ def _verdict(entry: dict[str, Any] | None) -> str:
     return ": ".join([entry["verdict"], *(n["text"] for n in entry["numbers"][:1] if n["value"] is not None)])
 
 
-def _heads(columns: Sequence[tuple[Finished, str]]) -> Iterator[tuple[str, ...]]:
+def _heads(columns: Sequence[tuple[FinishedStudy, str]]) -> Iterator[tuple[str, ...]]:
     """Yield the means of every model that some study has finished, with its number of runs."""
     states = pd.concat([study.records.states for study, _ in columns])
     for model, label in dict(zip(states["model"], states["label"], strict=True)).items():

@@ -151,7 +151,7 @@ def _ledger_html(study: Study, ledger: Sequence[claims.Entry], checks: Sequence[
             chapters=CHAPTERS,
             not_judged={CHAPTERS[name]["title"]: lines for name, lines in claims.NOT_JUDGED.items() if checks},
             checks=checks,
-            claims_csv=data_address("text/csv", claims.to_csv(list(ledger))),
+            claims_csv=data_address("text/csv", claims.to_csv(entry.to_json() for entry in ledger)),
         )
     )
 

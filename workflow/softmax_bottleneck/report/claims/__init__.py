@@ -8,7 +8,7 @@ is in report/claims.yaml. Premises, intervals and stability follow from the rule
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,39 +71,37 @@ def counts(entries: Iterable[Entry]) -> dict[str, int]:
 
 
 # --- output ---------------------------------------------------------------------------------------------------------
-def _texts(entry: Entry) -> dict[str, list[str]]:
-    """Return everything that an entry shows, line by line."""
-    claim = entry.claim
-    stable = [] if entry.stability is None else [f"{entry.stability:.0%} of {RESAMPLES:,} bootstrap samples agree"]
-    return {
-        "claim": [f"{claim.statement} ({claim.source}, {claim.where})"],
-        "rule": [claim.rule.text],
-        "numbers": [f"{number.what}: {number.text}" for number in entry.numbers],
-        "premises": [premise.line for premise in entry.premises],
-        "stability": stable,
-        "archived": [f"{name} on {hardware}" for hardware, name in entry.elsewhere.items()],
-        "left_out": list(map(str, entry.left_out)),
-    }
+Facts = Mapping[str, Any]  # an entry as claims.json has it
 
 
-def to_csv(entries: Iterable[Entry]) -> str:
+def to_csv(entries: Iterable[Facts]) -> str:
     """Return one line per claim and corpus: verdict, reason, numbers and premises."""
     facts = ("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion", "stability")
     texts = ("numbers", "premises", "left_out")
-    lines = [entry.to_json() | {key: "; ".join(_texts(entry)[key]) for key in texts} for entry in entries]
+    lines = [{**entry, **{key: "; ".join(_texts(entry)[key]) for key in texts}} for entry in entries]
     return tidy.to_csv(pd.DataFrame(lines, columns=[*facts, *texts]))
 
 
-def verdicts(entries: Iterable[Entry]) -> Iterator[str]:
-    """Yield one line for every verdict."""
-    return (f"{e.claim.id}, {e.dataset}: {e.verdict}" + (f" ({e.reason})" if e.reason else "") for e in entries)
-
-
-def explain(entries: Iterable[Entry]) -> Iterator[str]:
-    """Yield every verdict for a terminal, with its rule, numbers and premises."""
+def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
+    """Yield every verdict for a terminal, with `details` its rule, numbers and premises as well."""
     for entry in entries:
-        yield f"\n{next(verdicts([entry]))}"
-        yield from (f"  {name:10} {line}" for name, lines in _texts(entry).items() for line in lines)
+        reason = f" ({entry['reason']})" if entry["reason"] else ""
+        yield f"{entry['id']}, {entry['dataset']}: {entry['verdict']}{reason}"
+        if details:
+            yield from (f"  {name:10} {line}" for name, lines in _texts(entry).items() for line in lines)
+
+
+def _texts(entry: Facts) -> dict[str, list[str]]:
+    """Return everything that an entry shows, line by line."""
+    agree = entry["stability"]
+    return {
+        "claim": [f"{entry['statement']} ({entry['source']}, {entry['where']})"],
+        "rule": [entry["criterion"]],
+        "numbers": [f"{number['what']}: {number['text']}" for number in entry["numbers"]],
+        "premises": [f"{'ok' if one['holds'] else 'BROKEN'}: {one['text']}" for one in entry["premises"]],
+        "stability": [] if agree is None else [f"{agree:.0%} of {RESAMPLES:,} bootstrap samples agree"],
+        "left_out": list(entry["left_out"]),
+    }
 
 
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""Archived studies: the numbers of the study itself, the same bytes every time, and refused when they are damaged."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.records import records
+from softmax_bottleneck.report import archive
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import IncompleteError, UserError
+from softmax_bottleneck.store.paths import ROOT
+
+SHIPPED = sorted((ROOT / "report" / "evidence" / "studies").glob("*.json.gz"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished study, and an empty folder of archives."""
+    folder = tmp_path_factory.mktemp("archive")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+        study = fake.load(folder, fake.showing("parthiban2021-table2: {models: all}"))
+        fake.write_all(study)
+        fake.build(study)
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder of archives, which is used instead of the repository's."""
+    monkeypatch.setattr(archive, "FOLDER", tmp_path / "studies")
+    archive.load.cache_clear()
+    return tmp_path / "studies"
+
+
+def test_an_archive_has_the_numbers_states_and_verdicts_of_its_study(finished: Path) -> None:
+    study = fake.load(finished, (finished / "study.yaml").read_text(encoding="utf-8"))
+    path = archive.write(study)
+    first = path.read_bytes()
+    assert path.name == "fake-fake.json.gz" and archive.write(study).read_bytes() == first  # "Fake CPU"
+    (found,) = archive.load_all()
+    for run in study.needed:
+        values = found.records.values(run.dataset, run.model, "test_ppl")
+        assert values[run.seed] == fake.perplexities(run)["test_ppl"]
+    own = study.store.study_folder(study.name)
+    assert found.records.states.equals(records.load(own).states) and found.corpora.keys() == study.datasets.keys()
+    verdicts = {(one["id"], one["dataset"]): one["verdict"] for one in found.claims}
+    shown = artefacts.read_json(own / "claims.json")["claims"]
+    assert {(one["id"], one["dataset"]): one["verdict"] for one in shown}.items() <= verdicts.items()
+    assert set(verdicts) > {(one["id"], one["dataset"]) for one in shown}  # those of all papers
+
+
+def test_an_unfinished_study_is_not_archived(finished: Path) -> None:
+    study = fake.load(finished, (finished / "study.yaml").read_text(encoding="utf-8"))
+    file = study.store.study_folder(study.name) / "records.json"
+    whole = artefacts.read_json(file)
+    changed = [dict(row) | {"state": "missing"} for row in whole["states"]]
+    artefacts.write_json(file, whole | {"states": changed})
+    with pytest.raises(IncompleteError, match=str(len(study.needed))):
+        archive.write(study)
+    artefacts.write_json(file, whole)
+
+
+CONTENT = {
+    "study": "small", "title": "Small", "hardware": "Some(R) CPU @ 2 GHz", "digest": "0" * 12, "command": "make",
+    "corpora": {"a": "A"}, "environments": [], "claims": [],
+    "rows": {
+        "table": ["measure"] * 2, "dataset": ["a"] * 2, "model": ["m"] * 2, "condition": [""] * 2,
+        "metric": ["test_ppl"] * 2, "value": [3.5, 4.5], "n": [None, 1], "seed": [1, 2], "run_id": ["0" * 12] * 2,
+    },
+    "states": {key: [] for key in records.STATE_COLUMNS}, "stages": {key: [] for key in records.STAGE_COLUMNS},
+}  # fmt: skip
+
+
+def edited(**rows: object) -> dict[str, object]:
+    return CONTENT | {"rows": CONTENT["rows"] | rows}
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        (edited(run_id=["0" * 12, "0" * 11]), "run_id"),
+        (edited(value=[3.5, "4.5"]), "value"),
+        (edited(seed=[1]), "no table"),
+        ({key: value for key, value in CONTENT.items() if key != "digest"}, "digest"),
+        (CONTENT | {"more": 1}, "more"),
+        (CONTENT | {"claims": [{"id": "x", "dataset": "a", "verdict": "reproduced"}]}, "numbers"),
+    ],
+)
+def test_content_that_does_not_fit_is_refused_by_its_key(folder: Path, content: dict, key: str) -> None:
+    path = folder / "small.json.gz"
+    artefacts.write_bytes(path, gzip.compress(json.dumps(content).encode()))
+    with pytest.raises(UserError, match=key):
+        archive.load(path)
+    (finding,) = archive.findings()
+    assert finding.kind == "damaged" and finding.file.endswith("small.json.gz")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data + b"x", lambda data: b"no archive"])
+def test_damaged_bytes_are_a_finding_with_and_without_a_new_hash(folder: Path, damage) -> None:
+    path = archive.save(CONTENT)
+    assert path.name == "small-some.json.gz" and list(archive.findings()) == []
+    data = damage(path.read_bytes())
+    archive.load.cache_clear()
+    path.write_bytes(data)
+    assert len(list(archive.findings())) == 1
+    artefacts.write_bytes(path, data)
+    assert len(list(archive.findings())) == 1
+
+
+def test_commands_take_archived_studies_by_name(folder: Path, monkeypatch, capsys) -> None:
+    claim = {"id": "mos-better", "dataset": "a", "verdict": "reproduced", "statement": "MoS beats Softmax.",
+             "numbers": [{"what": "ppl", "text": "−3.0 %", "value": -3.0}], "reason": ""}  # fmt: skip
+    archive.save(CONTENT | {"claims": [claim]})
+    archive.save(CONTENT | {"hardware": "Other", "claims": [claim | {"verdict": "undecided"}]})
+    monkeypatch.chdir(folder)
+    assert main(["compare", "small"]) == 0
+    shown = capsys.readouterr().out
+    assert "small-some: synthetic" in shown and "small-other: synthetic" in shown
+    assert main(["claims", "small-some"]) == 0
+    assert capsys.readouterr().out == "mos-better, a: reproduced\n"
+    assert main(["claims", "nowhere"]) == 2
+    assert main(["compare", "small-some", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_the_archives_of_the_repository_are_sound_and_small(path: Path) -> None:
+    study = archive.load(path)
+    measured = study.records.rows
+    assert set(measured["run_id"]) - {""} <= set(study.records.states["run_id"]) | set(study.records.stages["run_id"])
+    assert sum(file.stat().st_size for file in SHIPPED) < 2 << 20

@@ -1,0 +1,230 @@
+"""Finished studies: those of a results folder, and those archived in report/evidence/studies without their weights.
+
+An archive holds the measured numbers, the states of the runs, the verdicts, and where they come from. It is small
+enough for the repository, so that a fresh clone can compare studies that take hours.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+from pydantic import Field, with_config
+from typing_extensions import TypedDict
+
+from softmax_bottleneck.records import evidence, records
+from softmax_bottleneck.records.integrity import Finding
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import claims
+from softmax_bottleneck.report.claims.data import SYNTHETIC
+from softmax_bottleneck.store import artefacts, paths
+from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
+from softmax_bottleneck.study import Study, kinds, read
+
+FOLDER = paths.ROOT / "report" / "evidence" / "studies"
+ENDING = ".json.gz"
+CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
+ROW_COLUMNS = ("table", "dataset", "model", "condition", "metric", "value", "n", "seed", "run_id")
+FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
+NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
+RunId = Annotated[str, Field(pattern="^([0-9a-f]{12})?$")]  # empty for what needs no training run
+Columns = dict[str, list[Any]]
+
+
+@with_config(evidence.MORE)
+class StoredClaim(TypedDict):
+    """A conclusion as claims.json has it; its other keys are texts and numbers."""
+
+    id: kinds.Name
+    dataset: str
+    verdict: str
+    numbers: list[kinds.Options]
+
+
+@with_config(evidence.MORE)
+class StoredRows(TypedDict):
+    """Columns of the tidy records."""
+
+    dataset: list[str]
+    model: list[str]
+    metric: list[str]
+    value: list[kinds.Number]
+    run_id: list[RunId]
+
+
+@kinds.declared
+class ArchiveFile:
+    """What report/evidence/studies/<study>-<hardware>.json.gz holds.
+
+    Attributes:
+        title: of the study.
+        digest: hash of the study's settings.
+        command: that makes the study again, in a checkout of the commit that `environments` names.
+        corpora: title of each corpus.
+        environments: git, versions and hardware of the runs.
+        rows: the tidy records by column.
+        states: of the planned runs, by column.
+        stages: likewise of finetuning and dynamic evaluation.
+        claims: the conclusions with verdicts, numbers and premises.
+    """
+
+    study: kinds.Name
+    title: kinds.Line
+    hardware: kinds.Line
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{12,64}$")]
+    command: kinds.Line
+    corpora: dict[str, str]
+    environments: list[kinds.Options]
+    rows: StoredRows
+    states: Columns
+    stages: Columns
+    claims: list[StoredClaim]
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedStudy:
+    """A finished study.
+
+    Attributes:
+        name: unique; of an archive it ends with the hardware.
+        hardware: the processor, or what its states say.
+        corpora: title of each corpus.
+        claims: the entries of claims.json.
+    """
+
+    name: str
+    study: str
+    title: str
+    hardware: str
+    corpora: dict[str, str]
+    claims: list[dict[str, Any]]
+    records: Records
+
+    @cached_property
+    def datasets(self) -> list[str]:
+        """The corpora; a study of fits alone has SYNTHETIC."""
+        return list(dict.fromkeys(self.records.states["dataset"])) or [SYNTHETIC]
+
+
+def from_results(folder: Path, name: str = "") -> FinishedStudy:
+    """Return the study of a results folder (DataError: damaged or missing)."""
+    content, found = artefacts.read_json(folder / CLAIMS_FILE), records.load(folder)
+    kinds_of_machine = sorted(set(map(str, found.states["hardware"])) - {""})
+    hardware = "; ".join(kinds_of_machine) or processor(found)
+    name = name or folder.name
+    return FinishedStudy(name, content["study"], name, hardware, {}, content["claims"], found)
+
+
+def processor(found: Records) -> str:
+    """Return the processors of the runs."""
+    blocks = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
+    return " and ".join(dict.fromkeys(blocks)) or "unknown"
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+def write(study: Study) -> Path:
+    """Archive a finished study; the same results give the same bytes.
+
+    All conclusions are evaluated, also those of papers that the study's own report does not show.
+
+    Raises:
+        IncompleteError: some planned run has not finished.
+        DataError: a file of the study is damaged or missing.
+    """
+    folder = study.store.study_folder(study.name)
+    found = records.load(folder)
+    if missing := len(set(found.states.loc[~found.states["state"].isin(FINISHED), "path"])):
+        raise IncompleteError(f"archive: {study.name}: {missing} planned runs have not finished; run `make reproduce`")
+    content = {
+        "study": study.name,
+        "title": study.title,
+        "hardware": processor(found),
+        "digest": study.digest,
+        "command": f"python -m softmax_bottleneck reproduce --study {evidence.called(study.file)}",
+        "corpora": {name: dataset.title for name, dataset in study.datasets.items()},
+        "environments": list(found.environments),
+        "rows": columns_of(found.rows[list(ROW_COLUMNS)]),
+        "states": columns_of(found.states),
+        "stages": columns_of(found.stages),
+        "claims": [entry.to_json() for entry in claims.ledger(found, study=study)],
+    }
+    return save(content)
+
+
+def save(content: dict[str, Any]) -> Path:
+    """Check and write the content of an archive; return its path."""
+    hardware = "-".join(NOT_IN_NAMES.sub(" ", content["hardware"].lower()).split())
+    path = FOLDER / f"{content['study']}-{hardware}{ENDING}"
+    read(ArchiveFile, content, str(path))
+    text = json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    artefacts.write_bytes(path, gzip.compress(text.encode("utf-8"), mtime=0))
+    return path
+
+
+def columns_of(frame: pd.DataFrame) -> Columns:
+    """Return a frame by column, with None for missing numbers."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return {str(name): values for name, values in plain.to_dict("list").items()}
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+def load_all() -> list[FinishedStudy]:
+    """Return every archived study, by name (UserError: a file is damaged or does not fit the format)."""
+    return [load(path) for path in sorted(FOLDER.glob(f"*{ENDING}"))]
+
+
+@cache
+def load(path: Path) -> FinishedStudy:
+    """Return the study of an archive.
+
+    Raises:
+        DataError: the file is damaged.
+        UserError: it does not fit the format; names the key.
+    """
+    data = artefacts.read_bytes(path)
+    try:
+        content = json.loads(gzip.decompress(data))
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path}: no archive of a study ({error}); write it with `archive --study`") from None
+    stored = read(ArchiveFile, content, str(path))
+    try:
+        rows = pd.DataFrame({"source": "archived", "std": float("nan"), **stored.rows})[list(records.COLUMNS)]
+        states = pd.DataFrame(stored.states, columns=list(records.STATE_COLUMNS))
+        stages = pd.DataFrame(stored.stages, columns=list(records.STAGE_COLUMNS))
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path}: rows or states are no table ({error})") from None
+    found = Records(
+        rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"}),
+        states,
+        stages,
+        environments=tuple(stored.environments),
+    )
+    name = path.name.removesuffix(ENDING)
+    entries: list[Any] = list(stored.claims)
+    return FinishedStudy(name, stored.study, stored.title, stored.hardware, stored.corpora, entries, found)
+
+
+def find(name: str) -> list[FinishedStudy]:
+    """Return the archived studies of a name, or of a study on every kind of hardware (UserError: there is none)."""
+    studies = load_all()
+    found = [one for one in studies if one.name == name] or [one for one in studies if one.study == name]
+    if not found:
+        known = ", ".join(one.name for one in studies)
+        raise UserError(f"{name}: no finished study in results/, and no archive. Expected one of {known}, or results.")
+    return found
+
+
+def findings() -> Iterator[Finding]:
+    """Yield what is wrong with the archives, for `verify`."""
+    for path in sorted(FOLDER.glob(f"*{ENDING}")):
+        try:
+            load(path)
+        except UserError as error:
+            yield Finding("damaged", f"report/evidence/studies/{path.name}", str(error))
