@@ -72,7 +72,7 @@ $(VENV)/roc/.ready: envs/roc-validator.lock
 	@touch $@
 
 triton-test: $(VENV)/triton/.ready  ## the row kernels of GPUs in Triton's interpreter (fetches triton, once)
-	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/test_row_nll.py tests/test_heads.py tests/test_triton_rows.py
+	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/heads/test_row_nll.py tests/heads/test_heads.py tests/heads/test_triton_rows.py
 
 $(VENV)/triton/.ready: envs/triton.lock | env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) --requirement $<
@@ -108,7 +108,7 @@ $(VENV)/models/.ready: envs/models.lock | env
 bench: env  ## speed and memory beside plain implementations: benchmarks/results/cpu.json (BENCH=--quick: in small)
 	python benchmarks/cpu.py $(BENCH)
 
-soak: env  ## kills, corruptions, double starts and bad input by the hundred; benchmarks/results/soak.json
+soak: env  ## kills, corruptions and double starts by the hundred; benchmarks/results/soak.json
 	PYTHONPATH=workflow:tests:tests/faults OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
 
 lint: env  ## ruff, mypy, snakefmt, import layers

@@ -1,5 +1,7 @@
-"""What is measured: the six heads of the main paper at its sizes on both corpora (SPEC of the published runs), and how
-each is built in our form and in the plain one of `plain.py`, with the same weights."""
+"""The measured cases: the six heads of the main paper at its sizes on both corpora.
+
+Each is built in our form and in the plain form of `plain.py`, with the same weights.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from softmax_bottleneck.study import Body, Head, Run, Schedule
 from softmax_bottleneck.training.trainer import Trainer
 from torch import Tensor
 
-UPDATES = 40  # chunks of text that a case's corpus holds
+UPDATES = 40  # chunks of text in a case's corpus
 WT2_GSS = {"c": -1.5, "k": 3.0}
 
 
@@ -56,11 +58,11 @@ class Case:
 
     @property
     def widths(self) -> list[int]:
-        """Of the word vectors and of each layer's output."""
+        """Widths of the word vectors and of each layer's output."""
         return [self.embedding, *[self.hidden] * (self.layers - 1), self.context]
 
     def products(self) -> list[tuple[int, int, int]]:
-        """The head's matrix products forward, as rows x width x columns; each comes back twice in the gradients."""
+        """Return the head's forward matrix products as (rows, width, columns); each has two more in the gradients."""
         rows = self.tokens * (self.components if self.head == "mos" else 1)
         found = [(rows, self.embedding, self.words)]
         if self.is_mixture:
@@ -71,13 +73,13 @@ class Case:
         return 3.0 * sum(2.0 * rows * width * columns for rows, width, columns in self.products())
 
     def step_flops(self) -> float:
-        """Of the head and the LSTMs, forward and backward; element-wise work is not counted."""
+        """Return the FLOPs of the head and the LSTMs, forward and backward, without element-wise work."""
         pairs = pairwise(self.widths)
         return self.head_flops() + 3.0 * sum(8.0 * self.tokens * above * (below + above) for below, above in pairs)
 
 
 def cases() -> dict[str, Case]:
-    """All of them by name, `ptb/softmax` to `wikitext-2/mos`."""
+    """Return all cases by name, `ptb/softmax` to `wikitext-2/mos`."""
     ptb, wt2 = Dropouts(0.1, 0.4, 0.3, 0.4, 0.5), Dropouts(0.1, 0.65, 0.2, 0.4, 0.5)
     ptb_mixture, wt2_mixture = Dropouts(0.1, 0.4, 0.225, 0.4, 0.5), Dropouts(0.1, 0.55, 0.2, 0.4, 0.5)
     found = []
@@ -93,7 +95,7 @@ def cases() -> dict[str, Case]:
 
 
 def shrunk(case: Case) -> Case:
-    """The same in small, for `--quick` and for tests: shows that it runs, says nothing about speed."""
+    """Return a small version of a case, which shows that it runs but says nothing about speed."""
     smaller = {"words": case.words // 20, "batch": 4, "bptt": 10, "hidden": 48}
     widths = {"embedding": 24, "context": 40 if case.is_mixture else 24, "components": min(case.components, 3)}
     return dataclasses.replace(case, **smaller, **widths)
@@ -101,7 +103,7 @@ def shrunk(case: Case) -> Case:
 
 # --- heads ----------------------------------------------------------------------------------------------------------
 def our_head(case: Case, weights_of: PlainHead | None = None) -> OurHead:
-    """Ours; without dropout in the latents, so that it can be compared."""
+    """Return our head, without dropout in the latents so that it can be compared."""
     options = dict(case.options)
     if case.is_mixture:
         options |= {"components": case.components, "dropout_latent": 0.0}
@@ -119,7 +121,7 @@ def plain_head(case: Case) -> PlainHead:
 
 
 def head_contenders(case: Case, device: str = "cpu") -> dict[str, Callable[[], object]]:
-    """A, B and ours: loss and gradients of one batch of contexts, by the contexts and all parameters."""
+    """Return A, B and ours: loss of one batch and its gradients by the contexts and all parameters."""
     plain = plain_head(case).to(device)
     ours = our_head(case, plain).to(device)
     ours.select_matmul_backends(case.tokens)
@@ -144,7 +146,7 @@ def head_contenders(case: Case, device: str = "cpu") -> dict[str, Callable[[], o
 
 # --- whole steps ----------------------------------------------------------------------------------------------------
 def plain_step(case: Case, habits: bool, device: str = "cpu") -> Callable[[], object]:
-    """Training steps of A or B on random text."""
+    """Return a training step of A or B on random text."""
     model = PlainModel(plain_head(case), case.widths, case.dropouts).to(device)
     step = PlainStep(model, case.learning_rate, habits)
     tokens_LB = torch.randint(case.words, (case.bptt + 1, case.batch), device=device)
@@ -157,7 +159,7 @@ def plain_step(case: Case, habits: bool, device: str = "cpu") -> Callable[[], ob
 
 
 def trainer(case: Case, device: str = "cpu", precision: str = "fp32", *, graphs: bool = True) -> Trainer:
-    """Our trainer on random text, with chunks of equal length, so that every update is the same work."""
+    """Return our trainer on random text, with chunks of equal length so that every update is the same work."""
     rng = np.random.default_rng(1)
     text = rng.integers(case.words, size=(UPDATES * case.bptt + 2) * case.batch).astype(np.int32)
     corpus = Corpus("bench", tuple(map(str, range(case.words))), text, text[: 20 * case.batch], text[:100])
@@ -199,12 +201,12 @@ def our_run(case: Case) -> Run:
 
 
 def our_step(case: Case, device: str = "cpu", precision: str = "fp32", *, graphs: bool = True) -> Callable[[], object]:
-    """Updates of the trainer, over its text again and again."""
+    """Return an update of our trainer."""
     return endless(trainer(case, device, precision, graphs=graphs))
 
 
 def endless(ours: Trainer) -> Callable[[], object]:
-    """An update of the trainer, from the beginning of the text when it ends."""
+    """Return an update of the trainer that starts over when the text ends."""
 
     def once() -> None:
         if ours.place.chunk >= len(ours.chunks) - 1:  # the last chunk is shorter

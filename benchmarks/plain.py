@@ -1,12 +1,12 @@
-"""Plain baselines, written from the papers' formulas as they are printed: eager, materialised, literal.
+"""Plain baselines, written from the formulas in the papers: eager, materialised, literal.
 
 A: the training step as published, with its two habits: `gc.collect()` after every micro-batch and statistics of every
    batch of logits fetched by `.item()`.
 B: the same mathematics without these habits.
 
 Both build the whole N x V (N x K x V) matrix, evaluate output functions by their literal formulas in float32 and leave
-differentiation to autograd. Nothing here is shared with the package; `tests/test_benchmarks.py` compares losses and
-gradients of the two.
+differentiation to autograd. They share no code with the package; `test_benchmarks.py` compares losses, gradients and
+updates of the two.
 
 Shapes: T time steps, B sequences, N = T x B tokens, D context width, E embedding width, K components, V words.
 """
@@ -43,7 +43,7 @@ class PlainHead(nn.Module):
         return functional.log_softmax(logits_NV, 1)
 
     def loss(self, h_TBD: Tensor, target_N: Tensor, statistics: bool) -> Tensor:
-        """Mean loss in nats; with `statistics` the extremes and the mean of the log-probabilities are fetched."""
+        """Return the mean loss in nats; `statistics` fetches minimum, maximum and mean of the log-probabilities."""
         log_p_NV = self.log_probs(h_TBD.flatten(0, -2))
         if statistics:
             for one in (log_p_NV.min(), log_p_NV.max(), log_p_NV.mean()):
@@ -146,7 +146,7 @@ class PlainModel(nn.Module):
         return [(like.new_zeros(shape), like.new_zeros(shape)) for shape in shapes]
 
     def forward(self, tokens_TB: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """Output of the last layer before and after its dropout, and the state."""
+        """Return the last layer's output before and after its dropout, and the state."""
         table_VE = self.head.decoder.weight
         if self.dropouts.words:  # a masked copy of the whole table
             table_VE = table_VE * _mask((len(table_VE), 1), self.dropouts.words, table_VE)
@@ -177,7 +177,7 @@ def _locked(x_TBD: Tensor, dropout: float) -> Tensor:
 
 # --- the step -------------------------------------------------------------------------------------------------------
 class PlainStep:
-    """One update after the other on random tokens: A with the habits, B without."""
+    """Training updates: A with the habits, B without."""
 
     def __init__(self, model: PlainModel, learning_rate: float, habits: bool, penalties: bool = True) -> None:
         self.model, self.habits, self.penalties = model, habits, penalties

@@ -1,7 +1,7 @@
-"""The rank engine beside the SVDs of numpy and torch, on the same matrices of log-probabilities.
+"""The rank engine beside the SVDs of NumPy and torch, on the same matrices of log-probabilities.
 
-The matrices are those of an untrained GSS head (and of a softmax head, for the factored way) over random contexts.
-Called as a script it measures the peak memory of one method.
+The matrices are those of an untrained GSS head (softmax for the factored method) over random contexts. Called as a
+script, this module measures one method once, with its peak memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from softmax_bottleneck.ranks import (
     log_normalisers,
     press_rank,
 )
-from timing import elsewhere, peak_mib, race
+from timing import elsewhere, peak_mib, race, show
 
 SIZES = ((4_000, 1_000), (12_000, 2_500))  # contexts x words
 SMALL = ((600, 200),)
@@ -36,7 +36,7 @@ FULL_WIDTH = 400
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Seconds, peak memory and counts of every method on every size."""
+    """Return seconds, peak memory and Press rank of every method at every size."""
     rows: list[dict[str, Any]] = []
     for m, n in SMALL if quick else SIZES:
         for kind, methods in (("general", ("numpy", "torch", "ours")), ("softmax", ("numpy", "factors"))):
@@ -46,7 +46,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
             for name, timing in timings.items():
                 row = {"head": kind, "m": m, "n": n, "method": name, **timing.row(), "rank": counts[name]}
                 rows.append(row | {"peak_mib": _peak(kind, m, n, name)})
-                print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+                show(rows[-1])
     return rows
 
 
@@ -56,21 +56,21 @@ def _peak(kind: str, m: int, n: int, method: str) -> float:
 
 
 def full(methods: Collection[str], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At the paper's size, each once and in a process of its own: numpy's SVD takes most of ten minutes and 16 GiB.
+    """Measure the methods (all if empty) once at the paper's size, each in a process of its own.
 
-    Methods that were not asked for (none: all are) keep the rows that are known.
+    NumPy's SVD takes most of ten minutes and 16 GiB. The other methods keep their known rows.
     """
     rows = {row["method"]: row for row in known}
     for method in methods or METHODS:
         kind = "softmax" if method == "factors" else "general"
         found = elsewhere("rank_engine.py", kind, str(FULL[0]), str(FULL[1]), method, str(FULL_WIDTH))
         rows[method] = {"head": kind, "m": FULL[0], "n": FULL[1], "method": method, **found}
-        print("  ".join(f"{key} {value}" for key, value in rows[method].items()), flush=True)
+        show(rows[method])
     return list(rows.values())
 
 
 def once(kind: str, m: int, n: int, method: str, width: int) -> dict[str, Any]:
-    """Time, peak memory (MiB) and Press rank of one method on one problem."""
+    """Return time, peak memory (MiB) and Press rank of one method on one problem."""
     if method in OURS:
         out_of_memory.keep_freed()  # as the steps of the workflow do
     counts: dict[str, int] = {}
@@ -81,7 +81,7 @@ def once(kind: str, m: int, n: int, method: str, width: int) -> dict[str, Any]:
 
 
 def problem(kind: str, m: int, n: int, width: int = WIDTH) -> tuple[Head, torch.Tensor]:
-    """A head and contexts [m, width]."""
+    """Return a head and contexts [m, width]."""
     torch.manual_seed(1)
     name = "gss" if kind == "general" else "softmax"
     head = heads.build(name, vocabulary_size=n, context_size=width, embedding_size=width).eval()
@@ -89,7 +89,7 @@ def problem(kind: str, m: int, n: int, width: int = WIDTH) -> tuple[Head, torch.
 
 
 def counted(method: str, head: Head, h_ND: torch.Tensor, counts: dict[str, int]) -> Callable[[], None]:
-    """The method from the contexts to the Press rank, which it leaves in `counts`."""
+    """Return the method, from the contexts to the Press rank, which it stores in `counts`."""
 
     def run() -> None:
         with torch.no_grad():
@@ -99,7 +99,7 @@ def counted(method: str, head: Head, h_ND: torch.Tensor, counts: dict[str, int])
 
 
 def by_numpy(head: Head, h_ND: torch.Tensor) -> int:
-    """As published: the whole matrix, float32, numpy's SVD."""
+    """Use the published method: the whole float32 matrix and NumPy's SVD."""
     matrix = head.log_probs(h_ND).numpy()
     return press_rank(np.linalg.svd(matrix, compute_uv=False), *matrix.shape).rank
 

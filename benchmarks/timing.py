@@ -20,20 +20,12 @@ from typing import Any
 import torch
 
 MIB = 2**20
-SQUARE = 2048  # of the product that measures the machine
-CLOCK: dict[str, Callable[[], float]] = {"now": time.perf_counter}
-
-
-def busy_machine() -> None:
-    """Where others work at the same time: one thread, and seconds of CPU in place of seconds."""
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    CLOCK["now"] = time.process_time
+SQUARE = 2048  # size of the matrix product that measures the machine
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of repetitions after a warm-up: median, fastest, slowest, how many."""
+    """Seconds per call after a warm-up: median, fastest, slowest, and the number of repetitions."""
 
     median: float
     low: float
@@ -41,7 +33,7 @@ class Timing:
     repetitions: int
 
     def row(self) -> dict[str, float]:
-        """For the record, in milliseconds."""
+        """Return the record's entries, in milliseconds."""
         found = {"ms": self.median, "ms_low": self.low, "ms_high": self.high}
         return {key: round(1e3 * value, 3) for key, value in found.items()} | {"repetitions": self.repetitions}
 
@@ -49,7 +41,7 @@ class Timing:
 def race(
     contenders: Mapping[str, Callable[[], object]], repetitions: int, synchronise: Callable[[], object] = lambda: None
 ) -> dict[str, Timing]:
-    """Seconds of each, as `race_of`."""
+    """Time every contender as `race_of` does."""
 
     def timer(run: Callable[[], object]) -> Callable[[], float]:
         return lambda: seconds_of(run, synchronise)
@@ -59,15 +51,17 @@ def race(
 
 def seconds_of(run: Callable[[], object], synchronise: Callable[[], object] = lambda: None) -> float:
     synchronise()
-    began = CLOCK["now"]()
+    began = time.perf_counter()
     run()
     synchronise()
-    return CLOCK["now"]() - began
+    return time.perf_counter() - began
 
 
 def race_of(timers: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, Timing]:
-    """What each says it took: once to warm up, then all in turn, forwards and backwards alternately, so that none
-    always follows another."""
+    """Call every timer once to warm up, then all in turn, forwards and backwards alternately.
+
+    Alternating the order means that no contender always follows the same other one.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in timers}
     order = list(timers)
     for name in order:
@@ -81,9 +75,14 @@ def race_of(timers: Mapping[str, Callable[[], float]], repetitions: int) -> dict
     }
 
 
+def show(row: Mapping[str, Any]) -> None:
+    """Print a row of results."""
+    print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+
+
 # --- the machine ----------------------------------------------------------------------------------------------------
 def products_of(rows: int, width: int, columns: int) -> list[dict[str, Callable[[], object]]]:
-    """The three products of a linear map and its gradients, each by torch and by oneDNN where that is there."""
+    """Return the three matrix products of a linear map and its gradients, each by torch and, where present, oneDNN."""
     x, w, g = torch.randn(rows, width), torch.randn(columns, width), torch.randn(rows, columns)
     forward, back, weight = torch.empty(rows, columns), torch.empty(rows, width), torch.empty(columns, width)
     native: list[Callable[[], object]] = [
@@ -104,9 +103,9 @@ def products_of(rows: int, width: int, columns: int) -> list[dict[str, Callable[
 
 
 def floor_s(rows: int, width: int, columns: int, repetitions: int = 3, most: int = 512) -> float:
-    """Seconds that the three products take at the best rate seen here, by either library, at most `most` rows at once.
+    """Return the seconds that the three products take at the best measured rate, at most `most` rows at once.
 
-    The limit of a loss of which nothing but its products costs time.
+    This is the limit of a loss in which nothing but its products costs time.
     """
     at_once = min(rows, most)
     best = [min(t.low for t in race(one, repetitions).values()) for one in products_of(at_once, width, columns)]
@@ -114,67 +113,55 @@ def floor_s(rows: int, width: int, columns: int, repetitions: int = 3, most: int
 
 
 def square_rate(repetitions: int = 5) -> dict[str, float]:
-    """GFLOP/s of a square float32 product, by library: what the machine can do with all its threads."""
+    """Return the GFLOP/s of a square float32 product with all threads, by library."""
     forward = products_of(SQUARE, SQUARE, SQUARE)[0]
     return {name: round(2e-9 * SQUARE**3 / t.low, 1) for name, t in race(forward, repetitions).items()}
 
 
 def provenance(**more: Any) -> dict[str, Any]:
-    """Hardware and versions, and how busy the machine was."""
-    names = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    flags = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), "").split()
-    family = {
-        key: next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith(key)), "")
-        for key in ("cpu family", "model\t")
-    }
+    """Return hardware, versions and how busy the machine was."""
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        cpuinfo = ""
+    facts = dict(line.replace("\t", "").split(":", 1) for line in cpuinfo.split("\n\n")[0].splitlines() if ":" in line)
+    wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
     return {
-        "cpu": names[0] if names else platform.processor(),
-        "family": family["cpu family"],
-        "model": family["model\t"],
-        "instructions": [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags],
+        "cpu": facts.get("model name", platform.processor()).strip(),
+        "family": facts.get("cpu family", "").strip(),
+        "model": facts.get("model", "").strip(),
+        "instructions": [flag for flag in wanted if flag in facts.get("flags", "").split()],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "clock": CLOCK["now"].__name__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "gc_collect_ms": round(1e3 * race({"gc": gc.collect}, 3)["gc"].median, 1),  # within A's times
+        "gc_collect_ms": round(1e3 * race({"gc": gc.collect}, 3)["gc"].median, 1),  # part of A's times
         "load_average": [round(load, 2) for load in os.getloadavg()],
         **more,
     }
 
 
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-
-
 # --- memory ---------------------------------------------------------------------------------------------------------
 def peak_mib(run: Callable[[], object], kept_bytes: int = 0) -> float:
-    """Largest resident memory while `run` is under way, above what there was, without `kept_bytes` that it leaves."""
+    """Return the peak resident memory during `run`, above what was resident before and without `kept_bytes`."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # what was freed before would be used again unseen
+    if trim is not None:  # memory freed earlier would be reused unseen
         trim(0)
-    before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # forgets the peak so far
+    before = _resident_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets the peak
     run()
-    return max(0.0, (_status("VmHWM") - before - kept_bytes) / MIB)
+    return max(0.0, (_resident_bytes("VmHWM") - before - kept_bytes) / MIB)
 
 
-def _status(key: str) -> int:
-    line = next(line for line in _lines("/proc/self/status") if line.startswith(key))
-    return int(line.split()[1]) * 1024
+def _resident_bytes(key: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith(key)).split()[1]) * 1024
 
 
-def elsewhere(script: str, *arguments: str, threads: int | None = None) -> Any:
-    """The JSON that a fresh Python process prints as its last line."""
-    return finish(start(script, *arguments, threads=threads))
-
-
+# --- processes ------------------------------------------------------------------------------------------------------
 def start(script: str, *arguments: str, threads: int | None = None, stdin: int | None = None) -> subprocess.Popen[str]:
-    """A fresh process of a script of this folder."""
+    """Start a script of this folder in a fresh process."""
     count = str(threads or torch.get_num_threads())
     environment = os.environ | {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "MKL_NUM_THREADS": count}
     command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
@@ -182,28 +169,33 @@ def start(script: str, *arguments: str, threads: int | None = None, stdin: int |
 
 
 def finish(process: subprocess.Popen[str]) -> Any:
-    """Wait for it and read what it says."""
+    """Wait for a process and return the JSON of its last line."""
     out, _ = process.communicate()
     if process.returncode:
         raise RuntimeError(f"{process.args}: exit code {process.returncode}")
     return json.loads(out.strip().splitlines()[-1])
 
 
+def elsewhere(script: str, *arguments: str) -> Any:
+    """Run a script in a fresh process and return the JSON of its last line."""
+    return finish(start(script, *arguments))
+
+
 class Served:
-    """A timer in a process of its own, alive between its turns: a script that runs once per line it reads (`serve`)."""
+    """A timer in a process of its own that stays alive between its turns (the script calls `serve`)."""
 
     def __init__(self, script: str, *arguments: str) -> None:
         self._process = start(script, *arguments, stdin=subprocess.PIPE)
 
     def __call__(self) -> float:
         assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended before its turn: said below
+        with contextlib.suppress(BrokenPipeError):  # the process has ended: reported below
             self._process.stdin.write("\n")
             self._process.stdin.flush()
-        told = self._process.stdout.readline()
-        if not told:
+        line = self._process.stdout.readline()
+        if not line:
             raise RuntimeError(f"{self._process.args}: exit code {self._process.wait()}")
-        return float(told)
+        return float(line)
 
     def close(self) -> None:
         """Let the process end."""
@@ -211,6 +203,6 @@ class Served:
 
 
 def serve(run: Callable[[], object]) -> None:
-    """The other end of `Served`: seconds of a run for every line, until there are no more."""
+    """Print the seconds of one run for every line on standard input (the other end of `Served`)."""
     for _ in sys.stdin:
         print(seconds_of(run), flush=True)

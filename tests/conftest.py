@@ -11,6 +11,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 from softmax_bottleneck.records import evidence
+from softmax_bottleneck.study import Study
 
 try:
     import torch
@@ -61,3 +62,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _concerns(item: pytest.Item, wanted: set[str]) -> bool:
     ids = {one for mark in item.iter_markers("fault") for one in mark.args}
     return not wanted or bool(ids & wanted)
+
+
+# --- a finished small study, made once per process ------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the small study with everything done; not to be changed."""
+    import small
+
+    folder = tmp_path_factory.mktemp("small")
+    with small.inside(folder):
+        small.finish(small.tokenised(folder))
+    return folder
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    """A copy of the finished study in the working directory."""
+    import small
+
+    monkeypatch.chdir(tmp_path)
+    return small.copied(finished, tmp_path)
+
+
+@pytest.fixture
+def begun(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    """The small study in the working directory with its corpus ready and nothing trained."""
+    import small
+
+    monkeypatch.chdir(tmp_path)
+    return small.begun(finished, tmp_path)

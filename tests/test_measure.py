@@ -24,8 +24,7 @@ from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, plan
 from softmax_bottleneck.training import check, model, train, trained
-from test_train import CORPUS, make_run
-from test_transformer import transformer_run
+from tiny_runs import CORPUS, make_run, transformer_run
 
 HEADS = {
     "softmax": {},

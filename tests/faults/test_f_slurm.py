@@ -17,7 +17,6 @@ import fake_slurm
 import pytest
 import small
 import yte
-from kinds import at_step
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import slurm_launcher as launcher
@@ -32,6 +31,7 @@ from softmax_bottleneck.store.errors import BusyError, DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training import train
+from tiny_runs import at_step
 
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"

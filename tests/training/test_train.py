@@ -4,7 +4,6 @@ Shapes: L rows of a batched stream, B columns.
 """
 
 import copy
-import dataclasses
 import math
 import re
 from pathlib import Path
@@ -12,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from naive_training import naive_evaluate, naive_train_loss, naive_training
 from run_hash import result_hash
 from softmax_bottleneck import heads
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora.corpus import Corpus, batchify
+from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.heads import base as heads_base
 from softmax_bottleneck.heads.matmul import MatmulBackends
 from softmax_bottleneck.jobs import resumable
@@ -24,62 +24,7 @@ from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts, progress
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.training import train, trained, trainer
-from torch.nn import functional
-
-VOCABULARY = 30
-BODY = {
-    "kind": "awd-lstm",
-    "embedding_size": 6,
-    "hidden_size": 8,
-    "context_size": 6,
-    "layers": 2,
-    "dropout_input": 0.2,
-    "dropout_hidden": 0.1,
-    "dropout_output": 0.3,
-    "dropout_embedding": 0.1,
-    "dropout_weight": 0.4,
-    "embedding_noise": 0.0,
-}
-NO_DROPOUT = {key: 0.0 for key in BODY if key.startswith("dropout")}
-SCHEDULE = {
-    "optimizer": "et-asgd",
-    "learning_rate": 5.0,
-    "batch_size": 4,
-    "bptt": 12,
-    "variable_length": True,
-    "max_length_delta": 10,
-    "clip": 0.25,
-    "weight_decay": 1e-4,
-    "activation_penalty": 2.0,
-    "temporal_penalty": 1.0,
-    "epochs": 3,
-    "switch_after_epoch": 1,
-    "nonmonotone_window": 2,
-    "eval_batch_size": 3,
-}
-
-
-def make_run(head: str = "softmax", seed: int = 1, options: dict | None = None, **changes) -> config.Run:
-    body = config.Body(**BODY | {key: value for key, value in changes.items() if key in BODY})
-    schedule = config.Schedule(**SCHEDULE | {key: value for key, value in changes.items() if key in SCHEDULE})
-    complete = config.Head(head, heads.options(head, options or {}))
-    return changed(config.Run("nano", head, complete, body, schedule, seed, "identity", device="cpu"))
-
-
-def changed(run: config.Run, **values) -> config.Run:
-    """The run with other values; the code's hash is pinned, so that an edit while the tests run does not matter."""
-    other = dataclasses.replace(run, **values)
-    other.__dict__["code"] = "0" * 12
-    return other
-
-
-def make_corpus(train_tokens: int = 300, other_tokens: int = 90, vocabulary_size: int = VOCABULARY) -> Corpus:
-    rng = np.random.default_rng(0)
-    splits = [rng.integers(0, vocabulary_size, n).astype(np.int32) for n in (train_tokens, other_tokens, other_tokens)]
-    return Corpus("nano", tuple(f"w{i}" for i in range(vocabulary_size)), *splits)
-
-
-CORPUS = make_corpus()
+from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, Kill, changed, make_corpus, make_run, results
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +33,6 @@ def reference(tmp_path_factory) -> tuple[str, dict]:
     folder = tmp_path_factory.mktemp("reference")
     done = train.train_run(make_run(), CORPUS, folder)
     return result_hash(folder), done
-
-
-def results(done: dict) -> dict:
-    return {key: value for key, value in done.items() if key not in ("timing", "provenance")}
 
 
 # --- chunks ---------------------------------------------------------------------------------------------------------
@@ -135,13 +76,6 @@ def test_too_little_text_is_said():
 
 
 # --- losses ---------------------------------------------------------------------------------------------------------
-def naive_train_loss(losses: list[float], reached_end: bool) -> float:
-    blocks = [losses[i : i + 200] for i in range(0, len(losses), 200)]
-    if len(blocks[-1]) < 200 and not reached_end and len(blocks) > 1:
-        blocks.pop()
-    return float(np.mean([np.mean(block) for block in blocks]))
-
-
 @pytest.mark.parametrize("count", [1, 199, 200, 201, 400, 450])
 @pytest.mark.parametrize("reached_end", [True, False])
 def test_train_loss_is_the_published_mean_of_block_means(count, reached_end):
@@ -178,18 +112,6 @@ def test_a_loss_or_gradient_that_is_not_finite_ends_the_block(bad):
             tally.add(torch.tensor(1.0), torch.tensor(1.0))
 
 
-def naive_evaluate(model, ids_LB: torch.Tensor, bptt: int) -> float:
-    """The published loop: chunk means weighted by chunk length, divided by L."""
-    total, state = 0.0, model.initial_state(ids_LB.shape[1])
-    for i in range(0, len(ids_LB) - 1, bptt):
-        length = min(bptt, len(ids_LB) - 1 - i)
-        output = model(ids_LB[i : i + length], state)
-        state = output.state
-        logits = model.head.decoder(output.raw_TBD).double().flatten(0, 1)
-        total += length * functional.cross_entropy(logits, ids_LB[i + 1 : i + 1 + length].flatten()).item()
-    return total / len(ids_LB)
-
-
 @pytest.mark.parametrize("rows", [2, 12, 13, 14, 40])
 def test_evaluation_equals_the_published_loop(rows):
     run = make_run()
@@ -210,52 +132,6 @@ def test_penalties():
 
 
 # --- the whole loop -------------------------------------------------------------------------------------------------
-def naive_training(run: config.Run, corpus: Corpus) -> list[dict]:
-    """The published main.py in plain PyTorch: cross entropy, torch's own optimisers, clip_grad_norm_, no dropout."""
-    schedule = run.schedule
-    model = train.models.build(run, corpus.vocabulary_size)
-    streams = {s: torch.from_numpy(batchify(getattr(corpus, s), b).astype(np.int64)) for s, b in
-               (("train", schedule.batch_size), ("valid", schedule.eval_batch_size))}  # fmt: skip
-    parameters = list(model.parameters())
-    optimiser = torch.optim.SGD(parameters, lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
-    earlier, rows = [], []
-    for epoch in range(1, schedule.epochs + 1):
-        phase, losses, state = type(optimiser).__name__.lower(), [], model.initial_state(schedule.batch_size)
-        data = streams["train"]
-        for chunk in trainer.plan_epoch(schedule, run.seed, epoch, len(data)):
-            optimiser.param_groups[0]["lr"] = schedule.learning_rate * chunk.drawn / schedule.bptt
-            inputs = data[chunk.start : chunk.start + chunk.length]
-            targets = data[chunk.start + 1 : chunk.start + 1 + chunk.length]
-            output = model.train()(inputs, state)
-            state = tuple((h.detach(), c.detach()) for h, c in output.state)
-            logits = model.head.decoder(output.dropped_TBD).flatten(0, 1)
-            raw_loss = functional.cross_entropy(logits, targets.flatten())
-            loss = raw_loss + schedule.activation_penalty * output.dropped_TBD.pow(2).mean()
-            loss = loss + schedule.temporal_penalty * (output.raw_TBD[1:] - output.raw_TBD[:-1]).pow(2).mean()
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, schedule.clip)
-            optimiser.step()
-            losses.append(raw_loss.item())
-        current = [p.data for p in parameters]
-        if phase == "asgd":
-            for p in parameters:
-                p.data = optimiser.state[p]["ax"]
-        with torch.no_grad():
-            valid = naive_evaluate(model.eval(), streams["valid"], schedule.bptt)
-        for p, data_ in zip(parameters, current, strict=True):
-            p.data = data_
-        window = schedule.nonmonotone_window
-        stalled = len(earlier) > window and valid > min(earlier[:-window])
-        fixed = epoch == schedule.switch_after_epoch
-        if phase == "sgd" and {"et-asgd": fixed, "nt-asgd": stalled, "sgd": False}[schedule.optimizer]:
-            optimiser = torch.optim.ASGD(parameters, lr=schedule.learning_rate, t0=0, lambd=0.0,
-                                         weight_decay=schedule.weight_decay)  # fmt: skip
-        earlier.append(valid)
-        rows.append({"phase": phase, "train": naive_train_loss(losses, True), "valid": valid})
-    return rows
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "et-asgd", "nt-asgd"])
 def test_equals_a_naive_training_loop(tmp_path, optimizer):
     run = make_run(optimizer=optimizer, epochs=7, switch_after_epoch=3, learning_rate=20.0, **NO_DROPOUT)
@@ -374,10 +250,6 @@ def snapshots(folder: Path) -> dict[str, str]:
 
 
 # --- interruption ---------------------------------------------------------------------------------------------------
-class Kill(BaseException):
-    """Stands for a process that is gone: nothing in the package may catch it."""
-
-
 def kill_at(monkeypatch, update: int) -> None:
     """Raise Kill instead of the given update (counted over the run, from 0)."""
     original = trainer.Trainer.update

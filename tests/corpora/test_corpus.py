@@ -23,7 +23,7 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.study import load_dataset
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DATASETS = ROOT / "config" / "datasets"
 
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters=" \t\n\r\0\ufeff")

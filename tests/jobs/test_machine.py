@@ -24,14 +24,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from kinds import KINDS, Kill, at_step, die, killed, reference
 from run_hash import content_sha256
 from softmax_bottleneck.jobs import checkpoint
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, UserError
-from test_resumable import of_parent, write_lease
+from tiny_runs import KINDS, Kill, at_step, die, killed, of_parent, reference, write_lease
 
 SAVES = [(torch, "save"), (artefacts, "_exchange"), (artefacts, "_seal"), (artefacts, "_sync_folder")]
 STEPS = st.integers(0, 24)

@@ -1,4 +1,4 @@
-"""D: numbers that are none; more of this family is in test_train.py, test_spectrum.py and test_heads.py."""
+"""D: numbers that are none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small
-import test_train as base
+import tiny_runs as base
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -18,7 +18,7 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.store.errors import UserError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SIZES = {"vocabulary_size": 9, "context_size": 4, "embedding_size": 4}
 CLASSES = {re.sub(r"[^A-Za-z0-9]", "", head.label): head.name for head in heads.declarations().values()}
 

@@ -24,7 +24,7 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NANO = ROOT / "tests" / "nano.yaml"
 PAIR = {"replicas_per_job": 2}
 WORDS = ["--study", str(NANO), "--set", "replicas_per_job=2"]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from naive_training import naive_evaluate
 from run_hash import result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
@@ -11,7 +12,7 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import stages
 from softmax_bottleneck.training import finetune, model, train, trained, trainer
-from test_train import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, naive_evaluate, results
+from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results
 
 
 def finetuned(run: config.Run, **schedule) -> config.Run:

@@ -1,4 +1,4 @@
-"""A: kills, crashes and signals, from the command line and from the workflow; more of it is in test_train.py."""
+"""A: kills, crashes and signals, from the command line and from the workflow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from softmax_bottleneck.store.errors import BusyError, MemoryExhaustedError, Use
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training import trainer
-from test_resumable import write_lease
+from tiny_runs import write_lease
 
 ROOT = Path(__file__).parents[2]
 

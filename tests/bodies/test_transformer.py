@@ -18,10 +18,8 @@ from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.training import model, train, trained, trainer
-from test_train import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results
-
-SIZES = {"embedding_size": 12, "hidden_size": 20, "context_size": 12, "layers": 3, "attention_heads": 4}
-PLATEAU = {"optimizer": "plateau-sgd", "plateau_factor": 1.75, "tested_weights": "last", "loss_divisor": "targets"}
+from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results, transformer_run
+from tiny_runs import TRANSFORMER_SIZES as SIZES
 
 
 def body(**options) -> bodies.Body:
@@ -31,19 +29,6 @@ def body(**options) -> bodies.Body:
 
 def tokens(length: int, batch: int = 3) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(length).integers(0, VOCABULARY, (length, batch)))
-
-
-def transformer_run(head: str = "softmax", options: dict | None = None, **schedule) -> config.Run:
-    """A small Transformer trained as Benka's; `schedule` holds what is changed of it."""
-    run = make_run(head, options=options, epochs=6, activation_penalty=0.0, temporal_penalty=0.0, variable_length=False)
-    zero = dict.fromkeys(("dropout_embedding", "dropout_weight", "embedding_noise"), 0.0)
-    own = SIZES | zero | {"kind": "transformer", "layers": 2, "dropout_input": 0.2, "dropout_hidden": 0.1}
-    values = {"dropout_output": 0.0, "tied": False, "initialisation": "xavier"}
-    return changed(
-        run,
-        body=dataclasses.replace(run.body, **own | values),
-        schedule=dataclasses.replace(run.schedule, **{"learning_rate": 3.0} | PLATEAU | schedule),
-    )
 
 
 # --- the body -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import re
@@ -19,7 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import KINDS, Kill, Kind, Reference, at_step, die, killed, reference
 from softmax_bottleneck.jobs import checkpoint, outcome_record, processes, resumable, run_lease
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.jobs.resumable import Options
@@ -27,6 +25,7 @@ from softmax_bottleneck.jobs.time_limit import TimeLimit
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError, MemoryExhaustedError, UserError
 from softmax_bottleneck.training import trainer
+from tiny_runs import KINDS, Kill, Kind, Reference, at_step, die, killed, of_parent, reference, write_lease
 
 NOW = TimeLimit(0.0)
 ALWAYS = Options(save_interval_s=0.0)
@@ -90,15 +89,15 @@ SCRIPT = """
 import os, signal, sys
 sys.path[:0] = {paths!r}
 import torch; torch.set_num_threads(1)
-import kinds
-kinds.at_step(kinds.pytest.MonkeyPatch(), 9, lambda: os.kill(os.getpid(), signal.SIGKILL))
-kinds.KINDS[{name!r}].run(kinds.Path(sys.argv[1]), kinds.Options(save_interval_s=0.0))
+import tiny_runs
+tiny_runs.at_step(tiny_runs.pytest.MonkeyPatch(), 9, lambda: os.kill(os.getpid(), signal.SIGKILL))
+tiny_runs.KINDS[{name!r}].run(tiny_runs.Path(sys.argv[1]), tiny_runs.Options(save_interval_s=0.0))
 """
 
 
 @pytest.mark.fault("A1")
 def test_real_sigkill(kind, name, alone, tmp_path):
-    paths = [str(Path(__file__).parent), str(Path(resumable.__file__).parents[2])]
+    paths = [str(Path(__file__).parents[1]), str(Path(resumable.__file__).parents[2])]
     script = SCRIPT.format(paths=paths, name=name)
     process = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, capture_output=True)
     assert process.returncode == -signal.SIGKILL, process.stderr
@@ -549,20 +548,6 @@ def test_too_little_memory_is_said_and_may_be_tried_again(kind, alone, tmp_path,
 
 
 # --- one writer -----------------------------------------------------------------------------------------------------
-def write_lease(folder: Path, age_s: float = 0.0, **facts: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "lease.json"
-    place = {"host": "here", "pid_namespace_id": processes.pid_namespace_id()}
-    path.write_text(json.dumps({"token": "other", **place, **facts}), encoding="utf-8")
-    os.utime(path, (time.time() - age_s,) * 2)
-    return path
-
-
-def of_parent() -> dict[str, int]:
-    """A living process that is not this one."""
-    return vars(processes.Process(os.getppid(), processes.started(os.getppid())))
-
-
 @pytest.mark.fault("A13")
 def test_a_second_process_is_refused(kind, tmp_path):
     lease = write_lease(tmp_path / kind.owned, **of_parent())

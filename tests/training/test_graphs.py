@@ -16,7 +16,7 @@ from softmax_bottleneck.training import trainer
 from softmax_bottleneck.training.graphs import Results
 from softmax_bottleneck.training.optim import ASGD, SGD
 from softmax_bottleneck.training.trainer import Trainer
-from test_train import CORPUS, changed, make_run
+from tiny_runs import CORPUS, changed, make_run
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -20,8 +20,7 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.training import dynamic as evaluation
 from softmax_bottleneck.training import dynamic_evaluation as dynamic
 from softmax_bottleneck.training import model, trainer
-from test_train import VOCABULARY, make_corpus, make_run
-from test_transformer import transformer_run
+from tiny_runs import VOCABULARY, make_corpus, make_run, transformer_run
 
 CORPUS = make_corpus(train_tokens=400, other_tokens=67)
 SETTINGS = config.Dynamic(

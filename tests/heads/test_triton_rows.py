@@ -168,5 +168,5 @@ def test_rows_of_logits_are_long_in_whole_steps(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_command_prints_nothing_on_stderr_where_triton_is_installed() -> None:
     command = [sys.executable, "-m", "softmax_bottleneck", "plan", "--study", "config/demo.yaml"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -16,7 +16,7 @@ from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.study import load_dataset
 from softmax_bottleneck.study.languages import LanguageSettings
 
-DATASETS = Path(__file__).parents[1] / "config" / "datasets"
+DATASETS = Path(__file__).parents[2] / "config" / "datasets"
 
 
 def declared(name):

@@ -1,0 +1,190 @@
+"""The baselines of the benchmarks are our mathematics: losses, gradients and updates; and the scripts run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import cases  # noqa: E402
+import cpu  # noqa: E402
+import gpu  # noqa: E402
+import plain  # noqa: E402
+import rank_engine  # noqa: E402
+import timing  # noqa: E402
+
+NAMES = tuple(cases.cases())
+
+
+def small(name: str) -> cases.Case:
+    torch.manual_seed(5)
+    case = cases.shrunk(cases.cases()[name])
+    return cases.dataclasses.replace(case, dropouts=plain.Dropouts())
+
+
+def assert_alike(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """In norm: literal formulas in float32 round differently."""
+    assert (ours - theirs).norm() <= 2e-4 * theirs.norm() + 1e-7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_baseline_heads_have_our_losses_and_gradients(name: str) -> None:
+    case = small(name)
+    if case.head == "lms-plif":  # few cells: in many, rounding of the logits moves some into another
+        case = cases.dataclasses.replace(case, options=(("knots", 40),))
+    theirs = cases.plain_head(case)
+    ours = cases.our_head(case, theirs).train()
+    h_TBD = torch.randn(case.bptt, case.batch, case.context)
+    target_N = torch.randint(case.words, (case.tokens,))
+    contexts, gradients = [h_TBD.clone().requires_grad_() for _ in range(2)], []
+    losses = [ours.mean_nll(contexts[0], target_N), theirs.loss(contexts[1], target_N, statistics=True)]
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
+    for loss, context, head in zip(losses, contexts, (ours, theirs), strict=True):
+        loss.backward()
+        named = {key.removeprefix("pointwise."): value.grad for key, value in head.named_parameters()}
+        gradients.append({"h": context.grad, **named})
+    assert gradients[0].keys() == gradients[1].keys()
+    for key in gradients[0]:
+        assert_alike(gradients[0][key], gradients[1][key])
+
+
+@pytest.mark.parametrize("name", ["ptb/softmax", "ptb/gss", "ptb/mos"])
+def test_baseline_steps_are_our_updates(name: str) -> None:
+    """Two updates from the same weights on the same text, dropout off: forward, penalties, clip, SGD."""
+    case = small(name)
+    trainer = cases.trainer(case)
+    model = plain.PlainModel(cases.plain_head(case), case.widths, case.dropouts)
+    ours = dict(trainer.model.named_parameters())
+    places = {"head.": "head.", "lstms.": "body.layers."}
+    for key, parameter in model.named_parameters():
+        mine = next(key.replace(old, new, 1) for old, new in places.items() if key.startswith(old))
+        parameter.data.copy_(ours[mine] if mine in ours else ours["body.embedding.weight"])
+    step = plain.PlainStep(model, case.learning_rate * case.bptt / 70 * 70 / case.bptt, habits=True)
+    state = model.state(case.batch)
+    for chunk in trainer.chunks[:2]:
+        trainer.update()
+        step.learning_rate = case.learning_rate * 70 / case.bptt  # the plain one divides by the published 70
+        state = step(trainer.train_LB[chunk.start : chunk.start + chunk.length + 1], state)
+    for key, parameter in model.named_parameters():
+        mine = next(key.replace(old, new, 1) for old, new in places.items() if key.startswith(old))
+        assert_alike(ours[mine] if mine in ours else ours["body.embedding.weight"], parameter)
+
+
+def test_flops_of_the_published_sizes() -> None:
+    """Softmax on Penn Treebank by hand: 3 x 2 x 1400 x 400 x 10,000, and three LSTM layers."""
+    case = cases.cases()["ptb/softmax"]
+    assert case.head_flops() == 3 * 2 * 1400 * 400 * 10_000
+    units = 1150 * (400 + 1150) + 1150 * (1150 + 1150) + 400 * (1150 + 400)
+    assert case.step_flops() == case.head_flops() + 3 * 2 * 4 * 1400 * units
+
+
+def test_a_peak_is_seen_and_what_is_kept_is_not_counted() -> None:
+    kept: list[torch.Tensor] = []
+
+    def run() -> None:
+        torch.zeros(64 * timing.MIB // 4).fill_(1.0)
+        kept.append(torch.ones(16 * timing.MIB // 4))
+
+    assert 40 < timing.peak_mib(run, 16 * timing.MIB) < 90
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=BENCHMARKS, env=environment, capture_output=True, text=True, timeout=500)
+
+
+@pytest.mark.tier2
+def test_a_quick_run_measures_everything_and_writes_nothing() -> None:
+    before = cpu.RESULTS.read_bytes() if cpu.RESULTS.exists() else None
+    done = script("cpu.py", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "step, ptb, softmax" in done.stdout
+    assert (cpu.RESULTS.read_bytes() if cpu.RESULTS.exists() else None) == before
+
+
+def test_ranks_of_all_methods_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_engine, "elsewhere", lambda *_: {"peak_mib": 0.0})
+    rows = rank_engine.measure(quick=True)
+    assert len({row["rank"] for row in rows if row["head"] == "general"}) == 1
+    assert {row["rank"] for row in rows if row["head"] == "softmax"} == {rank_engine.WIDTH + 1}
+
+
+def test_a_timer_in_a_process_of_its_own() -> None:
+    served = timing.Served("cpu.py", "--serve", "ptb/softmax", "ours", "--quick")
+    seconds = [served(), served()]
+    served.close()
+    assert all(0 < one < 60 for one in seconds)
+
+
+def test_a_timer_that_died_is_told() -> None:
+    served = timing.Served("no-such-script.py")
+    with pytest.raises(RuntimeError, match="exit code 2"):
+        served()
+
+
+def test_the_gpu_pieces_run_in_small_on_a_cpu() -> None:
+    """One of each kind; a failure would be in the piece's own words, so that the next one begins."""
+    place = gpu.Place(dry=True)
+    kinds = {name.split()[0]: name for name in gpu.pieces()}
+    for name in kinds.values():
+        if not name.startswith("streams"):
+            result = gpu.measured(gpu.pieces()[name], place)
+            assert result["problem"] is None and result["rows"], (name, result)
+
+
+def test_gpu_pieces_time_what_ships_in_blocks() -> None:
+    """Deterministic while they are timed, and not beyond; the clock is not looked at after every update."""
+    asked: list[bool] = []
+    gpu.Place(dry=True).as_shipped(lambda: asked.append(torch.are_deterministic_algorithms_enabled()))()
+    assert asked == [True, True] and not torch.are_deterministic_algorithms_enabled()
+    assert gpu.BLOCK >= 20
+
+
+def test_what_the_gpu_pieces_import_is_listed() -> None:
+    """A GPU's image has torch and NumPy, and perhaps nothing else; what else is asked for is in the help."""
+    code = "import gpu, sys, softmax_bottleneck.training.train, softmax_bottleneck.measuring.spectrum\n"
+    code += "from importlib import metadata\nnames = metadata.packages_distributions()\n"
+    code += "print(*{d.lower() for m in sys.modules for d in names.get(m.partition('.')[0], [])})"
+    needed = set(script("-c", code).stdout.replace("_", "-").split())
+    from_torch = {"torch", "setuptools", "charset-normalizer", "tqdm", "softmax-bottleneck"}  # some only where they are
+    assert needed - from_torch <= set((gpu.__doc__ or "").replace(".", " ").split())
+
+
+def test_gpu_pieces_are_taken_up_where_they_were_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file after every piece, a failed piece with its message, and nothing measured twice."""
+    begun: list[str] = []
+
+    def piece(name: str) -> Any:
+        def run(place: gpu.Place) -> list[dict[str, Any]]:
+            begun.append(name)
+            if name == "b":
+                raise RuntimeError("CUDA out of memory\nlong story")
+            return [{"ms": 1.0}]
+
+        return run
+
+    monkeypatch.setattr(gpu, "pieces", lambda: {name: piece(name) for name in "abc"})
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    monkeypatch.setattr(gpu, "provenance", lambda **facts: facts)
+    place = gpu.Place(dry=True)
+    place.dry = False
+    options = argparse.Namespace(only="", list=False, minutes=0.0, out=tmp_path)
+    assert gpu.work(options, place) == 3 and not begun
+    options.minutes = 1.0
+    assert gpu.work(options, place) == 0 and gpu.work(options, place) == 0
+    assert begun == ["a", "b", "c"]
+    found = json.loads((tmp_path / "some-gpu.json").read_text(encoding="utf-8"))
+    assert found["pieces"]["b"] == {"rows": [], "problem": "RuntimeError: CUDA out of memory",
+                                    "s": found["pieces"]["b"]["s"]}  # fmt: skip
+    assert found["provenance"]["gpu"] == "Some GPU"
