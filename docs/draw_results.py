@@ -87,9 +87,11 @@ def write(study: Study, found: Records, text: str) -> str:
     if start not in text:
         raise ValueError(f"docs/results.md has no line {start}")
     pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
-    short = sentences.in_short(study, found, claims.ledger(found, claims.of_study(study), study))
+    verdicts = claims.counts(claims.ledger(found, claims.of_study(study), study))
+    tally = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items() if number)
+    short = f"Verdicts of this study on the conclusions: {tally}. {sentences.in_short(study, found)}"
     picture = ["", IMAGE] if study.name == PICTURED else []
-    body = "\n".join(["", " ".join(short), *picture, *results(study, found)])
+    body = "\n".join(["", short, *picture, *results(study, found)])
     return pattern.sub(lambda _: f"{start}\n{body}{END}", text, count=1)
 
 

@@ -29,7 +29,7 @@
     const homes = all(flat ? "tbody > tr" : "tbody", table).map((unit) => [unit, unit.parentNode]);
     const heads = all("thead th", table);
     const skip = heads.some((head) => head.querySelector(".hidden")) ? 2 : 1;
-    if (homes.length < 2) return;
+    if (homes.length < 2 || table.classList.contains("matrix")) return;
     const mark = (chosen, direction) => heads.forEach((head) => {
       if (head === chosen && direction) head.setAttribute("aria-sort", direction);
       else head.removeAttribute("aria-sort");

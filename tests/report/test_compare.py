@@ -1,4 +1,4 @@
-"""Studies side by side: on the terminal, as files, from read-only folders, and as a chapter of the page."""
+"""Studies side by side: on the terminal, as files, from read-only folders."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.report import report
 from softmax_bottleneck.store import artefacts
-from test_report import Page
 
 HARDWARE = "cpu AVX512, Fake CPU"
 
@@ -59,13 +57,3 @@ def test_what_is_no_finished_study_is_named(finished: Path, monkeypatch, capsys)
     assert "nowhere" in capsys.readouterr().err
     assert main(["compare", "fake"]) == 2
     assert "fake" not in capsys.readouterr().out
-
-
-def test_the_page_shows_the_other_studies_and_leaves_damaged_ones_out(finished: Path, monkeypatch) -> None:
-    monkeypatch.chdir(finished)
-    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
-    folder = finished / "results" / "fake"
-    page = Page(report.report(folder).read_text(encoding="utf-8"))
-    assert "Other studies beside this one" in page.text and "fewer: truth-demo" in page.text
-    (finished / "results" / "fewer" / "claims.json").write_text("{}", encoding="utf-8")
-    assert "Other studies" not in report.report(folder).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The sentences at the top of a report follow from the ledger and the records."""
+"""The sentences at the top of a report follow from the records."""
 
 from __future__ import annotations
 
@@ -12,30 +12,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import claims
-from softmax_bottleneck.report.claims import rules, sentences
-from softmax_bottleneck.report.claims.data import SYNTHETIC
+from softmax_bottleneck.report.claims import sentences
 from softmax_bottleneck.study import Study
-
-FINISHED = SimpleNamespace(rows=pd.DataFrame({"run_id": ["a"]}), unlearned={}, values=lambda *_: {})
-
-
-def in_short(*entries: tuple[int, str, str], records=FINISHED) -> list[str]:
-    """The sentences of a study without models whose ledger has these entries: (number of a claim, corpus, verdict)."""
-    datasets = {"a": SimpleNamespace(title="Corpus A")}
-    study = SimpleNamespace(is_of_own_texts=False, datasets=datasets, labels={}, needed=(), runs=())
-    return sentences.in_short(study, records, [claims.Entry(claims.CLAIMS[n], *where) for n, *where in entries])
-
-
-def test_conclusions_are_counted() -> None:
-    verdicts = (rules.REPRODUCED, rules.NOT_REPRODUCED, rules.UNDECIDED, rules.CONFOUNDED)
-    (text,) = in_short(*((n, "a", verdict) for n, verdict in enumerate(verdicts)), (4, SYNTHETIC, rules.CANNOT))
-    assert re.findall(r"\d+", text) == ["5", *["1"] * 5]
 
 
 def test_there_are_no_findings_before_a_run_has_finished() -> None:
     nothing = SimpleNamespace(rows=pd.DataFrame({"run_id": [""]}))
-    assert in_short((0, "a", rules.UNDECIDED), records=nothing) == []
+    assert sentences.in_short(SimpleNamespace(datasets={}), nothing) == ""
 
 
 @pytest.fixture

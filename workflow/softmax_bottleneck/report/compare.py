@@ -7,7 +7,6 @@ or the archives of studies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from softmax_bottleneck.report.cells import mean_of
 from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.report.claims.rules import CANNOT
 from softmax_bottleneck.report.numbers import spread
-from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 
 HEAD_METRICS = (TEST_PPL, PRESS_RANK, f"{EFFECTIVE_RANK}1e-3")
@@ -55,19 +54,6 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
     if len(studies) < 2:
         raise UserError(f"compare: {len(studies)} finished study; name two or more, or a folder that holds them")
     return studies
-
-
-def beside(folder: Path) -> list[TextTable]:
-    """Return tables of a study and the other finished studies of its results folder; empty if there are none.
-
-    Damaged studies, and those of another version, are left out: they must not prevent this study's report.
-    """
-    others = []
-    for path in sorted(folder.parent.glob(f"*/{CLAIMS_FILE}")):
-        if path.parent != folder:
-            with suppress(DataError, KeyError, TypeError, ValueError):
-                others.append(from_results(path.parent))
-    return side_by_side([from_results(folder), *others]) if others else []
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

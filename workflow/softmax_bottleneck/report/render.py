@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,23 @@ import yaml
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import evidence, records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import cells, claims, compare, figures, run_list, tiles, views
+from softmax_bottleneck.report import (
+    archive,
+    cells,
+    claims,
+    compare,
+    conclusions,
+    figures,
+    head_table,
+    run_list,
+    views,
+)
+from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import sentences
-from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.report.figures import overview
 from softmax_bottleneck.report.numbers import spread
 from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label
-from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Experiment, Study, load_experiment
@@ -47,9 +57,9 @@ def render(study: Study, folder: Path) -> None:
     experiments = (overview.experiment(study), *study.experiments, *archived)
     heads = heads_of(study)
     top, *entries = [_entry(study, experiment, found, folder, heads) for experiment in experiments]
-    ledger = claims.ledger(found, claims.of_study(study), study)
-    artefacts.write_json(folder / "claims.json", claims.to_json(study, found, ledger))
-    artefacts.write_json(folder / "page.json", page_of(study, found, entries, ledger) | {"overview": top})
+    judged = claims.to_json(study, found, claims.ledger(found, claims.of_study(study), study))
+    artefacts.write_json(folder / "claims.json", judged)
+    artefacts.write_json(folder / "page.json", page_of(study, found, entries, judged["claims"]) | {"overview": top})
 
 
 def _entry(
@@ -75,20 +85,27 @@ def _entry(
 
 
 def page_of(
-    study: Study, found: Records, entries: Sequence[dict[str, Any]], ledger: Sequence[claims.Entry]
+    study: Study, found: Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what the page shows besides its tables and figures: findings, lists of runs, provenance."""
+    """Return what the page shows besides its tables and figures: findings, conclusions, lists of runs, provenance."""
     checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
+    titles = {name: dataset.title for name, dataset in study.datasets.items()}
+    own = FinishedStudy(study.name, study.name, study.title, archive.processor(found), titles, judged, found)
+    others = [] if study.is_of_own_texts else archive.load_all()
+    studies = [own, *(one for one in others if (one.study, one.hardware) != (own.study, own.hardware))]
+    sources = {name: about["title"] for name, about in CHAPTERS.items()}
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
-        "in_short": sentences.in_short(study, found, list(ledger)),
+        "in_short": sentences.in_short(study, found),
         "summary": sentences.summary(found),
         "published_cells": [sum(entry.get("published_cells", (0, 0))[i] for entry in entries) for i in (0, 1)],
         "kept": sentences.archived_runs(study, found),
-        "ledger_html": _ledger_html(study, ledger, checks) if ledger else "",
-        "checked": bool(checks),
-        "strip": tiles.strip(ledger, {name: one.title for name, one in study.datasets.items()}),
+        "conclusions": conclusions.matrix(studies, sources) if judged else None,
+        "head_table": head_table.table(studies, partial(label, study)),
+        "claims_csv": claims.to_csv(judged),
+        "not_judged": {sources[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
+        "checks": checks,
         "gaps": gaps(study, found),
         "unmeasured": unmeasured(entries),
         "chapters": chapters(entries),
@@ -131,29 +148,6 @@ def unmeasured(entries: Iterable[dict[str, Any]]) -> list[str]:
 
 def _named(artefact: str, source: str) -> str:
     return f"{artefact} of {CHAPTERS[source]['title'] if source in CHAPTERS else source}"
-
-
-# --- claims and gaps -------------------------------------------------------------------------------------------------
-def _ledger_html(study: Study, ledger: Sequence[claims.Entry], checks: Sequence[Any]) -> str:
-    parts = []
-    for dataset in dict.fromkeys(entry.dataset for entry in ledger):
-        own = [entry for entry in ledger if entry.dataset == dataset]
-        title = "Without a corpus" if dataset == SYNTHETIC else study.datasets[dataset].title
-        absent = [entry for entry in own if entry.outcome is None]
-        evaluated = [entry for entry in own if entry.outcome is not None]
-        parts.append({"title": title, "entries": evaluated, "absent": absent, "counts": claims.counts(own)})
-    return (
-        environment()
-        .get_template("ledger.html.j2")
-        .render(
-            study=study,
-            ledger=parts,
-            chapters=CHAPTERS,
-            not_judged={CHAPTERS[name]["title"]: lines for name, lines in claims.NOT_JUDGED.items() if checks},
-            checks=checks,
-            claims_csv=data_address("text/csv", claims.to_csv(entry.to_json() for entry in ledger)),
-        )
-    )
 
 
 def gaps(study: Study, found: Records) -> list[str]:

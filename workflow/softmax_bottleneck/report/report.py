@@ -15,7 +15,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from softmax_bottleneck.report import compare
 from softmax_bottleneck.report.templates import data_address, environment
 from softmax_bottleneck.store import artefacts
 
@@ -36,10 +35,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     entries = [page["overview"], *(entry for chapter in page["chapters"] for entry in chapter["entries"])]
     for entry in entries:
         entry |= _embedded(entry, folder)
-    page["runs_csv"] = data_address("text/csv", page["runs_csv"])
-    page["ledger_html"] = Markup(page["ledger_html"])  # escaped by its own template
-    tables = compare.beside(folder)
-    page["beside"] = {"tables": tables, "csv": data_address("text/csv", compare.csv(tables))} if tables else None
+    page |= {name: data_address("text/csv", page[name]) for name in ("runs_csv", "claims_csv")}
     template = environment().get_template("template.html.j2")
     path = (out or folder / "report") / "index.html"
     page |= {"reload_s": reload_s, "script_hash": script_hash()}

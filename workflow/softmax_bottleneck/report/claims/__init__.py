@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -37,31 +36,9 @@ def of_study(study: Study) -> list[Claim]:
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
     """Evaluate every claim on every corpus it is about, then the claims that need no corpus."""
-    entries = []
-    for dataset in (*dict.fromkeys(records.states["dataset"]), SYNTHETIC):
-        data, archived = CorpusData(records, dataset, study), _archived(records, dataset)
-        for claim in claims:
-            if claim.concerns(dataset):
-                elsewhere = {hardware: judge(runs, claim).verdict for hardware, runs in archived.items()}
-                entries.append(replace(judge(data, claim), elsewhere=elsewhere))
-    return entries
-
-
-def _archived(records: Records, dataset: str) -> dict[str, CorpusData]:
-    """Return the archived runs on a corpus by their hardware."""
-    labels = dict(zip(records.states["model"], records.states["label"], strict=True))
-    runs = [run for run in records.evidence if run.run.dataset == dataset]
-    archived = {}
-    for hardware in sorted({run.hardware for run in runs}):
-        own = [run for run in runs if run.hardware == hardware]
-        states = [
-            {"dataset": dataset, "model": e.run.model, "label": labels.get(e.run.model, e.run.model),
-             "seed": e.run.seed, "state": "ok", "planned_epochs": e.run.schedule.epochs, "hardware": hardware}
-            for e in own
-        ]  # fmt: skip
-        frame = pd.DataFrame(states, columns=list(tidy.STATE_COLUMNS))
-        archived[hardware] = CorpusData(Records(tidy.evidence_rows(tuple(own)), frame), dataset)
-    return archived
+    datasets = (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)
+    views = [CorpusData(records, dataset, study) for dataset in datasets]
+    return [judge(data, claim) for data in views for claim in claims if claim.concerns(data.dataset)]
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, int]:

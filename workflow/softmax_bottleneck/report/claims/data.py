@@ -32,7 +32,6 @@ Float64 = NDArray[np.float64]
 TRUTH = "law"  # the name of the true distribution in records, and the prefix of its metrics
 STOPPED_TOO = "valid_ppl_stopped_too"  # validation perplexity, with diverged runs at the value where they were stopped
 SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
-OWN_SOURCES = ("known-truth", "gradient")  # of claims that no paper makes
 RESAMPLES = 1000
 
 

@@ -1,8 +1,7 @@
-"""The findings at the top of a report, in sentences computed from the records and the ledger of claims."""
+"""The findings at the top of a report, in sentences computed from the records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,36 +10,18 @@ from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Measured
-from softmax_bottleneck.report.claims import Entry, counts
-from softmax_bottleneck.report.claims.data import OWN_SOURCES
 from softmax_bottleneck.report.claims.rules import SAME_SIZE
 from softmax_bottleneck.report.numbers import p_value, percent, spread
 from softmax_bottleneck.report.source import exact_value, label
 from softmax_bottleneck.study import Run, Study, load_dataset
 
 
-def in_short(study: Study, records: Records, entries: Sequence[Entry]) -> list[str]:
-    """Return the counts of verdicts and the best model of each corpus; a study of own texts starts with models."""
+def in_short(study: Study, records: Records) -> str:
+    """Return the best model of each corpus, and how far it is from the true distribution; empty before any run."""
     if (records.rows["run_id"] == "").all():
-        return []
+        return ""
     corpora = [corpus for name in study.datasets if (corpus := Corpus(study, records, name)).scores]
-    best = " ".join(filter(None, (text for c in corpora for text in (c.best_sentence(), c.truth_sentence()))))
-    sentences = [_counted(entries), best]
-    return [text for text in (sentences[::-1] if study.is_of_own_texts else sentences) if text]
-
-
-def _counted(entries: Sequence[Entry]) -> str:
-    """Return how many conclusions of the papers, and of this workflow, have each verdict."""
-    own = [entry for entry in entries if entry.claim.source in OWN_SOURCES]
-    papers = [entry for entry in entries if entry.claim.source not in OWN_SOURCES]
-    parts = []
-    for chosen, what in (
-        (papers, "verdicts on the papers’ conclusions, at this study’s scale"),
-        (own, "verdicts on this workflow’s own conclusions, on fits to known distributions"),
-    ):
-        tally = ", ".join(f"{number} {verdict}" for verdict, number in counts(chosen).items() if number)
-        parts += [f"{len(chosen)} {what}: {tally}."] * bool(chosen)
-    return " ".join(parts)
+    return " ".join(text for one in corpora for text in (one.best_sentence(), one.truth_sentence()) if text)
 
 
 def summary(records: Records) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -143,7 +143,6 @@ class Entry:
         reason: why the verdict is not the rule's own, or why the rule decides nothing.
         outcome: of the rule alone; None if it could not be evaluated.
         left_out: planned runs that are not in the numbers, and why.
-        elsewhere: the verdict of archived runs by their hardware.
     """
 
     claim: Claim
@@ -153,7 +152,6 @@ class Entry:
     outcome: r.Outcome | None = None
     premises: tuple[Premise, ...] = ()
     left_out: tuple[Finding, ...] = ()
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def numbers(self) -> tuple[r.Number, ...]:
@@ -180,7 +178,6 @@ class Entry:
             "numbers": [asdict(number) | {"text": number.text} for number in self.numbers],
             "premises": [{"code": one.code, "text": str(one), "holds": one.holds} for one in self.premises],
             "left_out": list(map(str, self.left_out)),
-            "elsewhere": dict(self.elsewhere),
         }
 
 

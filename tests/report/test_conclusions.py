@@ -1,0 +1,127 @@
+"""The matrix of conclusions: the overall rule, the cells of every study, and the bars of intervals against margins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import claim_examples as examples
+import fake_results as fake
+import numpy as np
+import pytest
+from softmax_bottleneck.report import conclusions, head_table
+from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
+from softmax_bottleneck.report.conclusions import MIXED
+
+NUMBER = {"what": "a difference", "text": "−3.0 %", "unit": "%", "value": -3.0, "low": -4.0, "high": -2.0,
+          "holds": (None, 0.0), "fails": (None, -0.5), "n": (3, 3)}  # fmt: skip
+
+
+def entry(verdict: str, n: int = 3, name: str = "mos-better", dataset: str = "a") -> dict[str, Any]:
+    facts = dict.fromkeys(("statement", "where", "limits", "criterion", "reason"), "")
+    numbers = [NUMBER | {"n": (n, n)}] if n else []
+    return {"id": name, "source": "paper", "dataset": dataset, "verdict": verdict, "numbers": numbers, **facts}
+
+
+@pytest.mark.parametrize(
+    ("entries", "verdict"),
+    [
+        ([], CANNOT),
+        ([entry(CANNOT, 0), entry(CANNOT)], CANNOT),
+        ([entry(CANNOT, 0), entry(CONFOUNDED)], CONFOUNDED),
+        ([entry(CONFOUNDED, 9), entry(UNDECIDED)], UNDECIDED),
+        ([entry(CONFOUNDED, 9), entry(REPRODUCED)], REPRODUCED),  # a study with a broken premise does not count
+        ([entry(UNDECIDED), entry(NOT_REPRODUCED)], NOT_REPRODUCED),  # one of equal power decides
+        ([entry(REPRODUCED), entry(REPRODUCED, 5)], REPRODUCED),
+        ([entry(REPRODUCED), entry(NOT_REPRODUCED, 6)], MIXED),  # half as many units are enough
+        ([entry(REPRODUCED), entry(NOT_REPRODUCED, 7)], NOT_REPRODUCED),
+        ([entry(REPRODUCED), entry(UNDECIDED, 7)], UNDECIDED),  # a small study does not overrule a large one
+    ],
+)
+def test_the_overall_verdict_follows_from_the_rule(entries, verdict: str) -> None:
+    assert conclusions.overall(entries) == conclusions.overall(entries[::-1]) == verdict
+
+
+def study(name: str, claims: list[dict[str, Any]], *rows: examples.Row, hardware: str = "CPU") -> FinishedStudy:
+    """Return a study whose records have a corpus and these rows."""
+    records = examples.records_of(rows or [("softmax", "test_ppl", "", [50.0] * 3)])
+    return FinishedStudy(name, name, name.title(), hardware, {}, claims, records)
+
+
+def test_columns_are_corpora_that_test_something_and_what_needs_no_corpus_spans_them() -> None:
+    place = examples.CORPUS
+    own = [
+        entry(UNDECIDED, dataset=place),
+        entry(CANNOT, 0, "k-helps", place),
+        entry(REPRODUCED, 5, "rebuilding", "synthetic"),
+    ]
+    archived = [entry(REPRODUCED, dataset=place), entry(REPRODUCED, 5, "not-of-this-study", place)]
+    fits = [entry(NOT_REPRODUCED, 5, "rebuilding", "synthetic")]
+    silent = [entry(CANNOT, 0, dataset=place)]
+    studies = [study("own", own), study("archived", archived), study("fits", fits), study("silent", silent)]
+    found = conclusions.matrix(studies, {"paper": "A paper"})
+    assert [(group["study"], len(group["places"])) for group in found["groups"]] == [
+        ("own", 1), ("archived", 1), ("fits", 1)
+    ]  # fmt: skip
+    rows = {row["id"]: row for part in found["parts"] for row in part["rows"]}
+    assert {name: row["overall"] for name, row in rows.items()} == {
+        "mos-better": REPRODUCED, "k-helps": CANNOT, "rebuilding": MIXED
+    }  # fmt: skip
+    assert all(sum(cell["span"] for cell in row["cells"]) == 3 for row in rows.values())
+    assert dict(found["counts"]) == {REPRODUCED: 1, MIXED: 1, CANNOT: 1}
+    assert [cell["is_own"] for cell in rows["mos-better"]["cells"]] == [True, False, False]
+
+
+def test_a_bar_keeps_the_order_of_its_numbers_and_stays_on_its_axis() -> None:
+    bar = conclusions.bar(NUMBER)
+    start, width = bar["interval"]
+    margin, end_of_claim = 100 - bar["fails"][0][1], bar["holds"][1]
+    assert 0 < start < bar["value"] < start + width < margin < end_of_claim < 100
+    assert bar["holds"][0] == 0 and bar["fails"][0][0] == margin
+    assert (bar["value"] - start) == pytest.approx(width / 2, abs=0.2)  # −3 is the middle of −4 to −2
+
+
+def test_ratios_lie_on_a_log_axis() -> None:
+    ratio = {"unit": "×", "value": 4.0, "low": 1.0, "high": 16.0, "holds": (2.0, None), "fails": (2.0, None)}
+    bar = conclusions.bar(NUMBER | ratio)
+    assert bar["value"] - bar["interval"][0] == pytest.approx(bar["interval"][1] / 2, abs=0.2)
+
+
+def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_model() -> None:
+    levels = {"softmax": 50.0, "gss": 50.1, "mos": 40.0, "mos-equal": 45.0, "moc": 60.0}
+    rows = [(model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in levels.items()]
+    rows += [(model, "parameters", "", [1.2e6 if model == "moc" else 1e6] * 3) for model in levels]
+    rows += [(model, "unigram_ppl", "", [60.0] * 3) for model in levels]
+    single = [(model, "test_ppl", "", [x]) for model, x in {"softmax": 80.0, "gss": 40.0}.items()]
+    found = head_table.table([study("own", [], *rows), study("one", [], *single), study("none", [])], str)
+    assert [column["study"] for column in found["columns"]] == ["own", "one"]
+    cells = {row["label"]: row["cells"] for row in found["rows"]}
+    assert cells["mos"][0]["change"] == "−10.0" and cells["mos"][0]["sign"] == -1 and cells["mos"][1] is None
+    assert cells["moc"][0]["sign"] == 1 and cells["moc"][0]["size"] == "1.20" and cells["moc"][0]["unlearned"] == 3
+    assert cells["gss"][0]["sign"] == 0 and cells["gss"][1]["change"] == "−50.0" and not cells["gss"][1]["interval"]
+    logs = np.log([[45, 45.45, 44.55], [50, 50.5, 49.5]])
+    from scipy import stats
+
+    low, high = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
+    shown = [100 * np.expm1(x) for x in (low, high)]
+    assert cells["mos"][0]["interval"] == f"−{-shown[0]:.1f} to −{-shown[1]:.1f}"
+
+
+def test_a_study_without_a_softmax_has_no_table() -> None:
+    assert head_table.table([study("own", [], ("mos", "test_ppl", "", [50.0] * 3))], str) is None
+
+
+def test_the_page_shows_counts_and_the_symbol_of_every_verdict(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the archives of the repository: a row of every conclusion, and the same numbers of them at the top."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fake.artefacts.os, "fsync", lambda descriptor: None)
+    loaded = fake.load(tmp_path, fake.showing("known-truth: {models: all}", "parthiban2021-table2: {models: all}"))
+    fake.write_all(loaded)
+    html = fake.page(loaded)
+    found = fake.artefacts.read_json(tmp_path / "results/fake/page.json")["conclusions"]
+    rows = [row for part in found["parts"] for row in part["rows"]]
+    assert sum(number for _, number in found["counts"]) == len(rows) and len(found["groups"]) > 1
+    for row in rows:
+        shown = html.split(f'id="claim-{row["id"]}"')[1].split("</tr>")[0].split("</details></th>")[-1]
+        verdicts = [row["overall"], *(cell["entry"]["verdict"] for cell in row["cells"] if cell["entry"])]
+        assert row["overall"] == CANNOT or [text.split('"')[0] for text in shown.split('aria-label="')[1:]] == verdicts

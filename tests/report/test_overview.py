@@ -1,0 +1,53 @@
+"""The overview figure at the top of the report."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import fake_results as fake
+import numpy as np
+import pytest
+from softmax_bottleneck.records import collect
+from softmax_bottleneck.report import figures, source
+from softmax_bottleneck.report.figures import overview
+from softmax_bottleneck.store import artefacts
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    text = fake.showing("known-truth: {models: all}").replace(
+        "  moc: {head: moc}\n",
+        "  moc: {head: moc}\n  mos-equal: {head: {name: mos, components: 2, dropout_latent: 0}}\n",
+    )
+    study = fake.load(tmp_path, text)
+    fake.write_all(study)
+    return study
+
+
+def test_the_overview_shows_the_means_of_the_main_models(study) -> None:
+    drawn = figures.build(study, overview.experiment(study), collect.collect(study))
+    rows = {row["model"]: row for row in csv.DictReader(io.StringIO(drawn.csv))}
+    assert list(rows) == list(study.labels)
+    for model in ("softmax", "mos-equal"):
+        values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
+        assert float(rows[model]["test_ppl"]) == pytest.approx(sum(values) / 3, rel=1e-7)
+    sizes = {model: float(row["parameters"]) for model, row in rows.items()}
+    alike = [m for m in ("moc", "mos", "mos-equal") if abs(sizes[m] / sizes["softmax"] - 1) <= overview.ALIKE]
+    assert ("are joined to it" in drawn.note) == bool(alike)
+
+
+def test_labels_of_one_column_do_not_overlap() -> None:
+    heights = overview._spread(np.array([5.0, 5.0, 5.1, 9.9]), 1.0, 0.0, 10.0)
+    gaps = [after - before for before, after in pairwise(heights)]
+    assert min(gaps) > 0.999 and heights[0] >= 0.5 and heights[-1] <= 9.5
+
+
+def test_models_of_one_name_show_their_keys(study) -> None:
+    twice = replace(study, labels=study.labels | {"ss": "Softmax"})
+    assert [source.label(twice, model) for model in ("softmax", "ss", "gss")] == ["Softmax", "Softmax (ss)", "GSS"]

@@ -1,0 +1,139 @@
+"""Conclusions across studies: the verdict of this study and of every archived study, and an overall verdict.
+
+`overall` is the rule by which several verdicts make one. It was stated before any study was evaluated by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.claims.data import SYNTHETIC
+from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
+
+MIXED = "mixed"
+OVERALL = (REPRODUCED, NOT_REPRODUCED, MIXED, UNDECIDED, CONFOUNDED, CANNOT)
+SOUND = (REPRODUCED, NOT_REPRODUCED, UNDECIDED)  # verdicts of studies whose premises hold
+MARGIN_SHARE = 0.12  # of the axis of a bar, left free at both ends
+RATIO = "×"  # the unit of ratios, which are drawn on a log axis
+
+Entry = Mapping[str, Any]  # a conclusion as claims.json has it
+
+
+def overall(entries: Sequence[Entry]) -> str:
+    """Return the verdict of several studies on one conclusion.
+
+    1. Only studies whose premises hold count: they reproduce it, refute it or are undecided.
+    2. The best-powered of them decide: those with at least half as many units as the one with the most.
+    3. If those that are decided agree, theirs is the overall verdict. If two disagree, it is mixed. If none is decided,
+       it is undecided.
+    4. If no study's premises hold, the conclusion is confounded if one study says so, and cannot be tested otherwise.
+    """
+    sound = [entry for entry in entries if entry["verdict"] in SOUND]
+    most = max(map(units, sound), default=0)
+    decided = {entry["verdict"] for entry in sound if 2 * units(entry) >= most} - {UNDECIDED}
+    if decided:
+        return MIXED if len(decided) > 1 else decided.pop()
+    if sound:
+        return UNDECIDED
+    return CONFOUNDED if any(entry["verdict"] == CONFOUNDED for entry in entries) else CANNOT
+
+
+def units(entry: Entry) -> int:
+    """Return the number of units (runs, models, contexts, ...) behind an entry: the smallest of all its sides."""
+    return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
+
+
+def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[str, Any]:
+    """Return the conclusions of the first study as rows, and studies as columns.
+
+    A study has a column for each corpus on which it can test a conclusion; what needs no corpus spans them. `titles`
+    are those of sources.
+    """
+    by_study = [{(entry["id"], entry["dataset"]): entry for entry in study.claims} for study in studies]
+    names = list(dict.fromkeys(entry["id"] for entry in studies[0].claims))
+    places = [_places(study, own, names, study is studies[0]) for study, own in zip(studies, by_study, strict=True)]
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for name in names:
+        cells = [
+            cell
+            for study, own, place in zip(studies, by_study, places, strict=True)
+            for cell in _cells(study, own, place, name, study is studies[0])
+        ]
+        entries = [cell["entry"] for cell in cells if cell["entry"]]
+        row = {key: entries[0][key] for key in ("id", "statement", "where", "limits", "criterion")}
+        row |= {"cells": cells, "overall": overall(entries)}
+        parts.setdefault(entries[0]["source"], []).append(row)
+    counted = Counter(row["overall"] for rows in parts.values() for row in rows)
+    return {
+        "groups": [
+            {"study": study.study, "hardware": study.hardware, "title": study.title, "name": study.name,
+             "places": [study.corpora.get(one, "") for one in place]}
+            for study, place in zip(studies, places, strict=True) if place
+        ],
+        "parts": [{"title": titles.get(source, source), "rows": rows} for source, rows in parts.items()],
+        "counts": [(verdict, counted[verdict]) for verdict in OVERALL if counted[verdict]],
+    }  # fmt: skip
+
+
+def _places(
+    study: FinishedStudy, own: Mapping[tuple[str, str], Entry], names: Sequence[str], is_first: bool
+) -> list[str]:
+    """Return the corpora of a study's columns; a study of fits alone has one column, SYNTHETIC."""
+    tested = {dataset for (name, dataset), entry in own.items() if name in names and entry["verdict"] != CANNOT}
+    corpora = [dataset for dataset in study.datasets if is_first or dataset in tested]
+    return corpora or [SYNTHETIC] * (SYNTHETIC in tested)
+
+
+def _cells(
+    study: FinishedStudy, own: Mapping[tuple[str, str], Entry], places: Sequence[str], name: str, is_first: bool
+) -> list[dict[str, Any]]:
+    """Return the cells of a study in the row of a conclusion; the first study's have rules and premises as well."""
+    spanning = own.get((name, SYNTHETIC))
+    entries = [(len(places), spanning)] if spanning else [(1, own.get((name, place))) for place in places]
+    cells = []
+    for index, (span, entry) in enumerate(entries if places else []):
+        number = next(iter(entry["numbers"]), None) if entry else None
+        known = number is not None and number["value"] is not None
+        corpus = "" if spanning else study.corpora.get(places[index], places[index])
+        cells.append(
+            {
+                "study": ", ".join(filter(None, (study.study, study.hardware, corpus))),
+                "span": span,
+                "entry": entry,
+                "number": f"{number['what']}: {number['text']}" if number and known else "",
+                "bar": bar(number) if number and known else None,
+                "is_own": is_first,
+            }
+        )
+    return cells
+
+
+def bar(number: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the positions of value, interval and regions on an axis from 0 to 100; a region is (start, width)."""
+
+    def scaled(value: float) -> float:
+        return math.log(max(value, 1e-9)) if number["unit"] == RATIO else value
+
+    ends = (*number["holds"], *number["fails"], number["low"], number["high"], number["value"])
+    known = [scaled(end) for end in ends if end is not None]
+    low, high = min(known), max(known)
+    free = MARGIN_SHARE * (high - low) or 1.0
+    low, high = low - free, high + free
+
+    def place(value: float | None, default: float) -> float:
+        return default if value is None else round(100 * (scaled(value) - low) / (high - low), 1)
+
+    value = place(number["value"], 50)
+    start, end = place(number["low"], value), place(number["high"], value)
+    holds = (place(number["holds"][0], 0), place(number["holds"][1], 100))
+    below, above = place(number["fails"][0], 0), place(number["fails"][1], 100)
+    return {
+        "value": value,
+        "interval": [start, round(end - start, 1)],
+        "holds": [holds[0], round(holds[1] - holds[0], 1)],
+        "fails": [[start, round(width, 1)] for start, width in ((0, below), (above, 100 - above)) if width],
+    }
