@@ -71,8 +71,8 @@ $(VENV)/roc/.ready: envs/roc-validator.lock
 	$(VENV)/roc/bin/python -m pip install --quiet --disable-pip-version-check --requirement envs/roc-validator.lock
 	@touch $@
 
-triton-test: $(VENV)/triton/.ready  ## the row kernels of GPUs in Triton's interpreter (fetches triton, once)
-	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/heads/test_row_nll.py tests/heads/test_heads.py tests/heads/test_triton_rows.py
+triton-test: $(VENV)/triton/.ready  ## what differs where torch comes with triton: row kernels in its interpreter, stderr of a step
+	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/heads/test_row_nll.py tests/heads/test_heads.py tests/heads/test_triton_rows.py tests/test_stderr.py
 
 $(VENV)/triton/.ready: envs/triton.lock | env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) --requirement $<
