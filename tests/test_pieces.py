@@ -10,8 +10,8 @@ from run_hash import result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.jobs.devices import choose_device
+from softmax_bottleneck.jobs.interrupt import TimeLimit
 from softmax_bottleneck.jobs.resumable import Options
-from softmax_bottleneck.jobs.time_limit import TimeLimit
 from softmax_bottleneck.store.errors import BusyError
 from softmax_bottleneck.training import train, trainer
 

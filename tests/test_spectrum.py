@@ -270,7 +270,7 @@ def test_a_gpu_that_was_wrong_is_given_back_while_the_cpu_works(monkeypatch):
     monkeypatch.setattr(DeviceGram, "_zeros", lambda self, n: torch.zeros(n, n, dtype=torch.float64))
     monkeypatch.setattr(DeviceGram, "_add_products", lambda self, rows: self.matrix.add_(torch.tensor(rows.T @ rows)))
     monkeypatch.setattr(DeviceGram, "_trusted", lambda *_: False)
-    monkeypatch.setattr(spectrum_module.cards, "lent", lambda: noted("lent"))
+    monkeypatch.setattr(spectrum_module, "lent_gpu", lambda: noted("lent"))
     monkeypatch.setattr(spectrum_module, "lapack_threads", lambda count: noted(count))
     monkeypatch.setattr(spectrum_module, "lapack_eigenvalues", solve)
     matrix = rng().normal(size=(900, 600)) - 3

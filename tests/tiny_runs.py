@@ -223,6 +223,18 @@ def killed(kind: Kind, folder: Path, step: int, save_interval_s: float = 0.0) ->
             kind.run(folder, Options(save_interval_s=save_interval_s))
 
 
+def poisoned(patch: pytest.MonkeyPatch, update: int, poison: Callable[[trainer.Trainer], object]) -> None:
+    """Call `poison` just before an update of a trainer."""
+    original = trainer.Trainer.update
+
+    def step(self: trainer.Trainer) -> None:
+        if self.place.updates == update:
+            poison(self)
+        original(self)
+
+    patch.setattr(trainer.Trainer, "update", step)
+
+
 # --- leases ---------------------------------------------------------------------------------------------------------
 def write_lease(folder: Path, age_s: float = 0.0, **facts: Any) -> Path:
     """Write another process's lease, last touched `age_s` seconds ago."""

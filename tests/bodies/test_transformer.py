@@ -181,7 +181,7 @@ def test_weights_go_out_and_in(tied):
 
 
 @pytest.mark.parametrize("kind", ["awd-lstm", "transformer"])
-@pytest.mark.parametrize("pointwise", ["softmax", "sigsoftmax", "sigmoid", "lms-plif"])
+@pytest.mark.parametrize("pointwise", ["softmax", "lms-plif"])
 @pytest.mark.parametrize("mixture", ["mos", "moc"])
 def test_a_mixture_of_one_is_the_plain_head_on_both_bodies(kind, pointwise, mixture):
     """On the latent vector, with the same weights: perplexity of a text, and the gradient of the decoder."""
@@ -272,7 +272,7 @@ def test_a_transformer_run_resumes_to_the_same_bits(tmp_path, head, monkeypatch)
         head, {"components": 2, "dropout_latent": 0.2, "locked_dropout": False} if head == "mos" else {}
     )
     done = train.train_run(run, CORPUS, tmp_path / "whole")
-    for stop_after in (1, 5, 9, 23):
+    for stop_after in (1, 9):
         polls = iter(range(10**6))
         with monkeypatch.context() as patch:
             patch.setattr(Stop, "reason", lambda self, n=stop_after, p=polls: ("test", 75) if next(p) >= n else None)
@@ -281,7 +281,7 @@ def test_a_transformer_run_resumes_to_the_same_bits(tmp_path, head, monkeypatch)
     again = train.train_run(run, CORPUS, tmp_path / "broken")
     assert results(again) == results(done)
     assert result_hash(tmp_path / "broken") == result_hash(tmp_path / "whole")
-    assert again["provenance"]["interruptions"] == 4
+    assert again["provenance"]["interruptions"] == 2
 
 
 def test_averaging_can_begin_with_the_first_update(tmp_path):

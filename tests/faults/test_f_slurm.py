@@ -22,8 +22,7 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import slurm_launcher as launcher
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs import slurm
-from softmax_bottleneck.jobs.interrupt import StoppedError
-from softmax_bottleneck.jobs.time_limit import TimeLimit, time_limit
+from softmax_bottleneck.jobs.interrupt import StoppedError, TimeLimit, time_limit
 from softmax_bottleneck.measuring.measure import measure as measure_step
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.store import artefacts

@@ -109,12 +109,11 @@ def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nll_agrees_with_log_probs(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
-    head = make(name, options).to(dtype)
+def test_nll_agrees_with_log_probs_in_float32(name: str, options: dict[str, Any]) -> None:
+    head = make(name, options).float()
     h_ND, target_N = contexts(40, head)
-    h_ND = h_ND.to(dtype)
-    tolerance = 50 * torch.finfo(dtype).eps
+    h_ND = h_ND.float()
+    tolerance = 50 * torch.finfo(torch.float32).eps
     torch.testing.assert_close(
         head.nll(h_ND, target_N), materialised_nll(head, h_ND, target_N), rtol=tolerance, atol=tolerance
     )
@@ -170,12 +169,12 @@ def test_vocabulary_permutation_commutes(name: str, options: dict[str, Any]) -> 
 
 
 @every_case
-@pytest.mark.parametrize(("rows", "width", "words"), [(252, 123, 507), (1, 5, 11), (6, 5, 2), (3, 1, 4)])
+@pytest.mark.parametrize(("rows", "width", "words"), [(126, 61, 253), (6, 5, 2), (3, 1, 4)])
 def test_awkward_shapes(
     name: str, options: dict[str, Any], rows: int, width: int, words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Losses and gradients at sizes that divide by nothing, in chunks that do not divide them."""
-    monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 700_000)
+    monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 150_000)
     head = make(name, options | ({"knots": 40} if name == "lms-plif" else {}), width=width, words=words)
     h_ND, target_N = contexts(rows, head)
     h_ND.requires_grad_()

@@ -1,4 +1,4 @@
-"""Cards of a workstation with stand-ins for them: forty jobs on three, never two on one, in every order of ending."""
+"""GPUs of a workstation, with stand-ins for them: fifteen jobs on three, never two on one, in every order of ending."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck.jobs import cards, replicas
+from softmax_bottleneck.jobs import devices, replicas
 from softmax_bottleneck.store.errors import UserError
 
 LISTING = "".join(
@@ -21,10 +21,10 @@ LISTING = "".join(
 UUIDS = [f"GPU-{n}{n}{n}{n}0000-0000-0000-0000-00000000000{n}" for n in range(3)]
 JOB = """
 import os, sys, time
-from softmax_bottleneck.jobs import cards
+from softmax_bottleneck.jobs import devices
 log = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-cards.LOOK_EVERY_S = 0.01
-cards.take()
+devices.LOOK_EVERY_S = 0.01
+devices.lease_gpu()
 os.write(log, f"begin {os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES']}\\n".encode())
 time.sleep(0.02)
 if len(sys.argv) > 1:
@@ -40,14 +40,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(cards.tempfile, "tempdir", None)
-    monkeypatch.setattr(cards, "_held", [])
+    monkeypatch.setattr(devices.tempfile, "tempdir", None)
+    monkeypatch.setattr(devices, "_held", [])
     monkeypatch.chdir(tmp_path)
-    for variable in (cards.VISIBLE_VARIABLE, cards.GIVEN_VARIABLE, cards.RUNS_VARIABLE, *cards.BATCH_VARIABLES):
+    for variable in (devices.VISIBLE_VARIABLE, devices.GIVEN_VARIABLE, devices.RUNS_VARIABLE, *devices.BATCH_VARIABLES):
         monkeypatch.setenv(variable, "")  # so that what the test sets is taken back
         monkeypatch.delenv(variable)
     yield tmp_path
-    for descriptor in cards._held:
+    for descriptor in devices._held:
         os.close(descriptor)
 
 
@@ -68,33 +68,33 @@ def most_at_once(log: Path, killed: set[int]) -> dict[str, int]:
     return most
 
 
-def test_forty_jobs_on_three_cards(machine: Path) -> None:
-    """All started at once, eight of them killed while at work: never two on a card, and all three are used."""
-    jobs = [subprocess.Popen([sys.executable, "-c", JOB, *(["killed"] if n % 5 == 0 else [])]) for n in range(40)]
+def test_fifteen_jobs_on_three_gpus(machine: Path) -> None:
+    """All start at once, three are killed at work: never two on one GPU, and all three are used."""
+    jobs = [subprocess.Popen([sys.executable, "-c", JOB, *(["killed"] if n % 5 == 0 else [])]) for n in range(15)]
     codes = [job.wait(120) for job in jobs]
-    assert codes.count(-signal.SIGKILL) == 8 and codes.count(0) == 32
+    assert codes.count(-signal.SIGKILL) == 3 and codes.count(0) == 12
     killed = {job.pid for job, code in zip(jobs, codes, strict=True) if code}
     assert most_at_once(machine / "log", killed) == dict.fromkeys(UUIDS, 1)
-    assert (machine / "log").read_text(encoding="utf-8").count("begin") == 40
+    assert (machine / "log").read_text(encoding="utf-8").count("begin") == 15
 
 
-def test_several_runs_a_card_when_asked(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_runs_per_gpu(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four processes on three cards are one each, and the fourth beside another; the seventh waits."""
-    monkeypatch.setenv(cards.RUNS_VARIABLE, "2")
-    assert cards.snakemake_words("auto") == ["--resources", "gpu=6"]
+    monkeypatch.setenv(devices.RUNS_VARIABLE, "2")
+    assert devices.snakemake_options("auto") == ["--resources", "gpu=6"]
     leased = []
     for _ in range(6):
-        monkeypatch.delenv(cards.VISIBLE_VARIABLE, raising=False)
-        leased.append(cards._leased(cards.visible(), print))
+        monkeypatch.delenv(devices.VISIBLE_VARIABLE, raising=False)
+        leased.append(devices._leased(devices.visible_gpus(), print))
     assert leased == UUIDS * 2
     said: list[str] = []
-    there = cards.visible()
-    monkeypatch.setattr(cards.time, "sleep", lambda _: os.close(cards._held.pop(4)))
-    assert cards._leased(there, said.append) == UUIDS[1]
+    there = devices.visible_gpus()
+    monkeypatch.setattr(devices.time, "sleep", lambda _: os.close(devices._held.pop(4)))
+    assert devices._leased(there, said.append) == UUIDS[1]
     assert said == ["every GPU here (3) is at work for other runs; waiting for one"]
-    monkeypatch.setenv(cards.RUNS_VARIABLE, "0.5")
+    monkeypatch.setenv(devices.RUNS_VARIABLE, "0.5")
     with pytest.raises(UserError, match=r"'0\.5' is no number of runs"):
-        cards.runs_per_card()
+        devices.runs_per_gpu()
 
 
 @pytest.mark.parametrize(
@@ -108,38 +108,36 @@ def test_several_runs_a_card_when_asked(machine: Path, monkeypatch: pytest.Monke
         ("MIG-7,9", ["MIG-7", "9"]),
     ],
 )
-def test_cards_that_may_be_used(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, seen: list[str]
-) -> None:
+def test_visible_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, seen: list[str]) -> None:
     if named is not None:
-        monkeypatch.setenv(cards.VISIBLE_VARIABLE, named)
-    assert list(cards.visible()) == seen
-    assert cards.snakemake_words("auto") == (["--resources", f"gpu={len(seen)}"] if seen else [])
-    assert cards.snakemake_words("cpu") == []
+        monkeypatch.setenv(devices.VISIBLE_VARIABLE, named)
+    assert list(devices.visible_gpus()) == seen
+    assert devices.snakemake_options("auto") == (["--resources", f"gpu={len(seen)}"] if seen else [])
+    assert devices.snakemake_options("cpu") == []
 
 
-def test_without_a_driver_there_is_no_card(machine: Path) -> None:
+def test_without_a_driver_there_is_no_gpu(machine: Path) -> None:
     (machine / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n", encoding="utf-8")
-    assert cards.visible() == ()
-    cards.take()
-    assert cards.VISIBLE_VARIABLE not in os.environ and not cards._held
+    assert devices.visible_gpus() == ()
+    devices.lease_gpu()
+    assert devices.VISIBLE_VARIABLE not in os.environ and not devices._held
 
 
 def test_a_lease_is_taken_once_and_in_no_batch_job(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    monkeypatch.setenv(cards.VISIBLE_VARIABLE, "0,1")
-    cards.take()
-    assert not cards._held and os.environ[cards.VISIBLE_VARIABLE] == "0,1"
+    monkeypatch.setenv(devices.VISIBLE_VARIABLE, "0,1")
+    devices.lease_gpu()
+    assert not devices._held and os.environ[devices.VISIBLE_VARIABLE] == "0,1"
     monkeypatch.delenv("SLURM_JOB_ID")
-    cards.take()
-    cards.take()
-    assert len(cards._held) == 1 and os.environ[cards.VISIBLE_VARIABLE] == UUIDS[0]
+    devices.lease_gpu()
+    devices.lease_gpu()
+    assert len(devices._held) == 1 and os.environ[devices.VISIBLE_VARIABLE] == UUIDS[0]
 
 
 def test_a_lent_card_is_taken_back_when_another_job_is_through(machine: Path) -> None:
-    cards.take()
-    one_card = os.environ | {cards.VISIBLE_VARIABLE: UUIDS[0]}
-    with cards.lent():
+    devices.lease_gpu()
+    one_card = os.environ | {devices.VISIBLE_VARIABLE: UUIDS[0]}
+    with devices.lent_gpu():
         other = subprocess.Popen([sys.executable, "-c", JOB.replace("0.02", "0.3")], env=one_card)
         deadline = time.monotonic() + 60
         while not (machine / "log").exists() or "begin" not in (machine / "log").read_text(encoding="utf-8"):
@@ -161,15 +159,15 @@ def test_runs_of_a_job_go_round_its_cards(machine: Path, monkeypatch: pytest.Mon
     replicas.train_together(SHOWS, list("abcd"), "auto")
     shown = [(machine / name).read_text(encoding="utf-8") for name in "abcd"]
     assert shown == ([*UUIDS, UUIDS[0]] if batch else [UUIDS[0]] * 4)
-    monkeypatch.delenv(cards.VISIBLE_VARIABLE, raising=False)
-    assert batch or cards._leased(cards.visible(), print) == UUIDS[1]
+    monkeypatch.delenv(devices.VISIBLE_VARIABLE, raising=False)
+    assert batch or devices._leased(devices.visible_gpus(), print) == UUIDS[1]
 
 
 def test_a_killed_jobs_card_stays_its_processes_own(machine: Path) -> None:
     """The lease is inherited: it is free when the last of them has ended, not before."""
     code = (
-        "import subprocess, sys, time; from softmax_bottleneck.jobs import cards\n"
-        "e, f = cards.shared_by(1, 'auto', print)\n"
+        "import subprocess, sys, time; from softmax_bottleneck.jobs import devices\n"
+        "e, f = devices.shared_by(1, 'auto', print)\n"
         "child = subprocess.Popen(['sleep', '60'], env=e[0], pass_fds=f); print(child.pid, flush=True); time.sleep(60)"
     )
     job = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -178,11 +176,11 @@ def test_a_killed_jobs_card_stays_its_processes_own(machine: Path) -> None:
     job.kill()
     job.wait()
     try:
-        assert cards._leased(cards.visible(), print) == UUIDS[1]
+        assert devices._leased(devices.visible_gpus(), print) == UUIDS[1]
     finally:
         os.kill(child, signal.SIGKILL)
     deadline = time.monotonic() + 30
-    while cards._leased(cards.visible(), print) != UUIDS[0]:
+    while devices._leased(devices.visible_gpus(), print) != UUIDS[0]:
         assert time.monotonic() < deadline
-        os.close(cards._held.pop())
+        os.close(devices._held.pop())
         time.sleep(0.02)

@@ -161,17 +161,17 @@ class Life(RuleBasedStateMachine):
             assert artefacts.is_sound(self.folder / self.kind.result)
 
 
-@pytest.mark.fault("A1", "A2", "A3", "A6", "A8", "A10", "A11", "A13")
+@pytest.mark.fault("A1", "A2", "A3", "A6", "A7", "A8", "A10", "A11", "A13")
 @pytest.mark.parametrize("name", KINDS)
 def test_any_life_ends_the_same(name):
     run_state_machine_as_test(
         type("LifeOfOne", (Life,), {"name": name}),
-        settings=settings(max_examples=8, stateful_step_count=8, deadline=None, derandomize=True),
+        settings=settings(max_examples=6, stateful_step_count=7, deadline=None, derandomize=True),
     )
 
 
 @pytest.mark.fault("A8", "A10")
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_a_mutated_state_is_rejected_or_says_the_same(tmp_path_factory, seed, two_states):
     """With its hash file gone or forged the hash inside decides."""
     draw = random.Random(seed)

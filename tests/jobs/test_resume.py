@@ -19,26 +19,21 @@ import small
 import torch
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.jobs import interrupt, processes, resumable
+from softmax_bottleneck.jobs import processes, resumable
 from softmax_bottleneck.jobs import run_lease as lease
-from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.measuring.measure import measure as measure_step
 from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
 from softmax_bottleneck.measuring.wordsim import wordsim as wordsim_step
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import BusyError, MemoryExhaustedError, UserError
+from softmax_bottleneck.store.errors import BusyError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training import trainer
-from tiny_runs import write_lease
+from tiny_runs import Kill
 
 ROOT = Path(__file__).parents[2]
-
-
-class Kill(BaseException):
-    """Stands for a process that is gone."""
 
 
 def at_update(monkeypatch: pytest.MonkeyPatch, update: int, act: Callable[[], object]) -> None:
@@ -69,8 +64,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------
-
-
 def bytes_of(paths: Iterator[Path]) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths if path.suffix != ".sha256"}
 
@@ -99,7 +92,7 @@ def test_killed_in_a_later_step_only_that_step_is_done_again(study, monkeypatch,
     call, files = LATER_STEPS[name]
     path = study.needed[0].path
     before = small.tree(Path("results"))
-    for doomed in files:
+    for doomed in sorted({files[0], files[-1]}):
         with monkeypatch.context() as patch:
             original = artefacts.write_with
 
@@ -117,7 +110,7 @@ def test_killed_in_a_later_step_only_that_step_is_done_again(study, monkeypatch,
 
 # --- signals and exit codes -----------------------------------------------------------------------------------------
 @pytest.mark.fault("A3", "A4", "A5")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 75)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 75)])  # the others: test_real_signals, test_resumable
 def test_the_command_exits_with_the_code_of_its_signal(begun, finished, monkeypatch, capsys, number, code):
     with monkeypatch.context() as patch:
         at_update(patch, 3, lambda: os.kill(os.getpid(), number))
@@ -199,46 +192,6 @@ def test_without_a_sound_state_the_command_exits_2_until_told_to_restart(begun, 
     assert artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["restarted"] is True
 
 
-# --- owners ---------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A living process that is not this one."""
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield process
-        process.kill()
-
-
-@pytest.mark.fault("A13")
-def test_a_run_stops_when_its_workflow_is_gone(begun, monkeypatch, capsys, sleeper):
-    started = processes.started(sleeper.pid)
-    monkeypatch.setenv(processes.WORKFLOW_VARIABLE, f"{sleeper.pid} {started}")
-    monkeypatch.setattr(interrupt, "LOOK_EVERY_S", 0.0)
-
-    def end() -> None:
-        sleeper.kill()
-        sleeper.wait()
-
-    at_update(monkeypatch, 5, end)
-    assert main(command(begun)) == 75
-    assert "the workflow that started it is gone; saved at" in said(capsys)
-    assert not (folder_of(begun) / "lease.json").exists()
-    assert main(command(begun)) == 0  # of that workflow nothing can be seen any more: as if started by hand
-
-
-def test_only_the_very_process_counts_as_the_workflow(monkeypatch, sleeper):
-    started = processes.started(sleeper.pid)
-    for value, expected in (
-        (f"{sleeper.pid} {started}", processes.Process(sleeper.pid, started)),
-        (f"{sleeper.pid} {started + 1}", None),  # the number was given again
-        ("", None),
-        ("12 x", None),
-    ):
-        monkeypatch.setenv(processes.WORKFLOW_VARIABLE, value)
-        assert processes.workflow() == expected
-    processes.export_workflow()
-    assert processes.workflow() == processes.myself()
-
-
 @pytest.mark.fault("A13")
 @pytest.mark.pipeline
 def test_killing_the_workflow_stops_its_orphans_and_a_second_one_waits_its_turn(finished, tmp_path):
@@ -269,71 +222,6 @@ def wait_for(condition: Callable[[], bool], limit_s: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)
-
-
-def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """A batch system that answers as the script does."""
-    path = folder / "bin" / "squeue"
-    path.parent.mkdir()
-    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
-
-
-@pytest.mark.fault("A14")
-@pytest.mark.parametrize(
-    ("script", "taken_over"),
-    [
-        ("echo RUNNING", False),
-        ("echo COMPLETING", False),
-        ("echo FAILED", True),
-        ("echo PENDING", True),  # queued again: its processes are gone
-        ("exit 0", True),  # the queue no longer knows it
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
-        ("echo 'connection refused' >&2; exit 1", False),  # nobody can tell: the last sign of life decides
-    ],
-)
-def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, monkeypatch, script, taken_over):
-    with_squeue(tmp_path, monkeypatch, script)
-    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711", restart="0")
-    if taken_over:
-        with lease.Lease(tmp_path) as owner:
-            owner.check()
-    else:
-        with pytest.raises(BusyError, match=r"on node7 \(SLURM job 4711\)"):
-            lease.Lease(tmp_path).__enter__()
-
-
-@pytest.mark.fault("A14")
-@pytest.mark.parametrize("restart", ["1", "0"])
-def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypatch, restart):
-    """By its number alone: the plugin of Snakemake clears the count of restarts."""
-    with_squeue(tmp_path, monkeypatch, "echo RUNNING")
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
-    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711", restart="0")
-    with lease.Lease(tmp_path):
-        assert json.loads((tmp_path / "lease.json").read_text(encoding="utf-8"))["job"] == "4711"
-
-
-@pytest.mark.fault("A14")
-def test_after_a_restart_of_the_machine_the_last_sign_of_life_decides(tmp_path, caplog):
-    """The same name, but process numbers of before mean nothing."""
-    write_lease(tmp_path, age_s=60.0, pid_namespace_id="boot before", pid=os.getpid(), started=1)
-    with pytest.raises(BusyError):
-        lease.Lease(tmp_path).__enter__()
-    write_lease(tmp_path, age_s=lease.STALE_AFTER_S + 1, pid_namespace_id="boot before", pid=os.getpid(), started=1)
-    with lease.Lease(tmp_path):
-        assert "taken over" in caplog.text
-
-
-def test_a_zombie_owns_nothing():
-    process = subprocess.Popen(["sleep", "1"])
-    started = processes.started(process.pid)
-    assert started and processes.Process(process.pid, started).lives
-    wait_for(lambda: processes.started(process.pid) == 0, 20)
-    assert not processes.Process(process.pid, started).lives
-    process.wait()
 
 
 @pytest.mark.fault("A15")
@@ -381,17 +269,11 @@ def test_going_on_with_other_instructions_is_allowed_and_told(begun, monkeypatch
     assert {entry["device"] for entry in provenance["sessions"]} >= {"cpu DEFAULT"}
 
 
-ALLOCATOR = (
-    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"
-)
-
-
 @pytest.mark.fault("A17")
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError(ALLOCATOR)])
 @pytest.mark.parametrize("module", ["train", "measure"])
-def test_out_of_memory_is_said_with_its_peak_and_may_be_tried_again(begun, monkeypatch, capsys, error, module):
+def test_out_of_memory_is_reported_with_its_peak_and_may_be_tried_again(begun, monkeypatch, capsys, module):
     def fails(*_: object) -> None:
-        raise error
+        raise MemoryError
 
     if module == "measure":
         assert main(command(begun)) == 0
@@ -402,16 +284,6 @@ def test_out_of_memory_is_said_with_its_peak_and_may_be_tried_again(begun, monke
     line = said(capsys)
     assert re.search(r"out of memory at a peak of [0-9.]+ GB", line) and "mem_mb" in line
     assert main([module, *command(begun)[1:]]) == 0
-
-
-@pytest.mark.fault("A17")
-def test_other_failures_are_not_taken_for_memory(begun, monkeypatch):
-    def fails(_: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(trainer.Trainer, "update", fails)
-    with pytest.raises(RuntimeError, match="a bug"):
-        main(command(begun))
 
 
 def limited() -> None:
@@ -429,20 +301,3 @@ def test_a_real_limit_of_memory(finished, tmp_path, monkeypatch):
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, preexec_fn=limited)
     assert done.returncode == 75, done.stderr
     assert done.stderr.count("\n") == 1 and "out of memory at a peak of" in done.stderr
-
-
-@pytest.mark.fault("A17")
-def test_a_gpu_that_is_too_small_is_for_people_to_change(begun, monkeypatch, capsys):
-    def fails(_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
-
-    monkeypatch.setattr(trainer.Trainer, "update", fails)
-    assert main(command(begun)) == 2
-    assert "schedule.batch_size (another run, with other results)" in said(capsys)
-
-
-def test_the_kinds_of_errors_have_their_codes():
-    codes = {UserError: 2, BusyError: 75, MemoryExhaustedError: 75}
-    assert all(kind.exit_code == code for kind, code in codes.items())
-    assert StoppedError("", 143).exit_code == 143
-    assert Stop(limit_s=0.0).reason() == ("time limit reached", 75)

@@ -21,10 +21,10 @@ from softmax_bottleneck.heads.matmul import MatmulBackends
 from softmax_bottleneck.jobs import resumable
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.resumable import Options
-from softmax_bottleneck.store import artefacts, progress
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.training import train, trained, trainer
-from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, Kill, changed, make_corpus, make_run, results
+from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, Kill, changed, die, make_corpus, make_run, poisoned, results
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_chunks_cover_the_stream_as_the_published_loop_does(rows, variable):
 def test_chunk_lengths_have_the_published_distribution():
     """E[length] is about 68 at bptt 70 (SPEC.md 4); truncation of the normal draw takes half a token."""
     schedule = make_run(bptt=70, max_length_delta=40).schedule
-    drawn = np.array([chunk.drawn for chunk in trainer.plan_epoch(schedule, 1, 1, 1_000_000)])
+    drawn = np.array([chunk.drawn for chunk in trainer.plan_epoch(schedule, 1, 1, 400_000)])
     assert drawn.min() >= 5 and drawn.max() <= 110
     short = drawn < 52.5
     assert short.mean() == pytest.approx(0.05, abs=4 * (0.05 * 0.95 / len(drawn)) ** 0.5)
@@ -65,18 +65,13 @@ def test_chunk_lengths_have_the_published_distribution():
     assert drawn[~short].std() == pytest.approx(5, abs=0.2)
 
 
-def test_long_chunks_are_capped():
-    schedule = make_run(bptt=10, max_length_delta=1).schedule
-    assert max(chunk.drawn for chunk in trainer.plan_epoch(schedule, 1, 1, 5000)) == 11
-
-
 def test_too_little_text_is_said():
     with pytest.raises(UserError, match="need >= 12 tokens at batch_size 4"):
         trainer.plan_epoch(make_run().schedule, 1, 1, 2)
 
 
 # --- losses ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("count", [1, 199, 200, 201, 400, 450])
+@pytest.mark.parametrize("count", [1, 200, 201, 450])
 @pytest.mark.parametrize("reached_end", [True, False])
 def test_train_loss_is_the_published_mean_of_block_means(count, reached_end):
     losses = np.random.default_rng(count).normal(5, 1, count).tolist()
@@ -174,11 +169,6 @@ def test_every_head_trains(tmp_path, name):
     assert done["status"] == "ok" or name == "relu"  # whose words left out have probability 1e-8: absurd at this size
 
 
-def test_seeds_differ(tmp_path, reference):
-    train.train_run(make_run(seed=2), CORPUS, tmp_path)
-    assert result_hash(tmp_path) != reference[0]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -187,7 +177,6 @@ def test_seeds_differ(tmp_path, reference):
         {"layers": 1},
         {"batch_size": 100},  # three rows: one update an epoch
         {"eval_batch_size": 45},  # two rows
-        {"epochs": 1},
     ],
 )
 def test_corners(tmp_path, changes):
@@ -210,13 +199,13 @@ def test_epochs_kept_lie_evenly_on_a_log_scale():
 @pytest.mark.parametrize("changes", [{"optimizer": "et-asgd"}, {"optimizer": "nt-asgd", "nonmonotone_window": 1}])
 def test_snapshots_are_the_weights_that_were_validated(tmp_path, changes):
     """Also at the switch (no averages yet) and after it (averages); nothing else of the run changes."""
-    run = make_run(epochs=30, switch_after_epoch=16, learning_rate=30.0, **changes)
+    run = make_run(epochs=17, switch_after_epoch=9, learning_rate=30.0, **changes)
     done = train.train_run(run, CORPUS, tmp_path / "kept", keeps_snapshots=True)
     train.train_run(run, CORPUS, tmp_path / "plain")
     assert result_hash(tmp_path / "kept") == result_hash(tmp_path / "plain")
     assert not trained.snapshots(tmp_path / "plain")
     found = {row["epoch"]: (row, model) for row, model in kept_models(tmp_path / "kept")}
-    assert set(found) == {0, 1, 2, 3, 5, 10, 17, 30, done["switch_epoch"], done["best_epoch"]}
+    assert set(found) == {0, *train.snapshot_epochs(run.schedule), done["switch_epoch"], done["best_epoch"]}
     assert done["switch_epoch"] is not None and found[done["switch_epoch"]][0]["phase"] == "sgd"
     valid_LB = torch.from_numpy(batchify(CORPUS.valid, run.schedule.eval_batch_size).astype(np.int64))
     for epoch, (row, model) in found.items():
@@ -229,14 +218,13 @@ def kept_models(folder: Path):
     return [(row, copy.deepcopy(model)) for row, model in trained.models_along_training(folder)]
 
 
-@pytest.mark.parametrize("save_interval_s", [0.0, 300.0])
-def test_snapshots_survive_kills(tmp_path, monkeypatch, reference, save_interval_s):
+def test_snapshots_survive_kills(tmp_path, monkeypatch, reference):
     train.train_run(make_run(), CORPUS, tmp_path / "alone", keeps_snapshots=True)
     expected = snapshots(tmp_path / "alone")
     assert [Path(name).stem for name in expected] == ["epoch-00001", "epoch-00002", "epoch-00003"]
-    for update in range(1, reference[1]["steps"], 4):
+    for update in range(1, reference[1]["steps"], 7):
         folder = tmp_path / str(update)
-        interrupted(make_run(), folder, monkeypatch, update, save_interval_s, snapshots=True)
+        interrupted(make_run(), folder, monkeypatch, update, 0.0, snapshots=True)
         train.train_run(make_run(), CORPUS, folder, keeps_snapshots=True)
         assert result_hash(folder) == reference[0]
         assert snapshots(folder) == expected
@@ -249,22 +237,9 @@ def snapshots(folder: Path) -> dict[str, str]:
     return {path.name: artefacts.sha256_file(artefacts.checked(path)) for path in files}
 
 
-# --- interruption ---------------------------------------------------------------------------------------------------
-def kill_at(monkeypatch, update: int) -> None:
-    """Raise Kill instead of the given update (counted over the run, from 0)."""
-    original = trainer.Trainer.update
-
-    def step(self):
-        if self.place.updates == update:
-            raise Kill
-        original(self)
-
-    monkeypatch.setattr(trainer.Trainer, "update", step)
-
-
 def interrupted(run, folder, monkeypatch, update: int, save_interval_s: float, snapshots: bool = False) -> None:
     with monkeypatch.context() as patch:
-        kill_at(patch, update)
+        poisoned(patch, update, lambda _: die())
         with pytest.raises(Kill):
             train.train_run(run, CORPUS, folder, Options(save_interval_s=save_interval_s), keeps_snapshots=snapshots)
 
@@ -328,18 +303,6 @@ def test_finished_but_damaged_is_said(tmp_path):
         train.train_run(make_run(), CORPUS, tmp_path)
 
 
-# --- divergence -----------------------------------------------------------------------------------------------------
-def poisoned(monkeypatch, update: int, poison) -> None:
-    original = trainer.Trainer.update
-
-    def step(self):
-        if self.place.updates == update:
-            poison(self)
-        original(self)
-
-    monkeypatch.setattr(trainer.Trainer, "update", step)
-
-
 def nan_weight(self) -> None:
     with torch.no_grad():
         self.model.head.decoder.weight[0, 0] = math.nan
@@ -359,7 +322,7 @@ def test_divergence_is_a_recorded_result(tmp_path, monkeypatch, poison, word):
     assert any(part in done["reason"] for part in word.split("|")) and "not finite (epoch 2" in done["reason"]
     assert done["epochs"] == done["best_epoch"] == 1  # what was good before is kept
     assert done["model_sha256"] == artefacts.sha256_file(tmp_path / "model.safetensors")
-    kill_at(monkeypatch, 0)
+    poisoned(monkeypatch, 0, lambda _: die())
     assert train.train_run(make_run(), CORPUS, tmp_path) == done  # and is not tried again
 
 
@@ -397,10 +360,6 @@ def test_progress(tmp_path, monkeypatch):
     for epoch, line in enumerate(dict.fromkeys(line.partition("  valid")[0] for line in ends), 1):
         assert line == f"softmax/1  epoch {epoch}/3"
     assert re.search(r"  valid ppl [0-9.]+ \(best [0-9.]+\)  [0-9 ]+ tok/s  0:00 left$", ends[-1])
-
-
-def test_durations():
-    assert [progress.duration(s) for s in (0, 59.6, 725, 11_220)] == ["0:00", "1:00", "12:05", "3:07:00"]
 
 
 @pytest.mark.fault("D9")

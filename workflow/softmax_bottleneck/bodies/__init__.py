@@ -1,4 +1,4 @@
-"""The networks below the heads. A body is one module here that names its class `BODY`; the file is all it takes."""
+"""The networks below the heads. Each module of this folder that defines `BODY` is a body."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from softmax_bottleneck.store.errors import UserError
 
 
 def build(kind: str, *, vocabulary_size: int, **options: Any) -> Body:
-    """A body by the name used in configurations (`awd-lstm` is the module `awd_lstm`).
+    """Build a body by its name in configurations (`awd-lstm` is the module `awd_lstm`).
 
     Raises:
-        UserError: an option that this body does not have is not zero, or one that it has is not allowed.
+        UserError: an option that this body does not have is not zero, or a value is not allowed.
     """
     module = import_module(f"{__name__}.{kind.replace('-', '_')}")
     own = inspect.signature(module.BODY).parameters

@@ -1,7 +1,8 @@
-"""The AWD-LSTM: hidden states from tokens (Merity, Keskar and Socher 2018, "Regularizing and Optimizing LSTM Language
-Models", sections 2 to 4; the variant with a narrower last layer is Yang et al. 2018).
+"""The AWD-LSTM (Merity, Keskar and Socher 2018, "Regularizing and Optimizing LSTM Language Models", sections 2 to 4).
 
-Shapes: T time steps, B sequences side by side, D width of a layer's input or output, V words, H units of a layer.
+The variant with a narrower last layer is by Yang et al. 2018.
+
+Shapes: T time steps, B parallel sequences, D width of a layer's input or output, V words, H units of a layer.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from torch.nn import functional
 from softmax_bottleneck.bodies.base import Body, BodyOutput, State, keep_mask
 
 EMBEDDING_RANGE = 0.1  # U(-0.1, 0.1)
-# Units of a layer are run in multiples of so many, by device: cuDNN's tensor-core kernels want rows of whole 16 bytes.
+# The number of units is padded to a multiple of this: cuDNN's tensor-core kernels need rows of whole 16 bytes.
 ALIGNED_UNITS = {"cpu": 1, "cuda": 8}
-LSTM_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")  # in the order the kernel takes them
+LSTM_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")  # in the order of the kernel's arguments
 
 
 def locked_dropout(x_TBD: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-    """Dropout with one mask per sequence and feature, shared over time (Merity et al. 2018, section 4.2)."""
+    """Apply dropout with one mask per sequence and feature, shared over time (Merity et al. 2018, section 4.2)."""
     if dropout == 0.0:
         return x_TBD
     return x_TBD * keep_mask((1, *x_TBD.shape[1:]), dropout, x_TBD, generator)
 
 
 class AWDLSTM(Body):
-    """Embedding, then single-layer LSTMs with locked dropout between them and DropConnect on hidden-to-hidden weights.
+    """An embedding, then single-layer LSTMs with locked dropout between them and DropConnect on recurrent weights.
 
-    Sizes are in units, dropouts are probabilities, `embedding_noise` is the standard deviation of normal noise
-    (Parthiban et al. 2021, Table 5). Everything random happens in train mode only and comes from the generator given to
-    `forward`. `context_size` is the width of the last layer, which the head sees. With `published_padding` the
+    Sizes are numbers of units, dropouts are probabilities, `embedding_noise` is the standard deviation of normal noise
+    (Parthiban et al. 2021, Table 5). Randomness is used in train mode only and comes from the generator given to
+    `forward`. `context_size` is the width of the last layer, which the head reads. With `published_padding` the
     dictionary's last word gets no gradient as an input, as in the published code (`padding_idx=-1`).
     """
 
@@ -64,7 +65,7 @@ class AWDLSTM(Body):
         self.padding_index = -1 if published_padding else None
 
     def initial_state(self, batch_size: int) -> State:
-        """Zeros for `batch_size` sequences."""
+        """Return zeros for `batch_size` sequences."""
         shapes = [(1, batch_size, width) for width in self.widths]
         like = self.embedding.weight
         return tuple((like.new_zeros(shape), like.new_zeros(shape)) for shape in shapes)
@@ -72,7 +73,7 @@ class AWDLSTM(Body):
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
         """Read a chunk of tokens from the given state.
 
-        The carried state is not detached here: the training loop cuts the graph between chunks.
+        The carried state is not detached here: the training loop detaches it between chunks.
         """
         x_TBD = raw_TBD = below_TBD = self._embed(tokens_TB, generator)
         carried = []
@@ -84,12 +85,12 @@ class AWDLSTM(Body):
         return BodyOutput(raw_TBD, x_TBD, tuple(carried), below_TBD)
 
     def _embed(self, tokens_TB: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Word vectors; in training some word types are dropped (Gal and Ghahramani 2016), noise is added."""
+        """Return word vectors; in training, drop some word types (Gal and Ghahramani 2016) and add noise."""
         table_VD = self.embedding.weight
         x_TBD = functional.embedding(tokens_TB, table_VD, padding_idx=self.padding_index)
         if not self.training:
             return x_TBD
-        if self.dropout_embedding:  # masking what was looked up equals masking rows of the table, without copying it
+        if self.dropout_embedding:  # masking the looked-up vectors equals masking rows of a copy of the table
             mask_V = keep_mask((table_VD.shape[0],), self.dropout_embedding, table_VD, generator)
             x_TBD = x_TBD * mask_V[tokens_TB].unsqueeze(-1)
         if self.embedding_noise:
@@ -98,10 +99,10 @@ class AWDLSTM(Body):
         return locked_dropout(x_TBD, self.dropout_input, generator)
 
     def _weights(self, layer: nn.Module, generator: torch.Generator | None) -> list[Tensor]:
-        """Weights for one call; in training with DropConnect on hidden-to-hidden (one mask for the whole chunk).
+        """Return the weights for one call; in training with DropConnect on recurrent weights (one mask per chunk).
 
-        The product is a node of the graph, so the gradient reaches the raw weight through the mask. Set as an attribute
-        of the layer, as in the published code, it would be ignored by newer PyTorch.
+        The product is a node of the graph, so the gradient reaches the raw weight through the mask. Newer versions of
+        PyTorch would ignore it if it were set as an attribute of the layer, as in the published code.
         """
         weights: list[Tensor] = [layer.get_parameter(name) for name in LSTM_WEIGHTS]
         if self.training and self.dropout_weight:
@@ -111,14 +112,14 @@ class AWDLSTM(Body):
 
 
 def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """One LSTM layer with given weights through the kernel `nn.LSTM` uses (oneDNN, cuDNN).
+    """Run one LSTM layer with given weights, using the kernel of `nn.LSTM` (oneDNN, cuDNN).
 
-    On one CPU thread at T=35, B=20 and 64 to 128 units, oneDNN was measured 2.2 to 8 times as fast as without it.
+    On one CPU thread at T=35, B=20 and 64 to 128 units, oneDNN is 2.2 to 8 times as fast as the code without it.
     """
     units = weights[1].shape[1]
     if extra := -units % ALIGNED_UNITS.get(x_TBD.device.type, ALIGNED_UNITS["cuda"]):
         hidden, weights = _with_more_units(hidden, weights, extra)
-    # cuDNN keeps what the backward pass needs only in train mode; the flag changes nothing else at dropout 0.
+    # cuDNN stores what the backward pass needs only in train mode; at dropout 0 the flag has no other effect.
     needs_backward = torch.is_grad_enabled()
     y_TBD, h_1BH, c_1BH = torch._VF.lstm(x_TBD, hidden, weights, True, 1, 0.0, needs_backward, False, False)
     return (y_TBD[..., :units], h_1BH[..., :units], c_1BH[..., :units]) if extra else (y_TBD, h_1BH, c_1BH)
@@ -127,7 +128,7 @@ def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tenso
 def _with_more_units(
     hidden: tuple[Tensor, Tensor], weights: list[Tensor], extra: int
 ) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
-    """The layer with units whose weights are zero: gates of 1/2, candidates of 0, so that they stay exactly zero."""
+    """Pad the layer with units of zero weights: gates are 1/2 and candidates 0, so that they stay exactly zero."""
     h_1BH, c_1BH = (functional.pad(state, (0, extra)) for state in hidden)
     per_gate = [weight.unflatten(0, (4, -1)) for weight in weights]
     input_4HD, recurrent_4HH, *biases_4H = per_gate

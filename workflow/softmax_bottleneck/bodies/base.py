@@ -1,6 +1,6 @@
-"""What every body is: word vectors, and hidden states from tokens.
+"""The base class of bodies: word vectors, and hidden states computed from tokens.
 
-Shapes: T time steps, B sequences side by side, D width of the hidden states the head sees.
+Shapes: T time steps, B parallel sequences, D width of the hidden states that the head reads.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-State = tuple[tuple[Tensor, Tensor], ...]  # what is carried from chunk to chunk; for an LSTM (h_1BH, c_1BH) per layer
+State = tuple[tuple[Tensor, Tensor], ...]  # carried from chunk to chunk; for an LSTM (h_1BH, c_1BH) per layer
 
 
 class BodyOutput(NamedTuple):
-    """What a body returns: of its last layer the output before and after dropout, and what it read; the state."""
+    """The output of a body: the last layer's output before and after dropout, the state, and the last layer's input."""
 
     raw_TBD: Tensor
     dropped_TBD: Tensor
@@ -24,20 +24,20 @@ class BodyOutput(NamedTuple):
 
 
 def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A dropout mask: 1 / (1 - dropout) with probability 1 - dropout, else 0; device and dtype of `like`.
+    """Sample a dropout mask: 1 / (1 - dropout) with probability 1 - dropout, else 0; device and dtype of `like`.
 
-    Of one number of the generator four are made, so that probabilities are exact to 2^-17: less than half the time of
-    `uniform_` on a CPU, a ninth of that of `bernoulli_`.
+    One number of the generator gives four entries, so that probabilities are exact to 2^-17. This takes less than half
+    the time of `uniform_` on a CPU, and a ninth of the time of `bernoulli_`.
     """
     kept, count = 1.0 - dropout, math.prod(shape)
     numbers = torch.empty(-(-count // 4), dtype=torch.int64, device=like.device)
     draws = numbers.random_(-(2**63), None, generator=generator).view(torch.int16)[:count].view(shape)
-    last = max(1, round(kept * 2**16)) - 1 - 2**15  # the smallest draw is -2^15
+    last = max(1, round(kept * 2**16)) - 1 - 2**15  # the smallest number is -2^15
     return torch.le(draws, last, out=torch.empty(shape, device=like.device, dtype=like.dtype)).div_(kept)
 
 
 class Body(nn.Module):
-    """Base of the bodies; `embedding` holds the word vectors, which the head's decoder may share."""
+    """The base class of bodies; `embedding` holds the word vectors, which the head's decoder may share."""
 
     embedding: nn.Embedding
     below_size: int
@@ -46,9 +46,9 @@ class Body(nn.Module):
     """Whether a chunk sees what was read before it; where not, the length of chunks is part of the result."""
 
     def initial_state(self, batch_size: int) -> State:
-        """The state before the first token of `batch_size` sequences."""
+        """Return the state before the first token of `batch_size` sequences."""
         raise NotImplementedError
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Read a chunk of tokens from the given state; what is random comes from `generator`, in train mode only."""
+        """Read a chunk of tokens from the given state; in train mode `generator` provides the random numbers."""
         raise NotImplementedError

@@ -1,11 +1,11 @@
-"""A causal Transformer encoder: hidden states from tokens (Benka 2021; layers of Vaswani et al. 2017, section 3.1).
+"""A causal Transformer encoder (Benka 2021; layers of Vaswani et al. 2017, section 3.1).
 
     x = dropout(sqrt(D) e + p),   then per layer   x <- norm(x + dropout(attention(x))),  x <- norm(x + dropout(ff(x)))
 
-with word vectors e, sinusoids p, ff(x) = W2 dropout(relu(W1 x + b1)) + b2, and normalisation after each addition as in
-PyTorch's `TransformerEncoderLayer`, which the published code stacks. Nothing is carried from chunk to chunk.
+with word vectors e, sinusoids p, ff(x) = W2 dropout(relu(W1 x + b1)) + b2, and normalisation after each addition, as in
+PyTorch's `TransformerEncoderLayer`, which the published code uses. No state is carried from chunk to chunk.
 
-Stability: the softmax of attention subtracts the largest score; every position sees at least itself.
+Numerical stability: the softmax of attention subtracts the largest score; every position sees at least itself.
 
 Shapes: T time steps, B sequences, D width, V words, H attention heads, E = D / H, F units between the two ff layers.
 """
@@ -22,12 +22,12 @@ from softmax_bottleneck.bodies.base import Body, BodyOutput, State, keep_mask
 from softmax_bottleneck.store.errors import UserError
 
 EMBEDDING_RANGE = 0.1  # U(-0.1, 0.1)
-WAVELENGTHS = 10_000.0  # longest over shortest wavelength of the positions
-POSITIONS = 256  # computed at first; more when a longer chunk comes
+WAVELENGTHS = 10_000.0  # longest over shortest wavelength of the positional encoding
+POSITIONS = 256  # computed at the start; more for longer chunks
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Positions [length, width]: sin(t / 10000^(2i/D)) in even columns, cos in odd ones (Vaswani et al. 2017, 3.5)."""
+    """Return the positional encoding [length, width]: sin(t / 10000^(2i/D)), cos in odd columns (Vaswani 2017, 3.5)."""
     time_T1 = torch.arange(length, dtype=torch.float64)[:, None]
     rate_I = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(WAVELENGTHS) / width))
     angle_TI = time_T1 * rate_I
@@ -35,26 +35,26 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 def dropped(x: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-    """Plain dropout, every number on its own."""
+    """Apply plain dropout, independently to every number."""
     return x * keep_mask(tuple(x.shape), dropout, x, generator) if dropout else x
 
 
 class Transformer(Body):
-    """Embedding with positions, then encoder layers in which every position sees itself and what came before.
+    """An embedding with positions, then encoder layers in which every position sees itself and earlier positions.
 
     Args:
-        vocabulary_size: words.
-        embedding_size: width D of everything (published: 200).
+        vocabulary_size: number of words.
+        embedding_size: width D of all layers (published: 200).
         hidden_size: units between the feed-forward layers (published: 200).
         context_size: must equal embedding_size.
-        layers: encoder layers (published: 4).
-        attention_heads: of each layer; must divide embedding_size (published code: 4).
+        layers: number of encoder layers (published: 4).
+        attention_heads: number per layer; must divide embedding_size (published code: 4).
         dropout_input: on word vectors with positions (published: 0.2).
         dropout_hidden: inside the layers, on attention weights too (published code: PyTorch's default, 0.1).
-        dropout_output: on what the head sees (published: none).
+        dropout_output: on the input of the head (published: none).
 
     Raises:
-        UserError: sizes that do not fit.
+        UserError: the sizes do not fit each other.
     """
 
     carries_state = False
@@ -89,11 +89,11 @@ class Transformer(Body):
         self.dropout_input, self.dropout_output = dropout_input, dropout_output
 
     def initial_state(self, batch_size: int) -> State:
-        """Nothing."""
+        """Return an empty state."""
         return ()
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Read a chunk; what was read before it has no influence."""
+        """Read a chunk; earlier chunks have no influence."""
         length = len(tokens_TB)
         if length > len(self.positions_TD):
             self.positions_TD = sinusoids(2 * length, self.embedding.embedding_dim).to(self.positions_TD)
@@ -109,7 +109,7 @@ class Transformer(Body):
 
 
 class _Layer(nn.Module):
-    """One encoder layer."""
+    """An encoder layer."""
 
     def __init__(self, width: int, hidden_size: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class _Layer(nn.Module):
         nn.init.zeros_(self.mixed.bias)
 
     def forward(self, x_TBD: Tensor, later_TT: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Attention, then two layers at every position; both are added to what they read and normalised."""
+        """Apply attention, then a feed-forward network at every position; each is added to its input and normalised."""
         dropout = self.dropout if self.training else 0.0
         attended_TBD = self._attend(x_TBD, later_TT, dropout, generator)
         x_TBD = self.attention_norm(x_TBD + dropped(attended_TBD, dropout, generator))
@@ -134,7 +134,7 @@ class _Layer(nn.Module):
         return normed_TBD
 
     def _attend(self, x_TBD: Tensor, later_TT: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-        """softmax(Q K^T / sqrt(E)) V per head, over the past and the present (Vaswani et al. 2017, eq. 1)."""
+        """Return softmax(Q K^T / sqrt(E)) V per head, over past and present (Vaswani et al. 2017, eq. 1)."""
         length, batch, width = x_TBD.shape
         split_TB3HE = self.queries_keys_values(x_TBD).view(length, batch, 3, self.heads, width // self.heads)
         query_BHTE, key_BHTE, value_BHTE = split_TB3HE.permute(2, 1, 3, 0, 4)

@@ -1,4 +1,4 @@
-"""A corpus as others see it: token ids of three splits over one dictionary; saved, read, laid out in batches.
+"""A corpus: token ids of three splits over one dictionary; saved, loaded, laid out in batches.
 
 Shapes: T tokens of a stream, L rows of a batched stream, B columns, V words.
 """
@@ -26,7 +26,7 @@ VOCABULARY_FILE = "vocabulary.json"
 
 @dataclass(frozen=True)
 class Corpus:
-    """Token ids of the three splits over one dictionary; `<eos>` ends every line. words[id] is the word."""
+    """The token ids of the three splits over one dictionary; `<eos>` ends every line. words[id] is the word."""
 
     name: str
     words: tuple[str, ...]
@@ -36,19 +36,19 @@ class Corpus:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of words, `<eos>` and `<unk>` included."""
+        """The number of words, including `<eos>` and `<unk>`."""
         return len(self.words)
 
     @property
     def splits(self) -> dict[str, NDArray[np.int32]]:
-        """The three streams by name, in the order train, valid, test."""
+        """The three token streams by name, in the order train, valid, test."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
 
 def token_sha256(corpus: Corpus) -> str:
-    """Canonical hash of the token stream: what the corpus says, whatever files it came in.
+    """Return the canonical hash of the token stream, which does not depend on the files it came in.
 
-    Hex sha256 over train, valid and test in this order; each word in UTF-8 followed by one space, each split ended by a
+    Hex sha256 over train, valid and test in this order: each word in UTF-8 followed by one space, each split ended by a
     newline (neither can be inside a word).
     """
     digest = hashlib.sha256()
@@ -59,7 +59,7 @@ def token_sha256(corpus: Corpus) -> str:
 
 
 def counts(corpus: Corpus) -> dict[str, Any]:
-    """What identifies a corpus, as the datasets' YAML declares it under `expected`."""
+    """Return the counts and the hash that a dataset's YAML declares under `expected`."""
     return {
         "tokens": {split: len(ids) for split, ids in corpus.splits.items()},
         "vocabulary_size": corpus.vocabulary_size,
@@ -68,10 +68,10 @@ def counts(corpus: Corpus) -> dict[str, Any]:
 
 
 def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
-    """Compare with the declared counts; keys that are not declared are not checked.
+    """Compare a corpus with its declared counts; keys that are not declared are not checked.
 
     Raises:
-        DataError: naming the first value that differs.
+        DataError: with the first value that differs.
     """
     found = counts(corpus)
     pairs = [(f"{split} tokens", found["tokens"][split], want) for split, want in expected.get("tokens", {}).items()]
@@ -85,15 +85,15 @@ def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
 
 # --- streams --------------------------------------------------------------------------------------------------------
 def batchify(ids_T: NDArray[np.int32], batch_size: int, min_rows: int = 2) -> NDArray[np.int32]:
-    """Lay a stream out as columns that are read side by side (awd-lstm utils.py, batchify).
+    """Lay out a stream as columns that are read in parallel (awd-lstm utils.py, batchify).
 
     Args:
         ids_T: token ids.
         batch_size: B; the remainder of T / B tokens is dropped.
-        min_rows: fewest rows that make sense, at least one input and one target.
+        min_rows: smallest number of rows; two are one input and one target.
 
     Returns:
-        ids_LB with L = T // B; ids_LB[:, b] is the b-th stretch of the stream.
+        ids_LB with L = T // B; ids_LB[:, b] is the b-th part of the stream.
 
     Raises:
         DataError: too few tokens.
@@ -109,24 +109,24 @@ def batchify(ids_T: NDArray[np.int32], batch_size: int, min_rows: int = 2) -> ND
 
 # --- baselines ------------------------------------------------------------------------------------------------------
 def unigram_perplexity(corpus: Corpus) -> float:
-    """Test perplexity of the train frequencies: P(w) = (c(w) + 1) / (T + V), Laplace's rule.
+    """Return the test perplexity of a unigram model, P(w) = (c(w) + 1) / (T + V) (Laplace's rule).
 
-    Targets are test's tokens after the first, as for a model that reads the whole of test.
+    Targets are all test tokens after the first, as for a model that reads the whole test text.
     """
     return float(np.exp(-np.log(_unigram_law(corpus)[corpus.test[1:]]).mean()))
 
 
 def bigram_perplexity(corpus: Corpus) -> float:
-    """Test perplexity of a word-pair model: what one word of history is worth, without training.
+    """Return the test perplexity of a bigram model, interpolated by Witten and Bell 1991, method C.
 
-    P(w|v) = (c(v,w) + t(v) P(w)) / (c(v) + t(v)), where t(v) counts the distinct followers of v and P(w) is the law of
-    unigram_perplexity: Witten and Bell 1991, method C, interpolated.
+    P(w|v) = (c(v,w) + t(v) P(w)) / (c(v) + t(v)), where t(v) counts the distinct followers of v and P(w) is the unigram
+    model of `unigram_perplexity`.
     """
     size, unigram_V = corpus.vocabulary_size, _unigram_law(corpus)
     pairs, pair_counts = np.unique(_pair_keys(corpus.train, size), return_counts=True)
     types_V = np.bincount(pairs // size, minlength=size)
     total_V = np.bincount(corpus.train[:-1], minlength=size)
-    alone_V = total_V == 0  # never followed by a word in train: the unigram law alone
+    alone_V = total_V == 0  # never followed by a word in train: the unigram model alone
     keys = _pair_keys(corpus.test, size)
     first, second = keys // size, keys % size
     place = np.minimum(np.searchsorted(pairs, keys), len(pairs) - 1)
@@ -155,15 +155,15 @@ def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None,
 
 
 def load_for(study: Study, run: Run) -> Corpus:
-    """The corpus of a run, as the study's files and the code say now (DataError as `load`)."""
+    """Load the corpus of a run; its tokens must be of the current dataset and code (DataError as `load`)."""
     return load(study.store.tokens_folder(run.dataset), study.datasets[run.dataset].tokens_id)
 
 
 def load(folder: Path, tokens_id: str | None = None) -> Corpus:
-    """Read what save wrote, streams memory-mapped.
+    """Load what `save` wrote, with memory-mapped streams.
 
     Raises:
-        DataError: a file is missing, damaged, or belongs to another corpus; `tokens_id` is not that of its saving.
+        DataError: a file is missing, damaged, or of another corpus; or `tokens_id` differs from the saved one.
     """
     facts = artefacts.read_json(folder / VOCABULARY_FILE)
     if tokens_id not in (None, facts["tokens_id"]):

@@ -1,24 +1,24 @@
 """The step `download`: the files of a dataset, each checked by its hash before it gets its name.
 
-They come from a mirror folder, from addresses, or from a path beside the dataset's YAML; a known-truth language is
+They come from a mirror folder, from web addresses, or from a path beside the dataset's YAML. A synthetic language is
 sampled instead.
 """
 
 from __future__ import annotations
 
 import hashlib
-import queue
 import re
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from http.client import HTTPException
-from pathlib import Path
-from typing import Any, BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, BinaryIO
+from urllib.parse import urlsplit
 
 from softmax_bottleneck.corpora import archives, language
 from softmax_bottleneck.store import artefacts, provenance
@@ -31,54 +31,75 @@ HTML_START = re.compile(rb"\s*<(!doctype html|html|head)", re.IGNORECASE)
 
 
 def download(study: Study, name: str, say: Say) -> None:
-    """Bring the files of a dataset: from the mirror, its addresses or local paths; a language is sampled instead.
+    """Fetch the files of a dataset, or sample its synthetic language.
 
     Raises:
-        DataError: a file cannot be had, is another one, or lies in an archive that is not sound.
+        DataError: a file cannot be fetched, has another hash, or is in a damaged archive.
     """
     dataset = load_dataset(name, study.file.resolve().parent)
     folder = study.store.corpus_folder(name)
     artefacts.sweep(folder)
     if dataset.language:
-        say(f"{name}: sampling the known-truth language")
+        say(f"{name}: sampling the synthetic language")
         language.write_language(dataset.language, folder)
     else:
         mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
         say(f"{name}: {len(dataset.files)} files, from {'the mirror folder first' if mirror else 'their addresses'}")
-        sources, packed = sources_of(dataset)
-        fetch(source_files(sources, dataset.folder), folder, mirror)
-        for archive, members in packed.items():
-            archives.extract(folder / archive, folder, members)
+        fetched = sources(dataset)
+        fetch(fetched, folder, mirror)
+        for source in fetched:
+            if source.members:
+                archives.extract(folder / source.name, folder, source.members)
     texts = sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".npz"))
     hashes = {path.name: artefacts.sha256_file(path) for path in texts}
     artefacts.write_json(folder / "files.json", {"files": hashes, "provenance": provenance.block()})
 
 
-def sources_of(dataset: Dataset) -> tuple[dict[str, Mapping[str, Any]], dict[str, list[archives.Wanted]]]:
-    """What is to be fetched, by file name, and what is wanted of which of these files, which are archives then."""
-    plain = {name: entry for name, entry in dataset.files.items() if "member" not in entry}
-    packed = archives.by_archive(dataset.files, str(dataset.folder / f"{dataset.name}.yaml"))
-    return plain | {archive: members[0].source for archive, members in packed.items()}, packed
+# --- what to fetch --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Source:
+    """A file to fetch: where it is, what it must be, and the members wanted if it is an archive.
+
+    Exactly one of `addresses` and `path` is given. `sha256` and `size` (bytes) may be None for a local file only.
+    """
+
+    name: str
+    sha256: str | None = None
+    size: int | None = None
+    addresses: tuple[str, ...] = ()
+    path: Path | None = None
+    members: tuple[archives.Member, ...] = ()
+
+
+def sources(dataset: Dataset) -> list[Source]:
+    """Return the files to fetch for a dataset: its own files, and the archives that hold the others.
+
+    Raises:
+        DataError: two archives, or an archive and a file, have one name.
+    """
+    found: dict[str, Source] = {}
+    for name, entry in dataset.files.items():
+        addresses = tuple(entry.get("addresses", ()))
+        path = dataset.folder / entry["path"] if "path" in entry else None
+        source = Source(name, entry.get("sha256"), entry.get("bytes"), addresses, path)
+        if "member" in entry:
+            place = urlsplit(addresses[0]).path if addresses else entry["path"]
+            source = replace(source, name=PurePosixPath(place).name)
+            known = found.get(source.name, source)
+            if source.name in dataset.files or not source.name or replace(known, members=()) != source:
+                where = dataset.folder / f"{dataset.name}.yaml"
+                raise DataError(
+                    f"{where}: files.{name}: another file or archive is called {source.name!r} too; rename one"
+                )
+            source = replace(known, members=(*known.members, archives.Member.of(name, entry)))
+        found[source.name] = source
+    return list(found.values())
 
 
 # --- fetching -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class SourceFile:
-    """Where a file can be had and what it must be. Exactly one of `addresses` and `path` is given.
-
-    `sha256` and `size` (bytes) may be None for a local file only.
-    """
-
-    name: str
-    sha256: str | None
-    size: int | None
-    addresses: tuple[str, ...] = ()
-    path: Path | None = None
-
-
-@dataclass(frozen=True)
 class Transfer:
-    """How to fetch: allowed address schemes (redirects too), seconds of silence and in all, attempts per address."""
+    """How to fetch: URL schemes (also of redirects), longest silence and total time, attempts per address."""
 
     schemes: tuple[str, ...] = ("https",)
     silence_limit_s: float = 30.0
@@ -89,46 +110,32 @@ class Transfer:
 
 
 class _RefusedError(Exception):
-    """One attempt failed; `again` says whether the same address may do better."""
+    """A failed attempt; `again` says whether the same address may succeed later."""
 
     def __init__(self, reason: str, again: bool = False) -> None:
         super().__init__(reason)
         self.again = again
 
 
-def source_files(files: Mapping[str, Mapping[str, Any]], near: Path) -> list[SourceFile]:
-    """The `files` of a dataset's YAML; local paths are relative to `near`, the folder of the YAML."""
-    return [
-        SourceFile(
-            name,
-            entry.get("sha256"),
-            entry.get("bytes"),
-            tuple(entry.get("addresses", ())),
-            near / entry["path"] if "path" in entry else None,
-        )
-        for name, entry in files.items()
-    ]
-
-
-def fetch(files: Iterable[SourceFile], folder: Path, mirror: Path | None = None, how: Transfer | None = None) -> None:
-    """Bring every file into `folder`, checked by sha256 before it gets its name. Files that are right already stay.
+def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how: Transfer | None = None) -> None:
+    """Fetch every file into `folder`, checked by sha256 before it gets its name. Files that are right already stay.
 
     Args:
-        files: what to bring.
-        folder: where to; made when missing.
-        mirror: folder that holds the same file names; tried first.
+        files: what to fetch.
+        folder: destination; created if missing.
+        mirror: folder with files of the same names; tried first.
         how: limits of the transfer.
 
     Raises:
-        DataError: listing every attempt, what was expected, and how to do it by hand.
+        DataError: with every attempt, what was expected, and how to do it by hand.
     """
     for file in files:
         if not _is_right(folder / file.name, file):
             _fetch(file, folder / file.name, mirror, how or Transfer())
 
 
-def _is_right(target: Path, file: SourceFile) -> bool:
-    """Whether the target is there, whole, and what is declared (for an undeclared local file: equal to it)."""
+def _is_right(target: Path, file: Source) -> bool:
+    """Return True if the target exists with the declared hash (a local file without a hash: if the two are equal)."""
     if not target.is_file():
         return False
     got, want = artefacts.sha256_file(target), file.sha256
@@ -139,7 +146,7 @@ def _is_right(target: Path, file: SourceFile) -> bool:
     return got == want
 
 
-def _fetch(file: SourceFile, target: Path, mirror: Path | None, how: Transfer) -> None:
+def _fetch(file: Source, target: Path, mirror: Path | None, how: Transfer) -> None:
     places: list[str | Path] = [file.path] if file.path else list(file.addresses)
     if mirror and not file.path:
         places.insert(0, mirror / file.name)
@@ -164,18 +171,18 @@ def _fetch(file: SourceFile, target: Path, mirror: Path | None, how: Transfer) -
     )
 
 
-def _copy(place: str | Path, file: SourceFile, how: Transfer, out: BinaryIO) -> None:
+def _copy(place: str | Path, file: Source, how: Transfer, out: BinaryIO) -> None:
     """Copy from a path or an address into `out`, checking size and hash.
 
     Raises:
-        _RefusedError: the attempt failed; nothing that was written may be used.
+        _RefusedError: the attempt failed; what was written must not be used.
     """
     try:
         if isinstance(place, Path):
             with place.open("rb") as source:
-                _copy_checked(iter(lambda: source.read(BLOCK_BYTES), b""), file, out)
+                _copy_checked(source.read, file, out)
         else:
-            _copy_checked(_in_time(_blocks(place, how), how.time_limit_s), file, out)
+            _in_time(partial(_copy_from_address, place, file, how, out), how.time_limit_s)
     except urllib.error.HTTPError as error:
         raise _RefusedError(f"HTTP {error.code}", again=error.code >= 500 or error.code == 429) from None
     except urllib.error.URLError as error:
@@ -185,9 +192,9 @@ def _copy(place: str | Path, file: SourceFile, how: Transfer, out: BinaryIO) -> 
         raise _RefusedError(getattr(error, "strerror", None) or str(error) or type(error).__name__, again) from None
 
 
-def _copy_checked(blocks: Iterable[bytes], file: SourceFile, out: BinaryIO) -> None:
+def _copy_checked(read: Callable[[int], bytes], file: Source, out: BinaryIO) -> None:
     digest, size, page = hashlib.sha256(), 0, ""
-    for block in blocks:
+    while block := read(BLOCK_BYTES):
         if not size and HTML_START.match(block):
             page = " (the server sent an HTML page)"
         size += len(block)
@@ -201,14 +208,16 @@ def _copy_checked(blocks: Iterable[bytes], file: SourceFile, out: BinaryIO) -> N
         raise _RefusedError(f"sha256 is {digest.hexdigest()}, expected {file.sha256}{page}")
 
 
-# --- addresses ------------------------------------------------------------------------------------------------------
-def _blocks(address: str, how: Transfer) -> Iterator[bytes]:
-    """The body of an address in blocks; a server may be silent for so long, redirects stay within the schemes."""
+def _copy_from_address(address: str, file: Source, how: Transfer, out: BinaryIO) -> None:
     _check_scheme(address, how.schemes)
+    with _open(address, how) as response:
+        _copy_checked(response.read1, file, out)
+
+
+def _open(address: str, how: Transfer) -> Any:
     opener = urllib.request.build_opener(_StrictRedirects(how.schemes))
     request = urllib.request.Request(address, headers={"User-Agent": "softmax-bottleneck"})
-    with opener.open(request, timeout=how.silence_limit_s) as response:
-        yield from iter(partial(response.read1, BLOCK_BYTES), b"")
+    return opener.open(request, timeout=how.silence_limit_s)
 
 
 def _check_scheme(address: str, schemes: tuple[str, ...]) -> None:
@@ -217,42 +226,37 @@ def _check_scheme(address: str, schemes: tuple[str, ...]) -> None:
 
 
 class _StrictRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirects within the allowed schemes only."""
+
     def __init__(self, schemes: tuple[str, ...]) -> None:
         self._schemes = schemes
 
-    def redirect_request(self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-                         ) -> urllib.request.Request | None:  # fmt: skip
-        """What the standard handler does, after the check."""
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Check the scheme, then do what the standard handler does."""
         _check_scheme(newurl, self._schemes)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _in_time(blocks: Iterator[bytes], limit_s: float) -> Iterator[bytes]:
-    """The same blocks, for so many seconds at most, whatever a server does meanwhile.
+def _in_time(work: Callable[[], None], limit_s: float) -> None:
+    """Do work in a thread of its own, for at most `limit_s` seconds, whatever a server does meanwhile.
 
-    They are made by a thread of their own, because a server that sends its headers a byte at a time is never silent for
-    long, and the name service knows no limit. The thread dies with its connection, or with the process.
+    A server that sends its headers byte by byte is never silent for long, and the name service has no time limit. An
+    abandoned thread ends with its connection or with the process; by then its file is closed and removed.
     """
-    arrived: queue.Queue[bytes | Exception] = queue.Queue(maxsize=16)
+    errors: list[Exception] = []
 
-    def pump() -> None:
+    def run() -> None:
         try:
-            for block in blocks:
-                arrived.put(block)
-            arrived.put(b"")
-        except Exception as error:  # raised again by the reader
-            arrived.put(error)
+            work()
+        except Exception as error:  # raised again below
+            errors.append(error)
 
-    threading.Thread(target=pump, daemon=True).start()
-    deadline = time.monotonic() + limit_s
-    while (left_s := deadline - time.monotonic()) > 0:
-        try:
-            block = arrived.get(timeout=left_s)
-        except queue.Empty:
-            break
-        if isinstance(block, Exception):
-            raise block
-        if not block:
-            return
-        yield block
-    raise _RefusedError(f"slower than the limit of {limit_s:g} s")
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise _RefusedError(f"slower than the limit of {limit_s:g} s")
+    if errors:
+        raise errors[0]

@@ -1,11 +1,12 @@
-"""Distributions that output heads are fitted to: next words of many contexts, each with its own, known exactly.
+"""Known next-word distributions of many contexts, to which output heads are fitted.
 
-Two sources. Ganea et al. 2019, section 5.1: every context's distribution is a draw from a symmetric Dirichlet, eq. 15,
+There are two sources. In Ganea et al. 2019, section 5.1, every context's distribution is sampled from a symmetric
+Dirichlet distribution, eq. 15:
 
     P*(.|c) ~ Dir(alpha, ..., alpha) over M words,   c = 1..N, all contexts equally likely.
 
-And the known-truth language: the law of every reachable context, each as likely as in the long run, whose matrix of
-log-probabilities has an exactly known rank.
+In the synthetic language they are the true distributions of all reachable contexts, weighted by their stationary
+probabilities. The matrix of their log-probabilities has an exactly known rank.
 
 Shapes: N contexts, M words, R rows (contexts) of a block.
 """
@@ -30,16 +31,16 @@ from softmax_bottleneck.study.languages import LanguageSettings
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]
 
-BLOCK = 1000  # contexts drawn from one stream, so that a larger N adds to a smaller one
+BLOCK = 1000  # contexts sampled from one random stream, so that a larger N extends a smaller one
 
 
 @dataclass(frozen=True, eq=False)
 class KnownDistributions:
-    """The distributions, how likely their contexts are, and what is known of them.
+    """True distributions, with the probabilities of their contexts.
 
     Attributes:
-        p_NM: P*, rows sum to one.
-        weight_N: probability of every context, of sum one.
+        p_NM: P*; rows sum to one.
+        weight_N: probability of every context; sums to one.
         facts: metrics of the distributions themselves.
     """
 
@@ -49,28 +50,28 @@ class KnownDistributions:
 
     @cached_property
     def joint_NM(self) -> Array:
-        """Probability of (context, word)."""
+        """The joint probability of (context, word)."""
         joint_NM: Array = self.weight_N[:, None] * self.p_NM
         return joint_NM
 
     @cached_property
     def entropy_N(self) -> Array:
-        """Entropy of every law in nats; a word of probability zero adds nothing."""
+        """The entropy of every distribution in nats; a word of probability zero adds nothing."""
         return np.concatenate([-special.xlogy(part := block.astype(np.float64), part).sum(1) for block in self.blocks])
 
     @property
     def blocks(self) -> list[Floats]:
-        """The rows of P* in blocks, for sums in float64 that need no second matrix."""
+        """The rows of P* in blocks, for sums in float64 without a second matrix."""
         return [self.p_NM[start : start + BLOCK] for start in range(0, len(self.p_NM), BLOCK)]
 
     @property
     def entropy_nats(self) -> float:
-        """Mean entropy: the least cross-entropy that any model can have."""
+        """The mean entropy: the lowest cross-entropy of any model."""
         return float(self.weight_N @ self.entropy_N)
 
     @cached_property
     def no_context_nats(self) -> float:
-        """KL(P*||Q) of the best model that sees no context, Q the mean of them all: what there is to be learned."""
+        """KL(P*||Q) of the best model without context (the mean Q): what a model can learn from contexts."""
         mean_M = np.zeros(self.p_NM.shape[1])
         for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):
             mean_M += self.weight_N[start : start + BLOCK] @ block.astype(np.float64)
@@ -78,14 +79,14 @@ class KnownDistributions:
 
 
 def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDistributions:
-    """The distributions of a unit of fits: of kind `dirichlet` or `language`, with the values that describe them."""
+    """Return the distributions of a unit of fits, of kind `dirichlet` or `language` with the parameters `law`."""
     if kind == "dirichlet":
         return dirichlet(law["alpha"], law["words"], law["contexts"], seed)
     return language(LanguageSettings.from_mapping({**law, "seed": seed}))
 
 
 def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistributions:
-    """N draws from the symmetric Dirichlet over M words (Ganea et al. 2019, eq. 15)."""
+    """Sample N distributions from the symmetric Dirichlet over M words (Ganea et al. 2019, eq. 15)."""
     p_NM = np.empty((contexts, words), np.float32)
     for start in range(0, contexts, BLOCK):
         rng = np.random.default_rng(derive(seed, "dirichlet", repr(float(alpha)), words, start))
@@ -96,16 +97,16 @@ def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistri
 
 
 def dirichlet_divergence(alpha: float, words: int) -> float:
-    """Expected KL(P*||uniform) in nats of a draw: ln M - (psi(M alpha + 1) - psi(alpha + 1)).
+    """Return the expected KL(P*||uniform) of a sample, in nats: ln M - (psi(M alpha + 1) - psi(alpha + 1)).
 
-    The bracket is the expected entropy of a symmetric Dirichlet. With many contexts no model without context does
+    The bracket is the expected entropy of a symmetric Dirichlet. With many contexts, no model without context does
     better than the uniform one.
     """
     return math.log(words) - float(special.digamma(words * alpha + 1) - special.digamma(alpha + 1))
 
 
 def language(settings: LanguageSettings) -> KnownDistributions:
-    """The law of every reachable context of a known-truth language, weighted as in the long run."""
+    """Return the true distribution of every reachable context of a synthetic language, with stationary weights."""
     truth = make_language(settings)
     reachable_N = truth.reachable_C
     log_p_NM = truth.log_p_CV[reachable_N]
@@ -115,10 +116,10 @@ def language(settings: LanguageSettings) -> KnownDistributions:
 
 
 def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -> Floats:
-    """Relative counts [N, M] of an independent sample of (context, word) pairs: a new one every update.
+    """Return relative counts [N, M] of an independent sample of (context, word) pairs, a new one for every update.
 
-    The number of words is Poisson around `size`, which makes the counts of all pairs independent. A function of (seed,
-    update) alone, so that fits that stop and go on, and fits of other heads, see the same texts.
+    The number of words is Poisson with mean `size`, which makes the counts of all pairs independent. The sample depends
+    on (seed, update) only, so that resumed fits and fits of other heads see the same texts.
     """
     rng = np.random.default_rng(derive(seed, "fresh sample", update))
     counts_NM: Floats = rng.poisson(known.joint_NM * size).astype(np.float32)
@@ -127,15 +128,15 @@ def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -
 
 
 def spectrum_of(known: KnownDistributions) -> Spectrum:
-    """Singular values of the matrix of log P*, every word of which must be possible in every context."""
+    """Return the singular values of the matrix of log P*; every word must be possible in every context."""
     return gram_singular_values([np.log(block.astype(np.float64)) for block in known.blocks], known.p_NM.shape[1])
 
 
 def squared_error_bound(sigma: Array, rank: int) -> float:
-    """Least squared Frobenius distance of log P* to any matrix of the given rank: the sum of sigma_i^2 over i > rank.
+    """Return the least squared Frobenius distance of log P* to a matrix of the given rank: sum of sigma_i^2, i > rank.
 
     Sigma are the singular values of log P* in descending order (Eckart, Young and Mirsky). The log-probabilities of a
-    softmax of width D have rank D + 1 at most, D + 2 with a bias; for them it is theorem 1 of Ganea et al. 2019, which
-    prints a square root around the sum but not on the distance.
+    softmax of width D have rank at most D + 1, or D + 2 with a bias; for them this is theorem 1 of Ganea et al. 2019,
+    which prints a square root around the sum but not on the distance.
     """
     return float((np.asarray(sigma)[rank:] ** 2).sum())

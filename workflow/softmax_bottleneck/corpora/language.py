@@ -1,20 +1,19 @@
-"""A language whose next-word law is known exactly: the control that real text cannot give.
+"""A synthetic language with a known next-word distribution: a control that real text cannot provide.
 
-A context is (topic, previous word). Some words are *markers*: each sets the topic, which then lasts until another
-marker falls. So the topic is written in the history, but seldom in the last word. In context c the next word is v with
+A context is (topic, previous word). Some words are *markers*: each sets the topic, which lasts until the next marker.
+So the history determines the topic, but the last word seldom does. In context c the next word is v with
 
     log P*(v|c) = U_c . B_v + zipf_v - log Z_c,        U [C, r], B [V, r]
 
-The matrix of log P* over all contexts is [U | 1 | -log Z] [B | zipf | 1]^T and has rank r + 2 by construction: the
-quantity that Yang et al. 2018 argue to be high for natural language. What it yields: the entropy rate (no model can
-have a lower perplexity than its exponential), the exact rank, KL(P*||Q) of any model Q in any context, and word
-similarities.
+The matrix of log P* over all contexts is [U | 1 | -log Z] [B | zipf | 1]^T and has rank r + 2 by construction. Yang et
+al. 2018 argue that this rank is high for natural language. The language provides the entropy rate (no model can have a
+lower perplexity than its exponential), the exact rank, KL(P*||Q) of any model Q in any context, and word similarities.
 
-Each of the r columns of U and B has a meaning:
+Each of the r columns of U and B belongs to one of three blocks:
     topic      a topic favours the words of its theme, more after some words than after others;
     grammar    words belong to classes, and the class of the previous word favours some classes;
-    affinity   random Fourier features (Rahimi and Recht 2007) of places in a space of few dimensions: one place where a
-               word stands as next word, and one that it points to as previous word. A function of few dimensions
+    affinity   random Fourier features (Rahimi and Recht 2007) of points in a low-dimensional space: every word has one
+               point as next word, and points to another one as previous word. This is a function of few dimensions
                that needs many linear ones.
 Small independent noise on every column makes the rank exact.
 
@@ -42,12 +41,12 @@ TRUTH_FILE = "truth.npz"
 SIMILARITY_FILE = "word-similarity.txt"
 
 ZIPF_OFFSET = 2.7  # Mandelbrot's constant for English word frequencies
-TOPIC_SPREAD = 0.25  # how differently words pass the topic on
+TOPIC_SPREAD = 0.25  # how much the effect of a topic varies between previous words
 NOISE = 0.1  # standard deviation of the noise on the columns
-TOPIC_SHIFT = 0.5  # how far a topic moves the place a word points to
+TOPIC_SHIFT = 0.5  # how far a topic moves the point that a word points to
 THEMED_SHARE = 0.6  # share of words that belong to a topic's theme
 FIRST_MARKER_RANK = 5  # frequency rank of the first marker words
-MARKER_BAND = 12  # markers per topic are drawn from this many frequency ranks
+MARKER_BAND = 12  # markers per topic are chosen from this many frequency ranks
 CONSONANTS, VOWELS = "bdfghklmnprstvz", "aeiou"
 
 Floats = NDArray[np.float64]
@@ -55,17 +54,17 @@ Ints = NDArray[np.int64]
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """The random stream of one purpose: independent of all others and of the order in which they are used."""
+    """Return the random stream of one purpose, independent of all others and of the order of use."""
     digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
 
-# --- the law --------------------------------------------------------------------------------------------------------
+# --- the distribution -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Language:
-    """The law and everything that follows from it. Word 0 is `<eos>`; the order of words is the law's own.
+    """The true distribution and what follows from it. Word 0 is `<eos>`; words have the language's own order.
 
-    sets_topic_V holds the topic that a word sets, -1 for words that leave it as it is.
+    sets_topic_V is the topic that a word sets, or -1 for words that do not change it.
     """
 
     words: tuple[str, ...]
@@ -77,7 +76,7 @@ class Language:
 
     @cached_property
     def log_p_CV(self) -> Floats:
-        """Exact log P*(next word | context), nats, for all T*V contexts (of which `reachable_C` occur)."""
+        """The exact log P*(next word | context) in nats, for all T*V contexts (of which `reachable_C` occur)."""
         logits_CV = self.contexts_CR @ self.columns_VR.T + self.zipf_V
         top_C1 = logits_CV.max(axis=1, keepdims=True)
         logits_CV -= top_C1 + np.log(np.exp(logits_CV - top_C1).sum(axis=1, keepdims=True))
@@ -85,16 +84,16 @@ class Language:
 
     @cached_property
     def reachable_C(self) -> NDArray[np.bool_]:
-        """Contexts that can occur: after a marker the topic is the marker's own."""
+        """Which contexts can occur: after a marker the topic is the marker's own."""
         topic_T1 = np.arange(self.topics)[:, None]
         reachable_TV: NDArray[np.bool_] = (self.sets_topic_V < 0) | (self.sets_topic_V == topic_T1)
         return reachable_TV.ravel()
 
     @cached_property
     def singular_values(self) -> Floats:
-        """Singular values of log P* over the reachable contexts that can be non-zero: r + 2 of them, largest first.
+        """The r + 2 singular values of log P* over the reachable contexts that can be non-zero, largest first.
 
-        Computed from the triangular factors of [U | 1 | -log Z] and [B | zipf | 1].
+        They are computed from the triangular factors of [U | 1 | -log Z] and [B | zipf | 1].
         """
         left_CR, right_VR = self._factors()
         core: Floats = np.linalg.qr(left_CR)[1] @ np.linalg.qr(right_VR)[1].T
@@ -110,7 +109,7 @@ class Language:
 
     @cached_property
     def rank(self) -> int:
-        """Exact rank of log P* over the reachable contexts (numpy's rule in float64): r + 2."""
+        """The exact rank of log P* over the reachable contexts (NumPy's rule in float64): r + 2."""
         values = self.singular_values
         floor = values[0] * max(int(self.reachable_C.sum()), len(self.words)) * np.finfo(np.float64).eps
         return int((values > floor).sum())
@@ -118,7 +117,7 @@ class Language:
     # --- long-run averages
     @cached_property
     def weight_C(self) -> Floats:
-        """Stationary probability of every context, by iterating the chain of contexts to rounding."""
+        """The stationary probability of every context, by power iteration to rounding error."""
         shape = (self.topics, len(self.words))
         p_TVV = np.exp(self.log_p_CV).reshape(*shape, -1)
         weight_TV = np.full(shape, 1.0 / (shape[0] * shape[1]))
@@ -131,7 +130,7 @@ class Language:
         raise UserError("language: the topics hardly ever change; raise markers_per_topic or lower topic_strength")
 
     def _next_contexts(self, joint_TV: Floats) -> Floats:
-        """Probability of (old topic, new word) -> probability of (new topic, new word)."""
+        """Turn probabilities of (old topic, new word) into probabilities of (new topic, new word)."""
         markers = np.flatnonzero(self.sets_topic_V >= 0)
         after_TV = joint_TV.copy()
         after_TV[:, markers] = 0.0
@@ -140,30 +139,30 @@ class Language:
 
     @cached_property
     def entropy_nats(self) -> float:
-        """Exact entropy rate in nats per word: log of the best perplexity that any model can have in the long run."""
+        """The exact entropy rate in nats per word: the log of the lowest possible long-run perplexity."""
         return float(self.weight_C @ self.context_entropy_nats(np.arange(len(self.weight_C))))
 
     @cached_property
     def unigram_V(self) -> Floats:
-        """Long-run frequency of every word."""
+        """The long-run frequency of every word."""
         frequency_V: Floats = self.weight_C @ np.exp(self.log_p_CV)
         return frequency_V
 
     @cached_property
     def unigram_entropy_nats(self) -> float:
-        """Log of the best perplexity without any history."""
+        """The log of the lowest perplexity without any history."""
         return float(-(self.unigram_V * np.log(self.unigram_V)).sum())
 
     @cached_property
     def one_word_entropy_nats(self) -> float:
-        """Log of the best perplexity with one word of history; what it exceeds entropy_nats by is the worth of more."""
+        """The log of the lowest perplexity with one word of history (more history brings it to entropy_nats)."""
         size = len(self.words)
         joint_VV = (self.weight_C[:, None] * np.exp(self.log_p_CV)).reshape(self.topics, size, size).sum(axis=0)
         return float(-(joint_VV * np.log(joint_VV / joint_VV.sum(axis=1, keepdims=True))).sum())
 
     # --- single contexts
     def context_entropy_nats(self, states_N: NDArray[np.integer[Any]]) -> Floats:
-        """Entropy of the next word in each context, nats. Its mean over a text's contexts is that text's own bound."""
+        """Return the entropy of the next word in each context, in nats; its mean over a text is that text's bound."""
         log_p_NV = self.log_p_CV[states_N]
         entropy_N: Floats = -(np.exp(log_p_NV) * log_p_NV).sum(axis=1)
         return entropy_N
@@ -174,15 +173,15 @@ class Language:
         states_N: NDArray[np.integer[Any]],
         words: tuple[str, ...] | None = None,
     ) -> Floats:
-        """KL(P*(.|context) || Q(.|context)) in nats for each of N contexts; infinite where Q rules out a word.
+        """Return KL(P*(.|context) || Q(.|context)) in nats for each of N contexts; infinite if Q excludes a word.
 
         Args:
-            log_q_NV: log-probabilities of a model; rows must sum to one after exponentiation.
+            log_q_NV: log-probabilities of a model; their exponentials must sum to one in every row.
             states_N: contexts, as `sample` returns them.
-            words: the order of log_q's columns (a corpus' dictionary); the law's own order when left out.
+            words: the order of log_q's columns (a corpus' dictionary); by default the language's own order.
 
         Raises:
-            DataError: `words` are not the words of the law.
+            DataError: `words` are not the words of the language.
         """
         log_p_NV = self.log_p_CV[states_N]
         if words is not None:
@@ -191,7 +190,7 @@ class Language:
         return kl_N
 
     def order(self, words: tuple[str, ...]) -> Ints:
-        """Index in the law of each of `words` (DataError unless they are the law's words)."""
+        """Return the index of each of `words` in the language (DataError unless they are the language's words)."""
         if sorted(words) != sorted(self.words):
             odd = sorted(set(words) ^ set(self.words))
             raise DataError(f"truth: the dictionary is not the law's: {len(odd)} words differ, the first is {odd[:1]}")
@@ -199,12 +198,12 @@ class Language:
         return np.array([index[word] for word in words])
 
     def sample(self, n_tokens: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """Text from the law, from the context (topic 0, `<eos>`) to the end of the line that holds the n-th token.
+        """Sample text from the context (topic 0, `<eos>`) to the end of the line with the n-th token.
 
-        Ending with a line (a stopping time) keeps every token a draw from the law.
+        Ending with a line (a stopping time) keeps every token a sample from the true distribution.
 
         Returns:
-            word indices and, for each of them, the context that it was drawn in.
+            word indices and, for each of them, the context in which it was sampled.
         """
         size = len(self.words)
         ladder_CV = np.cumsum(np.exp(self.log_p_CV), axis=1)
@@ -223,10 +222,10 @@ class Language:
     # --- word similarity
     @cached_property
     def similarity_VV(self) -> Floats:
-        """Similarity of words as next words: how far the same contexts favour both.
+        """The similarity of words as next words: how much the same contexts favour both.
 
-        The Pearson correlation of log P*(v|c) less its mean over words (the subtraction removes log Z, which all words
-        share), over contexts; contexts and words are weighted by how often they occur.
+        It is the Pearson correlation over contexts of log P*(v|c) minus its mean over words (the subtraction removes
+        log Z, which all words share). Contexts and words are weighted by their frequency.
         """
         score_CV = self.log_p_CV - (self.log_p_CV @ self.unigram_V)[:, None]
         score_CV -= self.weight_C @ score_CV
@@ -236,10 +235,10 @@ class Language:
         return similarity_VV
 
     def word_similarity(self, n_pairs: int = 300, strata: int = 30, seed: int = 0) -> list[tuple[str, str, float]]:
-        """A benchmark in the form of the published ones: word pairs and their similarity (see similarity_VV).
+        """Return word pairs and their similarity (see similarity_VV), in the form of the published benchmarks.
 
-        Pairs are drawn evenly from `strata` equal intervals of similarity, so that like and unlike pairs both occur; an
-        interval with too few pairs gives all it has. `<eos>` is left out. The same pairs every time.
+        Pairs are sampled evenly from `strata` equal intervals of similarity, so that similar and dissimilar pairs both
+        occur; an interval with too few pairs contributes all of them. `<eos>` is left out. The result is deterministic.
         """
         first, second = np.triu_indices(len(self.words), k=1)
         first, second = first[first > 0], second[first > 0]
@@ -256,7 +255,7 @@ class Language:
 
 # --- making a language ----------------------------------------------------------------------------------------------
 def make_language(settings: LanguageSettings) -> Language:
-    """The language of these settings; the same bits every time."""
+    """Return the language of these settings (deterministic to the bit)."""
     size, topics = settings.vocabulary_size, settings.topics
     sets_topic_V = _markers(settings)
     blocks = (_topic_block(settings, sets_topic_V), _grammar_block(settings), _affinity_block(settings))
@@ -272,7 +271,7 @@ def make_language(settings: LanguageSettings) -> Language:
 
 
 def _names(settings: LanguageSettings) -> tuple[str, ...]:
-    """`<eos>` and pronounceable words, short ones first (frequent words are short)."""
+    """Return `<eos>` and pronounceable words, short ones first (frequent words are short)."""
     rng = generator(settings.seed, "names")
     syllables = [consonant + vowel for consonant in CONSONANTS for vowel in VOWELS]
     names, length = [EOS], 1
@@ -285,7 +284,7 @@ def _names(settings: LanguageSettings) -> tuple[str, ...]:
 
 
 def _markers(settings: LanguageSettings) -> Ints:
-    """Topic set by each word: markers are fairly frequent words, never `<eos>`."""
+    """Return the topic set by each word; markers are fairly frequent words, never `<eos>`."""
     rng = generator(settings.seed, "markers")
     count = settings.topics * settings.markers_per_topic
     last = min(max(FIRST_MARKER_RANK + MARKER_BAND * settings.topics, 1 + count), settings.vocabulary_size)
@@ -297,7 +296,7 @@ def _markers(settings: LanguageSettings) -> Ints:
 
 
 def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
-    """U [T, V, T] and B [V, T]: words of a theme, among them its markers, are likelier while the topic lasts."""
+    """Return U [T, V, T] and B [V, T]: words of a theme, including its markers, are likelier while the topic lasts."""
     rng = generator(settings.seed, "topics")
     size, topics = settings.vocabulary_size, settings.topics
     theme_V = np.where(rng.random(size) < THEMED_SHARE, rng.integers(0, topics, size), -1)
@@ -309,7 +308,7 @@ def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats
 
 
 def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """U [1, V, K] and B [V, K] for K classes of words; `<eos>` is a class of its own."""
+    """Return U [1, V, K] and B [V, K] for K classes of words; `<eos>` is its own class."""
     rng = generator(settings.seed, "grammar")
     size, classes = settings.vocabulary_size, settings.classes
     class_V = rng.integers(1, classes, size)
@@ -321,7 +320,7 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 
 
 def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """U [T, V, Q] and B [V, Q]: a word is likelier the nearer it stands to where the previous word points.
+    """Return U [T, V, Q] and B [V, Q]: a word is likelier the closer it is to the point of the previous word.
 
     The features approximate a Gaussian kernel of that distance, of width 1 / affinity_bandwidth; topics move the point.
     """
@@ -342,10 +341,10 @@ def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 # --- files ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A language together with the contexts of the text that was sampled from it, and what takes seconds to compute.
+    """A language, the contexts of the text sampled from it, and its entropies, which take seconds to compute.
 
     states[split][i] is the context of token i of that split; a model that reads the split predicts tokens 1, 2, ....
-    entropy_nats is the language's entropy rate, entropy_C that of the next word in each context.
+    entropy_nats is the language's entropy rate, entropy_C the entropy of the next word in each context.
     """
 
     language: Language
@@ -355,16 +354,16 @@ class Truth:
 
     @classmethod
     def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
-        """With the entropies that follow from the law."""
+        """Compute the entropies of a language."""
         contexts = np.arange(len(language.contexts_CR))
         return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 
 
 def write_language(settings: LanguageSettings, folder: Path) -> None:
-    """Write {train,valid,test}.txt, the truth about them (truth.npz) and the language's own word-similarity benchmark.
+    """Write {train,valid,test}.txt, the true distribution (truth.npz) and the language's word-similarity benchmark.
 
     Raises:
-        UserError: train is too short to hold every word of the law.
+        UserError: train is too short to contain every word of the language.
     """
     language = make_language(settings)
     states = {}
@@ -397,7 +396,7 @@ def _write_truth(path: Path, truth: Truth) -> None:
 
 
 def load_truth(folder: Path) -> Truth:
-    """The truth of a corpus that write_language made (DataError when it is missing or damaged)."""
+    """Load the true distribution of a corpus made by write_language (DataError: missing or damaged)."""
     data = artefacts.read_npz(folder / TRUTH_FILE)
     words = tuple(data["words"].tolist())
     language = Language(

@@ -1,4 +1,4 @@
-"""How large a corpus is: tokens per split and word types, before and after it is tokenised."""
+"""The size of a corpus: tokens per split and word types, before and after it is tokenised."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from softmax_bottleneck.study.plan import Size, declared_size
 
 
 def size_of(store: Store, dataset: Dataset) -> Size:
-    """Size of a corpus: counted when it is tokenised, else its local texts now, else as declared in its YAML.
+    """Return the size of a corpus: counted by `tokenise`, else declared in its YAML, else counted in its local texts.
 
     Raises:
-        UserError: its size is neither declared nor to be counted yet, or its texts are what `tokenise` would refuse.
+        UserError: the size is not declared and cannot be counted yet, or `tokenise` would reject the texts.
     """
     marker = store.tokens_folder(dataset.name) / "corpus.json"
     if marker.exists():
@@ -38,7 +38,7 @@ def size_of(store: Store, dataset: Dataset) -> Size:
 
 
 def _words_of(dataset: Dataset, name: str) -> list[str]:
-    """Words of a text that lies beside the dataset's YAML, or in an archive there; nothing is unpacked."""
+    """Return the words of a text beside the dataset's YAML, or in an archive there; nothing is unpacked."""
     where = dataset.folder / f"{dataset.name}.yaml"
     entry = dataset.files.get(name, {})
     if "path" not in entry:
@@ -46,6 +46,6 @@ def _words_of(dataset: Dataset, name: str) -> list[str]:
     path = dataset.folder / entry["path"]
     if "member" not in entry:
         return read_split(path)
-    (wanted,) = archives.by_archive({name: entry}, str(where))[path.name]
-    with archives.open_member(path, wanted) as file:
-        return words_of(file, f"{path}:{wanted.member}")
+    member = archives.Member.of(name, entry)
+    with archives.opened(path, [member]) as open_member, open_member(member) as file:
+        return words_of(file, f"{path}:{member.path}")

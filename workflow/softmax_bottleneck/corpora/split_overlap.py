@@ -1,7 +1,7 @@
-"""Warnings of a corpus that can be read but looks wrong: splits that overlap, or lie under each other's names.
+"""Warnings about a corpus that looks wrong: splits that overlap, or files under each other's names.
 
-Such a corpus is not refused, since only its owner can know better; the report repeats the warning. Published corpora
-have declared tokens, so that a swapped or doubled file of theirs never gets here.
+Such a corpus is not rejected, because its owner may know better; the report repeats the warning. Published corpora have
+declared token counts and hashes, so that a swapped or doubled file of theirs never gets here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora.corpus import EOS, Corpus
 
-LINE_WORDS = 8  # shorter lines recur in honest texts: headings, empty lines, a few words
-SHARE = 0.1  # of such lines; in Penn Treebank and WikiText-2 it is at most 0.016
+LINE_WORDS = 8  # shorter lines recur in any text: headings, empty lines, a few words
+SHARE = 0.1  # largest share of such lines; in Penn Treebank and WikiText-2 it is at most 0.016
 
 
 def split_overlap_warnings(corpus: Corpus) -> list[str]:
-    """One sentence for each reason to doubt a corpus, none for an ordinary one."""
+    """Return one sentence for each reason to doubt a corpus."""
     warnings = [
         f"{share:.0%} of the lines of {split} with {LINE_WORDS} words or more stand in {other} too"
         for split, other in (("valid", "train"), ("test", "train"), ("test", "valid"))
@@ -29,7 +29,7 @@ def split_overlap_warnings(corpus: Corpus) -> list[str]:
 
 
 def overlap(corpus: Corpus, split: str, other: str) -> float:
-    """Share of a split's longer lines that stand word for word in another split; 0 without longer lines."""
+    """Return the share of a split's longer lines that occur word for word in another split; 0 without longer lines."""
     end = corpus.words.index(EOS)
     lines = _lines(corpus.splits[split], end)
     known = set(_lines(corpus.splits[other], end))

@@ -1,8 +1,8 @@
-"""Text files -> dictionary -> token ids: the step `tokenise`.
+"""The step `tokenise`: text files become a dictionary and token ids.
 
-What counts as a word follows the published data reader (AWD-LSTM, Merity et al. 2018, data.py), made strict: words are
-separated by ASCII space or tab, lines end at `\\n` (or `\\r\\n`), every line ends with `<eos>`, and whatever is not
-plain UTF-8 text is refused with file and line.
+Words are defined as in the published data reader (AWD-LSTM, Merity et al. 2018, data.py), made strict: ASCII spaces and
+tabs separate words, lines end at `\\n` (or `\\r\\n`), every line ends with `<eos>`, and anything that is not plain
+UTF-8 text is rejected with file and line.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ WORD_BREAK = re.compile("[ \t]+")
 
 
 def tokenise(study: Study, name: str, say: Say) -> None:
-    """Token ids and vocabulary of a corpus, with its expected counts asserted.
+    """Write token ids and vocabulary of a corpus, after checking its declared counts.
 
     Raises:
-        DataError: texts that are no corpus, are not the declared ones, or were edited since they were brought here.
+        DataError: the texts are not valid, not the declared ones, or edited since the download.
     """
     dataset = load_dataset(name, study.file.resolve().parent)
     target = study.store.tokens_folder(name)
@@ -58,7 +58,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
 
 
 def _refuse_edited(folder: Path, hashes: Mapping[str, str]) -> None:
-    """DataError for a text that is not the one that was brought here; dates and sizes say nothing."""
+    """Raise DataError if a text is not the downloaded one; dates and sizes are not trusted."""
     for name, digest in hashes.items():
         path = folder / name
         if not path.is_file() or artefacts.sha256_file(path) != digest:
@@ -66,7 +66,7 @@ def _refuse_edited(folder: Path, hashes: Mapping[str, str]) -> None:
 
 
 def check_contexts(dataset: Dataset, test_tokens: int) -> None:
-    """Refuse ranks of more contexts than the test text has (UserError)."""
+    """Raise UserError if ranks are asked for more contexts than the test text has."""
     there = test_tokens - 1
     if (dataset.rank_contexts or 0) > there:
         raise UserError(
@@ -77,18 +77,18 @@ def check_contexts(dataset: Dataset, test_tokens: int) -> None:
 
 # --- words ----------------------------------------------------------------------------------------------------------
 def read_corpus(name: str, folder: Path) -> Corpus:
-    """The corpus of a folder with train.txt, valid.txt and test.txt (DataError as read_split and from_words)."""
+    """Read the corpus of a folder with train.txt, valid.txt and test.txt (DataError as read_split and from_words)."""
     return from_words(name, {split: read_split(folder / f"{split}.txt") for split in SPLITS})
 
 
 def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
-    """Words of a text file in order, `<eos>` after every line (an empty line is one `<eos>`).
+    """Return the words of a text file in order, with `<eos>` after every line (an empty line is one `<eos>`).
 
     Unicode spaces are part of words. A missing newline at the end of the file changes nothing.
 
     Raises:
-        DataError: no such file, not UTF-8, a byte-order mark, a NUL, a carriage return within a line, `<eos>` in the
-            text, or a line that is too long.
+        DataError: the file is missing or not UTF-8; it has a byte-order mark, a NUL, a carriage return within a line,
+            `<eos>`, or a line that is too long.
     """
     try:
         with path.open("rb") as file:
@@ -98,9 +98,9 @@ def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
 
 
 def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
-    """Words of an open text, as `read_split`; `name` stands in messages."""
+    """Return the words of an open text as `read_split` does; `name` is used in messages."""
     words: list[str] = []
-    # Two bytes more than a line may have: room for its end, and enough to notice that it goes on.
+    # Two bytes more than the limit: for the line end, or to notice that the line is too long.
     for number, line in enumerate(iter(lambda: file.readline(max_line_bytes + 2), b""), start=1):
         content = line.removesuffix(b"\n").removesuffix(b"\r")
         if len(content) > max_line_bytes:
@@ -130,17 +130,17 @@ def _text(line: bytes, where: str) -> str:
 
 # --- dictionary -----------------------------------------------------------------------------------------------------
 def from_words(name: str, splits: Mapping[str, Sequence[str]]) -> Corpus:
-    """Give words their ids, in order of first appearance (Merity et al. 2018, data.py, class Dictionary).
+    """Assign ids to words in order of first appearance (Merity et al. 2018, data.py, class Dictionary).
 
-    Words of valid or test that train does not hold become `<unk>` where train holds `<unk>`; the published corpora have
-    no such words.
+    Words of valid or test that are not in train become `<unk>` if train contains `<unk>`; the published corpora have no
+    such words.
 
     Args:
         name: used in messages.
-        splits: words of `train`, `valid` and `test` as read_split returns them.
+        splits: words of `train`, `valid` and `test`, as read_split returns them.
 
     Raises:
-        DataError: a split without words, two equal splits, or words unknown to train in a corpus without `<unk>`.
+        DataError: a split has no words, two splits are equal, or words are not in train and there is no `<unk>`.
     """
     for split in SPLITS:
         if all(word == EOS for word in splits[split]):
@@ -165,15 +165,15 @@ def from_words(name: str, splits: Mapping[str, Sequence[str]]) -> Corpus:
 
 
 def restrict(whole: Corpus, vocabulary_size: int, train_tokens: int, name: str = "") -> Corpus:
-    """A smaller corpus: the most frequent words of train, `<unk>` for every other word, and the first tokens of train.
+    """Return a smaller corpus: the most frequent words of train, `<unk>` for all others, and the first tokens of train.
 
-    Frequencies are those of the whole of train, so that the dictionary does not change with train_tokens; a few kept
-    words may then be missing from the shortened train. `<eos>` and `<unk>` are always kept and count as words; ties go
-    to the word that appears first. Ids are given anew, by first appearance in the whole of train. Valid and test keep
-    their length.
+    Frequencies are those of the whole train split, so that the dictionary does not change with train_tokens; a few kept
+    words may then be missing from the shortened train. `<eos>` and `<unk>` are always kept and count as words. Ties go
+    to the word that appears first. Ids are assigned anew, by first appearance in the whole train split. Valid and test
+    keep their length.
 
     Raises:
-        DataError: fewer tokens or words than asked for.
+        DataError: the corpus has fewer tokens or words than requested.
     """
     for key, value, least, most in (
         ("train_tokens", train_tokens, 2, len(whole.train)),

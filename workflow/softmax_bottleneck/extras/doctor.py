@@ -21,13 +21,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from softmax_bottleneck.corpora.download import source_files, sources_of
-from softmax_bottleneck.jobs.time_limit import seconds
+from softmax_bottleneck.corpora.download import sources
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, load_study, load_yaml
 from softmax_bottleneck.study.costs import Cost
+from softmax_bottleneck.study.kinds import seconds
 from softmax_bottleneck.study.plan import is_done
 
 OK, NOTE, SHORT, BAD = "ok", "note", "short", "bad"  # fine; worth knowing; would end incomplete; to be mended first
@@ -180,7 +180,7 @@ def _files(study: Study, dataset: Dataset) -> Finding:
     label, places = f"data: {dataset.name}", {"in results": study.store.corpus_folder(dataset.name)}
     if study.mirror and dataset.mirror:
         places["in the mirror"] = study.mirror / dataset.mirror
-    files = source_files(sources_of(dataset)[0], dataset.folder)
+    files = sources(dataset)
     wrong: list[str] = []
     missing: list[str] = []
     right = set()

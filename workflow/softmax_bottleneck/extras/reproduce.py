@@ -21,7 +21,7 @@ from typing import IO
 
 from softmax_bottleneck.extras import partial, status
 from softmax_bottleneck.extras import slurm_launcher as launcher
-from softmax_bottleneck.jobs import cards, outcomes, project_lock
+from softmax_bottleneck.jobs import devices, outcomes, project_lock
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.verify import verify
@@ -79,7 +79,7 @@ def reproduce(study: Study, call: Call, say: Say) -> None:
     ends.unlink(missing_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {project_lock.HANDED_VARIABLE: str(lock), outcomes.VARIABLE: str(ends.resolve())}
-    words = [*cards.snakemake_words(study.device), "--cores", str(call.cores), *call.words]
+    words = [*devices.snakemake_options(study.device), "--cores", str(call.cores), *call.words]
     command = launcher.command(study.file, call.overrides, words, PROFILE)
     with log.open("wb") as file:
         page = partial.LivePage(study, call.overrides, file)

@@ -1,10 +1,10 @@
-"""The output heads, found by listing this folder: a file that declares NAME, LABEL and OPTIONS is a head.
+"""The output heads: every file of this folder that declares NAME, LABEL and OPTIONS is a head.
 
 Names and options are read from the source (``registry``), so that configuration and reports need no torch; ``build``
 imports it.
 
-For other people's models each head is also a class under its label, made when first asked for, whose options have their
-defaults: ``from softmax_bottleneck.heads import GSS``, then ``GSS(vocabulary_size=10_000, context_size=64,
+For use in other models, each head is also a class under its label, created on first access, with default options:
+``from softmax_bottleneck.heads import GSS``, then ``GSS(vocabulary_size=10_000, context_size=64,
 embedding_size=64, c=-1.5, k=2.5)`` (docs/heads.md).
 """
 
@@ -27,7 +27,7 @@ __all__ = ["Declaration", "build", "build_pointwise", "declaration", "declaratio
 
 
 def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size: int, **given: Any) -> Head:
-    """The head of that name. Raises UserError for an unknown name or option and for values not allowed."""
+    """Build the head of that name (UserError: unknown name or option, or a value that is not allowed)."""
     from softmax_bottleneck.heads.base import PointwiseHead
 
     sizes = {"vocabulary_size": vocabulary_size, "context_size": context_size, "embedding_size": embedding_size}
@@ -39,7 +39,7 @@ def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size:
 
 
 def __getattr__(attribute: str) -> Any:
-    """The class of a head by its label without punctuation: Softmax, GSS, SigSoftmax, LMSPLIF, MoS, MoC..."""
+    """Return the class of a head by its label without punctuation: Softmax, GSS, SigSoftmax, LMSPLIF, MoS, MoC..."""
     labelled = {_attribute(head): head.name for head in declarations().values()}
     if attribute not in labelled:
         known = ", ".join(labelled)
@@ -57,7 +57,7 @@ def _attribute(head: Declaration) -> str:
 
 
 def _library_class(attribute: str, name: str) -> type[Head]:
-    """A subclass of the head's own class whose constructor takes its options as keywords and checks them."""
+    """Create a subclass of the head's class whose constructor takes the options as keywords and checks them."""
     from softmax_bottleneck.heads.base import PointwiseHead
 
     kind = _class(name)
@@ -85,7 +85,7 @@ def _library_class(attribute: str, name: str) -> type[Head]:
 
 
 def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:
-    """The pointwise function of the head of that name. Raises UserError where that head is more than one."""
+    """Build the pointwise function of the head of that name (UserError: the head is not a pointwise function)."""
     kind, checked = _class(name), options(name, given)
     if not _is_pointwise(kind):
         usable = ", ".join(other for other in names() if _is_pointwise(_class(other)))
@@ -95,7 +95,7 @@ def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:
 
 
 def _class(name: str) -> Any:
-    """The one public Head or Pointwise class that the head's own file defines."""
+    """Return the Head or Pointwise class that the head's file defines."""
     from softmax_bottleneck.heads.base import Head
     from softmax_bottleneck.heads.pointwise import Pointwise
 

@@ -1,4 +1,4 @@
-"""What every output head is: a decoder from embedding space to the vocabulary, a loss, exact log-probabilities.
+"""The base classes of output heads: a decoder from embedding space to the vocabulary, a loss, log-probabilities.
 
 Shapes: N = T x B tokens, D context width, E embedding width, V vocabulary.
 """
@@ -20,7 +20,7 @@ DECODER_RANGE = 0.1
 
 
 class Head(nn.Module):
-    """Base of the output heads. ``decoder.weight`` [V, E] is the matrix the body's embedding is tied to."""
+    """Base class of the output heads. ``decoder.weight`` [V, E] is the matrix that can be tied to the word vectors."""
 
     pointwise: Pointwise
     rows_per_token = 1
@@ -37,51 +37,51 @@ class Head(nn.Module):
         self.matmul_backends = MatmulBackends()  # of the fused loss; `select_matmul_backends` measures
 
     def reset_decoder(self) -> None:
-        """Weight from U(-0.1, 0.1), bias 0 (Merity 2018); called after the other layers have drawn, as published."""
+        """Sample the weight from U(-0.1, 0.1), set the bias to 0 (Merity 2018); call it after all other layers."""
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)
 
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Take for each matrix product of the fused loss the backend that is faster here, by batches of this size.
+        """Choose the faster backend for each matrix product of the fused loss, at batches of this size.
 
         ``precision`` is fp32, tf32, tf32x3 or bf16 (``heads/matmul.py``).
 
         Raises:
-            UserError: the device cannot do this precision.
+            UserError: the device does not support this precision.
         """
         tokens = chunk_tokens(num_tokens, self.rows_per_token, self.decoder.weight, self.pointwise)
         self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Per-token and total loss, nats; what a head defines. Arguments as ``nll``."""
+        """Return per-token and total loss in nats; defined by each head. Arguments as ``nll``."""
         raise NotImplementedError
 
     def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """-ln P(target) of every token, [N] nats, differentiable; never materialises N x K x V.
+        """Return -ln P(target) of every token, [N] nats, differentiable; the [N, K, V] tensor is never materialised.
 
-        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` draws the head's own dropout.
+        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` samples the head's own dropout.
         """
         return self.losses(h, target, generator=generator).nll_N
 
     def mean_nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Mean of ``nll``, a scalar in nats: the training loss, whose backward never waits for the device."""
+        """Return the mean of ``nll`` in nats, the training loss; its backward pass never waits for the device."""
         return self.losses(h, target, generator=generator).total / target.numel()
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """ln P(.|context), [N, V] nats, of ``h`` [N, D] or [T, B, D], in h's dtype."""
+        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D], in h's dtype."""
         raise NotImplementedError
 
     @property
     def is_log_linear(self) -> bool:
-        """True when log_probs(h) = contexts(h) W^T + b - logZ, whose spectrum follows from the factors alone."""
+        """Whether log_probs(h) = contexts(h) W^T + b - logZ, so that the spectrum follows from the factors."""
         return False
 
     def contexts(self, h: Tensor) -> Tensor:
-        """The context vectors [N, E] of a log-linear head."""
+        """Return the context vectors [N, E] of a log-linear head."""
         raise UserError(f"{type(self).__name__} is not log-linear, it has no context vectors: use log_probs")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The trainable parameters, each once, as optimiser groups; a group with its own learning rate has "lr"."""
+        """Return the trainable parameters as optimiser groups; a group with its own learning rate has the key "lr"."""
         groups: list[dict[str, Any]] = []
         for module in self.modules():
             parameters = trainable(module) if isinstance(module, Pointwise) else ()
@@ -93,7 +93,7 @@ class Head(nn.Module):
 
 
 class PointwiseHead(Head):
-    """log_softmax(g(W h + b)) for a pointwise function g (Ganea 2019, eq. 12); contexts have the embedding's width."""
+    """The head log_softmax(g(W h + b)) for a pointwise function g (Ganea 2019, eq. 12); contexts have width E."""
 
     def __init__(
         self, pointwise: Callable[[], Pointwise], *, vocabulary_size: int, context_size: int, embedding_size: int
@@ -108,22 +108,22 @@ class PointwiseHead(Head):
         self.pointwise = pointwise()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """As ``Head.losses``; a pointwise head has no dropout of its own."""
+        """Return the losses as ``Head.losses`` does; a pointwise head has no dropout of its own."""
         h_ND, weight_VD, bias_V = self._rows(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_ND, weight_VD, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """As ``Head.log_probs``."""
+        """Return log-probabilities as ``Head.log_probs`` does."""
         scores_NV: Tensor = self.pointwise(self.decoder(self._rows(h)))
         return scores_NV.log_softmax(1)
 
     @property
     def is_log_linear(self) -> bool:
-        """True for the identity, the softmax head."""
+        """Whether g is the identity, i.e. the softmax head."""
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:
-        """The contexts themselves."""
+        """Return the contexts themselves."""
         return self._rows(h) if self.is_log_linear else super().contexts(h)
 
     def _rows(self, h: Tensor) -> Tensor:

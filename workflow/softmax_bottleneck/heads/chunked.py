@@ -1,7 +1,8 @@
-"""Heads whose log-probabilities are no function of single rows of logits: made chunk by chunk, and again in backward.
+"""Heads whose log-probabilities are not a function of single rows of logits: computed in chunks, twice.
 
-What `row_nll` is to the other heads: [N, V] and the [N, K, V] below it never exist as a whole (checkpointing, Chen et
-al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Slower by the second making, and without backends to choose.
+As with `row_nll` for the other heads, [N, V] and [N, K, V] never exist as a whole: backward recomputes each chunk
+(checkpointing, Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). That makes these heads slower, and
+they have no choice of backends.
 
 Shapes: N = T x B tokens, n of them in a chunk, V vocabulary.
 """
@@ -22,22 +23,22 @@ from softmax_bottleneck.store.errors import UserError
 
 
 class ChunkedHead(Head):
-    """Base of these heads; one says what it needs of a token, and how log-probabilities follow from that."""
+    """Base class of these heads. A subclass defines its inputs per token and the log-probabilities of a chunk."""
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
         self.pointwise = Identity()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """What the log-probabilities of each token depend on, each [N, ...]."""
+        """Return the tensors, each [N, ...], that the log-probabilities of the tokens depend on."""
         raise NotImplementedError
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """ln P(.|context), [n, V] nats, from the rows of ``of_tokens`` of some tokens."""
+        """Return ln P(.|context), [n, V] nats, from some rows of the tensors of ``of_tokens``."""
         raise NotImplementedError
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """As ``Head.losses``."""
+        """Return the losses as ``Head.losses`` does."""
         target_N1 = target.reshape(-1, 1)
         rows = chunk_tokens(len(target_N1), self.rows_per_token, self.decoder.weight, self.pointwise)
         chunks = zip(*(part.split(rows) for part in (target_N1, *self.of_tokens(self._rows(h)))), strict=True)
@@ -47,11 +48,11 @@ class ChunkedHead(Head):
         return RowNLL(nll_N, nll_N.sum())
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """As ``Head.log_probs``."""
+        """Return log-probabilities as ``Head.log_probs`` does."""
         return self.chunk_log_probs(*self.of_tokens(self._rows(h)))
 
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """There are none; UserError for a precision of the fused loss' products, which are not made here."""
+        """Check the precision; there are no backends (UserError: a precision that only the fused loss supports)."""
         if precision not in (FP32, TF32):
             raise UserError(f"{type(self).__name__} has no products in {precision}: set schedule.precision to fp32")
         refuse_without_hardware(precision, self.decoder.weight.device)

@@ -1,11 +1,12 @@
-"""Direct output connection: a mixture of softmaxes whose context vectors come from several layers of the body  (Takase,
-Suzuki and Nagata 2018, "Direct Output Connection for a High-Rank Language Model", section 4).
+"""Direct output connection (DOC): a mixture of softmaxes with context vectors from several layers of the body.
+
+Takase, Suzuki and Nagata 2018, "Direct Output Connection for a High-Rank Language Model", section 4:
 
     P = sum_k prior_k softmax(W latent_k + b),   latent_k = dropout(tanh(U_k h_k + a_k)),   prior = softmax(M h_last)
 
-where h_k is the last layer's hidden state for most k and that of the layer below it for the others, as the published
-models have it (15 and 5). A context is both side by side, the lower layer's first. The paper's penalty on unequal
-weights (0.001 times their squared coefficient of variation) is left out. Stability: as mos.
+where h_k is the last layer's hidden state for most k and the lower layer's for the others (15 and 5 in the published
+models). A context is the concatenation of both, the lower layer's state first. The paper's penalty on unequal weights
+(0.001 times their squared coefficient of variation) is left out. Numerical stability: as in mos.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ OPTIONS = {
 
 
 class DirectOutputConnection(MixtureOfSoftmaxes):
-    """The head of the module's docstring."""
+    """The DOC head (see the module's docstring)."""
 
     def __init__(
         self, *, context_size: int, components: int, lower_components: int, lower_size: int, **options: Any
@@ -68,7 +69,7 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         self.lower_latent = nn.Linear(lower_size or upper_size, lower_outputs)
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        """As ``MixtureHead.latents``: those of the last layer, then those of the one below."""
+        """Return the latents as ``MixtureHead.latents`` does: first of the last layer, then of the layer below."""
         lower, upper = (h[..., : self.lower_size], h[..., self.lower_size :]) if self.lower_size else (h, h)
         latent = torch.tanh(torch.cat([self.latent(upper), self.lower_latent(lower)], -1))
         if self.training and self.dropout_latent > 0.0:
@@ -76,6 +77,6 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         return latent.reshape(-1, self.components, self.embedding_size)
 
     def log_prior(self, h: Tensor) -> Tensor:
-        """Log mixture weights [N, K]; the last layer decides."""
+        """Return the log mixture weights [N, K], which depend on the last layer only."""
         upper_ND = h.reshape(-1, self.context_size)[:, self.lower_size :]
         return self.prior(upper_ND).log_softmax(1)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """Generalised SigSoftmax: g(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1)  (Parthiban 2021, eq. 3 and 5).
 
-Slope k far below c and 1 far above it, smoothly joined: c = 0, k = 2 is SigSoftmax, k = 1 is Softmax.
-Stability: the logarithm is a softplus; the literal form overflows in float32 from l - c = 89 on.
+The slope is k far below c and 1 far above it, with a smooth transition: c = 0, k = 2 is SigSoftmax, k = 1 is Softmax.
+Numerical stability: the logarithm is a softplus; the literal form overflows in float32 from l - c = 89.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LINEAR_ABOVE = 40.0
 
 
 class GeneralisedSigSoftmax(Pointwise):
-    """g of the module's docstring."""
+    """The function g of GSS (see the module's docstring)."""
 
     arrays = 3
 
@@ -39,21 +39,21 @@ class GeneralisedSigSoftmax(Pointwise):
         self.k = k
 
     def forward(self, logits: Tensor) -> Tensor:
-        """g(logits)."""
+        """Return g(logits)."""
         x = logits - self.c
         return self.k * x + self.c - (self.k - 1.0) * functional.softplus(x, threshold=LINEAR_ABOVE)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """As ``Pointwise.sweep``."""
+        """Return a sweep as ``Pointwise.sweep`` does."""
         return _Sweep(self.c, self.k, with_gradients)
 
     def row_function(self) -> RowFunction:
-        """As ``Pointwise.row_function``."""
+        """Return the row function as ``Pointwise.row_function`` does."""
         return RowFunction("gss", (self.c, self.k))
 
 
 class _Sweep(Sweep):
-    """g' = k - (k - 1) sigmoid(l - c) = k (1 - kappa sigmoid(l - c)), kappa = (k - 1) / k."""
+    """The sweep with g' = k - (k - 1) sigmoid(l - c) = k (1 - kappa sigmoid(l - c)), kappa = (k - 1) / k."""
 
     def __init__(self, c: float, k: float, with_gradients: bool) -> None:
         self._c, self._k, self._with_gradients = c, k, with_gradients
@@ -63,7 +63,7 @@ class _Sweep(Sweep):
         softplus_RV = functional.softplus(x_RV, threshold=LINEAR_ABOVE)
         if self._with_gradients:
             self._sigmoid_RV = torch.sigmoid(x_RV, out=scratch("sigmoid", x_RV.shape, x_RV))
-        # k x + (1 - k) softplus(x) in one pass; g without its constant c, which softmax ignores.
+        # k x + (1 - k) softplus(x) in one pass: g without its constant c, which softmax ignores.
         return torch.lerp(softplus_RV, x_RV, self._k, out=x_RV)
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:

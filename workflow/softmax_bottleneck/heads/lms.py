@@ -1,8 +1,8 @@
 """Linear monotonic softmax: g(l) = sum_i v_i sigmoid(u_i l + b_i) + b,  u_i, v_i >= 0  (Ganea 2019, eq. 14).
 
-u and v are softplus of free parameters. They start as a smooth staircase that follows the diagonal of [-bound, bound]
-(nothing of this is published): even centres at distance d, steps of height d, u = 2/d, which ripples by 0.2 %.
-Stability: bounded, so it is finite for every finite logit.
+u and v are the softplus of free parameters. They are initialised to a smooth staircase along the diagonal of
+[-bound, bound]: equidistant centres at distance d, steps of height d, u = 2/d, which deviates by 0.2 %. (The published
+initialisation is unknown.) Numerical stability: g is bounded, so it is finite for every finite logit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS = {
 
 
 class MonotonicNetwork(Pointwise):
-    """g of the module's docstring; 3 K + 1 parameters."""
+    """The function g of LMS, with 3 K + 1 parameters (see the module's docstring)."""
 
     def __init__(self, units: int, bound: float) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class MonotonicNetwork(Pointwise):
         self.arrays = 7 + units  # autograd keeps every sigmoid of a chunk
 
     def forward(self, logits: Tensor) -> Tensor:
-        """As ``Pointwise.forward``."""
+        """Return g(logits)."""
         u_K, v_K = functional.softplus(self.raw_u), functional.softplus(self.raw_v)
         total = self.outer_bias.expand_as(logits)
         for u, v, bias in zip(u_K, v_K, self.inner_bias, strict=True):

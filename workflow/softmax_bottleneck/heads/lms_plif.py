@@ -2,11 +2,11 @@
 
     g(l) = (l - l_i) s_i + delta sum_{j<i} s_j,   s = softplus(v),   l_i = -T + i delta,   i = cell of l
 
-The end pieces extend beyond +-T, and g(-T) = 0 (softmax ignores an offset). Within a cell g' = s_i, and
+The outer pieces extend beyond +-T, and g(-T) = 0 (softmax ignores an offset). Within a cell g' = s_i, and
 dL/ds_i = delta (q1_i + sum_{j>i} q0_j), with the histograms over cells q0 = sum dL/dg, q1 = sum dL/dg (l - l_i)/delta.
 
-Stability: linear, so finite; the running sum is made in float64. A cell is 4e-4 wide by default and its slope
-independent of its neighbours', so a logit that differs in its last bits can get another slope.
+Numerical stability: g is linear, hence finite; the running sum is computed in float64. A cell is 4e-4 wide by default
+and its slope is independent of its neighbours', so a logit that differs in its last bits can get another slope.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FIXED_POINT_BITS = 36
 
 
 class PiecewiseLinear(Pointwise):
-    """g of the module's docstring."""
+    """The function g of LMS-PLIF (see the module's docstring)."""
 
     arrays = 5
 
@@ -76,28 +76,28 @@ class PiecewiseLinear(Pointwise):
             self.raw_slope = nn.Parameter(raw_K)
 
     def table(self) -> Tensor:
-        """Slope s_i and value at the left knot, delta sum_{j<i} s_j, of each cell: [K, 2], the two side by side."""
+        """Return slope s_i and value at the left knot, delta sum_{j<i} s_j, of each cell, [K, 2]."""
         slope_K = functional.softplus(self.raw_slope.double())
         return torch.stack((slope_K, self.width * (running_sum(slope_K) - slope_K)), 1).to(self.raw_slope.dtype)
 
     def forward(self, logits: Tensor) -> Tensor:
-        """As ``Pointwise.forward``."""
+        """Return g(logits)."""
         position = (logits + self.bound) / self.width
         cell = position.detach().nan_to_num(0.0).clamp(0, self.knots - 1).to(torch.int64)
         slope, value = self.table()[cell].unbind(-1)
         return value + self.width * slope * (position - cell)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """As ``Pointwise.sweep``."""
+        """Return a sweep as ``Pointwise.sweep`` does."""
         return _Sweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction:
-        """As ``Pointwise.row_function``."""
+        """Return the row function as ``Pointwise.row_function`` does."""
         constants = (self.bound / self.width, 1.0 / self.width, self.width)
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
 
     def slope_gradients(self, q_2K: Tensor) -> tuple[Tensor, ...]:
-        """Gradient of the raw slopes from the two histograms of the module's docstring, float64 [2, K]."""
+        """Return the gradient of the raw slopes from the histograms q0 and q1, float64 [2, K]."""
         q0_K, q1_K = q_2K
         grad_slope_K = self.width * (q1_K + q0_K.sum() - running_sum(q0_K))
         raw_K = self.raw_slope.detach()
@@ -105,7 +105,7 @@ class PiecewiseLinear(Pointwise):
 
 
 class _Sweep(Sweep):
-    """Looks slope and value up in one go (the pair as a complex number) and gathers the histograms q0, q1."""
+    """The sweep that looks up slope and value at once (as a complex number) and accumulates the histograms q0, q1."""
 
     def __init__(self, plif: PiecewiseLinear, *, with_gradients: bool) -> None:
         self._plif = plif
@@ -119,8 +119,8 @@ class _Sweep(Sweep):
         pair_X = scratch("pair", (logits_RV.numel(),), self._table_K)
         origin = torch.full((), plif.bound / plif.width, dtype=logits_RV.dtype, device=logits_RV.device)
         position_RV = torch.add(origin, logits_RV, alpha=1.0 / plif.width, out=logits_RV)
-        # floor is trunc here, and on a CPU eight times as fast. A NaN as an index would end the process on a GPU; its
-        # offset stays NaN, and with it the loss, by which the run is told to have diverged.
+        # Here floor equals trunc, and it is eight times as fast on a CPU. On a GPU a NaN as an index would end the
+        # process. Its offset stays NaN, and so does the loss, which marks the run as diverged.
         cell_RV = torch.clamp(position_RV, 0, plif.knots - 1, out=scores_RV).floor_().nan_to_num_(0.0)
         self._cell_X = scratch("cell", pair_X.shape, pair_X, torch.int32).copy_(cell_RV.view(-1))
         self._offset_RV = position_RV.sub_(cell_RV)
@@ -139,12 +139,12 @@ class _Sweep(Sweep):
 
 
 def running_sum(x_K: Tensor) -> Tensor:
-    """Cumulative sum [K], the same bits every time: a GPU's own has no deterministic form."""
+    """Return the cumulative sum [K], deterministic to the bit (a GPU's own cumsum is not)."""
     return x_K.cumsum(0) if x_K.device.type == "cpu" else blocked_running_sum(x_K)
 
 
 def blocked_running_sum(x_K: Tensor) -> Tensor:
-    """Cumulative sum [K] by products with a triangle of ones: within blocks, then over the blocks' totals."""
+    """Return the cumulative sum [K] by products with a triangle of ones: within blocks, then over the block sums."""
     padding = -len(x_K) % SUM_BLOCK
     x_BS = functional.pad(x_K, (0, padding)).view(-1, SUM_BLOCK)
     sums_BS = x_BS @ x_K.new_ones(SUM_BLOCK, SUM_BLOCK).triu_()
@@ -154,7 +154,7 @@ def blocked_running_sum(x_K: Tensor) -> Tensor:
 
 
 def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
-    """total[cell] += value, the same bits every time: in order on a CPU, elsewhere in fixed point, free of order."""
+    """Add value to total[cell], deterministic to the bit: in order on a CPU, elsewhere in fixed point."""
     if value_X.device.type == "cpu":
         total_K.index_add_(0, cell_X, value_X)
     else:
@@ -162,7 +162,7 @@ def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
 
 
 def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Tensor:
-    """Sum of the values of each cell, float64 [K], by integers relative to the largest magnitude."""
+    """Return the sum of the values of each cell, float64 [K], using integers relative to the largest magnitude."""
     scale = 2.0**FIXED_POINT_BITS / value_X.abs().amax().double().clamp_min(1e-300)
     sum_K = torch.zeros(num_cells, dtype=torch.int64, device=value_X.device)
     with any_order(sum_K):

@@ -1,8 +1,8 @@
 """Low-rank softmax: P = softmax(W A B h + b) with inner width r  (Godey, Villemonte de la Clergerie and Sagot 2024,
 "Why do small language models underperform?", section 6, where W A is one matrix).
 
-The bottleneck by itself: the body stays as wide as it is, and tied word vectors W too; log-probabilities have rank at
-most r + 2. Stability: as softmax.
+This isolates the bottleneck: the widths of the body and of the (tied) word vectors W do not change, but
+log-probabilities have rank at most r + 2. Numerical stability: as in softmax.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPTIONS = {
 
 
 class LowRank(Head):
-    """The head of the module's docstring; A and B start as torch's linear layers do."""
+    """The low-rank head (see the module's docstring); A and B are initialised as torch's linear layers."""
 
     def __init__(self, *, rank: int, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -34,21 +34,21 @@ class LowRank(Head):
         self.pointwise = Identity()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """As ``Head.losses``."""
+        """Return the losses as ``Head.losses`` does."""
         h_NE, weight_VE, bias_V = self.contexts(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """As ``Head.log_probs``."""
+        """Return log-probabilities as ``Head.log_probs`` does."""
         logits_NV: Tensor = self.decoder(self.contexts(h))
         return logits_NV.log_softmax(1)
 
     @property
     def is_log_linear(self) -> bool:
-        """True."""
+        """Whether the head is log-linear: always."""
         return True
 
     def contexts(self, h: Tensor) -> Tensor:
-        """A B h, [N, E]."""
+        """Return A B h, [N, E]."""
         h_NE: Tensor = self.widen(self.narrow(h.reshape(-1, self.context_size)))
         return h_NE

@@ -1,20 +1,20 @@
-"""The three matrix products of the fused loss: their precision, and the choice of the backend that makes each.
+"""The three matrix products of the fused loss: their precision, and the backend that computes each.
 
     logits  l = E W^T + b,      latents  dE = G W,      weights  dW += G^T E
 
-`native` is torch's own product (MKL, OpenBLAS or cuBLAS, in place), `onednn` the one torch keeps for its compiler. On
-some CPUs the second is twice as fast, on others they are alike, and no name of a CPU tells; so large problems measure
-both, once, before the first step. The choice decides the last bits of every result: it is part of a run's resume state
-and of its provenance. Products too small for a measurement to mean anything take `SMALL`.
+`native` is torch's own product (MKL, OpenBLAS or cuBLAS, in place), `onednn` the one that torch keeps for its compiler.
+On some CPUs the second is twice as fast, on others they are equal, and the name of the CPU does not tell. So large
+problems measure both once, before the first step. The choice decides the last bits of every result: it is part of a
+run's resume state and of its provenance. Products too small to be measured use `SMALL`.
 
-Precision of a training step's products, with sums in float32; everything outside training steps is fp32.
+Precision of the products of a training step, with sums in float32 (everything outside training steps is fp32):
 
-    fp32     factors as they are
-    tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step, not these alone
-    tf32x3   X = X1 + X2, both of 11 bits, X Y = X1 Y2 + X2 Y1 + X1 Y1 in TF32: errors near float32's
+    fp32     unrounded factors
+    tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step
+    tf32x3   X = X1 + X2, both of 11 bits, X Y = X1 Y2 + X2 Y1 + X1 Y1 in TF32: errors near those of float32
     bf16     factors rounded to bfloat16 (8 bits); a CPU rounds the sums as well
 
-Stability: the parts of tf32x3 are finite up to 2^114; beyond, and for what is not finite, they are not finite either.
+Numerical stability: the parts of tf32x3 are finite up to 2^114; larger or non-finite numbers give non-finite parts.
 
 Shapes: R rows, D latent width, V vocabulary.
 """
@@ -38,34 +38,34 @@ NATIVE, ONEDNN = "native", "onednn"
 FP32, TF32, TF32X3, BF16 = "fp32", "tf32", "tf32x3", "bf16"
 TF32_CUT = 2.0**13 + 1  # leaves 24 - 13 bits (Dekker 1971, "A floating-point technique ...", section 5)
 SMALLEST_MEASURED = 5e8  # flops of a product
-REPETITIONS = 7  # of which the fastest counts, the two backends in turn
-# What another backend must gain to be taken in place of the default: clearly more than two measurements differ by, so
-# that every run on a machine chooses alike.
+REPETITIONS = 7  # the fastest counts; the two backends take turns
+# Speed-up at which another backend replaces the default: clearly more than the noise of two measurements, so that
+# every run on a machine makes the same choice.
 MARGIN = 1.5
 
 
 class Factor(NamedTuple):
-    """A matrix as the products of a training step take it: whole, rounded, or in two parts."""
+    """A factor of a product in a training step: the matrix itself, rounded, or split into two parts."""
 
     main: Tensor
     rest: Tensor | None = None
 
     def t(self) -> Factor:
-        """Transposed."""
+        """Return the transpose."""
         return Factor(self.main.t(), None if self.rest is None else self.rest.t())
 
     @property
     def is_plain(self) -> bool:
-        """Whether products of it are torch's own."""
+        """Whether torch's own products can be used."""
         return self.rest is None and self.main.dtype != torch.bfloat16
 
 
 @dataclass(frozen=True)
 class MatmulBackends:
-    """The backend of each product of the module's docstring, and the precision of all three.
+    """The backend of each product (see the module's docstring), and the precision of all three.
 
-    bf16 is about twice as fast where the hardware has it, at a gradient error of some 4e-3. A precision is of float32
-    parameters; float64 stays.
+    bf16 is about twice as fast on hardware that supports it, at a gradient error of about 4e-3. Precisions apply to
+    float32 parameters; float64 is never rounded.
     """
 
     logits: str = ONEDNN
@@ -74,7 +74,7 @@ class MatmulBackends:
     precision: str = FP32
 
     def factor(self, matrix: Tensor) -> Factor:
-        """A matrix as the products of a training step take it."""
+        """Prepare a matrix as a factor at this precision."""
         if matrix.dtype == torch.float32 and self.precision == BF16:
             return Factor(matrix.bfloat16())
         if matrix.dtype == torch.float32 and self.precision == TF32X3:
@@ -88,14 +88,14 @@ SMALL = MatmulBackends(logits=NATIVE)
 
 
 def rounded_to_tf32(x: Tensor) -> Tensor:
-    """The nearest numbers of 11 bits; arithmetic, not a mask of bits, which could make a number of what is none."""
+    """Round to 11 bits by arithmetic; a bit mask could turn a NaN into a number."""
     large = x * TF32_CUT
     return large - (large - x)
 
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """TF32 in a GPU's float32 products and LSTMs, or not, while inside."""
+    """Allow or forbid TF32 in a GPU's float32 products and LSTMs inside the context."""
     products, lstms = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, lstms.allow_tf32
     products.allow_tf32, lstms.allow_tf32 = allowed, allowed
@@ -106,7 +106,7 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 
 def refuse_without_hardware(precision: str, device: torch.device) -> None:
-    """UserError where a device cannot do a precision as it is defined."""
+    """Raise UserError if a device does not support a precision as defined."""
     has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if precision == TF32 and not has_tf32:
         raise UserError(f"schedule.precision: tf32 is arithmetic of NVIDIA GPUs since Ampere, and this device is "
@@ -114,7 +114,7 @@ def refuse_without_hardware(precision: str, device: torch.device) -> None:
 
 
 def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
-    """E W^T + b; a backend that writes in place does so into ``out()``."""
+    """Return E W^T + b; a backend that writes in place uses ``out()``."""
     if not weight_VD.is_plain:
         return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
     if backend == ONEDNN and _usable(e_RD.main):
@@ -123,7 +123,7 @@ def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: C
 
 
 def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) -> None:
-    """out = G W."""
+    """Write G W into `out_RD`."""
     if not grad_RV.is_plain:
         out_RD.copy_(_product(grad_RV, weight_VD))
     elif backend == ONEDNN and _usable(grad_RV.main):
@@ -133,7 +133,7 @@ def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) ->
 
 
 class WeightGradient:
-    """Sum over chunks of G^T E; the backend decides in which orientation it is kept."""
+    """The sum of G^T E over chunks, stored in the orientation that suits the backend."""
 
     def __init__(self, weight_VD: Tensor, backend: str) -> None:
         self._transposed = backend == ONEDNN and _usable(weight_VD)
@@ -142,7 +142,7 @@ class WeightGradient:
         )
 
     def add(self, grad_RV: Factor, e_RD: Factor) -> None:
-        """The rows of one chunk."""
+        """Add the rows of one chunk."""
         if not grad_RV.is_plain:
             part = _product(grad_RV.t(), e_RD)
             self._sum += part.t() if self._transposed else part
@@ -152,16 +152,16 @@ class WeightGradient:
             self._sum.addmm_(grad_RV.main.t(), e_RD.main)
 
     def total(self) -> Tensor:
-        """dW [V, D], contiguous."""
+        """Return dW [V, D], contiguous."""
         return self._sum.t().contiguous() if self._transposed else self._sum
 
 
 def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
-    """X Y of rounded factors or of factors in two parts, summed in float32."""
+    """Return X Y of rounded or split factors, summed in float32."""
     if x_MK.rest is not None and y_KN.rest is not None:
-        with tf32(True):  # changes nothing of factors that have so few bits
+        with tf32(True):  # does not change factors with so few bits
             return (x_MK.main @ y_KN.rest).addmm_(x_MK.rest, y_KN.main).addmm_(x_MK.main, y_KN.main)
-    if x_MK.main.device.type == "cpu":  # which has no product that does not round the sums as well
+    if x_MK.main.device.type == "cpu":  # it has no product that does not round the sums as well
         return x_MK.main @ y_KN.main
     return torch.mm(x_MK.main, y_KN.main, out_dtype=torch.float32)
 
@@ -177,7 +177,7 @@ def _usable(like: Tensor) -> bool:
 
 @cache
 def _has_onednn() -> bool:
-    """Whether this build of torch has the operation, and it does what its name says (it is not public)."""
+    """Return True if this build of torch has the (private) operation and it computes what its name says."""
     x_23, y_43 = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
     try:
         return bool(torch.equal(_onednn(x_23, y_43, torch.ones(4)), x_23 @ y_43.t() + 1.0))
@@ -187,10 +187,10 @@ def _has_onednn() -> bool:
 
 @torch.no_grad()
 def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
-    """The faster backend of each product for chunks of so many rows; `SMALL` where they are too small to tell.
+    """Measure and return the faster backend of each product for chunks of `num_rows`; `SMALL` for small products.
 
     Raises:
-        UserError: the device cannot do this precision.
+        UserError: the device does not support this precision.
     """
     refuse_without_hardware(precision, weight_VD.device)
     num_words, width = weight_VD.shape
@@ -213,7 +213,7 @@ def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP
 def _faster(product: Callable[[str], object], default: str) -> str:
     other = NATIVE if default == ONEDNN else ONEDNN
     seconds = {default: [1e9], other: [1e9]}
-    for _ in range(REPETITIONS + 1):  # the first of each also builds its kernels; the minimum passes over it
+    for _ in range(REPETITIONS + 1):  # the first call also builds kernels; the minimum ignores it
         for backend, measured in seconds.items():
             began = time.perf_counter()
             product(backend)

@@ -1,14 +1,14 @@
 """Mixtape: P(v) = softmax_v(sum_k pi_kv (w_v . tanh(H_k h)) + b_v)  (Yang et al. 2019, "Mixtape: Breaking the Softmax
 Bottleneck Efficiently", section 3).
 
-Logits are mixed, with weights of each word's own (logit space vector gating), so that there is one softmax and the rank
-is not bounded by the width. The weights are leaves of a tree of K - 1 sigmoids, for K = 4: g1 g2, g1 (1 - g2),
+Logits are mixed with separate weights for each word (logit space vector gating), so that one softmax suffices and the
+rank is not bounded by the width. The weights are leaves of a tree of K - 1 sigmoids, for K = 4: g1 g2, g1 (1 - g2),
 (1 - g1) g3, (1 - g1)(1 - g3), with
 
     g_iv = sigmoid(a_v . tanh(U_i h) + u_i . h + c_iv)
 
-Gate sharing: all but the first words of the vocabulary share one a and one c. Stability: weights are in [0, 1] and sum
-to one, so that mixed logits lie between those mixed; log_softmax subtracts the largest.
+Gate sharing: all but the first words of the vocabulary share one a and one c. Numerical stability: weights are in
+[0, 1] and sum to one, so that a mixed logit lies between its parts; log_softmax subtracts the largest.
 
 Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding width, K components, G gate width,
 R rows of gates, V vocabulary.
@@ -47,12 +47,12 @@ OPTIONS = {
 
 
 class Mixtape(ChunkedHead):
-    """The head of the module's docstring."""
+    """The Mixtape head (see the module's docstring)."""
 
     def __init__(self, *, components: int, gate_size: int, own_gates: int, **sizes: Any) -> None:
         super().__init__(**sizes)
         self.components, self.gates = components, components - 1
-        self.rows_per_token = 4 * components  # logits, gates and what autograd keeps of them
+        self.rows_per_token = 4 * components  # logits, gates and what autograd stores for them
         self.latent = nn.Linear(self.context_size, components * self.embedding_size, bias=False)
         self.gate_latent = nn.Linear(self.context_size, self.gates * gate_size, bias=False)
         self.gate_offset = nn.Linear(self.context_size, self.gates, bias=False)
@@ -65,13 +65,13 @@ class Mixtape(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Latents [N, K, E], and of the gates latents [N, K - 1, G] and offsets [N, K - 1]."""
+        """Return latents [N, K, E], and for the gates latents [N, K - 1, G] and offsets [N, K - 1]."""
         latent_NKE = torch.tanh(self.latent(h_ND)).view(len(h_ND), self.components, -1)
         gate_latent_NKG = torch.tanh(self.gate_latent(h_ND)).view(len(h_ND), self.gates, -1)
         return latent_NKE, gate_latent_NKG, self.gate_offset(h_ND)
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """As ``ChunkedHead.chunk_log_probs``: pairs of logits are mixed from the leaves to the root."""
+        """Return log-probabilities of a chunk; pairs of logits are mixed from the leaves to the root."""
         latent_nKE, gate_latent_nKG, offset_nK = of_tokens
         logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]
         while len(logits_nV) > 1:

@@ -1,4 +1,4 @@
-"""What the mixture heads (mos, moc) share: K latent context vectors per token, and their prior.
+"""The common part of the mixture heads (mos, moc): K latent context vectors per token, and their prior.
 
     latent_k = dropout(tanh(U_k h + a_k)),   prior = softmax(M h)        (Yang 2018; Kanai 2018, section 2.3)
 
@@ -17,7 +17,7 @@ from softmax_bottleneck.heads.base import Head
 
 
 class MixtureHead(Head):
-    """Base of the mixture heads; the latents share one decoder."""
+    """Base class of the mixture heads; the latents share one decoder."""
 
     def __init__(
         self,
@@ -43,19 +43,19 @@ class MixtureHead(Head):
         self.prior_pointwise = heads.build_pointwise(prior, {})
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Latent contexts [N, K, E] of ``h`` [N, D] or [T, B, D]; dropped only in training."""
+        """Return latent contexts [N, K, E] for ``h`` [N, D] or [T, B, D], with dropout in training."""
         latent = torch.tanh(self.latent(h))
         if self.training and self.dropout_latent > 0.0:
             latent = latent * self._mask(latent, generator)
         return latent.reshape(-1, self.components, self.embedding_size)
 
     def log_prior(self, h: Tensor) -> Tensor:
-        """Log mixture weights [N, K]."""
+        """Return log mixture weights [N, K]."""
         scores_NK: Tensor = self.prior_pointwise(self.prior(h.reshape(-1, self.context_size)))
         return scores_NK.log_softmax(1)
 
     def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Kept units scaled by 1/(1-p); locked: drawn once per sequence and unit, the same at every time step."""
+        """Sample a mask with 1/(1-p) for kept units; locked: one sample per sequence and unit for all time steps."""
         keep = 1.0 - self.dropout_latent
         shape = (1, *latent.shape[1:]) if self.locked_dropout else latent.shape
         return torch.empty(shape, dtype=latent.dtype, device=latent.device).bernoulli_(keep, generator=generator) / keep

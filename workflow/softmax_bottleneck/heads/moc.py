@@ -1,7 +1,7 @@
 """Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018).
 
-The parameters of mos, mixed before the decoder: with g the identity the logits stay of low rank.
-Stability: log_softmax in place of the published ln(softmax), which is -inf where a probability underflows.
+It has the parameters of mos but mixes before the decoder: if g is the identity, the logits have low rank.
+Numerical stability: log_softmax replaces the published ln(softmax), which is -inf if a probability underflows.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ OPTIONS = {
 
 
 class MixtureOfContexts(MixtureHead):
-    """The mixture of the module's docstring."""
+    """The MoC head (see the module's docstring)."""
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """As ``Head.losses``."""
+        """Return the losses as ``Head.losses`` does."""
         mixed_NE = self._mixed(h, generator)
         weight_VE, bias_V = self.decoder.weight, self.decoder.bias
         return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """As ``Head.log_probs``."""
+        """Return log-probabilities as ``Head.log_probs`` does."""
         scores_NV: Tensor = self.pointwise(self.decoder(self._mixed(h, generator)))
         return scores_NV.log_softmax(1)
 
     @property
     def is_log_linear(self) -> bool:
-        """True unless a pointwise function bends the logits."""
+        """Whether g is the identity."""
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:
-        """The mixed context vectors [N, E]."""
+        """Return the mixed context vectors [N, E]."""
         return self._mixed(h, None) if self.is_log_linear else super().contexts(h)
 
     def _mixed(self, h: Tensor, generator: torch.Generator | None) -> Tensor:

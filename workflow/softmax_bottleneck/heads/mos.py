@@ -1,8 +1,8 @@
 """Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) (+ floor)  (Yang 2018; Kanai 2018, eq. 4).
 
-With g and the prior both sigsoftmax it is MoSS (Kanai 2018, eq. 19), with g = lms-plif MoS-PLIF (Ganea 2019).
-Stability: the K terms are added as logarithms, so nothing underflows; the published forms are ln(P) (Parthiban 2021)
-and ln(P + 1e-8) (Yang 2018), the option ``probability_floor``.
+If g and the prior are sigsoftmax, this is MoSS (Kanai 2018, eq. 19); with g = lms-plif it is MoS-PLIF (Ganea 2019).
+Numerical stability: the K terms are added as logarithms, so nothing underflows. The published forms are ln(P)
+(Parthiban 2021) and ln(P + 1e-8) (Yang 2018), which is the option ``probability_floor``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OPTIONS = {
 
 
 class MixtureOfSoftmaxes(MixtureHead):
-    """The mixture of the module's docstring."""
+    """The MoS head (see the module's docstring)."""
 
     def __init__(self, *, probability_floor: float, **options: Any) -> None:
         super().__init__(**options)
@@ -68,7 +68,7 @@ class MixtureOfSoftmaxes(MixtureHead):
         self.rows_per_token = self.components
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """As ``Head.losses``."""
+        """Return the losses as ``Head.losses`` does."""
         return mixture_nll(
             self.latents(h, generator),
             self.log_prior(h),
@@ -81,7 +81,7 @@ class MixtureOfSoftmaxes(MixtureHead):
         )
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """As ``Head.log_probs``; one component at a time, so [N, V] is the largest array."""
+        """Return log-probabilities as ``Head.log_probs`` does, one component at a time: [N, V] is the largest array."""
         latent_NKE, log_prior_NK = self.latents(h, generator), self.log_prior(h)
         log_p_NV = self._component(latent_NKE, log_prior_NK, 0)
         for k in range(1, self.components):

@@ -1,12 +1,14 @@
-"""Multi-facet softmax: P = sum_k prior_k softmax_k, the first of them of J partitions of the words  (Chang and McCallum
-2022, "Softmax Bottleneck Makes Language Models Unable to Represent Multi-mode Word Distributions", section 3).
+"""Multi-facet softmax: P = sum_k prior_k softmax_k, where the first softmax uses J partitions of the vocabulary.
+
+Chang and McCallum 2022, "Softmax Bottleneck Makes Language Models Unable to Represent Multi-mode Word Distributions",
+section 3:
 
     softmax_1(v) ~ exp(w_v . f_(v mod J) + b_v),   softmax_k(v) ~ exp(w_v . f_k + b_v),   f = F h + a,
     prior = softmax(M h + m)
 
-Words of different partitions meet different facets f of the context, so that one softmax has several modes. The paper's
-third part, facets of several layers and earlier positions, is left out: a head sees one hidden state.
-Stability: the K terms are added as logarithms.
+Words of different partitions are scored by different facets f of the context, so that one softmax can have several
+modes. The paper's third part, facets of several layers and earlier positions, is omitted: a head sees one hidden state.
+Numerical stability: the K terms are added as logarithms.
 
 Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding width, F = J + K - 1 facets, V vocabulary.
 """
@@ -42,7 +44,7 @@ OPTIONS = {
 
 
 class MultiFacet(ChunkedHead):
-    """The head of the module's docstring."""
+    """The multi-facet head (see the module's docstring)."""
 
     def __init__(self, *, components: int, partitions: int, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -55,19 +57,19 @@ class MultiFacet(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Log weights [N, K] and facets [N, F, E]."""
+        """Return log weights [N, K] and facets [N, F, E]."""
         log_prior_NK = self.prior(h_ND).log_softmax(1)
         return log_prior_NK, self.latent(h_ND).view(len(h_ND), self.facets, self.embedding_size)
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """As ``ChunkedHead.chunk_log_probs``."""
+        """Return log-probabilities as ``ChunkedHead.chunk_log_probs`` does."""
         log_prior_nK, facet_nFE = of_tokens
         logits_nV = [self._partitioned(facet_nFE), *map(self.decoder, facet_nFE[:, self.partitions :].unbind(1))]
         terms = zip(logits_nV, log_prior_nK.split(1, 1), strict=True)
         return torch.stack([logits.log_softmax(1) + log_prior_n1 for logits, log_prior_n1 in terms]).logsumexp(0)
 
     def _partitioned(self, facet_nFE: Tensor) -> Tensor:
-        """Logits [n, V] of the first softmax: the words of each partition by its own facet, put back in their order."""
+        """Return the logits [n, V] of the first softmax: each partition by its own facet, then in the words' order."""
         order_V = self.partition_V.argsort(stable=True)
         sizes = [len(range(j, self.vocabulary_size, self.partitions)) for j in range(self.partitions)]
         weights, biases = self.decoder.weight[order_V].split(sizes), self.decoder.bias[order_V].split(sizes)

@@ -1,7 +1,7 @@
-"""Pointwise functions g that a head applies to its logits, s = g(l), before the softmax.
+"""Pointwise functions g that a head applies to its logits before the softmax, s = g(l).
 
-A new one needs only ``forward``; the fused loss (``row_nll.py``) then differentiates it chunk by chunk with autograd.
-A ``Sweep`` of its own, with the derivative written out, makes it faster; so does, on a GPU, a ``RowFunction``.
+A new function needs only ``forward``; the fused loss (``row_nll.py``) then differentiates it chunk by chunk with
+autograd. A custom ``Sweep`` with an explicit derivative is faster, and so is, on a GPU, a ``RowFunction``.
 
 Shapes: R = rows of a chunk, V = vocabulary.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 class Pointwise(nn.Module):
-    """A function of one logit, the same for every word and context; the identity unless overridden."""
+    """A function of one logit, the same for all words and contexts."""
 
     is_identity = False
     learning_rate: float | None = None
@@ -26,23 +26,24 @@ class Pointwise(nn.Module):
     """Chunk-sized arrays alive at once in a sweep; the chunk is made shorter accordingly."""
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Scores g(logits), of the same shape, in a form that stays finite for all finite logits."""
+        """Return the scores g(logits), of the same shape, in a form that is finite for all finite logits."""
         raise NotImplementedError
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """A fresh pass of the fused loss over this function."""
+        """Return a new sweep of the fused loss over this function."""
         return AutogradSweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction | None:
-        """This function for the row kernels of a GPU; None = they do not know it."""
+        """Return this function for the row kernels of a GPU, or None if they do not support it."""
         return None
 
 
 @dataclass(frozen=True)
 class RowFunction:
-    """What the row kernels (``triton_rows.py``) must know of a function: its name there, numbers, a table of cells.
+    """A function for the row kernels (``triton_rows.py``): its name there, constants, a table of cells.
 
-    ``from_histograms`` makes the parameters' gradients of sums over cells [2, K]: of dL/dg, of dL/dg times the place.
+    ``from_histograms`` computes the parameters' gradients from sums over cells [2, K]: of dL/dg and of dL/dg times the
+    position in the cell.
     """
 
     kind: str
@@ -52,14 +53,14 @@ class RowFunction:
 
 
 def trainable(pointwise: Pointwise) -> tuple[nn.Parameter, ...]:
-    """The parameters of g that are trained."""
+    """Return the trainable parameters of g."""
     return tuple(parameter for parameter in pointwise.parameters() if parameter.requires_grad)
 
 
 class Sweep:
-    """One pass of log-softmax over g over all chunks: made at its start, asked for g's own gradients at its end.
+    """One pass of the loss, log-softmax of g, over all chunks; at its end it has the gradients of g's parameters.
 
-    A subclass writes down g and its derivative; as it stands, it is the identity's.
+    A subclass defines g and its derivative. The base class is the sweep of the identity.
     """
 
     row_multiple = 1
@@ -68,30 +69,30 @@ class Sweep:
     """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        """g(logits), which the caller overwrites; may overwrite its argument, and keeps what ``grad_logits_`` needs."""
+        """Return g(logits), which the caller may overwrite; may overwrite its argument; prepares ``grad_logits_``."""
         return logits_RV
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """Chain rule through the chunk last scored; may overwrite its argument."""
+        """Apply the chain rule for the last scored chunk; may overwrite its argument."""
         return grad_scores_RV
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Gradients of ``trainable(pointwise)``, summed over all chunks, in that order."""
+        """Return the gradients of ``trainable(pointwise)`` in that order, summed over all chunks."""
         return ()
 
     def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
-        """-log softmax(g(logits))[target] of every row, [R, 1] nats; overwrites the logits."""
+        """Return -log softmax(g(logits))[target] of every row, [R, 1] nats; overwrites the logits."""
         scores_RV = self.scores_(logits_RV)
         largest_R1, score_R1 = scores_RV.amax(1, keepdim=True), scores_RV.gather(1, target_R1)
         self._probability_RV = torch.softmax(scores_RV, 1, out=scores_RV)
-        # The most probable word has probability >= 1/V, so its log is safe: logZ without another pass of exponentials.
+        # The most probable word has probability >= 1/V, so its log is safe: this gives logZ without another exp pass.
         log_z_R1 = largest_R1.sub_(self._probability_RV.amax(1, keepdim=True).log_())
         self._target_R1, self._nll_R1 = target_R1, log_z_R1.sub_(score_R1)
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Gradients [R, V] of the chunk's losses by its logits, and which of the rows' weights they do not carry."""
-        # p - 1 at the target, from the loss itself so that it does not cancel where p is near one.
+        """Return the gradients [R, V] of the chunk's losses by its logits, and row weights still to be applied."""
+        # p - 1 at the target is computed from the loss, so that it does not cancel if p is near one.
         with any_order(self._nll_R1):  # each row has one target
             grad_RV = self._probability_RV.scatter_(1, self._target_R1, torch.expm1(-self._nll_R1))
         if self.has_parameters and weight_R1 is not None:
@@ -100,7 +101,7 @@ class Sweep:
 
 
 class AutogradSweep(Sweep):
-    """The sweep of any Pointwise: autograd on one chunk at a time."""
+    """The sweep of any Pointwise, by autograd on one chunk at a time."""
 
     def __init__(self, pointwise: Pointwise, *, with_gradients: bool) -> None:
         self._pointwise = pointwise
@@ -110,14 +111,14 @@ class AutogradSweep(Sweep):
         self.has_parameters = bool(self._parameters)
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        """As ``Sweep.scores_``; the graph of this chunk is kept until ``grad_logits_``."""
+        """Return scores as ``Sweep.scores_`` does; keeps the graph of this chunk until ``grad_logits_``."""
         with torch.set_grad_enabled(self._with_gradients):
             self._logits_RV = logits_RV.detach().requires_grad_(self._with_gradients)
             self._scores_RV: Tensor = self._pointwise(self._logits_RV)
         return self._scores_RV.detach().clone()
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """As ``Sweep.grad_logits_``; frees the graph of the chunk."""
+        """Return gradients as ``Sweep.grad_logits_`` does; frees the graph of the chunk."""
         inputs = (self._logits_RV, *self._parameters)
         grad_logits_RV, *grads = torch.autograd.grad(self._scores_RV, inputs, grad_scores_RV)
         del self._scores_RV, self._logits_RV
@@ -126,14 +127,14 @@ class AutogradSweep(Sweep):
         return grad_logits_RV
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """As ``Sweep.parameter_grads``."""
+        """Return gradients as ``Sweep.parameter_grads`` does."""
         return self._grads
 
 
 def any_order(like: Tensor) -> AbstractContextManager[None]:
-    """For what gives the same bits in every order (sums of integers, places written once), on the device of a tensor.
+    """Allow any order of operations whose result does not depend on it (sums of integers, unique indices).
 
-    Where determinism is asked for, torch would sort such work on a GPU first, which takes longer than the work.
+    In deterministic mode torch would sort such work on a GPU first, which takes longer than the work itself.
     """
     return nullcontext() if like.device.type == "cpu" else _undetermined()
 

@@ -1,4 +1,4 @@
-"""What each head declares of itself, read from the sources without running them: nothing here, or below, needs torch.
+"""The declarations of the heads, read from their sources without running them, so that torch is not needed.
 
 A file of this folder that declares NAME, LABEL and OPTIONS is a head.
 """
@@ -34,7 +34,7 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a head file says of itself: its name in configurations, its label in tables, its options (JSON schemas)."""
+    """The declaration of a head file: name in configurations, label in tables, options (JSON schemas)."""
 
     name: str
     label: str
@@ -44,23 +44,23 @@ class Declaration:
 
 @cache
 def declarations() -> Mapping[str, Declaration]:
-    """All heads by name, in alphabetical order of their names."""
+    """Return all heads by name, in alphabetical order."""
     found = [_declaration(path) for path in Path(__file__).parent.glob("*.py")]
     return {head.name: head for head in sorted((h for h in found if h is not None), key=lambda head: head.name)}
 
 
 def names() -> tuple[str, ...]:
-    """Names of all heads, sorted."""
+    """Return the names of all heads, sorted."""
     return tuple(declarations())
 
 
 def module_path(name: str) -> Path:
-    """The file that defines a head. Raises UserError for an unknown name."""
+    """Return the file that defines a head (UserError: unknown name)."""
     return declaration(name).path
 
 
 def declaration(name: str) -> Declaration:
-    """The declaration of one head. Raises UserError for an unknown name."""
+    """Return the declaration of one head (UserError: unknown name)."""
     try:
         return declarations()[name]
     except KeyError:
@@ -68,7 +68,7 @@ def declaration(name: str) -> Declaration:
 
 
 def options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of a head: those given, checked against its schema, and the defaults of the rest."""
+    """Return all options of a head: the given ones, checked against their schemas, and defaults for the others."""
     schemas = declaration(name).options
     for key, value in given.items():
         if key not in schemas:

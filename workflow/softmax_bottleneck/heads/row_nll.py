@@ -1,4 +1,4 @@
-"""The fused primitive of every head: the loss of a row and its gradients, without the [N, V] or [N, K, V] tensor.
+"""The fused loss of all heads: losses of rows and their gradients without the [N, V] or [N, K, V] tensor.
 
 For each row r (a context, or one of a context's K mixture components)
 
@@ -8,13 +8,12 @@ and, with the row weights w_r = dL/dc_r,
 
     G_rv = w_r (exp(s_rv - logZ_r) - [v = y_r]) g'(l_rv),   dE = G W,   dW = G^T E,   db = sum_r G_r.
 
-A mixture is the same with -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor); its row weights are the posterior
+A mixture has the loss -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor). Its row weights are the posterior
 responsibilities exp(log pi_nk - c_nk - log p_n), known as soon as the K rows of a token are.
 
-One sweep goes over chunks of tokens, each over the full vocabulary. When gradients are wanted it makes them in the
-same visit (three matrix products, nothing computed twice), for dL/d(nll_n) = 1. Backward scales them when the
-upstream gradient is the same for every token, as it is under a sum or a mean; for any other it sweeps again with
-the weights given.
+One sweep visits chunks of tokens, each over the full vocabulary. If gradients are needed, the same visit computes them
+(three matrix products, nothing computed twice) for dL/d(nll_n) = 1. Backward scales them if the upstream gradient is
+the same for every token, as under a sum or a mean; otherwise it sweeps again with the given weights.
 
 Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent width, V vocabulary.
 """
@@ -44,7 +43,7 @@ KERNEL_DEVICES = {"cuda"}
 
 
 class RowNLL(NamedTuple):
-    """Losses in nats: per token [N], and their sum (whose gradient takes the fast path without looking)."""
+    """The losses in nats: per token [N], and their sum (whose backward always takes the fast path)."""
 
     nll_N: Tensor
     total: Tensor
@@ -59,7 +58,7 @@ def row_nll(
     *,
     backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
-    """-log softmax(g(h W^T + b))[target] of every row, in nats; differentiable once in h, W, b and g's parameters."""
+    """Return -log softmax(g(h W^T + b))[target] of every row, nats; differentiable once in h, W, b, g's parameters."""
     return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, backends))
 
 
@@ -74,7 +73,7 @@ def mixture_nll(
     probability_floor: float = 0.0,
     backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
-    """-log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, in nats; differentiable once."""
+    """Return -log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token; differentiable once."""
     problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, backends)
     return _apply(problem)
 
@@ -93,11 +92,11 @@ class _Problem:
     backends: MatmulBackends
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """What the loss is differentiated by, in the order of ``_Gradients.as_tuple``."""
+        """Return the differentiable inputs in the order of ``_Gradients.as_tuple``."""
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *trainable(self.pointwise))
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """The row kernels where device, number type and function allow, else the function's own sweep."""
+        """Return a sweep by the row kernels if device, dtype and function allow it, else the function's own sweep."""
         fits = self.weight_VD.device.type in KERNEL_DEVICES and self.weight_VD.dtype == torch.float32
         kernels = _row_kernels() if fits else None
         function = self.pointwise.row_function() if kernels is not None else None
@@ -109,7 +108,7 @@ class _Problem:
 
 @cache
 def _row_kernels() -> ModuleType | None:
-    """`triton_rows` where its optional package is installed."""
+    """Return the module `triton_rows` if its optional package is installed, else None."""
     try:
         from softmax_bottleneck.heads import triton_rows
     except ImportError:
@@ -118,7 +117,7 @@ def _row_kernels() -> ModuleType | None:
 
 
 def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointwise: Pointwise) -> int:
-    """Tokens per chunk: as many as the byte budget holds, in chunks of even size."""
+    """Return the tokens per chunk: as many as the byte budget allows, in chunks of equal size."""
     budget = CHUNK_BYTES.get(weight_VD.device.type, CHUNK_BYTES["cuda"])
     most = max(1, budget // (num_components * len(weight_VD) * weight_VD.element_size() * pointwise.arrays))
     return -(-num_tokens // -(-num_tokens // most)) if num_tokens else 1
@@ -126,17 +125,17 @@ def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointw
 
 @dataclass
 class _Gradients:
-    """Gradients of the weighted sum of the losses."""
+    """The gradients of the weighted sum of the losses."""
 
     latent_NKD: Tensor
     log_prior_NK: Tensor | None
     weight: WeightGradient
     bias_V: Tensor
-    at_end: tuple[Tensor, ...] = ()  # of W and of g's parameters: known when the sweep is over
+    at_end: tuple[Tensor, ...] = ()  # of W and of g's parameters: known at the end of the sweep
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
-        """Accumulators, and the per-token gradients that the chunks fill in."""
+        """Allocate accumulators, and per-token gradients that the chunks fill in."""
         prior_NK = problem.log_prior_NK
         return cls(
             torch.empty(problem.latent_NKD.shape, dtype=problem.latent_NKD.dtype, device=problem.latent_NKD.device),
@@ -146,11 +145,11 @@ class _Gradients:
         )
 
     def as_tuple(self) -> tuple[Tensor | None, ...]:
-        """In the order of ``_Problem.tensors``."""
+        """Return the gradients in the order of ``_Problem.tensors``."""
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, *self.at_end)
 
     def scale_(self, factor: Tensor) -> None:
-        """Multiply all by a scalar tensor, in place."""
+        """Multiply all gradients by a scalar tensor, in place."""
         for grad in self.as_tuple():
             if grad is not None:
                 grad.mul_(factor)
@@ -166,7 +165,7 @@ def _apply(problem: _Problem) -> RowNLL:
 
 
 class _RowNLLFunction(torch.autograd.Function):
-    """Ties ``_sweep`` into autograd; the tensors of the problem are passed again so that autograd sees them."""
+    """The autograd function of ``_sweep``; the problem's tensors are passed again so that autograd sees them."""
 
     @staticmethod
     def forward(ctx: Any, problem: _Problem, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -179,12 +178,12 @@ class _RowNLLFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_nll_N: Tensor | None, grad_total: Tensor | None) -> tuple[Tensor | None, ...]:
-        _ = ctx.saved_tensors  # raises when an input was changed in place since forward
+        _ = ctx.saved_tensors  # raises if an input was changed in place since forward
         gradients, ctx.unit_gradients = ctx.unit_gradients, None
         factor = _uniform(grad_nll_N, grad_total)
         if gradients is not None and factor is not None:
             gradients.scale_(factor)
-        else:  # weights that differ, or a second backward, whose gradients the first has scaled away
+        else:  # different weights, or a second backward (the first one has rescaled the gradients)
             weight_N = torch.zeros_like(ctx.problem.latent_NKD[:, 0, 0])
             for grad in (grad_nll_N, grad_total):
                 weight_N += 0.0 if grad is None else grad
@@ -194,7 +193,7 @@ class _RowNLLFunction(torch.autograd.Function):
 
 
 def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | None:
-    """The upstream gradient common to all tokens, or None where they differ (reading [N] waits for a GPU)."""
+    """Return the upstream gradient common to all tokens, or None if they differ (reading [N] waits for a GPU)."""
     if grad_nll_N is None:
         return grad_total
     first = grad_nll_N[0]
@@ -204,7 +203,7 @@ def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | N
 
 
 def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) -> tuple[Tensor, _Gradients | None]:
-    """The losses [N] and, if wanted, the gradients of their sum weighted by ``weight_N`` (None = ones)."""
+    """Return the losses [N] and, if needed, the gradients of their sum weighted by ``weight_N`` (None = ones)."""
     num_tokens, num_components, _ = problem.latent_NKD.shape
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
@@ -225,7 +224,7 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
 
 
 class _Chunk:
-    """The rows of some tokens: first their losses, then their part of the gradients."""
+    """The rows of some tokens: first their losses, then their contribution to the gradients."""
 
     def __init__(
         self, problem: _Problem, backends: MatmulBackends, weight: Factor, sweep: Sweep, tokens: slice
@@ -237,7 +236,7 @@ class _Chunk:
         self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
 
     def losses(self, nll_n: Tensor) -> Tensor | None:
-        """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all one)."""
+        """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all ones)."""
         problem, latent_RD = self._problem, self._latent_RD
         num_words, multiple = len(problem.weight_VD), self._sweep.row_multiple
         shape = (len(latent_RD), -(-num_words // multiple) * multiple)
@@ -260,7 +259,7 @@ class _Chunk:
         return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
 
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
-        """Write the gradients of these tokens and add to those of the shared tensors."""
+        """Write the gradients of these tokens and add to the gradients of the shared tensors."""
         weight_R1 = responsibility_R1
         if weight_n is not None:
             weight_R1 = self._per_row(weight_n)
@@ -272,7 +271,7 @@ class _Chunk:
         grad_latent_RD = gradients.latent_NKD[self._tokens].view(self._latent_RD.shape)
         matmul.latents(grad, self._weight, self._backends.latents, grad_latent_RD)
         latent_RD, ones_R = self._latent_RD, grad_RV.new_ones(len(grad_RV))
-        if weight_R1 is not None:  # on the narrow sides of the products: cheaper than another pass over [R, V]
+        if weight_R1 is not None:  # applied to the narrow factors: cheaper than another pass over [R, V]
             grad_latent_RD.mul_(weight_R1)
             latent_RD, ones_R = latent_RD * weight_R1, weight_R1.squeeze(1)
         gradients.weight.add(grad, self._backends.factor(latent_RD))

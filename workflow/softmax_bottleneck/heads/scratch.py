@@ -1,7 +1,7 @@
 """Chunk-sized work arrays of the fused loss.
 
-On a CPU they are kept between sweeps: the first touch of fresh memory costs as much as a softmax over it, and a small
-model's step is little more than that. A GPU's allocator keeps memory by itself.
+On a CPU they are kept between sweeps: touching fresh memory costs as much as a softmax over it, which is most of a
+small model's step. A GPU's allocator keeps memory by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _KEPT = threading.local()
 
 
 def scratch(name: str, shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Uninitialised, valid until the same thread asks for ``name`` again; the dtype is that of ``like`` by default."""
+    """Return an uninitialised array, valid until this thread asks for ``name`` again; dtype of ``like`` by default."""
     dtype = dtype or like.dtype
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=like.device)

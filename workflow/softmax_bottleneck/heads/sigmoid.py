@@ -1,6 +1,6 @@
 """Sigmoid output function: P = sigmoid(l) / sum sigmoid(l)  (Kanai 2018, section 3.2).
 
-Stability: ln sigmoid(l) = -softplus(-l) is finite where the literal sigmoid underflows to 0.
+Numerical stability: ln sigmoid(l) = -softplus(-l) is finite where the literal sigmoid underflows to 0.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ OPTIONS: dict[str, object] = {}
 
 
 class LogSigmoid(Pointwise):
-    """ln sigmoid(l)."""
+    """The function ln sigmoid(l)."""
 
     def forward(self, logits: Tensor) -> Tensor:
-        """As ``Pointwise.forward``."""
+        """Return g(logits)."""
         return functional.logsigmoid(logits)
 
     def row_function(self) -> RowFunction:
-        """As ``Pointwise.row_function``."""
+        """Return the row function as ``Pointwise.row_function`` does."""
         return RowFunction("sigmoid")

@@ -1,6 +1,6 @@
 """SigSoftmax: P = exp(l) sigmoid(l) / sum exp(l) sigmoid(l), g(l) = 2 l - ln(1 + exp(l))  (Kanai 2018, eq. 11, 12).
 
-Stability: a softplus in place of the literal product, which overflows (nan) in float32 from l = 89 on.
+Numerical stability: a softplus replaces the literal product, which overflows (nan) in float32 from l = 89.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ OPTIONS: dict[str, object] = {}
 
 
 class SigSoftmax(GeneralisedSigSoftmax):
-    """GSS at c = 0, k = 2."""
+    """The function g of SigSoftmax: GSS with c = 0, k = 2."""
 
     def __init__(self) -> None:
         super().__init__(c=0.0, k=2.0)

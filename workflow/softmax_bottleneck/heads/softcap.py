@@ -1,6 +1,7 @@
 """Capped logits: g(l) = c tanh(l / c)  (Gemma Team 2024, "Gemma 2", section 2).
 
-Monotonic and bounded by c; nearly the identity, and so a softmax, for logits far below the cap.
+g is monotonic and bounded by c. For logits far below the cap it is nearly the identity, so the head is
+nearly a softmax.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ OPTIONS = {
 
 
 class SoftCap(Pointwise):
-    """g of the module's docstring."""
+    """The function g of the soft cap (see the module's docstring)."""
 
     def __init__(self, c: float) -> None:
         super().__init__()
         self.c = c
 
     def forward(self, logits: Tensor) -> Tensor:
-        """g(logits)."""
+        """Return g(logits)."""
         return self.c * torch.tanh(logits / self.c)

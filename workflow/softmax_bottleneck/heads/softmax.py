@@ -1,6 +1,6 @@
 """Softmax: P = softmax(W h + b)  (Kanai 2018, eq. 1).
 
-Stability: torch's log_softmax and softmax subtract the largest logit.
+Numerical stability: torch's log_softmax and softmax subtract the largest logit.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ OPTIONS: dict[str, object] = {}
 
 
 class Identity(Pointwise):
-    """g(l) = l."""
+    """The identity, g(l) = l."""
 
     is_identity = True
     arrays = 2
 
     def forward(self, logits: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         return logits
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """As ``Pointwise.sweep``."""
+        """Return a sweep as ``Pointwise.sweep`` does."""
         return Sweep()
 
     def row_function(self) -> RowFunction:
-        """As ``Pointwise.row_function``."""
+        """Return the row function as ``Pointwise.row_function`` does."""
         return RowFunction("identity")

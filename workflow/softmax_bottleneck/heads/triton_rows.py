@@ -1,14 +1,14 @@
-"""Two kernels for the rows of the fused loss on a GPU, in place of the element-wise passes of a `Sweep`.
+"""Two GPU kernels for the rows of the fused loss, which replace the element-wise passes of a `Sweep`.
 
-`_losses` reads the logits l of a row once and gives log Z = log sum_v exp(g(l_v)) and the loss; `_gradients` reads
-them again and writes w (exp(g(l_v) - log Z) - [v = y]) g'(l_v) over them. A program has a row to itself, so that the
-order of sums is fixed; only the histograms of a piecewise linear function are shared, and those are sums of integers.
+`_losses` reads the logits l of a row once and computes log Z = log sum_v exp(g(l_v)) and the loss. `_gradients` reads
+them again and overwrites them with w (exp(g(l_v) - log Z) - [v = y]) g'(l_v). Each program handles one row, so that the
+order of sums is fixed. Only the histograms of a piecewise linear function are shared, and they are sums of integers.
 
-Needs the optional package triton, which comes with torch's builds for GPUs. Where TRITON_INTERPRET=1 is set when this
-module is loaded, the kernels run on a CPU, slowly (`make triton-test`).
+The optional package triton is required; it comes with torch's GPU builds. If TRITON_INTERPRET=1 is set when this module
+is loaded, the kernels run on a CPU, slowly (`make triton-test`).
 
-Stability: the largest score is subtracted; ln(1 + exp(-|x|)) in place of ln(1 + exp(x)); p - 1 at the target comes from
-the loss itself, so that it does not cancel.
+Numerical stability: the largest score is subtracted; ln(1 + exp(-|x|)) replaces ln(1 + exp(x)); p - 1 at the target is
+computed from the loss, so that it does not cancel.
 
 Shapes: R rows, V words, K cells of a piecewise linear function.
 """
@@ -24,13 +24,13 @@ from torch import Tensor
 
 from softmax_bottleneck.heads.pointwise import RowFunction, Sweep
 
-LONGEST_BLOCK = 4096  # words that a program holds at once
-HISTOGRAM_BITS = 36  # of the largest summand: 2^27 of them fit an int64, more than a chunk has
+LONGEST_BLOCK = 4096  # words that a program processes at once
+HISTOGRAM_BITS = 36  # of the largest summand: 2^27 summands fit an int64, more than a chunk has
 FLOOR = tl.constexpr(1e-8)  # as heads/relu.py
 
 
 class RowSweep(Sweep):
-    """The sweep of a function that has a `RowFunction`; float32."""
+    """The float32 sweep of a function that has a `RowFunction`."""
 
     row_multiple = 8
 
@@ -40,7 +40,7 @@ class RowSweep(Sweep):
         self._sums_2K: Tensor | None = None
 
     def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
-        """As ``Sweep.nll_``; the logits stay for ``grad_``."""
+        """Return losses as ``Sweep.nll_`` does; keeps the logits for ``grad_``."""
         self._logits_RV, self._target_R1 = logits_RV, target_R1.contiguous()
         self._log_z_R1, self._nll_R1, self._reach_R1 = logits_RV.new_empty(3, len(logits_RV), 1)
         self._launch(_losses, self._nll_R1, self._reach_R1)
@@ -57,7 +57,7 @@ class RowSweep(Sweep):
         return self._logits_RV, None
 
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
-        """The gradients, and sums over cells in fixed point relative to the largest summands that there can be."""
+        """Compute the gradients and the sums over cells, in fixed point relative to the largest possible summands."""
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
         counts_2K = torch.zeros(self._table_K2.t().shape, dtype=torch.int64, device=weight_R1.device)
@@ -66,7 +66,7 @@ class RowSweep(Sweep):
         self._sums_2K = sums_2K if self._sums_2K is None else self._sums_2K + sums_2K
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """As ``Sweep.parameter_grads``."""
+        """Return gradients as ``Sweep.parameter_grads`` does."""
         if self._function.from_histograms is None or self._sums_2K is None:
             return ()
         return self._function.from_histograms(self._sums_2K)
@@ -87,7 +87,7 @@ class RowSweep(Sweep):
 
 @triton.jit
 def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
-    """Score g(l), slope g'(l), and of a piecewise linear function the cell and the place in it, in widths of a cell."""
+    """Return score g(l), slope g'(l), and for a piecewise linear function the cell and the position in it (0 to 1)."""
     cell = tl.zeros_like(logit).to(tl.int32)
     place = tl.zeros_like(logit)
     score = logit
@@ -115,7 +115,7 @@ def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
 @triton.jit
 def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cells, a, b, c,
             KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """log Z and loss of a row; where histograms are wanted, how far the row reaches from the nearest knots."""
+    """Compute log Z and loss of a row; for histograms also the largest distance to the knot of a cell."""
     row = tl.program_id(0).to(tl.int64)
     largest = tl.full((), float("-inf"), tl.float32)
     total = tl.full((), 0.0, tl.float32)
@@ -141,7 +141,7 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
 @triton.jit
 def _gradients(logits, target, log_z, at_target, weight, scale, counts, num_words, stride, table, num_cells, a, b, c,
                KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """The gradient of a row over its logits; histograms of dL/dg and of dL/dg times the place, in fixed point."""
+    """Overwrite a row of logits with its gradient; add histograms of dL/dg and dL/dg times position, fixed point."""
     row = tl.program_id(0).to(tl.int64)
     normaliser = tl.load(log_z + row)
     true, true_gradient, row_weight = tl.load(target + row), tl.load(at_target + row), tl.load(weight + row)

@@ -1,7 +1,6 @@
-"""Resume states: two files written in turn while the work goes on, checked on reading, bound to one piece of work.
+"""Resume states: two files written in turn while the work continues, checked on reading, bound to one piece of work.
 
-A kill at any moment leaves at least one of them whole. What cannot be trusted is never used, and never replaced without
-a word.
+A kill at any moment leaves at least one of them intact. A damaged state is never used, and never silently replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def on_device(value: Any, device: torch.device | str, *, copy: bool) -> Any:
-    """Nested dicts, lists, tensors and numbers with the tensors on a device; with `copy`, nothing else changes them."""
+    """Move all tensors of nested dicts and lists to a device; `copy` copies even those that are there already."""
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=copy)
     if isinstance(value, Mapping):
@@ -39,12 +38,12 @@ def on_device(value: Any, device: torch.device | str, *, copy: bool) -> Any:
 
 
 class Checkpointer:
-    """The resume files of a folder; as a context, nothing is being written any more when it is left.
+    """The resume files of a folder. As a context manager it waits for the last write on leaving.
 
-    `identity` is a flat mapping of what must be equal for a state to belong to this work.
+    `identity` is a flat mapping that must be equal for a state to belong to this work.
 
     Attributes:
-        write_s: seconds that the last save took, not counting the copy; 0 before the first.
+        write_s: seconds of the last write, without the copy; 0 before the first.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
@@ -52,26 +51,26 @@ class Checkpointer:
         self.identity = dict(identity)
         self.serial = 0
         self.write_s = 0.0
-        self.target = 0  # index of the file that is written next: never the one loaded or written last
+        self.target = 0  # index of the next file: never the one loaded or written last
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resume state")
         self._saving: Future[None] | None = None
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a state over the older file; only the copy is waited for, the caller may go on and change the state.
+        """Write a state over the older file, in the background: the caller may change the state at once.
 
-        What goes wrong (OSError such as a full disk, which leaves both files as they were) is raised by whichever
-        method is called next once it is known. One at a time: an earlier save is waited for.
+        An OSError such as a full disk, which leaves both files intact, is raised by the next call of any method. An
+        earlier save is waited for.
         """
         self.wait()
         self._saving = self._thread.submit(self._write, on_device(state, "cpu", copy=True))
 
     def check(self) -> None:
-        """Raise what went wrong in a save that has ended; costs nothing (OSError, as `save`)."""
+        """Raise the error of a save that has ended, if any, without waiting."""
         if self._saving is not None and self._saving.done():
             self.wait()
 
     def wait(self) -> None:
-        """Until the last save is on the disk (OSError, as `save`)."""
+        """Wait until the last save is on disk (OSError as `save`)."""
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
@@ -93,10 +92,10 @@ class Checkpointer:
         self.write_s = time.monotonic() - began
 
     def load(self) -> dict[str, Any] | None:
-        """The newest sound state, on the CPU; None when there is none.
+        """Return the newest sound state, on the CPU; None without files.
 
         Raises:
-            UserError: files are there but none can be trusted, or the state belongs to other work.
+            UserError: all files are damaged, or the state belongs to other work.
         """
         states = {index: _read(path) for index, path in enumerate(self.paths) if path.exists()}
         sound = {index: state for index, state in states.items() if isinstance(state, dict)}
@@ -115,17 +114,17 @@ class Checkpointer:
         return sound[newest]
 
     def clear(self) -> None:
-        """Remove both files: the work is finished, or starts over."""
+        """Remove both files."""
         self.wait()
         for path in self.paths:
             artefacts.remove(path)
 
 
 def _read(path: Path) -> dict[str, Any] | str:
-    """The state of a file, or why it cannot be used.
+    """Return the state of a file, or the reason why it cannot be used.
 
-    A missing sidecar (kill between two renames) is no damage: then the checksums inside decide, which torch writes for
-    every tensor and does not look at itself.
+    A missing hash file (a kill between two renames) is no damage: then the checksums inside decide, which torch writes
+    for every tensor but does not check itself.
     """
     if artefacts.sidecar(path).exists() and not artefacts.is_sound(path):
         return "its hash does not match"
@@ -138,6 +137,6 @@ def _read(path: Path) -> dict[str, Any] | str:
             return f"written in format {state['format']}, this version reads {FORMAT}"
     except MemoryError:
         raise
-    except Exception:  # there is no end to what readers raise for damaged files
+    except Exception:  # readers raise many kinds of error for damaged files
         return "it cannot be read"
     return state

@@ -1,22 +1,49 @@
-"""Which device work is done on, and what it is called."""
+"""The device that work runs on: the choice of a GPU, and the lease that gives each process a GPU of its own.
+
+A lease is an operating-system lock on a file in the machine's folder for temporary files. The kernel releases it when
+the process ends, however it ends. Its name is the GPU's UUID, which means the same in every process and project. In a
+batch job nothing is leased, because the batch system has assigned the GPUs.
+"""
 
 from __future__ import annotations
 
-import torch
+import fcntl
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from softmax_bottleneck.jobs import cards
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
 
+if TYPE_CHECKING:
+    import torch
+
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"  # read by the driver when a process first uses a GPU
+RUNS_VARIABLE = "SOFTMAX_BOTTLENECK_RUNS_PER_GPU"  # how many processes may share a GPU; 1 when absent
+GIVEN_VARIABLE = "SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"  # set by a parent process that holds the lease
+BATCH_VARIABLES = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "_CONDOR_JOB_AD")
+LIST_TIMEOUT_S = 20.0
+LOOK_EVERY_S = 1.0
+_held: list[int] = []  # descriptors of this process's lease, open until it ends
+
 
 def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
-    """`auto` takes a GPU when there is one, leased to this process (`cards.take`).
+    """Return the device for `auto`, `cuda` or `cpu`; a GPU is leased to this process first.
 
     Raises:
-        UserError: `cuda` without a GPU, which is never silently the CPU.
+        UserError: `cuda` without a GPU. The CPU is never used silently instead.
     """
+    import torch
+
     if name != "cpu":
-        cards.take(say)
+        lease_gpu(say)
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise UserError("device: cuda was asked for, but PyTorch sees no GPU; check the driver and "
@@ -25,7 +52,107 @@ def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
 
 
 def hardware_name(device: torch.device) -> str:
-    """What decides the last bits of a product besides the versions: the GPU, or the processor's instructions."""
+    """Return what decides the last bits of a result besides versions: the GPU, or the CPU's instruction set."""
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu {torch.backends.cpu.get_cpu_capability()}"
+
+
+# --- GPUs of this machine -------------------------------------------------------------------------------------------
+def visible_gpus() -> tuple[str, ...]:
+    """Return the GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--list-gpus"], capture_output=True, encoding="utf-8", timeout=LIST_TIMEOUT_S
+        )
+        listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", done.stdout, re.MULTILINE))
+    except (OSError, subprocess.TimeoutExpired):
+        listed = ()
+    named = os.environ.get(VISIBLE_VARIABLE)
+    if named is None:
+        return listed
+    names = takewhile(lambda name: name and name != "-1", (name.strip() for name in named.split(",")))
+    return tuple(listed[int(name)] if name.isdecimal() and int(name) < len(listed) else name for name in names)
+
+
+def runs_per_gpu() -> int:
+    """Return how many processes may share a GPU (UserError: the variable is not a whole number of at least 1)."""
+    text = os.environ.get(RUNS_VARIABLE, "1")
+    if not text.isdecimal() or not int(text):
+        raise UserError(f"{RUNS_VARIABLE}: {text!r:.40} is no number of runs; give 1 or more, or leave it out")
+    return int(text)
+
+
+def snakemake_options(device: str) -> list[str]:
+    """Return the option that limits Snakemake to as many GPU jobs as GPUs can be leased; empty without a GPU."""
+    count = 0 if device == "cpu" else len(visible_gpus()) * runs_per_gpu()
+    return ["--resources", f"gpu={count}"] if count else []
+
+
+# --- leases ---------------------------------------------------------------------------------------------------------
+def lease_gpu(say: Say = lambda line: None) -> None:
+    """Lease a GPU and make it the only one that this process sees; wait while all are leased.
+
+    Does nothing without a GPU, in a batch job, if the parent process holds a lease for this one, or if called again.
+    Call it before anything uses the GPU.
+    """
+    given = GIVEN_VARIABLE in os.environ or any(variable in os.environ for variable in BATCH_VARIABLES)
+    if _held or given:
+        return
+    gpus = visible_gpus()
+    if gpus:
+        os.environ[VISIBLE_VARIABLE] = _leased(gpus, say)
+
+
+def _leased(gpus: tuple[str, ...], say: Say) -> str:
+    """Lease one of the GPUs with the fewest other processes; return it."""
+    waits = False
+    while True:
+        for place in range(runs_per_gpu()):
+            for gpu in gpus:
+                if _lock(f"{gpu}.{place}"):
+                    return gpu
+        if not waits:
+            say(f"every GPU here ({len(gpus)}) is at work for other runs; waiting for one")
+            waits = True
+        time.sleep(LOOK_EVERY_S)
+
+
+def _lock(name: str) -> bool:
+    """Take a lock for as long as this process lives; return False if another process has it."""
+    folder = Path(tempfile.gettempdir()) / f"softmax-bottleneck-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / re.sub(r"[^A-Za-z0-9.-]", "_", name)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    _held.append(descriptor)
+    return True
+
+
+@contextmanager
+def lent_gpu() -> Iterator[None]:
+    """Let another process use this one's GPU inside the context; on leaving, wait to get it back."""
+    for descriptor in _held:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    yield
+    for descriptor in _held:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def shared_by(count: int, device: str, say: Say) -> tuple[list[dict[str, str]], list[int]]:
+    """Return the environments of `count` child processes and the lease descriptors that they must inherit.
+
+    The children are distributed over all visible GPUs in a batch job, else they share the one that is leased here.
+    """
+    gpus: tuple[str, ...] = ()
+    if device != "cpu":
+        lease_gpu(say)
+        gpus = visible_gpus()
+    given = [{VISIBLE_VARIABLE: gpus[n % len(gpus)], GIVEN_VARIABLE: "1"} if gpus else {} for n in range(count)]
+    return [os.environ | one for one in given], list(_held)

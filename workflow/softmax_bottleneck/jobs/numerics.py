@@ -1,4 +1,4 @@
-"""What decides the last bits of a result besides its settings: threads, determinism, and that float32 means float32."""
+"""Settings that decide the last bits of a result: threads, determinism, and float32 without TF32."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from softmax_bottleneck.jobs.out_of_memory import keep_freed
 
 
 class Settings(Protocol):
-    """What a run or a fit says of it."""
+    """The numerics settings of a run or a fit."""
 
     @property
     def threads(self) -> int:
-        """Of the processor, for one product."""
+        """Number of CPU threads."""
 
     @property
     def deterministic(self) -> bool:
-        """Whether operations whose order of sums varies are refused."""
+        """Whether operations with a varying order of summation raise an error."""
 
 
 @contextmanager
 def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
-    """Threads and determinism while inside; float32 means float32 (no TF32). Freed memory is kept from here on."""
+    """Set threads and determinism inside the context; disable TF32. The process keeps freed memory from here on."""
     keep_freed()
     fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), fills
@@ -37,9 +37,9 @@ def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
-        # Dropped weights are new tensors at every update; copying them into cuDNN's layout is the price of DropConnect.
+        # DropConnect makes new weight tensors at every update, which cuDNN copies into its layout.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-    _set(settings.threads, settings.deterministic, fills=False)  # filling is slow, and all of it is overwritten
+    _set(settings.threads, settings.deterministic, fills=False)  # filling is slow, and everything is overwritten
     try:
         yield
     finally:
@@ -48,6 +48,6 @@ def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
 
 def _set(threads: int, deterministic: bool, fills: bool) -> None:
     torch.set_num_threads(threads)
-    # As torch.use_deterministic_algorithms, which imports torch's compiler besides: a second of every step.
+    # torch.use_deterministic_algorithms does the same but also imports torch's compiler, which takes a second.
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Memory of this process: kept for the next update, and said in words when it runs out.
+"""Memory of this process: kept for the next update, and reported clearly when it runs out.
 
-Too little memory of the machine may pass where a job asks for more of it, so trying again is right; a GPU does not
-grow. Nothing is made smaller in silence: another batch size is another experiment.
+If the machine's memory runs out, trying again can help, because a job can ask for more. A GPU does not grow. The batch
+size is never reduced silently: another batch size is another experiment.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import sys
 
 from softmax_bottleneck.store.errors import MemoryExhaustedError, UserError
 
-CPU_ALLOCATOR = "can't allocate memory"  # in what PyTorch raises, a RuntimeError of no class of its own
+CPU_ALLOCATOR = "can't allocate memory"  # in PyTorch's message: a RuntimeError without a class of its own
 GPU_CLASS = "OutOfMemoryError"
-# Libraries below PyTorch have their own words for it, in a RuntimeError.
+# Messages of the libraries below PyTorch, in a RuntimeError.
 GPU_WORDS = re.compile(r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_(ALLOC|INTERNAL_ERROR_DEVICE_ALLOCATION)_FAILED"
                        r"|CUDA(_ERROR_| error: |: )out[_ ]of[_ ]memory", re.IGNORECASE)  # fmt: skip
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt
-LARGEST_MMAP_THRESHOLD = 32 * 2**20  # that glibc takes; blocks above it always come fresh from the system
+LARGEST_MMAP_THRESHOLD = 32 * 2**20  # accepted by glibc; larger blocks always come fresh from the system
 LARGEST_INT = 2**31 - 1
 
 
 def keep_freed() -> bool:
-    """Have the C library keep what this process frees for what it allocates next; whether it can (glibc does).
+    """Have the C library keep freed memory for the next allocation; return True if it can (glibc can).
 
-    Otherwise it returns large blocks to the system, which clears every page of the next one anew: a tenth of a training
-    step at published sizes. The peak stays as it is; what lies below it is no longer given back.
+    By default it returns large blocks to the system, which clears every page of the next block: a tenth of a training
+    step at published sizes. The peak stays the same, but memory below it is not returned.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -36,13 +36,13 @@ def keep_freed() -> bool:
 
 
 def peak_gb() -> float:
-    """The most memory this process has held so far."""
+    """Return the peak memory of this process so far, in GB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, on macOS bytes
     return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9
 
 
 def as_out_of_memory_error(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
-    """The error to raise instead of one that means that memory ran out; None for any other."""
+    """Return the error to raise instead if `error` means that memory ran out; else None."""
     reason = " ".join(str(error).split()) or "nothing more is known"
     if type(error).__name__ == GPU_CLASS or (isinstance(error, RuntimeError) and GPU_WORDS.search(reason)):
         return UserError(f"{where}: the GPU's memory is too small ({reason}); use a larger GPU, or "

@@ -1,7 +1,7 @@
-"""What finished work leaves: two equal records, so that the loss of one of them never makes it be done again.
+"""The records of finished work: two equal files, so that losing one of them never repeats the work.
 
 The workflow engine knows one of them, the result (`done.json`, `dynamic.json`), and deletes it before a job and after a
-failed one. `outcome.json` beside it is never its to delete, and restores it.
+failed one. It never deletes `outcome.json`, from which the result is restored.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ OUTCOME_FILE = "outcome.json"
 
 
 def paths(folder: Path, result: str) -> tuple[Path, Path]:
-    """Both records, in the order in which they are written."""
+    """Return both records, in the order in which they are written."""
     return folder / OUTCOME_FILE, folder / result
 
 
 def sound_record(folder: Path, result: str) -> Path | None:
-    """The record that can be read, where there is one."""
+    """Return a readable record, or None."""
     return next((path for path in paths(folder, result) if artefacts.is_sound(path)), None)
 
 
 def restore(folder: Path, result: str) -> None:
-    """Write the record that is missing or damaged anew from the other one, if that is sound.
+    """Rewrite a missing or damaged record from the other one, if that one is sound.
 
-    It is dated as the sound one, so that nothing made from it before looks older than it.
+    It gets the date of the sound one, so that nothing made from it before looks older than it.
     """
     sound = sound_record(folder, result)
     for path in paths(folder, result):
@@ -40,7 +40,7 @@ def restore(folder: Path, result: str) -> None:
 
 
 def refuse_foreign(path: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """UserError for a record or state of something else, naming what differs."""
+    """Raise UserError for a record or state of other work, naming the first key that differs."""
     for key in sorted({*stored, *here}):
         ours, theirs = here.get(key, "absent"), stored.get(key, "absent")
         if ours != theirs:

@@ -1,7 +1,7 @@
-"""How the steps of a workflow stand and how they ended, for the command that started it: Snakemake tells neither.
+"""A log of the workflow's steps, for the command that started it: Snakemake reports neither progress nor reasons.
 
-Every step appends a line when it begins and one when it ends to the file that an environment variable names; without
-the variable nothing is written. A step without its second line works, or was killed.
+Every step appends a line when it begins and one when it ends to the file named by an environment variable; without the
+variable nothing is written. A step without its second line is running, or was killed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from softmax_bottleneck.store.errors import BusyError
 
 VARIABLE = "SOFTMAX_BOTTLENECK_OUTCOMES"
 TRY_AGAIN = BusyError.exit_code
-# What a person needs to know first: something to mend, a fault of the program, the disk, then what time may mend.
+# Most important first: errors that need a correction, faults of the program, the disk, then what a retry may solve.
 FIRST = (2, 1, 74, 10, TRY_AGAIN, 3)
 KILLED = "was killed, as the system does where memory runs out"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The last attempt at a step: its process, when it began and ended (seconds since 1970), its exit code, words."""
+    """The last attempt at a step: process, begin and end (seconds since 1970), exit code, message."""
 
     step: str
     what: str
@@ -39,22 +39,22 @@ class Attempt:
 
     @property
     def works(self) -> bool:
-        """Whether it has not ended, and its process is there."""
+        """Whether it is still running."""
         return self.ended is None and psutil.pid_exists(self.pid)
 
     def lasted_s(self, now: float) -> float:
-        """How long it took, or has worked by now."""
+        """Return how long it took, or has been running."""
         return (now if self.ended is None else self.ended) - self.began
 
     @property
     def failure(self) -> tuple[int, str]:
-        """Exit code and words; the code of a signal counts as "try again": somebody else stopped the step."""
+        """Exit code and message; a signal's exit code becomes "try again", because somebody else stopped the step."""
         code = self.code if self.code in FIRST else TRY_AGAIN
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
 
 
 def note(step: str, what: str, code: int | None = None, words: str = "") -> None:
-    """Append that a step has begun, or, with its exit code, that it has ended; a log that fails stops no work."""
+    """Append the begin of a step or, with its exit code, its end; an error while writing the log is ignored."""
     path = os.environ.get(VARIABLE)
     if path:
         line = {"step": step, "what": what, "pid": os.getpid(), "at": time.time()}
@@ -64,7 +64,7 @@ def note(step: str, what: str, code: int | None = None, words: str = "") -> None
 
 
 def attempts(path: Path) -> list[Attempt]:
-    """The last attempt at every step; lines that a kill or a full disk cut short are passed over."""
+    """Return the last attempt at every step; lines cut short by a kill or a full disk are skipped."""
     found: dict[tuple[str, str], Attempt] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
@@ -78,6 +78,6 @@ def attempts(path: Path) -> list[Attempt]:
 
 
 def failures(path: Path) -> list[tuple[int, str]]:
-    """Exit code and words of every step whose last attempt failed, what a person needs first ahead."""
+    """Return exit code and message of every step whose last attempt failed, most important first."""
     found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
     return sorted(found, key=lambda failure: FIRST.index(failure[0]))

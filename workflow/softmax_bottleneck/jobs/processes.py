@@ -1,7 +1,7 @@
-"""Which process is which: whether a named one still lives, and whether its number means anything here.
+"""Identity of processes: whether a given process still runs, and whether its number means anything here.
 
-A process number alone says little: numbers are given again, other machines and containers have their own. The start
-time tells two processes of one number apart; the boot and the namespace of processes say where a number counts.
+Numbers are reused, and other machines and containers have their own. The start time distinguishes two processes with
+one number. Boot and process namespace say where a number is valid.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psutil
 
-WORKFLOW_VARIABLE = "SOFTMAX_BOTTLENECK_WORKFLOW"  # set by the workflow: its process, for those it starts
+WORKFLOW_VARIABLE = "SOFTMAX_BOTTLENECK_WORKFLOW"  # the workflow's process, set for those that it starts
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of this machine: its number, and when it started in hundredths of a second since boot (0: it ended)."""
+    """A process of this machine: its number, and its start in hundredths of a second since boot (0: it has ended)."""
 
     pid: int
     started: int
@@ -30,9 +30,9 @@ class Process:
 
 
 def started(pid: int) -> int:
-    """When a process started, in hundredths of a second since boot; 0 when it has ended.
+    """Return when a process started, in hundredths of a second since boot; 0 if it has ended.
 
-    Since boot, because psutil's time since 1970 moves with the clock, and a clock that is set must end no lease.
+    psutil's time since 1970 moves with the clock, and setting the clock must end no lease: hence since boot.
     """
     try:
         process = psutil.Process(pid)
@@ -44,12 +44,12 @@ def started(pid: int) -> int:
 
 
 def myself() -> Process:
-    """This process."""
+    """Return this process."""
     return Process(os.getpid(), started(os.getpid()))
 
 
 def pid_namespace_id() -> str:
-    """Where process numbers of here count: one boot of one machine, and one container on it; else the host's name."""
+    """Return where process numbers are valid: a boot and a container of one machine, else the host's name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -58,15 +58,15 @@ def pid_namespace_id() -> str:
 
 
 def export_workflow() -> None:
-    """Let the processes started from here know which workflow they belong to."""
+    """Tell the processes started from here which workflow they belong to."""
     process = myself()
     os.environ[WORKFLOW_VARIABLE] = f"{process.pid} {process.started}"
 
 
 def workflow() -> Process | None:
-    """The workflow this process was started by, where it can be seen from here."""
-    words = os.environ.get(WORKFLOW_VARIABLE, "").split()
-    if len(words) != 2 or not all(word.isdecimal() for word in words):
+    """Return the workflow that started this process; None if it cannot be seen from here."""
+    numbers = os.environ.get(WORKFLOW_VARIABLE, "").split()
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         return None
-    process = Process(int(words[0]), int(words[1]))
-    return process if process.lives else None  # else of another machine or container: nothing can be said about it
+    process = Process(int(numbers[0]), int(numbers[1]))
+    return process if process.lives else None  # else it belongs to another machine or container

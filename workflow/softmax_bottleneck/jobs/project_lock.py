@@ -1,9 +1,9 @@
-"""One workflow at a time in a project: a lock of the operating system, held until the process that took it ends.
+"""One workflow at a time in a project: an operating-system lock, held until the process that took it ends.
 
-Snakemake's own lock stays behind when Snakemake is killed, until somebody removes it by hand; the profiles turn it off.
-This one is of the whole results folder, the kernel frees it at death, and no option of Snakemake removes it. What
-`reproduce` took it hands to its Snakemake, so that it is held until both have ended. On file systems without such locks
-the lease of every run still keeps two processes apart.
+Snakemake's own lock stays behind when Snakemake is killed, until somebody removes it; the profiles disable it. This one
+covers the results folder, the kernel releases it at death, and no option of Snakemake removes it. `reproduce` passes it
+on to its Snakemake, so that it is held until both have ended. On file systems without such locks the lease of every run
+still keeps two processes apart.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
 
 FILE = ".workflow.lock"
-HANDED_VARIABLE = "SOFTMAX_BOTTLENECK_LOCK"  # number of the descriptor by which a child inherits the lock
+HANDED_VARIABLE = "SOFTMAX_BOTTLENECK_LOCK"  # descriptor by which a child process inherits the lock
 HELD = {errno.EACCES, errno.EAGAIN}
-# Options of Snakemake with which it starts no job: such a call may read while another works.
+# With these options Snakemake starts no job; such a call may read while another works.
 READ_ONLY_CALLS = frozenset(
     [
         *("--dry-run", "--dryrun", "-n", "--lint", "--report", "--summary", "-S", "--detailed-summary", "-D", "--dag"),
@@ -37,21 +37,21 @@ _held: list[IO[str]] = []  # open until the process ends
 
 
 def is_read_only_call(words: Iterable[str]) -> bool:
-    """Whether a command line of Snakemake is one that starts no job."""
+    """Return True if a command line of Snakemake starts no job."""
     return any(word.partition("=")[0] in READ_ONLY_CALLS for word in words)
 
 
 def acquire() -> int:
-    """Take the results folder for this process, or go on with what the process that started it took; the descriptor.
+    """Lock the results folder for this process, or take over the parent's lock; return its descriptor.
 
     Raises:
-        BusyError: another process has it; names it.
-        UserError: the folder cannot be written, or the lock's name is a link's.
+        BusyError: another process has the lock; the message names it.
+        UserError: the folder cannot be written, or the lock file is a link.
     """
     path = Store().root / FILE
     file = _handed_over(path) or _opened(path)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of what was handed over: held already
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # succeeds for an inherited lock
     except OSError as error:
         if error.errno in HELD:
             raise BusyError(f"{path.parent}: {_owner(file)}; wait for it, or stop it and try again") from None
@@ -64,7 +64,7 @@ def acquire() -> int:
 
 
 def _handed_over(path: Path) -> IO[str] | None:
-    """The lock that the process that started this one took; None where the descriptor is of something else."""
+    """Return the lock inherited from the parent process; None if the descriptor is of another file."""
     number = os.environ.get(HANDED_VARIABLE, "")
     try:
         same = number.isdecimal() and os.path.samestat(os.fstat(int(number)), path.lstat())
@@ -74,7 +74,7 @@ def _handed_over(path: Path) -> IO[str] | None:
 
 
 def _opened(path: Path) -> IO[str]:
-    """The lock's file; never what a link in its place points to, since its content is thrown away."""
+    """Open the lock file. Links are rejected, because the file is truncated."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

@@ -1,8 +1,8 @@
-"""Work that survives: step by step to its end across kills, signals, time limits, full disks and too little memory.
+"""Resumable work: step by step to its end across kills, signals, time limits, full disks and too little memory.
 
 Training, dynamic evaluation and fits are such work. One process at a time works in a folder (its lease). It writes its
-state every few minutes while it goes on, stops at a signal or a time limit with its state saved, never throws away work
-that it cannot account for, and ends with the same bits however often it was interrupted.
+state every few minutes, saves its state before it stops at a signal or a time limit, and ends with the same bits
+however often it was interrupted. States and records that it cannot verify are never overwritten silently.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import torch
 
 from softmax_bottleneck.jobs import checkpoint, outcome_record, processes, slurm
 from softmax_bottleneck.jobs.devices import hardware_name
-from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, signals_to
+from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit, signals_to, time_limit
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.jobs.run_lease import Lease
-from softmax_bottleneck.jobs.time_limit import TimeLimit, time_limit
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import LOG_INTERVAL_S, Say, duration
 from softmax_bottleneck.study import Study
 
-SAVE_SHARE = 0.05  # of the time at most goes into saving where parts are short
-LONGEST_SHARE = 0.8  # of the interval between saves that a step is expected to take: one slept through is no measure
+SAVE_SHARE = 0.05  # at most this share of the time goes into saving if parts are short
+LONGEST_SHARE = 0.8  # of the save interval: longer steps (a suspended machine) do not count
 TICK_S = 5.0  # between signs of life
 
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
@@ -36,19 +35,19 @@ Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What is known of a piece of work before it is begun.
+    """What is known of a piece of work before it begins.
 
     Attributes:
-        name: in messages and in lines of progress.
-        folder: of its resume states and records; made when missing.
-        result: name of the record that says that it is done.
-        ids: what it is called, for the provenance; a record with other ids is something else's.
-        identity: flat; what must be equal for a resume state to belong to it.
-        device: where it is done.
-        numerics: what else decides the last bits, in force while it is done.
-        owned: the folder that one process at a time works in, where that is not `folder`.
-        files: what it leaves besides, all of which goes when it starts over.
-        is_whole: whether what it leaves besides is as the record says; may refuse to go on by an error.
+        name: for messages and progress.
+        folder: holds its resume states and records; created if missing.
+        result: file name of the record of the finished work.
+        ids: for the provenance; a record with other ids belongs to other work.
+        identity: flat mapping that must be equal for a resume state to belong to this work.
+        device: on which it is computed.
+        numerics: context manager with threads and determinism.
+        owned: folder of the lease, if not `folder`.
+        files: other output files, which are removed when the work starts over.
+        is_whole: returns whether the other output files agree with the record, or raises an error.
     """
 
     name: str
@@ -68,10 +67,10 @@ class Options:
     """How a call works on a job.
 
     Attributes:
-        say: takes lines of progress.
-        limit: how long it may go on before it stops with its state saved, and wait for another process on the same job.
-        restart: drop what is there and begin anew (recorded in the provenance).
-        save_interval_s: longest time between resume states; they are also written at the end of a part, such as an
+        say: shows a line of progress.
+        limit: how long it may work, and wait for another process on the same job.
+        restart: discard existing states and records and start over (recorded in the provenance).
+        save_interval_s: longest time between resume states. They are also written at the end of a part, such as an
             epoch, unless parts are so short that saving would take a noticeable share of the time.
     """
 
@@ -82,7 +81,7 @@ class Options:
 
     @classmethod
     def of(cls, study: Study, say: Say, restart: bool) -> Options:
-        """Of a step's call, within the study's and the batch system's time limits."""
+        """Return the options of a step, with the time limits of the study and the batch system."""
         return cls(say, time_limit(study.max_wall, study.time_margin), restart)
 
 
@@ -90,7 +89,7 @@ DEFAULTS = Options()
 
 
 class Work(Protocol):
-    """What is done, step by step. All that changes is in its state: equal states go on to equal bits."""
+    """Work in steps. Its state holds all that changes: equal states continue to equal bits."""
 
     @property
     def finished(self) -> bool:
@@ -98,43 +97,43 @@ class Work(Protocol):
 
     @property
     def where(self) -> str:
-        """How far it is: `epoch 2, update 11`."""
+        """The current position: `epoch 2, update 11`."""
 
     @property
     def next_step(self) -> str:
-        """Kind of the next step; those of one kind take about as long."""
+        """Kind of the next step; steps of one kind take about the same time."""
         return "step"
 
     def step(self, session: Session) -> bool:
-        """One step, which calls `session.tick` if it is long; whether a part such as an epoch ended with it."""
+        """Do one step, with calls of `session.tick` if it is long; return True if it ended a part such as an epoch."""
 
     def keep(self) -> None:
-        """Write what the part that has just ended leaves; what is written twice must be the same bits."""
+        """Write the output of the part that has just ended; writing it twice must give the same bits."""
         return
 
     def state(self) -> dict[str, Any]:
-        """All of it, as tensors, numbers and text."""
+        """Return the whole state as tensors, numbers and text."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned, tensors on the job's device, in place of the beginning."""
+        """Restore what `state` returned, with tensors on the job's device."""
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """The share that is done, and a line of words, after so much time of work."""
+        """Return the finished share and a line of progress after `wall_s` seconds of work."""
 
     def outcome(self, session: Session) -> Outcome:
-        """Write the files of the finished work; its record, the hashes of its parents, and more for its provenance."""
+        """Write the output files; return the record, the hashes of its parents, and more for its provenance."""
 
 
 def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS) -> dict[str, Any]:
-    """Do a job to its end, from its resume state if there is one; its record, also if it was finished before.
+    """Do a job to its end, from its resume state if there is one, and return its record (also if already finished).
 
     Raises:
-        UserError: resume states or records damaged or of another job, too little GPU memory, or what `begin` raises.
+        UserError: resume states or records are damaged or of another job, too little GPU memory, or raised by `begin`.
         MemoryExhaustedError: too little memory of the machine.
         BusyError: another process owns the job.
-        StoppedError: a signal, the time limit, or the workflow that started it is gone; the state is saved
-            (exit_code 143, 130 or 75).
-        OSError: the disk refused; what was saved before stays.
+        StoppedError: a signal, the time limit, or the end of the workflow that started it; the state is saved
+            (exit code 143, 130 or 75).
+        OSError: writing failed; earlier states stay.
     """
     stop = Stop(options.limit.seconds, processes.workflow())
     if options.limit.seconds is not None:
@@ -153,7 +152,7 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
                 artefacts.remove(path)
         record = _finished(job)
         if record is not None:
-            checkpointer.clear()  # left by a kill after the record was written
+            checkpointer.clear()  # left behind by a kill after the record was written
             return record
         try:
             session = Session(job, options, begin(), lease, stop, checkpointer)
@@ -167,11 +166,11 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
 
 
 def _finished(job: Job) -> dict[str, Any] | None:
-    """What finished work left, both records sound again; None when there is work to do.
+    """Return the record of finished work, with both files restored; None if there is work to do.
 
     Raises:
         UserError: the folder holds another job's record.
-        DataError: the record is damaged and there is no resume state, or it is not of the files beside it.
+        DataError: the record is damaged and there is no resume state, or it does not agree with the output files.
     """
     sound = outcome_record.sound_record(job.folder, job.result)
     if sound is None:
@@ -193,10 +192,10 @@ class Session:
     """One process working on a job.
 
     Attributes:
-        steps: done by all sessions.
-        before_s: wall time of earlier ones.
-        history: an entry for each.
-        longest_s: time that the longest step of every kind took in this one.
+        steps: number of steps of all sessions.
+        before_s: wall time of earlier sessions.
+        history: an entry for each session.
+        longest_s: duration of the longest step of every kind in this session.
     """
 
     job: Job
@@ -220,11 +219,11 @@ class Session:
         self.started = self.saved = self.ticked = self.reported = time.monotonic()
 
     def wall_s(self) -> float:
-        """Time that all sessions have worked so far."""
+        """Return the time that all sessions have worked so far."""
         return self.before_s + time.monotonic() - self.started
 
     def work_to_end(self) -> None:
-        """All steps that are left (errors as of `run_to_end`)."""
+        """Do all remaining steps (errors as `run_to_end`)."""
         while not self.work.finished:
             part_ended = self.step()
             if part_ended:
@@ -242,7 +241,7 @@ class Session:
                                    "run the same step again to go on", reason[1])  # fmt: skip
 
     def step(self) -> bool:
-        """One step of the work; whether a part ended with it."""
+        """Do one step and record its duration; return True if it ended a part."""
         kind, began = self.work.next_step, time.monotonic()
         part_ended = self.work.step(self)
         self.steps += 1
@@ -251,17 +250,17 @@ class Session:
         return part_ended
 
     def _save_is_due(self, part_ended: bool) -> bool:
-        """Whether the state would be older than allowed after the next step, or this is a good moment to save."""
+        """Return True if the state would be too old after the next step, or if a part has just ended."""
         if self.work.finished:
             return True
         interval_s = self.options.save_interval_s
-        next_s = self.longest_s.get(self.work.next_step, interval_s / 2)  # of a kind that is not known yet: long
+        next_s = self.longest_s.get(self.work.next_step, interval_s / 2)  # an unknown kind counts as long
         if part_ended:
             interval_s = min(interval_s, self.checkpointer.write_s / SAVE_SHARE)
         return time.monotonic() - self.saved + next_s >= interval_s
 
     def tick(self) -> None:
-        """Every few seconds a sign of life; cheap enough to be called at every step and within long ones."""
+        """Give a sign of life every few seconds; cheap enough to be called at every step and within long ones."""
         now = time.monotonic()
         if now - self.ticked >= TICK_S:
             self.ticked = now
@@ -271,11 +270,11 @@ class Session:
 
     def _report(self) -> None:
         self.reported = time.monotonic()
-        share, words = self.work.progress(self.wall_s())  # at least one step is done by now
+        share, words = self.work.progress(self.wall_s())  # share > 0: at least one step is done
         self.options.say(f"{self.job.name}  {words}  {duration(self.wall_s() * (1 - share) / share)} left")
 
     def save(self) -> None:
-        """Begin to write the resume state; the work goes on (BusyError when the lease was lost: nothing is written)."""
+        """Begin to write the resume state in the background (BusyError: the lease was lost, nothing is written)."""
         self.checkpointer.wait()
         self.lease.check()
         facts = {"work": self.work.state(), "history": self.history, "wall_s": self.wall_s(), "steps": self.steps}
@@ -283,7 +282,7 @@ class Session:
         self.saved = time.monotonic()
 
     def finish(self) -> dict[str, Any]:
-        """Write the files of the work, then its records; only then the resume states go."""
+        """Write the output files, then the records; remove the resume states last."""
         self.checkpointer.wait()
         self.lease.check()
         facts, parents, extras = self.work.outcome(self)

@@ -1,8 +1,8 @@
 """One writer per folder: a small file that names the owner and is touched while the owner lives.
 
-The workflow engine's lock does not survive the engine's own kill: an orphaned trainer and its successor would write the
-same folder. Here the second one is refused, a dead owner's lease is taken over, and an owner that lost its lease stops.
-A lock of the operating system alone would not do: it says nothing about an owner on another machine of a cluster.
+The workflow engine's lock does not survive a kill of the engine: an orphaned trainer and its successor would write the
+same folder. With a lease the second process is rejected, a dead owner's lease is taken over, and an owner that lost its
+lease stops. An operating-system lock does not suffice: it says nothing about an owner on another node of a cluster.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError
 
 NAME = "lease.json"
-LOOK_EVERY_S = 5.0  # for the end of the owner that is waited for
-STALE_AFTER_S = 900.0  # without a sign of life, of an owner whose process and whose batch job cannot be looked up
+LOOK_EVERY_S = 5.0  # while waiting for another owner to end
+STALE_AFTER_S = 900.0  # without a sign of life, if neither process nor batch job can be looked up
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Lease:
     `timeout_s` is how long to wait for another owner to end.
 
     Raises:
-        BusyError: on entering when another living process owns the folder; in `check` when the lease was lost.
+        BusyError: on entering, another living process owns the folder; in `check`, the lease was lost.
     """
 
     def __init__(self, folder: Path, timeout_s: float = 0.0) -> None:
@@ -65,12 +65,12 @@ class Lease:
             self.path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Stop a process that is no longer the owner."""
+        """Raise BusyError if this process no longer owns the folder."""
         if not self._is_mine():
             raise BusyError(f"{self.folder}: another process took this run over; this one stops without writing")
 
     def beat(self) -> None:
-        """Show that the owner lives, after checking that it still is the owner."""
+        """Check the ownership and touch the lease as a sign of life."""
         self.check()
         os.utime(self.path)
 
@@ -92,7 +92,7 @@ class Lease:
                 raise BusyError(f"{self.folder}: another process has just started this run; try again later") from None
             except OSError as error:
                 with suppress(OSError):
-                    self.path.unlink()  # else the next call would take it for somebody's
+                    self.path.unlink()  # else the next call would take it for another owner's
                 raise artefacts.explained(error, self.path) from None
 
     def _refuse_living_owner(self) -> None:
@@ -106,7 +106,7 @@ class Lease:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The lease's facts; empty when it is missing or half written."""
+    """Return the lease's content; empty if it is missing or half written."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -115,9 +115,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _lives(owner: dict[str, Any], age_s: float) -> bool:
-    """Whether the owner runs: looked up here or in the batch system, else judged by its last sign of life.
+    """Return True if the owner runs: looked up here or in the batch system, else judged by its last sign of life.
 
-    A batch job that was queued again keeps its number: of an earlier start of this very job nothing is left.
+    A requeued batch job keeps its number, so an earlier start of this very job is known to have ended.
     """
     pid, started, job = (owner.get(key) for key in ("pid", "started", "job"))
     if owner.get("pid_namespace_id") == pid_namespace_id() and isinstance(pid, int) and isinstance(started, int):
@@ -130,7 +130,7 @@ def _lives(owner: dict[str, Any], age_s: float) -> bool:
 
 
 def _age_s(path: Path) -> float:
-    """Seconds since the lease was touched, by the file system's own clock (machines' clocks may differ)."""
+    """Return the seconds since the lease was touched, by the file system's clock (machines' clocks may differ)."""
     probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         probe.touch()
@@ -143,10 +143,10 @@ def _age_s(path: Path) -> float:
 
 @contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
-    """One process at a time in the few lines that look at a lease and replace it; the kernel frees it at death.
+    """Admit one process at a time to the lines that read and replace a lease; the kernel releases it at death.
 
-    Of the folder itself, so that no file of its own is left in it. Network file systems without flock go on without:
-    creating the lease exclusively still lets only one win.
+    The folder itself is locked, so that no lock file is left in it. On network file systems without flock, exclusive
+    creation of the lease still lets only one process win.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""What SLURM says: which of its jobs this process belongs to, how long that may go on, whether another one lives."""
+"""Questions to SLURM: which job this process belongs to, how long it may go on, whether another job still runs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from collections.abc import Mapping
 from functools import cache
 
 JOB_VARIABLE = "SLURM_JOB_ID"
-TIMEOUT_S = 20.0  # of a question to SLURM
-# States of jobs whose processes may be there. A job that waits to run again, or is configured, has none yet.
+TIMEOUT_S = 20.0
+# States of jobs that may have processes. A job that waits to run again, or is being configured, has none yet.
 LIVING_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"])
 
 
 def batch_job() -> dict[str, str]:
-    """Number of the job this process belongs to, and how often it was started again; empty outside."""
+    """Return the number of this process's job and how often it was restarted; empty outside a job."""
     job = os.environ.get(JOB_VARIABLE, "")
     return {"job": job, "restart": os.environ.get("SLURM_RESTART_COUNT") or _restarts(job)} if job else {}
 
 
 @cache
 def _restarts(job: str) -> str:
-    """How often a job was started again, asked of SLURM: Snakemake's plugin clears the variable that says so."""
+    """Ask SLURM how often a job was restarted: Snakemake's plugin clears the variable."""
     answer = _squeue("--Format=RestartCnt", job)
     return (answer.stdout.strip() if answer and not answer.returncode else "") or "0"
 
 
 def job_lives(job: str) -> bool | None:
-    """Whether a job may still have processes; None when SLURM cannot be asked."""
+    """Return whether a job may still have processes; None if SLURM cannot be asked."""
     answer = _squeue("--format=%T", job)
     if answer is None or answer.returncode:
         return False if answer and "invalid job id" in answer.stderr.lower() else None
@@ -37,10 +37,10 @@ def job_lives(job: str) -> bool | None:
 
 
 def seconds_left(environment: Mapping[str, str]) -> float | None:
-    """Seconds until SLURM ends this job; None outside of a job, without a time limit, or when nobody knows.
+    """Return the seconds until SLURM ends this job; None outside a job, without a limit, or if it is unknown.
 
-    Newer versions say so in SLURM_JOB_END_TIME; older ones, and Snakemake's plugin, which clears the variable, leave it
-    to squeue.
+    Newer versions set SLURM_JOB_END_TIME. With older ones, and with Snakemake's plugin, which clears the variable,
+    squeue is asked: it prints `[days-][[hours:]minutes:]seconds`, or UNLIMITED, INVALID and the like.
     """
     job, end = environment.get(JOB_VARIABLE), environment.get("SLURM_JOB_END_TIME", "")
     if not job:
@@ -48,20 +48,15 @@ def seconds_left(environment: Mapping[str, str]) -> float | None:
     if end.isdecimal():
         return max(0.0, float(end) - time.time())
     answer = _squeue("--format=%L", job)
-    return _seconds(answer.stdout.strip()) if answer else None
-
-
-def _seconds(text: str) -> float | None:
-    """`[days-][[hours:]minutes:]seconds` in seconds; None for UNLIMITED, INVALID and the like."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text)
-    if not match:
+    left = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", answer.stdout.strip() if answer else "")
+    if not left:
         return None
-    days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+    days, hours, minutes, seconds = (int(number or 0) for number in left.groups())
     return 86400.0 * days + 3600.0 * hours + 60.0 * minutes + seconds
 
 
 def _squeue(layout: str, job: str) -> subprocess.CompletedProcess[str] | None:
-    """What squeue says of a job; None where it is missing or does not answer."""
+    """Ask squeue about a job; None if squeue is missing or does not answer."""
     command = ["squeue", "--noheader", layout, f"--jobs={job}"]
     try:
         return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora import corpus
-from softmax_bottleneck.jobs import cards
-from softmax_bottleneck.jobs.devices import choose_device
+from softmax_bottleneck.jobs.devices import choose_device, lent_gpu
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
 from softmax_bottleneck.measuring.saturation import saturation
@@ -135,5 +134,5 @@ def gram_maker(device: torch.device) -> Callable[[int], Gram]:
 def eigenvalues_without_gpu(matrix: Float64) -> Float64:
     """As `gram.lapack_eigenvalues`, on all processors of this job; others may have its GPU meanwhile."""
     torch.cuda.empty_cache()
-    with cards.lent(), lapack_threads(len(os.sched_getaffinity(0))):
+    with lent_gpu(), lapack_threads(len(os.sched_getaffinity(0))):
         return lapack_eigenvalues(matrix)

@@ -1,0 +1,285 @@
+"""Fetching: a wrong file never gets the name of the right one, and a message says what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from corpus_project import Project, error_of
+from softmax_bottleneck.corpora import archives, download
+from softmax_bottleneck.corpora.download import Source, Transfer
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.study import load_dataset
+
+DATASETS = Path(__file__).parents[2] / "config" / "datasets"
+BODY = b"some text\nof two lines\n" * 50
+SHA = hashlib.sha256(BODY).hexdigest()
+HTML = b"<!DOCTYPE html><html><body>Please log in</body></html>"
+
+
+class Server(BaseHTTPRequestHandler):
+    """A server with every bad habit; `asked` records the paths."""
+
+    asked: ClassVar[list[str]] = []
+    over: ClassVar[threading.Event] = threading.Event()
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        status, body, length = {
+            "/html": (200, HTML, len(HTML)),
+            "/html-long": (200, HTML.ljust(len(BODY)), len(BODY)),
+            "/short": (200, BODY[:100], len(BODY)),
+            "/long": (200, BODY * 2, 2 * len(BODY)),
+            "/wrong": (200, BODY[::-1], len(BODY)),
+            "/redirect": (302, b"", 0),
+            "/elsewhere": (302, b"", 0),
+            "/loop": (302, b"", 0),
+            "/flaky": (200 if self.asked.count("/flaky") > 1 else 503, BODY, len(BODY)),
+            "/403": (403, HTML, len(HTML)),
+            "/404": (404, HTML, len(HTML)),
+            "/500": (500, b"", 0),
+        }.get(self.path, (200, BODY, len(BODY)))
+        if self.path == "/hang":
+            self.over.wait(20)
+            return
+        if self.path == "/trickle":  # never silent for long, and never done with its headers
+            for byte in itertools.chain(b"HTTP/1.1 200 OK\r\nX: ", itertools.repeat(120)):
+                self.wfile.write(bytes([byte]))
+                if self.over.wait(0.02):
+                    return
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        if status == 302:
+            places = {"/redirect": "/good", "/loop": "/loop", "/elsewhere": "ftp://127.0.0.1/good"}
+            self.send_header("Location", places[self.path])
+        self.end_headers()
+        step = 50 if self.path == "/slow" else len(body) or 1
+        for start in range(0, len(body), step):
+            self.wfile.write(body[start : start + step])
+            if self.path == "/slow" and self.over.wait(0.1):
+                return
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    Server.asked.clear()
+    Server.over.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as running:
+        running.handle_error = lambda *_: None  # type: ignore[method-assign]
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        Server.over.set()
+        running.shutdown()
+        thread.join()
+
+
+def fetch(folder: Path, *addresses: str, mirror: Path | None = None, scheme: str = "http") -> list[float]:
+    """Fetch a.txt; return the pauses between attempts."""
+    pauses: list[float] = []
+    how = Transfer(schemes=(scheme,), time_limit_s=0.5, silence_limit_s=0.2, sleep=pauses.append)
+    download.fetch([Source("a.txt", SHA, len(BODY), addresses)], folder, mirror, how)
+    return pauses
+
+
+REASONS = {
+    "/403": ("HTTP 403", 1),
+    "/404": ("HTTP 404", 1),
+    "/500": ("HTTP 500", 3),
+    "/loop": ("HTTP 302", 1),
+    "/hang": ("timed out", 3),
+    "/slow": ("slower than the limit of 0.5 s", 1),  # a slow server does not become faster
+    "/trickle": ("slower than the limit of 0.5 s", 1),
+    "/html": (f"got {len(HTML)} of 1150 bytes (the server sent an HTML page)", 1),
+    "/html-long": ("(the server sent an HTML page)", 1),
+    "/short": ("got 100 of 1150 bytes", 3),
+    "/long": ("longer than the declared 1150 bytes", 1),
+    "/wrong": (f"sha256 is {hashlib.sha256(BODY[::-1]).hexdigest()}, expected {SHA}", 1),
+    "/elsewhere": ("only http addresses are allowed", 1),
+}
+
+
+@pytest.mark.fault("B1", "B2", "B3", "B4", "B22")
+@pytest.mark.parametrize(("first", "reason", "tries"), [(path, *rest) for path, rest in REASONS.items()])
+def test_the_next_address_is_tried_in_bounded_time(
+    server: str, tmp_path: Path, first: str, reason: str, tries: int
+) -> None:
+    began = time.monotonic()
+    pauses = fetch(tmp_path / "ok", server + first, server + "/good")
+    assert (tmp_path / "ok" / "a.txt").read_bytes() == BODY and artefacts.is_sound(tmp_path / "ok" / "a.txt")
+    assert pauses == [1.0, 2.0][: tries - 1]
+    if first != "/loop":
+        assert Server.asked.count(first) == tries
+    with pytest.raises(DataError) as caught:
+        fetch(tmp_path / "bad", server + first, server + "/404")
+    message = str(caught.value)
+    assert f"{server}{first}: " in message and reason in message and f"{server}/404: HTTP 404" in message
+    assert f"By hand: put the file (1150 bytes, sha256 {SHA})" in message
+    assert list((tmp_path / "bad").iterdir()) == []
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.fault("B3")
+def test_a_temporary_failure_is_retried_after_a_pause(server: str, tmp_path: Path) -> None:
+    assert fetch(tmp_path, server + "/flaky") == [1.0]
+    assert Server.asked == ["/flaky", "/flaky"]
+
+
+def test_redirects_within_the_scheme_are_followed_and_only_https_is_allowed(server: str, tmp_path: Path) -> None:
+    fetch(tmp_path, server + "/redirect")
+    assert (tmp_path / "a.txt").read_bytes() == BODY
+    Server.asked.clear()
+    with pytest.raises(DataError, match="only https addresses are allowed"):
+        fetch(tmp_path / "b", server + "/good", scheme=Transfer().schemes[0])
+    assert Server.asked == []
+
+
+@pytest.mark.fault("B1", "B10")
+@pytest.mark.parametrize("error", [OSError(101, "Network is unreachable"), socket.gaierror(-2, "Name not known")])
+def test_without_network_the_message_says_what_to_do_by_hand(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr(download, "Transfer", partial(download.Transfer, sleep=lambda _: None))
+    project.declare({"train.txt": {"addresses": ["https://example.org/x"], "sha256": SHA, "bytes": len(BODY)}})
+    assert project.call("download") == 2
+    message = error_of(capsys)
+    for part in ("no connection", "By hand", f"{len(BODY)} bytes", SHA, "results/corpora/x/train.txt"):
+        assert part in message
+    (project.corpora / "train.txt").write_bytes(BODY)
+    assert project.call("download") == 0
+
+
+def test_the_mirror_comes_first_and_is_checked_too(server: str, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "a.txt").write_bytes(BODY)
+    fetch(tmp_path / "one", server + "/good", mirror=mirror)
+    assert Server.asked == []
+    (mirror / "a.txt").write_bytes(BODY[::-1])
+    fetch(tmp_path / "two", server + "/good", mirror=mirror)
+    assert Server.asked == ["/good"]
+    assert (tmp_path / "two" / "a.txt").read_bytes() == BODY
+    with pytest.raises(DataError, match=r"mirror/a\.txt: sha256 is"):
+        fetch(tmp_path / "three", mirror=mirror)
+
+
+@pytest.mark.fault("B10", "B19")
+def test_right_files_stay_and_others_are_replaced(server: str, tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    target.write_bytes(BODY)  # put there by hand, no hash beside it
+    fetch(tmp_path, server + "/good")
+    assert Server.asked == [] and artefacts.is_sound(target)
+    target.write_bytes(b"x" * len(BODY))  # same size, other content
+    fetch(tmp_path, server + "/good")
+    assert target.read_bytes() == BODY
+
+
+def test_local_files_need_no_hash(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("a b\n", encoding="utf-8")
+    file = Source("train.txt", path=mine)
+    download.fetch([file], tmp_path / "corpora")
+    mine.write_text("c d\n", encoding="utf-8")
+    download.fetch([file], tmp_path / "corpora", mirror=tmp_path)
+    assert (tmp_path / "corpora" / "train.txt").read_text(encoding="utf-8") == "c d\n"
+    for wrong, message in (
+        (Source("train.txt", "0" * 64, path=mine), "correct `path` or `sha256`"),
+        (Source("train.txt", path=tmp_path / "gone.txt"), r"gone\.txt: No such file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            download.fetch([wrong], tmp_path / "other")
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from softmax_bottleneck.corpora.download import Source, Transfer, fetch
+file = Source("a.txt", sys.argv[3], int(sys.argv[4]), (sys.argv[1],))
+fetch([file], Path(sys.argv[2]), None, Transfer(schemes=("http",)))
+"""
+
+
+@pytest.mark.fault("B11")
+def test_a_partial_file_never_takes_the_name(server: str, tmp_path: Path) -> None:
+    words = [server + "/slow", str(tmp_path / "x"), SHA, str(len(BODY))]
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED, *words], stderr=subprocess.DEVNULL) as killed:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "x").glob(".*.tmp")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(killed.pid, signal.SIGKILL)
+    assert [path.suffix for path in (tmp_path / "x").iterdir()] == [".tmp"]
+    fetch(tmp_path / "x", server + "/good")
+    assert (tmp_path / "x" / "a.txt").read_bytes() == BODY
+
+
+@pytest.mark.fault("B2")
+def test_an_error_page_is_never_unpacked(
+    project: Project, server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original: Callable[..., object] = download._open
+    monkeypatch.setattr(download, "_open", lambda place, how: original(place.replace("https://x.test", server), how))
+    monkeypatch.setattr(archives, "extract", lambda *_: pytest.fail("unpacked"))
+    entry = {"addresses": ["https://x.test/html-long"], "sha256": SHA, "bytes": len(BODY), "member": "train.txt"}
+    project.declare({"train.txt": entry})
+    assert project.call("download") == 2
+    assert "(the server sent an HTML page)" in error_of(capsys)
+    assert list(project.corpora.iterdir()) == []
+
+
+# --- declarations ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"addresses": ["https://example.org/x"]}, "'sha256' is a dependency of 'addresses'"),
+        ({"path": "x", "member_bytes": 3}, "'member' is a dependency of 'member_bytes'"),
+        ({"addresses": ["http://example.org/x"], "sha256": "0" * 64, "bytes": 1}, "must match ^https://"),
+        ({"sha256": "0" * 64}, "'path' is a required property"),
+    ],
+)
+def test_no_file_is_fetched_unchecked(
+    project: Project, capsys: pytest.CaptureFixture[str], entry: dict[str, object], message: str
+) -> None:
+    project.declare({"train.txt": entry})
+    assert project.call("download") == 2
+    assert message in error_of(capsys)
+
+
+def test_every_bundled_file_is_declared_in_full() -> None:
+    for path in sorted(DATASETS.glob("*.yaml")):
+        dataset = load_dataset(path.stem, DATASETS)
+        for name, entry in dataset.files.items():
+            if "path" not in entry:
+                assert entry["addresses"] and len(entry["sha256"]) == 64 and entry["bytes"] > 0, (path, name)
+        if dataset.kind == "corpus":
+            assert dataset.base or {"train.txt", "valid.txt", "test.txt"} == set(dataset.files), path
+
+
+@pytest.mark.corpora
+def test_the_mirror_holds_what_is_declared(mirror: Path, tmp_path: Path) -> None:
+    dataset = load_dataset("word-sim", DATASETS)
+    download.fetch(download.sources(dataset), tmp_path, mirror / dataset.mirror)
+    for name, entry in dataset.files.items():
+        rows = [row.split() for row in (tmp_path / name).read_text(encoding="utf-8").splitlines() if row.strip()]
+        assert len(rows) == entry["pairs"]
+        assert {len(row) for row in rows} == {3}

@@ -1,0 +1,409 @@
+"""Texts become words and ids as in the published reader; whatever is no clean text is rejected with its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpus_project import TEXTS, Project, error_of
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from softmax_bottleneck import __main__ as program
+from softmax_bottleneck import study as config
+from softmax_bottleneck.corpora import corpus, split_overlap, tokenise
+from softmax_bottleneck.corpora.corpus import EOS, UNK
+from softmax_bottleneck.records import collect
+from softmax_bottleneck.report import render
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
+from test_archives import packed
+
+ROOT = Path(__file__).parents[2]
+LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters=" \t\n\r\0\ufeff")
+WORDS = st.text(LETTERS, min_size=1, max_size=5).filter(lambda word: word != EOS)
+LINES = st.lists(st.lists(WORDS, max_size=6), min_size=1, max_size=8)
+
+
+def stream(lines):
+    return [word for line in lines for word in [*line, EOS]]
+
+
+def small(train="the cat sat\nthe <unk> ran\n", valid="the cat\n", test="the ran sat\n"):
+    texts = {"train": train, "valid": valid, "test": test}
+    return tokenise.from_words("small", {k: stream(x.split() for x in v.splitlines()) for k, v in texts.items()})
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("B13", "B14")
+@given(LINES, st.sampled_from(["\n", "\r\n"]), st.sampled_from([" ", "  ", "\t", " \t "]), st.booleans(), st.booleans())
+@example([["a\u00a0b", "c\u2028d", "e\u0085f"]], "\n", " ", True, True)  # Unicode spaces and line ends are inside words
+@example([["null", "nan", '"', "$", "true"]], "\n", " ", True, False)
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_every_way_to_write_a_text_gives_the_same_words(tmp_path_factory, lines, newline, gap, last_newline, trailing):
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    ends = gap if trailing else ""
+    text = newline.join(gap.join(line) + ends for line in lines) + newline
+    if not last_newline and lines[-1]:
+        text = text.removesuffix(newline)
+    path.write_bytes(text.encode())
+    assert tokenise.read_split(path) == stream(lines)
+
+
+@pytest.mark.fault("B13")
+@given(st.binary(max_size=200))
+@settings(max_examples=100, derandomize=True, deadline=None)
+def test_any_bytes_are_read_or_refused_in_words(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("bytes") / "a.txt"
+    path.write_bytes(data)
+    try:
+        words = tokenise.read_split(path)
+    except UserError as error:
+        assert str(path) in str(error)
+    else:
+        assert words.count(EOS) == data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
+
+
+@pytest.mark.fault("B13", "B15", "B16", "B21")
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"fine\nbad \xff here\n", ":2:5: byte 0xff is not UTF-8"),
+        (b"\xef\xbb\xbfword\n", ":1: begins with a byte-order mark"),
+        ("word\n".encode("utf-16"), ":1:4: holds a NUL"),
+        (b"a\n\nb\0c\n", ":3:2: holds a NUL"),
+        (b"\xed\xa0\x80\n", ":1:1: byte 0xed"),  # a lone surrogate
+        (b"ok\none\rtwo\rthree\r", r":2:4: holds a lone \\r; end lines with \\n"),  # as Macs wrote until 2001
+        (b"one\r\r\n", r":1:4: holds a lone \\r"),
+        (b"a <eos> b\n", ":1: the text holds <eos>"),
+        (b"ok\n" + b"x" * 101 + b"\n", ":2: line is longer than 100 bytes"),
+    ],
+)
+def test_unsound_text_is_refused_with_its_place(tmp_path, data, message):
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.txt" + message.replace("(", r"\(")):
+        tokenise.read_split(path, max_line_bytes=100)
+
+
+def test_a_line_of_exactly_the_limit_is_read(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 100 + b"\r\n" + b"y" * 100 + b"\n" + b"z" * 100)
+    assert tokenise.read_split(path, max_line_bytes=100) == ["x" * 100, EOS, "y" * 100, EOS, "z" * 100, EOS]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"valid\.txt: cannot be read"):
+        tokenise.read_split(tmp_path / "valid.txt")
+
+
+LONG_LINE = """
+import resource, sys
+from pathlib import Path
+from softmax_bottleneck.corpora import tokenise
+from softmax_bottleneck.store.errors import UserError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    tokenise.read_split(Path(sys.argv[1]))
+except UserError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.fault("B15")
+def test_a_line_of_a_gigabyte_is_refused_in_bounded_memory(tmp_path):
+    path = tmp_path / "train.txt"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    done = subprocess.run([sys.executable, "-c", LONG_LINE, str(path)], capture_output=True, text=True, timeout=60)
+    message, grown = done.stdout.splitlines()
+    assert message == f"{path}:1: line is longer than 67108864 bytes; break the text into lines"
+    assert float(grown) < 300  # MiB
+
+
+# --- dictionary -----------------------------------------------------------------------------------------------------
+# --- dictionary -----------------------------------------------------------------------------------------------------
+@given(LINES, LINES, LINES)
+@settings(max_examples=40, derandomize=True, deadline=None)
+def test_ids_follow_first_appearance_as_in_the_published_reader(train, valid, test):
+    texts = {"train": [*train, [UNK, "seen"]], "valid": [*valid, [UNK]], "test": [*test, ["seen"]]}
+    known = set(stream(texts["train"]))
+    texts |= {k: [[w if w in known else UNK for w in line] for line in texts[k]] for k in ("valid", "test")}
+    if any(texts[a] == texts[b] for a, b in (("train", "valid"), ("train", "test"), ("valid", "test"))):
+        return
+    made = tokenise.from_words("x", {split: stream(lines) for split, lines in texts.items()})
+    ids: dict[str, int] = {}  # the published loop: one pass per split, a new word gets the next id
+    for split in ("train", "valid", "test"):
+        for line in texts[split]:
+            for word in [*line, EOS]:
+                ids.setdefault(word, len(ids))
+        assert made.splits[split].tolist() == [ids[word] for word in stream(texts[split])]
+        assert made.splits[split].dtype == np.int32
+    assert made.words == tuple(ids)
+
+
+@pytest.mark.fault("B16")
+def test_unknown_words_become_unk_or_are_named():
+    made = small(test="the dog sat\n")
+    assert [made.words[i] for i in made.test] == ["the", UNK, "sat", EOS]
+    with pytest.raises(DataError, match="test holds 2 words that train does not hold: dog, ate"):
+        small(train="the cat sat\n", test="the dog ate dog\n")
+
+
+@pytest.mark.fault("B12", "B17")
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"train": ""}, "train holds no words"),
+        ({"valid": "\n\n\n"}, "valid holds no words"),
+        ({"valid": "the cat\n", "test": "the cat\n"}, "valid and test are the same text"),
+        ({"train": "the cat\n"}, "train and valid are the same text"),
+    ],
+)
+def test_corpora_that_cannot_be_studied_are_refused(texts, message):
+    with pytest.raises(DataError, match=message):
+        small(**texts)
+
+
+@pytest.mark.fault("B18")
+def test_ids_do_not_depend_on_hash_seed_or_locale():
+    code = (
+        "from softmax_bottleneck.corpora import corpus as c, tokenise as t; w='Iı iİ b a c <unk>'.split();"
+        "x=t.from_words('x',dict(train=w+['<eos>'],valid=['a','<eos>'],test=['b','<eos>']));print(ascii(x.words),c.token_sha256(x))"
+    )
+    places = [{"PYTHONHASHSEED": seed, "LC_ALL": name} for seed, name in (("0", "C"), ("1", "C.UTF-8"), ("7", "tr_TR"))]
+    path = {"PYTHONPATH": str(ROOT / "workflow")}
+    runs = [subprocess.run([sys.executable, "-c", code], env=os.environ | path | place, capture_output=True, check=True)
+            for place in places]  # fmt: skip
+    assert len({run.stdout for run in runs}) == 1
+
+
+@pytest.mark.fault("B13", "G8")
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    words=st.lists(
+        WORDS.filter(lambda w: w not in {"<eos>", "x", "y"}) | st.sampled_from(["null", "nan", '"', "$", "true"])
+    )
+)
+def test_vocabularies_come_back_as_they_were(tmp_path_factory, words):
+    folder = tmp_path_factory.mktemp("vocabulary")
+    made = tokenise.from_words(
+        "x", {"train": [*words, "x", "y", "<eos>"], "valid": ["x", "<eos>"], "test": ["y", "<eos>"]}
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+        corpus.save(made, folder)
+    assert corpus.load(folder).words == made.words
+    assert json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))["words"] == list(made.words)
+
+
+@pytest.mark.fault("B18")
+def test_restrict_keeps_the_frequent_words_and_numbers_them_anew():
+    made = small(train="b b b a a c d <unk>\nc a b d\n", valid="d c b a\n", test="a d\n")
+    cut = tokenise.restrict(made, 4, 6, "cut")  # b, a and the two that are always kept
+    assert cut.words == ("b", "a", UNK, EOS)
+    assert [cut.words[i] for i in cut.train] == ["b", "b", "b", "a", "a", UNK]
+    assert [cut.words[i] for i in cut.valid] == [UNK, UNK, "b", "a", EOS]
+    tie = tokenise.restrict(made, 5, 6)  # c and d are equally frequent: c comes first
+    assert tie.words == ("b", "a", "c", UNK, EOS)
+    for size, tokens in ((2, 6), (7, 6), (4, 1), (4, 100)):
+        with pytest.raises(DataError, match=r"vocabulary_size: |train_tokens: "):
+            tokenise.restrict(made, size, tokens)
+
+
+# --- which text it is -----------------------------------------------------------------------------------------------
+def published() -> dict[str, object]:
+    """What a published corpus declares of its text."""
+    lines = {
+        split: [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
+        for split, text in TEXTS.items()
+    }
+    stream = "".join(" ".join([*words, ""]) + "\n" for words in lines.values())
+    return {
+        "tokens": {split: len(words) for split, words in lines.items()},
+        "vocabulary_size": len(set(lines["train"])),
+        "token_sha256": hashlib.sha256(stream.encode()).hexdigest(),
+    }
+
+
+def as_files(change: Callable[[str], str] = str, **texts: str) -> Callable[[Project], None]:
+    return lambda project: project.local(
+        {s: change(text) for s, text in {**TEXTS, **texts}.items()}, expected=published()
+    )
+
+
+def in_archive(kind: str, folder: str, change: Callable[[str], str] = str) -> Callable[[Project], None]:
+    def write(project: Project) -> None:
+        members = {f"{folder}{split}.tokens": change(text).encode() for split, text in TEXTS.items()}
+        project.put("a.bin", packed(members, kind))
+        files = {f"{split}.txt": {"path": "a.bin", "member": f"{folder}{split}.tokens"} for split in TEXTS}
+        project.declare(files, expected=published())
+
+    return write
+
+
+RIGHT = {
+    "as it was published": as_files(),
+    "other line ends": as_files(lambda text: text.replace("\n", "\r\n")),
+    "blanks and tabs": as_files(lambda text: text.replace(" ", " \t ").replace("\n", "  \n")),
+    "no last newline": as_files(lambda text: text.removesuffix("\n")),
+    "in a zip": in_archive("zip", "x-v1/"),
+    "in a tar.gz of another folder, with other line ends": in_archive(
+        "tar.gz", "./data/a/b/", lambda text: text.replace("\n", "\r\n")
+    ),
+}
+TRAIN = TEXTS["train"]
+WRONG = {
+    "a line is missing": as_files(train=TRAIN.replace("a dog and a cat ate fish\n", "", 1)),
+    "in another order": as_files(train="\n".join(reversed(TRAIN.splitlines())) + "\n"),
+    "one word is another": as_files(test=TEXTS["test"].replace("fish", "dog", 1)),
+    "an article more": as_files(train=TRAIN * 2),
+    "two files are swapped": as_files(valid=TEXTS["test"], test=TEXTS["valid"]),
+    "without the <unk>": as_files(train=TRAIN.replace("<unk>", "hedgehog")),
+    "lower case": as_files(train=TRAIN.replace("the", "The")),
+    "no empty lines": as_files(train=TRAIN.replace("\n\n", "\n")),
+    "cut off": as_files(train=TRAIN[: len(TRAIN) // 2]),
+    "an error page": as_files(train="<!DOCTYPE html><html>Please log in</html>" + "\n"),
+    "empty": as_files(valid=""),
+    "in an archive, another text": in_archive("zip", "", lambda text: text.replace("cat", "dog", 1)),
+}
+
+
+@pytest.mark.fault("B5")
+@pytest.mark.parametrize("variant", RIGHT.values(), ids=RIGHT.keys())
+def test_the_published_text_is_known_by_its_tokens(project, variant):
+    variant(project)
+    assert project.call("download") == 0 and project.call("tokenise") == 0
+    assert corpus.counts(corpus.load(project.tokens)) == published()
+    assert config.load_dataset("x", project.folder).identity == published()["token_sha256"]  # and with it the run_ids
+
+
+@pytest.mark.fault("B6")
+@pytest.mark.parametrize("variant", WRONG.values(), ids=WRONG.keys())
+def test_a_plausible_other_text_never_becomes_tokens(project, capsys, variant):
+    variant(project)
+    assert project.call("download") == 0
+    assert project.call("tokenise") == 2
+    assert error_of(capsys).startswith("error: x: ")
+    assert not project.tokens.exists()
+
+
+# --- warnings -------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("B17")
+def test_equal_texts_are_refused_and_overlapping_ones_doubted(project, capsys):
+    project.local({**TEXTS, "test": TEXTS["valid"]})
+    project.call("download")
+    assert project.call("tokenise") == 2
+    assert "valid and test are the same text" in error_of(capsys)
+    project.local({**TEXTS, "test": TEXTS["test"] + TRAIN[: TRAIN.index("\n\n")] + "\n"})
+    project.call("download")
+    capsys.readouterr()
+    assert project.call("tokenise") == 0
+    words = "100% of the lines of test with 8 words or more stand in train too"
+    assert f"warning: x: {words}" in capsys.readouterr().err
+    study = config.load_study(project.folder / "study.yaml")
+    (line,) = (text for title, text in render.facts_of(study, collect.collect(study)) if title == "X")
+    assert words in line and line.startswith("train 243, valid 12, test 31 tokens; 18 words; sha256 ")
+
+
+@pytest.mark.fault("B17")
+def test_a_share_is_of_the_longer_lines():
+    lines = {"train": ["a b c d e f g h", "a b", "h g f e d c b a"], "valid": ["a b", "h g f e d c b a", "c " * 9]}
+    lines["test"] = ["a b"]
+    made = tokenise.from_words(
+        "x", {s: [w for line in ls for w in [*line.split(), "<eos>"]] for s, ls in lines.items()}
+    )
+    assert split_overlap.overlap(made, "valid", "train") == 0.5
+    assert split_overlap.overlap(made, "test", "train") == 0.0
+
+
+# --- too little text, edits, read-only folders ----------------------------------------------------------------------
+SHORT = {
+    "empty": ({"train": ""}, "tokenise", "train holds no words"),
+    "blank lines": ({"train": "\n \n\t\n"}, "tokenise", "train holds no words"),
+    "one token": ({"train": "the\n", "valid": "the the\n", "test": "the the the\n"}, "train", "need >= 16 tokens"),
+    "shorter than a batch": ({"train": "the <unk>\n" * 5}, "train", "need >= 16 tokens"),
+}
+
+
+@pytest.mark.fault("B12")
+@pytest.mark.parametrize(("texts", "step", "words"), SHORT.values(), ids=SHORT.keys())
+def test_too_little_text_says_how_much_is_needed(project, capsys, texts, step, words):
+    project.local({**TEXTS, **texts})
+    assert project.call("download") == 0
+    if step == "train":
+        pytest.importorskip("torch")
+        assert project.call("tokenise") == 0
+        path = config.load_study(project.folder / "study.yaml").runs[0].path
+        code = program.main(["train", "--study", str(project.folder / "study.yaml"), "--run", path])
+    else:
+        code = project.call(step)
+    assert code == 2
+    assert words in error_of(capsys)
+
+
+# --- stale and foreign files ----------------------------------------------------------------------------------------
+@pytest.mark.fault("B19")
+def test_an_edit_is_noticed_whatever_the_dates_say(project, capsys):
+    project.local(TEXTS)
+    assert project.call("download") == 0 and project.call("tokenise") == 0
+    study = config.load_study(project.folder / "study.yaml")
+    for path in (project.corpora / "train.txt", project.folder / "datasets" / "train.txt"):
+        stat = path.stat()
+        path.write_bytes(path.read_bytes().replace(b"cat", b"cow", 1))
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert path.stat().st_size == stat.st_size
+    assert project.call("tokenise") == 2
+    assert "edited since it was brought here; run the download step again" in error_of(capsys)
+    config.load_dataset.cache_clear()
+    after = config.load_study(project.folder / "study.yaml")
+    assert not {run.run_id for run in study.runs} & {run.run_id for run in after.runs}
+    assert project.call("download") == 0 and project.call("tokenise") == 0
+    assert "cow" in corpus.load(project.tokens).words
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files} | {
+        str(folder): (folder.stat().st_mtime_ns, b"")
+    }
+
+
+@pytest.mark.fault("B20")
+def test_nothing_is_written_into_a_folder_of_data(project, tmp_path, monkeypatch):
+    """The data on another file system where there is one, behind a link, and without the right to write."""
+    shared = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else tmp_path
+    elsewhere = shared / f"faults-{os.getpid()}"
+    elsewhere.mkdir()
+    try:
+        for split, text in TEXTS.items():
+            (elsewhere / f"{split}.txt").write_text(text, encoding="utf-8")
+            (elsewhere / f"{split}.txt").chmod(0o444)
+        elsewhere.chmod(0o555)
+        before = state_of(elsewhere)
+        (project.folder / "datasets" / "link").symlink_to(elsewhere)
+        project.declare({f"{split}.txt": {"path": f"link/{split}.txt"} for split in TEXTS})
+        assert project.call("download") == 0 and project.call("tokenise") == 0
+        (project.folder / "mirror").mkdir()
+        (project.folder / "mirror" / "y").symlink_to(elsewhere)
+        sums = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in TEXTS.items()}
+        hidden = {"addresses": ["https://example.org/x"], "bytes": 1}
+        files = {f"{s}.txt": {**hidden, "sha256": sums[s], "bytes": len(TEXTS[s])} for s in TEXTS}
+        project.declare(files, mirror="y")
+        for path in project.corpora.iterdir():
+            path.unlink()
+        assert project.call("download", "--set", f"mirror={project.folder / 'mirror'}") == 0
+        assert project.call("tokenise") == 0
+        assert state_of(elsewhere) == before
+    finally:
+        elsewhere.chmod(0o755)
+        for path in elsewhere.iterdir():
+            path.unlink()
+        elsewhere.rmdir()

@@ -1,0 +1,158 @@
+"""Leases: who owns a folder, judged by processes, batch jobs and signs of life."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from softmax_bottleneck.jobs import processes
+from softmax_bottleneck.jobs import run_lease as lease
+from softmax_bottleneck.store.errors import BusyError
+from tiny_runs import of_parent, write_lease
+
+
+def test_lease_of_a_living_process_on_this_machine_never_ages(tmp_path):
+    write_lease(tmp_path, age_s=1e6, **of_parent())
+    with pytest.raises(BusyError):
+        lease.Lease(tmp_path).__enter__()
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"pid": "dead"},
+        {"pid": os.getpid(), "started": 1},  # the number was given to another process
+        {"host": "elsewhere", "pid_namespace_id": "another", "pid": 1, "started": 1, "age_s": 1000.0},
+        {"pid": None, "age_s": 1000.0},  # half written by a machine that is gone
+    ],
+)
+def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
+    write_lease(tmp_path, **facts | ({"pid": dead_pid(), "started": 0} if facts["pid"] == "dead" else {}))
+    with lease.Lease(tmp_path) as owner:
+        owner.check()
+    assert "taken over" in caplog.text
+    assert not (tmp_path / "lease.json").exists()
+
+
+def test_fresh_lease_of_another_machine_is_respected(tmp_path):
+    write_lease(tmp_path, host="elsewhere", pid_namespace_id="another", pid=1, started=1)
+    with pytest.raises(BusyError, match="on elsewhere"):
+        lease.Lease(tmp_path).__enter__()
+
+
+def test_a_clock_that_is_set_gives_no_process_another_start(monkeypatch):
+    """The kernel's time of the boot moves with the clock, and with it what psutil says of a process' start."""
+    import psutil
+
+    before, boot = processes.myself(), psutil._psplatform.boot_time
+    for jump_s in (7200.0, -7200.0, 0.37):
+        monkeypatch.setattr(psutil._psplatform, "boot_time", lambda jump_s=jump_s: boot() + jump_s)
+        assert psutil.boot_time() == boot() + jump_s
+        assert processes.myself() == before and before.lives
+
+
+def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A batch system that answers as the script does."""
+    path = folder / "bin" / "squeue"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(
+    ("script", "taken_over"),
+    [
+        ("echo RUNNING", False),
+        ("echo COMPLETING", False),
+        ("echo FAILED", True),
+        ("echo PENDING", True),  # queued again: its processes are gone
+        ("exit 0", True),  # the queue no longer knows it
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("echo 'connection refused' >&2; exit 1", False),  # nobody can tell: the last sign of life decides
+    ],
+)
+def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, monkeypatch, script, taken_over):
+    with_squeue(tmp_path, monkeypatch, script)
+    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711", restart="0")
+    if taken_over:
+        with lease.Lease(tmp_path) as owner:
+            owner.check()
+    else:
+        with pytest.raises(BusyError, match=r"on node7 \(SLURM job 4711\)"):
+            lease.Lease(tmp_path).__enter__()
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize("restart", ["1", "0"])
+def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypatch, restart):
+    """By its number alone: the plugin of Snakemake clears the count of restarts."""
+    with_squeue(tmp_path, monkeypatch, "echo RUNNING")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
+    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711", restart="0")
+    with lease.Lease(tmp_path):
+        assert json.loads((tmp_path / "lease.json").read_text(encoding="utf-8"))["job"] == "4711"
+
+
+@pytest.mark.fault("A14")
+def test_after_a_restart_of_the_machine_the_last_sign_of_life_decides(tmp_path, caplog):
+    """The same name, but process numbers of before mean nothing."""
+    write_lease(tmp_path, age_s=60.0, pid_namespace_id="boot before", pid=os.getpid(), started=1)
+    with pytest.raises(BusyError):
+        lease.Lease(tmp_path).__enter__()
+    write_lease(tmp_path, age_s=lease.STALE_AFTER_S + 1, pid_namespace_id="boot before", pid=os.getpid(), started=1)
+    with lease.Lease(tmp_path):
+        assert "taken over" in caplog.text
+
+
+def test_a_zombie_owns_nothing():
+    process = subprocess.Popen(["sleep", "1"])
+    started = processes.started(process.pid)
+    assert started and processes.Process(process.pid, started).lives
+    wait_for(lambda: processes.started(process.pid) == 0, 20)
+    assert not processes.Process(process.pid, started).lives
+    process.wait()
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+# --- owners ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A living process that is not this one."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_only_the_very_process_counts_as_the_workflow(monkeypatch, sleeper):
+    started = processes.started(sleeper.pid)
+    for value, expected in (
+        (f"{sleeper.pid} {started}", processes.Process(sleeper.pid, started)),
+        (f"{sleeper.pid} {started + 1}", None),  # the number was given again
+        ("", None),
+        ("12 x", None),
+    ):
+        monkeypatch.setenv(processes.WORKFLOW_VARIABLE, value)
+        assert processes.workflow() == expected
+    processes.export_workflow()
+    assert processes.workflow() == processes.myself()
