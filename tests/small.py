@@ -70,6 +70,19 @@ def values(**changes: Any) -> dict[str, Any]:
     return copy.deepcopy(STUDY) | changes
 
 
+Place = tuple[str | int, ...]
+
+
+def changed(study: dict[str, Any], place: Place, value: Any) -> dict[str, Any]:
+    """A copy with another value at one place."""
+    whole = copy.deepcopy(study)
+    inner: Any = whole
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return whole
+
+
 def write(folder: Path, study: dict[str, Any] | None = None, dataset: dict[str, Any] | None = None) -> Path:
     """study.yaml and datasets/tiny.yaml in a folder; the path of the study."""
     (folder / "datasets").mkdir(parents=True, exist_ok=True)

@@ -263,7 +263,7 @@ def test_the_command_says_threads_that_the_study_does_not(study: config.Study) -
         ({"rows": []}, "rows"),
         ({"rows": [{"metric": "test_ppl", "value": "low"}]}, "rows.0.value: 'low' is not allowed"),
         ({"surprise": 1}, "unknown key 'surprise'"),
-        ({"run": {"model": "gss"}}, "run: run_id is not set"),
+        ({"run": {"model": "gss"}}, "run.run_id is not set"),
         ({"provenance": {}}, "provenance.hardware, provenance.versions are not set"),
     ],
 )

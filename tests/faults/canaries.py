@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import fake_results as fake
-import mutations
 import numpy as np
 import small
-import test_c_config
 import torch
 import yaml
 from softmax_bottleneck import study as config
@@ -55,7 +53,7 @@ class Touch:
 
 def all_of(folder: Path) -> Iterator[Tried]:
     """(what was tried, whether nothing ran) for every canary; works in folders below `folder`."""
-    kinds = {"shell": shell, "yaml": yaml_tags, "pickle": pickles, "html": markup, "archives": archived}
+    kinds = {"yaml": yaml_tags, "pickle": pickles, "html": markup, "archives": archived}
     for name, tries in kinds.items():
         with small.inside_new(folder / name):
             for what, silent in tries():
@@ -67,23 +65,13 @@ def marked(folder: Path) -> bool:
     return any(path.name == MARK for path in folder.rglob(f"*{MARK}*"))
 
 
-def shell() -> Iterator[Tried]:
-    """What a shell would run, in every text of a study: refused, or shown as it is by the plan."""
-    values = test_c_config.full_study()
-    for place in test_c_config.strings_of(values):
-        for payload in test_c_config.PAYLOADS:
-            with contextlib.suppress(UserError):
-                small.load(Path(), mutations.changed(values, place, payload))
-            yield f"{place} {payload!r}", True
-
-
 def yaml_tags() -> Iterator[Tried]:
     """Tags that an unsafe loader would call, in the place of every value of a study and a dataset."""
     for file, values in (("study.yaml", small.STUDY), ("datasets/tiny.yaml", small.DATASET)):
         for place in leaves(values):
             for tag in ("!!python/object/apply:os.system [touch canary]", "!!python/name:os.system", "!!binary x"):
                 small.write(Path())
-                text = yaml.safe_dump(mutations.changed(values, place, "PLACE"), sort_keys=False)
+                text = yaml.safe_dump(small.changed(values, place, "PLACE"), sort_keys=False)
                 Path(file).write_text(text.replace("PLACE", tag), encoding="utf-8")
                 config.load_dataset.cache_clear()
                 yield f"{file} {place} {tag}", refuses(lambda: config.load_study(Path("study.yaml")))

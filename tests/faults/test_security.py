@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import canaries
 import numpy as np
 import pytest
 import small
@@ -212,6 +213,13 @@ def test_yaml_never_makes_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises((UserError, yaml.YAMLError)):
             program._study(program.parser().parse_args(["plan", "--study", str(small.write(tmp_path)), "--set", word]))
     assert not Path("canary").exists()
+
+
+@pytest.mark.fault("C10")
+@pytest.mark.tier2
+def test_every_canary_stays_silent(tmp_path: Path) -> None:
+    """YAML tags, pickles, markup and archives, wherever the project reads."""
+    assert [what for what, silent in canaries.all_of(tmp_path) if not silent] == []
 
 
 # --- privacy --------------------------------------------------------------------------------------------------------

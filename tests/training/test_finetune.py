@@ -10,7 +10,6 @@ from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.seeds import derive
-from softmax_bottleneck.study import stages
 from softmax_bottleneck.training import finetune, model, train, trained, trainer
 from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results
 
@@ -19,7 +18,7 @@ def finetuned(run: config.Run, **schedule) -> config.Run:
     """The run that goes on from `run`, as a study plans it."""
     settings = {"segment": 5, "statistics_batch_size": 10, "scaling": "mean", "learning_rates": [1e-4], "decays": [0.0],
                 "epsilon": 1e-5, "tune_tokens": None}  # fmt: skip
-    after = stages.Stages.of(run.head, run.schedule, schedule, settings).finetuned(run)
+    after = config.Stages.of(run.head, run.schedule, schedule, settings).finetuned(run)
     return changed(after, start=run.path)
 
 

@@ -28,7 +28,7 @@ from softmax_bottleneck.store.errors import (
 )
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import kinds, plan
+from softmax_bottleneck.study import plan, schema
 
 if TYPE_CHECKING:
     from softmax_bottleneck.records.records import Records
@@ -489,7 +489,7 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
 
 def _hours(words: str) -> float:
     try:
-        return kinds.seconds(words) / 3600
+        return schema.seconds(words) / 3600
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

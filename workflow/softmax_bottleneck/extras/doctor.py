@@ -27,8 +27,8 @@ from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Dataset, Run, Study, load_dataset, load_study, load_yaml
 from softmax_bottleneck.study.costs import Cost
-from softmax_bottleneck.study.kinds import seconds
 from softmax_bottleneck.study.plan import is_done
+from softmax_bottleneck.study.schema import seconds
 
 OK, NOTE, SHORT, BAD = "ok", "note", "short", "bad"  # fine; worth knowing; would end incomplete; to be mended first
 ASK_TIMEOUT_S = 3.0  # for programs of the batch system and the GPU's

@@ -14,7 +14,7 @@ from pathlib import Path
 from softmax_bottleneck.corpora.corpus import SPLITS, UNK
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import kinds, load_study
+from softmax_bottleneck.study import load_study, schema
 from softmax_bottleneck.training import check
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
@@ -82,7 +82,7 @@ def new_study(texts: Path, into: Path, name: str | None, say: Say) -> Path:
         UserError: no texts, a text that is none, too little of it, a name that is taken or that no study may have.
     """
     name = name or re.sub(r"[^a-z0-9._-]+", "-", texts.resolve().name.lower()).strip("-._") or "texts"
-    if not re.fullmatch(kinds.NAME, name):
+    if not re.fullmatch(schema.NAME, name):
         raise UserError(
             f"NAME={name}: expected letters, digits, dots, dashes and underscores, as in NAME=war-and-peace"
         )

@@ -25,7 +25,7 @@ from softmax_bottleneck.jobs import slurm
 from softmax_bottleneck.jobs.processes import Process
 from softmax_bottleneck.store.errors import BusyError
 from softmax_bottleneck.store.progress import duration
-from softmax_bottleneck.study.kinds import seconds
+from softmax_bottleneck.study.schema import seconds
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 TRY_AGAIN = BusyError.exit_code

@@ -13,15 +13,15 @@ from pydantic import Field
 from softmax_bottleneck import heads
 from softmax_bottleneck.own_model import shards
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import kinds, load_yaml, read
+from softmax_bottleneck.study import load_yaml, read, schema
 
 FILES = ("hidden", "weight", "log_probs")
 WAYS = [["hidden", "weight"], ["log_probs"], ["model", "text"], ["weight", "weights_only"], ["model", "weights_only"]]
 UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
-Files = tuple[kinds.Line, ...]
+Files = tuple[schema.Line, ...]
 
 
-@kinds.declared
+@schema.section
 class Question:
     """What is to be analysed: the options of `rank`, and the keys of a YAML that asks it.
 
@@ -50,16 +50,16 @@ class Question:
     bias: str | None = None
     head: str = "softmax"
     log_probs: Files = ()
-    model: kinds.Line | None = None
-    text: kinds.Line | None = None
-    targets: kinds.Line | None = None
-    weights_only: kinds.Flag = False
-    multi_mode: kinds.Flag = False
-    width: Annotated[kinds.Integer, Field(ge=1)] | None = None
+    model: schema.Line | None = None
+    text: schema.Line | None = None
+    targets: schema.Line | None = None
+    weights_only: schema.Flag = False
+    multi_mode: schema.Flag = False
+    width: Annotated[schema.Integer, Field(ge=1)] | None = None
     max_memory: str | None = None
-    seconds: Annotated[kinds.Number, Field(ge=0, le=1e6)] = 60.0
-    repeats: Annotated[kinds.Integer, Field(ge=2, le=100)] = 3
-    seed: kinds.Seed = 1
+    seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
+    repeats: Annotated[schema.Integer, Field(ge=2, le=100)] = 3
+    seed: schema.Seed = 1
 
     def files(self) -> list[Path]:
         """All files that are read, each once."""

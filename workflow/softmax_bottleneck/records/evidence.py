@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from softmax_bottleneck.store.artefacts import sha256_file
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Experiment, Run, Study, kinds, read
+from softmax_bottleneck.study import Experiment, Run, Study, read, schema
 
 FOLDER = ROOT / "report" / "evidence"
 MAX_BYTES = 16 << 20
@@ -37,18 +37,18 @@ class StoredRun(TypedDict):
 class StoredProvenance(TypedDict):
     """Provenance block of the run's done.json: hardware (processor and cores), versions (Python and libraries)."""
 
-    hardware: kinds.Options
-    versions: kinds.Options
+    hardware: schema.Options
+    versions: schema.Options
 
 
 @with_config(MORE)
 class StoredEpoch(TypedDict):
     """A line of epochs.jsonl or of epochs_rank.json."""
 
-    epoch: Annotated[kinds.Integer, Field(ge=0)]
+    epoch: Annotated[schema.Integer, Field(ge=0)]
 
 
-@kinds.declared
+@schema.section
 class Row:
     """One number, in the tidy columns of report/published.
 
@@ -62,12 +62,12 @@ class Row:
 
     table: str = ""
     condition: str = ""
-    metric: kinds.Line
-    value: kinds.Number
-    n: kinds.Integer | None = None
+    metric: schema.Line
+    value: schema.Number
+    n: schema.Integer | None = None
 
 
-@kinds.declared
+@schema.section
 class EvidenceFile:
     """What report/evidence/<name>.json holds: one training run measured elsewhere.
 
@@ -90,7 +90,7 @@ class EvidenceFile:
     rows: Annotated[tuple[Row, ...], Field(min_length=1, max_length=2000)]
     history: Annotated[tuple[StoredEpoch, ...], Field(max_length=100_000)] = ()
     epoch_ranks: Annotated[tuple[StoredEpoch, ...], Field(max_length=1000)] = ()
-    spectrum: Annotated[tuple[tuple[kinds.Integer, kinds.Number], ...], Field(max_length=2000)] = ()
+    spectrum: Annotated[tuple[tuple[schema.Integer, schema.Number], ...], Field(max_length=2000)] = ()
     provenance: StoredProvenance
 
 

@@ -26,7 +26,7 @@ from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
-from softmax_bottleneck.study import Study, kinds, read
+from softmax_bottleneck.study import Study, read, schema
 
 FOLDER = paths.ROOT / "report" / "evidence" / "studies"
 ENDING = ".json.gz"
@@ -42,10 +42,10 @@ Columns = dict[str, list[Any]]
 class StoredClaim(TypedDict):
     """A conclusion as claims.json has it; its other keys are texts and numbers."""
 
-    id: kinds.Name
+    id: schema.Name
     dataset: str
     verdict: str
-    numbers: list[kinds.Options]
+    numbers: list[schema.Options]
 
 
 @with_config(evidence.MORE)
@@ -55,11 +55,11 @@ class StoredRows(TypedDict):
     dataset: list[str]
     model: list[str]
     metric: list[str]
-    value: list[kinds.Number]
+    value: list[schema.Number]
     run_id: list[RunId]
 
 
-@kinds.declared
+@schema.section
 class ArchiveFile:
     """What report/evidence/studies/<study>-<hardware>.json.gz holds.
 
@@ -75,13 +75,13 @@ class ArchiveFile:
         claims: the conclusions with verdicts, numbers and premises.
     """
 
-    study: kinds.Name
-    title: kinds.Line
-    hardware: kinds.Line
+    study: schema.Name
+    title: schema.Line
+    hardware: schema.Line
     digest: Annotated[str, Field(pattern="^[0-9a-f]{12,64}$")]
-    command: kinds.Line
+    command: schema.Line
     corpora: dict[str, str]
-    environments: list[kinds.Options]
+    environments: list[schema.Options]
     rows: StoredRows
     states: Columns
     stages: Columns

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, Field
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_config, kinds, load_experiment
-from softmax_bottleneck.study.validation import read
+from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_config, load_experiment, read, schema
 
 
 def _known_metric(name: str) -> str:
@@ -29,12 +28,12 @@ MetricName = Annotated[str, AfterValidator(_known_metric)]
 
 
 # --- options --------------------------------------------------------------------------------------------------------
-@kinds.declared
+@schema.section
 class NoOptions:
     """Of a view that needs to be told nothing."""
 
 
-@kinds.declared
+@schema.section
 class Compared:
     """Models by metrics.
 
@@ -46,19 +45,19 @@ class Compared:
 
     baseline: str = "softmax"
     tested: MetricName = metrics.TEST_PPL
-    seeds_not_tested: tuple[kinds.Integer, ...] = ()
+    seeds_not_tested: tuple[schema.Integer, ...] = ()
 
 
-@kinds.declared
+@schema.section
 class Pairwise:
     """Every model tested against every other: a metric, the stage it is of, and whether variances may differ."""
 
     tested: MetricName = metrics.TEST_PPL
     stage: Literal["", "finetuned", "dynamic"] = ""
-    welch: kinds.Flag = False
+    welch: schema.Flag = False
 
 
-@kinds.declared
+@schema.section
 class Setting:
     """A line of a table of settings: its key in a study file, its name in report/published, its label."""
 
@@ -67,72 +66,72 @@ class Setting:
     label: str
 
 
-@kinds.declared
+@schema.section
 class Settings:
     """The lines of a table of settings, or of the values that a search combines."""
 
     settings: tuple[Setting, ...]
 
 
-@kinds.declared
+@schema.section
 class Words:
     """The file of report/published with the words that the paper prints."""
 
     words: str
 
 
-@kinds.declared
+@schema.section
 class Windows:
     """The window of perplexities that the paper singles out, by published corpus."""
 
-    windows: Mapping[str, tuple[kinds.Number, kinds.Number]]
+    windows: Mapping[str, tuple[schema.Number, schema.Number]]
 
 
-@kinds.declared
+@schema.section
 class RankDemo:
     """The rank of untrained layers: which numbers the step `synthetic` draws."""
 
     synthetic: Literal["rank-demo"]
 
 
-@kinds.declared
+@schema.section
 class Robustness:
     """Rank under rounding or noise: which numbers the step `synthetic` draws, and of how many contexts."""
 
     synthetic: Literal["rebuild", "noise", "noise-effective"]
-    size: Annotated[kinds.Integer, Field(ge=20, le=20_000)] = 1000
+    size: Annotated[schema.Integer, Field(ge=20, le=20_000)] = 1000
 
 
-@kinds.declared
+@schema.section
 class Fits:
     """The entry of a study's `fits` that is shown."""
 
     fits: str
 
 
-@kinds.declared
+@schema.section
 class FitLoss(Fits):
     """One metric of fits."""
 
     metric: MetricName = metrics.KL
 
 
-@kinds.declared
+@schema.section
 class FitMetrics(Fits):
     """Several metrics of fits."""
 
     metrics: tuple[MetricName, ...]
 
 
-@kinds.declared
+@schema.section
 class FitMaps(FitMetrics):
     """Metrics for some concentrations α: those named, all where none is, or, with `others`, all but those."""
 
-    alphas: tuple[kinds.Number, ...] = ()
-    others: kinds.Flag = False
+    alphas: tuple[schema.Number, ...] = ()
+    others: schema.Flag = False
 
 
-@kinds.declared
+@schema.section
 class FitCurves(FitMetrics):
     """Metrics along `x`, a panel per value of `panels`, a row of panels per metric and, if given, value of `rows`.
 
@@ -145,7 +144,7 @@ class FitCurves(FitMetrics):
     rows: Literal["", "d"] = ""
 
 
-@kinds.declared
+@schema.section
 class Spectrum:
     """Which panels of singular values.
 
@@ -154,34 +153,34 @@ class Spectrum:
     """
 
     panels: tuple[Literal["first", "all", "raw"], ...] = ("first", "all")
-    first: kinds.Positive = 500
-    top: kinds.Number = 0.2
+    first: schema.Positive = 500
+    top: schema.Number = 0.2
 
 
-@kinds.declared
+@schema.section
 class Curve:
     """A setting of GSS: slope k below c."""
 
-    c: kinds.Number
-    k: kinds.Number
+    c: schema.Number
+    k: schema.Number
 
 
-@kinds.declared
+@schema.section
 class Pointwise:
     """The settings of GSS whose curves are drawn."""
 
     curves: tuple[Curve, ...]
 
 
-@kinds.declared
+@schema.section
 class Pieces:
     """A piecewise linear function on [−bound, bound]: the slope of every piece."""
 
-    slopes: tuple[kinds.Number, ...]
-    bound: kinds.Number = 2.0
+    slopes: tuple[schema.Number, ...]
+    bound: schema.Number = 2.0
 
 
-@kinds.declared
+@schema.section
 class Sweeps:
     """What is drawn along settings of a head.
 
@@ -196,11 +195,11 @@ class Sweeps:
     above: tuple[MetricName, ...] = ()
 
 
-@kinds.declared
+@schema.section
 class Snapshots:
     """Whether training keeps the weights of some epochs, so that there is something to draw."""
 
-    snapshots: kinds.Flag = False
+    snapshots: schema.Flag = False
 
 
 # --- which view takes which -----------------------------------------------------------------------------------------

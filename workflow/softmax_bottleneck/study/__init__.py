@@ -1,20 +1,18 @@
-"""Studies, runs, experiments and datasets as frozen values, and messages that name the key.
+"""Studies, runs, experiments and datasets as frozen values, read from YAML and checked before anything runs.
 
-Everything is checked before anything runs. Torch cannot be reached from here: heads state their options as literals in
-their own files, which are read without running them.
+Torch is never imported here: heads declare their options as literals in their own files, which are read without
+running them.
 """
 
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study.datasets import Dataset, find_config, load_dataset
+from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.experiments import Column, Experiment, load_experiment
 from softmax_bottleneck.study.fits import Fit, Unit
 from softmax_bottleneck.study.models import Search
-from softmax_bottleneck.study.reading import load_yaml, parse_yaml
-from softmax_bottleneck.study.runs import Body, Head, Run, Schedule, canonical_json
-from softmax_bottleneck.study.stages import Dynamic, Evaluation, Stages
+from softmax_bottleneck.study.runs import Body, Dynamic, Evaluation, Head, Run, Schedule, Stages, canonical_json
+from softmax_bottleneck.study.schema import did_you_mean, find_config, load_yaml, parse_yaml, read
 from softmax_bottleneck.study.studies import Study, export, load_study, study_from_environment
 from softmax_bottleneck.study.study_file import StudyFile
-from softmax_bottleneck.study.validation import did_you_mean, json_schema, read
 
 __all__ = [
     "ROOT",
@@ -37,7 +35,6 @@ __all__ = [
     "did_you_mean",
     "export",
     "find_config",
-    "json_schema",
     "load_dataset",
     "load_experiment",
     "load_study",

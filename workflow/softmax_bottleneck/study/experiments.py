@@ -1,4 +1,4 @@
-"""Tables and figures as data: the runs they need, and how records become cells."""
+"""Experiments: the tables and figures of the report, as their YAML declares them."""
 
 from __future__ import annotations
 
@@ -10,66 +10,67 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import kinds
-from softmax_bottleneck.study.datasets import find_config
-from softmax_bottleneck.study.reading import load_yaml
-from softmax_bottleneck.study.validation import read
+from softmax_bottleneck.study import schema
+from softmax_bottleneck.study.schema import find_config, load_yaml, read, section
 
 SeedChoice = Literal["all", "author", "random"]
 CsvName = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.csv$")]
 
 
-@dataclass(frozen=True, config=kinds.STRICT)
+@dataclass(frozen=True, config=schema.STRICT)
 class Column:
     """A metric of a table.
 
     Attributes:
         metric: its name in the records and in report/published.
-        label: column head, with its unit; that of the catalogue of metrics when empty.
-        digits: decimals printed; as many as the catalogue says when absent.
+        label: column head, with its unit (default: as in the catalogue of metrics).
+        digits: decimals printed (default: as in the catalogue).
         published: filters on the published rows: column -> regular expression.
-        datasets: corpora it is shown for; all when empty.
-        stage: stage the number is of (`finetuned`, `dynamic`); training when empty.
-        published_as: name of the metric in report/published where it is another.
-        measured: false for a column of published numbers only, a quotation of other papers.
+        datasets: corpora that it is shown for; all when empty.
+        stage: stage of the number (`finetuned`, `dynamic`); training when empty.
+        published_as: name of the metric in report/published, if different.
+        measured: false for a column of published numbers only.
     """
 
     metric: str
     label: str = ""
-    digits: Annotated[kinds.Integer, Field(ge=0, le=8)] | None = None
-    published: Mapping[str, str] = kinds.EMPTY
-    measured: kinds.Flag = True
+    digits: Annotated[schema.Integer, Field(ge=0, le=8)] | None = None
+    published: Mapping[str, str] = schema.EMPTY
+    measured: schema.Flag = True
     datasets: tuple[str, ...] = ()
     stage: Literal["", "finetuned", "dynamic"] = ""
     published_as: str = ""
 
 
-@kinds.declared
-class ExperimentFile:
-    """What the YAML of a table or figure says.
+@section
+class Experiment:
+    """A table or figure. `load_study` fills in the last three attributes and replaces those that the study overrides.
 
     Attributes:
         id: equal to the file's name.
-        source: the work it comes from: its chapter in the report.
-        artefact: what the source calls it: Table 2, Figure 7.
-        title: one line over the table or figure.
-        caption: what is seen, and how it is computed; `{schedule.epochs}` is that of the runs shown, `{corpora}` what
+        source: the work it comes from, which is its chapter in the report.
+        artefact: its name in the source: Table 2, Figure 7.
+        title: one line above the table or figure.
+        caption: what is shown and how it is computed; `{schedule.epochs}` is that of the runs shown, `{corpora}` what
             they are trained on.
-        kind: what is made of it.
-        view: how records become cells or a plot.
-        published: files of report/published joined to it.
-        models: rows of the published table, in its order; empty: no training runs needed.
+        kind: table or figure.
+        view: name of the function that makes cells or a plot from records.
+        published: files of report/published that are joined to it.
+        models: rows of the published table in its order, with grids expanded; empty if no training runs are needed.
         datasets: corpora of the published table; a study without them shows its own.
         seeds: `all`, `author` (the authors' own, or the first) or `random` (all but the authors' own).
         stages: what follows the training of its runs: finetuning, then dynamic evaluation.
         published_rows: label -> the published rows it stands for, where its name there is another: `model`, its name in
             report/published; other columns: regular expressions.
-        needs: why no study of this workflow can make it.
+        needs: why it, or a part of it, cannot be made; empty if it can.
         columns: metrics shown, in order.
         options: what the view needs beyond this.
+        entries: the models and grids before grids are expanded, also grids of which no member is trained.
+        absent: rows of the published table for which the study has no model.
+        absent_datasets: corpora of the published table that the study lacks, without a proxy.
     """
 
-    id: kinds.Name
+    id: schema.Name
     source: Literal[
         "parthiban2021",
         "kanai2018",
@@ -90,25 +91,11 @@ class ExperimentFile:
     models: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
     seeds: SeedChoice = "all"
-    stages: kinds.Several[Literal["finetune", "dynamic"]] = ()
-    published_rows: Mapping[str, Annotated[Mapping[str, str], Field(min_length=1)]] = kinds.EMPTY
+    stages: schema.Unique[Literal["finetune", "dynamic"]] = ()
+    published_rows: Mapping[str, Annotated[Mapping[str, str], Field(min_length=1)]] = schema.EMPTY
     needs: str = ""
     columns: tuple[Column, ...] = ()
-    options: kinds.Options = kinds.EMPTY
-
-
-@kinds.declared
-class Experiment(ExperimentFile):
-    """A table or figure as a study shows it.
-
-    Attributes:
-        models: with grids expanded.
-        entries: the models and grids before that, also grids of which no member is trained.
-        absent: rows of the published table that no model of this study is.
-        absent_datasets: corpora of the published table that this study has not, nor any that stands for them.
-        needs: why this study cannot make it, or a part of it, in words; empty when it can.
-    """
-
+    options: schema.Options = schema.EMPTY
     entries: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     absent_datasets: tuple[str, ...] = ()
@@ -120,12 +107,12 @@ class Experiment(ExperimentFile):
 
     @property
     def quotes(self) -> bool:
-        """Whether published numbers or words stand in it."""
+        """Whether it shows published numbers or words."""
         return bool(self.published) or "words" in self.options
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Endings of the files it is rendered to: what is shown, and its data."""
+        """Endings of the files that it is rendered to: the table or figure, and its data."""
         return ("html", "csv") if self.kind == "table" else ("svg", "csv")
 
     @property
@@ -140,9 +127,9 @@ class Experiment(ExperimentFile):
 
 
 def load_experiment(name: str, near: Path) -> Experiment:
-    """An experiment by id (UserError for an unknown id, bad key or value)."""
+    """Return an experiment by id (UserError for an unknown id, bad key or value)."""
     path = find_config("experiments", name, near)
-    declared = read(ExperimentFile, load_yaml(path), str(path))
-    if declared.id != path.stem:
-        raise UserError(f"{path}: id: {declared.id!r} must equal the file's name {path.stem!r}")
-    return Experiment(**vars(declared))
+    experiment = read(Experiment, load_yaml(path), str(path))
+    if experiment.id != path.stem:
+        raise UserError(f"{path}: id: {experiment.id!r} must equal the file's name {path.stem!r}")
+    return experiment

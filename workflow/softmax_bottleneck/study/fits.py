@@ -1,4 +1,4 @@
-"""Fits: output heads on free context vectors, fitted to laws that are known (`fits` of a study)."""
+"""Fits: output heads on free context vectors, fitted to known distributions (`fits` of a study)."""
 
 from __future__ import annotations
 
@@ -13,69 +13,70 @@ from pydantic import Field
 
 from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
-from softmax_bottleneck.study import kinds
+from softmax_bottleneck.study import schema
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.study.models import HeadEntry
 from softmax_bottleneck.study.runs import Head, digest
-from softmax_bottleneck.study.validation import did_you_mean, read
+from softmax_bottleneck.study.schema import did_you_mean, read, section
 
 # A language that is fitted is not sampled as a text; these lengths are never used.
 NO_TEXT = {"train_tokens": 100, "valid_tokens": 100, "test_tokens": 100}
-Size = Annotated[kinds.Integer, Field(ge=2, le=10**7)]
-Alpha = Annotated[kinds.Number, Field(ge=0.001, le=1000)]
+RECIPE = ("sample", "bias", "updates", "learning_rate", "gradient")  # keys that a plan and its units share
+Size = Annotated[schema.Integer, Field(ge=2, le=10**7)]
+Alpha = Annotated[schema.Number, Field(ge=0.001, le=1000)]
 
 
-@kinds.declared
+@section
 class FittedModel:
-    """What is fitted.
+    """A head to fit.
 
     Attributes:
         head: name of a head, or its name and options.
-        label: name in tables and figures; the head's own when absent.
-        equal_to: label of a model: fitted at the largest width at which it has no more parameters than that one.
+        label: name in tables and figures (default: the head's own).
+        equal_to: label of a model; the head gets the largest width that does not exceed its parameters.
     """
 
     head: HeadEntry
-    label: kinds.Label | None = None
+    label: schema.Label | None = None
     equal_to: str | None = None
 
 
-@kinds.declared
+@section
 class FitPlan:
     """One entry under `fits` of a study.
 
     Attributes:
-        kind: where the laws are from: `dirichlet`, drawn from a symmetric Dirichlet distribution (Ganea et al. 2019,
-            section 5.1); or `language`, the contexts of a known-truth language.
-        words: `dirichlet`: numbers of words M, one law each.
-        alphas: `dirichlet`: concentrations, one law each for every M; small ones make sparse distributions.
-        contexts: `dirichlet`: distributions drawn, N (published: 1e5).
+        kind: source of the distributions: `dirichlet`, sampled from a symmetric Dirichlet distribution (Ganea et al.
+            2019, section 5.1); or `language`, the contexts of a synthetic language.
+        words: `dirichlet`: numbers of words M.
+        alphas: `dirichlet`: concentrations, combined with every M; small ones make sparse distributions.
+        contexts: `dirichlet`: distributions sampled, N (published: 1e5).
         language: `language`: its settings as in a dataset's file, without rank, seed and tokens.
-        ranks: `language`: columns r of the law, one language each; its log-probabilities have rank r + 2.
-        sample: words in the fresh sample of every update, on average; 0: the law itself, an infinite sample.
-        widths: of context and word vectors, D or d.
-        models: what is fitted: labels and their heads.
+        ranks: `language`: ranks r of the logits, one language each; its log-probabilities have rank r + 2.
+        sample: mean number of words in the new sample of every update; 0: the exact distribution.
+        widths: widths of context and word vectors, D or d.
+        models: labels and their heads.
         bias: whether words have a bias; the published synthetic study has none (eq. 1).
-        seeds: one draw of the laws, of the samples and of the starting points each.
+        seeds: each seed samples distributions, samples and initial values.
         updates: steps of Adam, each over all contexts; the step size falls to zero along a cosine.
-        learning_rate: first step size.
-        gradient: `language`: whether to measure, early and at the end, what passes each head of the best gradient.
+        learning_rate: initial step size.
+        gradient: `language`: whether to measure, early and at the end, the gradient norm that each head preserves.
     """
 
     kind: Literal["dirichlet", "language"]
-    words: kinds.Several[Size] = ()
-    alphas: kinds.Several[Alpha] = ()
+    words: schema.Unique[Size] = ()
+    alphas: schema.Unique[Alpha] = ()
     contexts: Size = 2
-    language: kinds.Options = kinds.EMPTY
-    ranks: kinds.Several[Size] = ()
-    sample: Annotated[kinds.Integer, Field(ge=0, le=10**12)] = 0
-    widths: kinds.Some[kinds.Width]
-    models: Annotated[Mapping[kinds.Name, FittedModel], Field(min_length=1)]
-    bias: kinds.Flag = True
-    seeds: kinds.Some[kinds.Seed] = (1,)
-    updates: Annotated[kinds.Integer, Field(ge=1, le=10**7)]
-    learning_rate: Annotated[kinds.Number, Field(gt=0, le=100)]
-    gradient: kinds.Flag = False
+    language: schema.Options = schema.EMPTY
+    ranks: schema.Unique[Size] = ()
+    sample: Annotated[schema.Integer, Field(ge=0, le=10**12)] = 0
+    widths: schema.NonEmpty[schema.Width]
+    models: Annotated[Mapping[schema.Name, FittedModel], Field(min_length=1)]
+    bias: schema.Flag = True
+    seeds: schema.NonEmpty[schema.Seed] = (1,)
+    updates: Annotated[schema.Integer, Field(ge=1, le=10**7)]
+    learning_rate: Annotated[schema.Number, Field(gt=0, le=100)]
+    gradient: schema.Flag = False
 
     def __post_init__(self) -> None:
         for key in ("alphas", "words") if self.kind == "dirichlet" else ("ranks",):
@@ -100,8 +101,8 @@ class Fit:
 
     Attributes:
         model: label in tables.
-        width: of context and word vectors; with `equal_to`, of the head it may not exceed in parameters.
-        equal_to: the head, of that width, that it may not exceed; None where the width is its own.
+        width: width of context and word vectors; with `equal_to`, that of the other head.
+        equal_to: a head of that width whose number of parameters is the limit; None where the width is the head's own.
     """
 
     model: str
@@ -111,32 +112,32 @@ class Fit:
 
     @cached_property
     def fit_id(self) -> str:
-        """12 hex digits of the sha256 of what is fitted and of the code that fits it."""
+        """12 hex digits of the sha256 of the fit's settings and code."""
         modules = {*self.head.modules, *(self.equal_to.modules if self.equal_to else ())}
         facts = {"head": asdict(self.head), "width": self.width, "equal_to": self.equal_to and asdict(self.equal_to)}
         return digest({**facts, "code": step_code("fit", *sorted(modules))})[:12]
 
     @property
     def file_name(self) -> str:
-        """Of its numbers, in the folder of its law."""
+        """Name of the file with its numbers, in the folder of its distributions."""
         return f"{self.head.name}-d{self.width}-{self.fit_id}.json"
 
     @property
     def condition(self) -> str:
-        """What tells it from other fits of its model to the same law."""
+        """What tells it from other fits of its model to the same distributions."""
         return f"d={self.width};head={self.head.name}" + (f";equal={self.equal_to.name}" if self.equal_to else "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """Everything that is fitted to the laws of one draw.
+    """All fits to the distributions of one seed.
 
     Attributes:
         plan: the entry of `fits` it belongs to.
         kind: `dirichlet` or `language`.
-        name: of its laws among those of the plan, `alpha0.1-M100` or `rank32`.
-        condition: the same as the records say it, `alpha=0.1;M=100;N=1000`.
-        law: what the laws are made from.
+        name: its distributions among those of the plan, `alpha0.1-M100` or `rank32`.
+        condition: the same in the records, `alpha=0.1;M=100;N=1000`.
+        law: settings that the distributions are made from.
         sample, bias, updates, learning_rate, gradient: see `FitPlan`.
         device, threads, deterministic: how it is computed, as in the study.
     """
@@ -160,13 +161,12 @@ class Unit:
     @cached_property
     def law_id(self) -> str:
         """12 hex digits for all that the fits of a unit share."""
-        facts = {key: getattr(self, key) for key in ("kind", "law", "seed", "sample", "bias", "updates", "gradient")}
-        code = fingerprint("corpora.known_distributions")
-        return digest({**facts, "learning_rate": self.learning_rate, "code": code})[:12]
+        facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
+        return digest({**facts, "code": fingerprint("corpora.known_distributions")})[:12]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Contexts and words of its laws; a language's contexts are a topic and a word, which sets no other topic."""
+        """Number of contexts and words; a language's context is a topic and a word that is no other topic's marker."""
         if self.kind == "dirichlet":
             return self.law["contexts"], self.law["words"]
         topics, words = self.law["topics"], self.law["vocabulary_size"]
@@ -179,17 +179,17 @@ class Unit:
 
     @property
     def path(self) -> str:
-        """`<plan>/<laws>/<seed>-<unit_id>`."""
+        """`<plan>/<name>/<seed>-<unit_id>`."""
         return f"{self.plan}/{self.name}/{self.seed}-{self.unit_id}"
 
     @property
     def law_path(self) -> str:
-        """`<laws>/<seed>-<law_id>`: the folder that units with the same laws share."""
+        """`<name>/<seed>-<law_id>`: the folder that units with the same distributions share."""
         return f"{self.name}/{self.seed}-{self.law_id}"
 
 
 def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str) -> tuple[Unit, ...]:
-    """The units of an entry of `fits`; `execution` says on which device and how they are computed.
+    """Return the units of an entry of `fits`; `execution` has the device, threads and determinism.
 
     Raises:
         UserError: naming the key.
@@ -200,24 +200,20 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
         for model, entry in plan.models.items()
         for width in plan.widths
     )
-    recipe = {key: getattr(plan, key) for key in ("sample", "bias", "updates", "learning_rate", "gradient")}
-    laws = list(_dirichlet(plan) if plan.kind == "dirichlet" else _languages(plan, where))
+    recipe = {key: getattr(plan, key) for key in RECIPE}
     return tuple(
         Unit(name, plan.kind, law_name, condition, law, seed, **recipe, fits=fits, **execution)
-        for (law, condition, law_name), seed in itertools.product(laws, plan.seeds)
+        for (law, condition, law_name), seed in itertools.product(list(_laws(plan, where)), plan.seeds)
     )
 
 
-Law = tuple[dict[str, Any], str, str]  # what it is made from, its condition, its name
-
-
-def _dirichlet(plan: FitPlan) -> Iterator[Law]:
-    for alpha, words in itertools.product(plan.alphas, plan.words):
-        law = {"alpha": alpha, "words": words, "contexts": plan.contexts}
-        yield law, f"alpha={alpha:g};M={words};N={plan.contexts}", f"alpha{alpha:g}-M{words}"
-
-
-def _languages(plan: FitPlan, where: str) -> Iterator[Law]:
+def _laws(plan: FitPlan, where: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Yield the settings, condition and name of each of a plan's families of distributions."""
+    if plan.kind == "dirichlet":
+        for alpha, words in itertools.product(plan.alphas, plan.words):
+            law = {"alpha": alpha, "words": words, "contexts": plan.contexts}
+            yield law, f"alpha={alpha:g};M={words};N={plan.contexts}", f"alpha{alpha:g}-M{words}"
+        return
     for rank in plan.ranks:
         settings = read(LanguageSettings, {**plan.language, **NO_TEXT, "rank": rank, "seed": 0}, f"{where}: language")
         law = asdict(settings)

@@ -1,4 +1,4 @@
-"""What a known-truth language is made from; `corpora.language` makes it."""
+"""Settings of a synthetic language with a known distribution; `corpora.language` builds it."""
 
 from __future__ import annotations
 
@@ -7,42 +7,40 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from softmax_bottleneck.study import kinds
-from softmax_bottleneck.study.validation import read
+from softmax_bottleneck.study.schema import Integer, Number, Positive, Seed, read, section
 
-MAX_LAW_BYTES = 1 << 29
-Tokens = Annotated[
-    kinds.Integer, Field(ge=100, le=10**8)
-]  # a text of 10^8 words takes an hour to sample, and gigabytes
-Strength = Annotated[kinds.Number, Field(ge=0.01)]
+MAX_TABLE_BYTES = 1 << 29  # of the topics' bigram probabilities
+Tokens = Annotated[Integer, Field(ge=100, le=10**8)]  # 10^8 words take an hour to sample, and gigabytes
+AtLeastTwo = Annotated[Integer, Field(ge=2)]
+Strength = Annotated[Number, Field(ge=0.01)]
 
 
-@kinds.declared
+@section
 class LanguageSettings:
-    """What a language is made from. Token counts are lower bounds: each split ends with the line it is in.
+    """Settings of a language. Token counts are lower bounds: each split ends at the end of a line.
 
     Attributes:
-        vocabulary_size: words, with `<eos>`.
-        rank: r, columns of U and B; the rank of log P* is r + 2.
-        topics: each lasts until a marker of another one falls.
-        classes: of words, of which one is `<eos>` alone.
-        markers_per_topic: words that set a topic.
-        seed: of the law and of the texts.
-        train_tokens, valid_tokens, test_tokens: words of each split.
-        zipf_exponent: of the words' frequencies.
+        vocabulary_size: number of words, `<eos>` included.
+        rank: r, the number of columns of U and B; the rank of log P* is r + 2.
+        topics: number of topics; each lasts until a marker of another one is sampled.
+        classes: number of word classes, of which one is `<eos>` alone.
+        markers_per_topic: number of words that set a topic.
+        seed: seed of the distribution and of the texts.
+        train_tokens, valid_tokens, test_tokens: number of words of each split.
+        zipf_exponent: exponent of the word frequencies.
         topic_strength: nats that a topic adds to its own words.
-        class_strength: standard deviation of what classes add, nats.
-        affinity_strength: standard deviation of what affinities add, nats.
-        affinity_dimensions: of the space in which words lie.
-        affinity_bandwidth: standard deviation of the Fourier frequencies: larger is more wiggly and of higher rank.
+        class_strength: standard deviation of what classes add, in nats.
+        affinity_strength: standard deviation of what affinities add, in nats.
+        affinity_dimensions: dimension of the space in which words lie.
+        affinity_bandwidth: standard deviation of the Fourier frequencies; larger values give a higher rank.
     """
 
-    vocabulary_size: Annotated[kinds.Integer, Field(ge=10)]
-    rank: kinds.Integer
-    topics: Annotated[kinds.Integer, Field(ge=2)]
-    classes: Annotated[kinds.Integer, Field(ge=2)]
-    markers_per_topic: Annotated[kinds.Integer, Field(ge=1)]
-    seed: kinds.Seed
+    vocabulary_size: Annotated[Integer, Field(ge=10)]
+    rank: Integer
+    topics: AtLeastTwo
+    classes: AtLeastTwo
+    markers_per_topic: Positive
+    seed: Seed
     train_tokens: Tokens
     valid_tokens: Tokens
     test_tokens: Tokens
@@ -50,20 +48,21 @@ class LanguageSettings:
     topic_strength: Strength = 2.5
     class_strength: Strength = 1.0
     affinity_strength: Strength = 1.0
-    affinity_dimensions: Annotated[kinds.Integer, Field(ge=1)] = 4
+    affinity_dimensions: Positive = 4
     affinity_bandwidth: Strength = 0.7
 
     def __post_init__(self) -> None:
+        """Check the limits that depend on other settings."""
         size, least_rank = self.vocabulary_size, self.topics + self.classes + 1
         if self.rank < least_rank:
             raise ValueError(f"rank: {self.rank} is not allowed (at least {least_rank})")
-        highest = {"rank": size - 2, "markers_per_topic": (size - 1) // self.topics, "classes": size // 2}
-        highest |= {"topics": MAX_LAW_BYTES // (8 * size * size)}
-        for key, most in highest.items():
+        limits = {"rank": size - 2, "markers_per_topic": (size - 1) // self.topics, "classes": size // 2}
+        limits["topics"] = MAX_TABLE_BYTES // (8 * size * size)
+        for key, most in limits.items():
             if getattr(self, key) > most:
                 raise ValueError(f"{key}: {getattr(self, key)} is not allowed (at most {most} for {size} words)")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> LanguageSettings:
-        """Settings from the `language` key of a dataset's YAML (UserError naming the key)."""
+        """Return the settings under the `language` key of a dataset (UserError naming the key)."""
         return read(cls, values, "language")

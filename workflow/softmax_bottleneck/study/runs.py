@@ -1,7 +1,11 @@
-"""A training run as a frozen value: head, body, schedule, seed; its run_id says what it depends on."""
+"""What is trained and evaluated, as frozen values: training runs, and the stages that may follow.
+
+The run_id of a run says what its result depends on: settings, corpus, seed and code.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,8 +20,12 @@ from softmax_bottleneck.heads.registry import module_path
 from softmax_bottleneck.heads.registry import options as complete_options
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import STEPS, step_code
-from softmax_bottleneck.study import kinds
-from softmax_bottleneck.study.validation import read
+from softmax_bottleneck.study import schema
+from softmax_bottleneck.study.schema import read, section
+
+# The longest chunk of finetuning is bptt plus this in the AWD-LSTM's code; mixtures keep the value of training.
+FINETUNE_LENGTH_DELTA = 10
+UpTo1000 = Annotated[schema.Number, Field(ge=0, le=1000)]
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class Head:
     """An output head and its options (every option present, defaults filled in)."""
 
     name: str
-    options: Mapping[str, Any] = kinds.EMPTY
+    options: Mapping[str, Any] = schema.EMPTY
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -33,14 +41,9 @@ class Head:
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
         return tuple(sorted(f"heads.{module_path(name).stem}" for name in names))
 
-    @property
-    def is_mixture(self) -> bool:
-        """Whether it mixes several components (Yang et al. 2018)."""
-        return "components" in self.options
-
     @classmethod
     def of(cls, options: Mapping[str, Any], where: str) -> Head:
-        """The head with this `name` and these options (UserError for one that it does not have, or not so)."""
+        """Return the head with this `name` and these options (UserError for an unknown head, option or bad value)."""
         given = dict(options)
         name = given.pop("name")
         try:
@@ -52,44 +55,43 @@ class Head:
         return cls(name, complete)
 
 
-@kinds.declared
+@section
 class Body:
-    """The network below the head and how it meets it. Sizes in units, dropouts as probabilities.
+    """The network below the head, and how it meets the head. Sizes in units, dropouts as probabilities.
 
     Attributes:
-        kind: architecture: `awd-lstm`, LSTM layers; or `transformer`, a causal encoder that carries nothing from chunk
-            to chunk.
+        kind: architecture: `awd-lstm`, LSTM layers; or `transformer`, a causal encoder without state between chunks.
         embedding_size: width of word vectors and of the output matrix (emsize); of everything in a transformer.
         hidden_size: width of the inner LSTM layers (nhid), or of a transformer's feed-forward layers.
         context_size: width of the last layer (nhidlast); in a study null means embedding_size.
         layers: number of LSTM or encoder layers (nlayers).
-        dropout_input: on embeddings (dropouti); locked, in a transformer plain.
-        dropout_hidden: between layers (dropouth), locked; in a transformer inside its layers, plain.
-        dropout_output: on the last layer (dropout); locked, in a transformer plain.
-        dropout_embedding: of whole word types (dropoute).
+        dropout_input: dropout on embeddings (dropouti); locked, in a transformer plain.
+        dropout_hidden: dropout between layers (dropouth), locked; in a transformer inside its layers, plain.
+        dropout_output: dropout on the last layer (dropout); locked, in a transformer plain.
+        dropout_embedding: dropout of whole word types (dropoute).
         dropout_weight: DropConnect on hidden-to-hidden weights (wdrop).
         embedding_noise: standard deviation of noise added to embeddings in training.
-        published_padding: the dictionary's last word gets no gradient as an input, as in the AWD-LSTM's own code, which
-            takes it for padding; as an output it does.
-        attention_heads: of a transformer's self-attention; 0 for other bodies.
+        published_padding: the last word of the vocabulary gets no gradient as an input, because the original AWD-LSTM
+            code treats it as padding; as an output it does.
+        attention_heads: heads of a transformer's self-attention; 0 for other bodies.
         tied: whether word vectors are also the output matrix (tied).
-        initialisation: `own`, each layer's own law; `xavier`, Xavier's uniform one for every matrix of the model.
+        initialisation: `own`, the default of each layer; `xavier`, Xavier uniform for every matrix of the model.
     """
 
     kind: Literal["awd-lstm", "transformer"] = "awd-lstm"
-    embedding_size: kinds.Width
-    hidden_size: kinds.Width
-    context_size: kinds.Width
-    layers: Annotated[kinds.Integer, Field(ge=1, le=64)]
-    dropout_input: kinds.Probability
-    dropout_hidden: kinds.Probability
-    dropout_output: kinds.Probability
-    dropout_embedding: kinds.Probability
-    dropout_weight: kinds.Probability
-    embedding_noise: Annotated[kinds.Number, Field(ge=0, le=10)] = 0.0
-    published_padding: kinds.Flag = False
-    attention_heads: Annotated[kinds.Integer, Field(ge=0, le=1024)] = 0
-    tied: kinds.Flag = True
+    embedding_size: schema.Width
+    hidden_size: schema.Width
+    context_size: schema.Width
+    layers: Annotated[schema.Integer, Field(ge=1, le=64)]
+    dropout_input: schema.Probability
+    dropout_hidden: schema.Probability
+    dropout_output: schema.Probability
+    dropout_embedding: schema.Probability
+    dropout_weight: schema.Probability
+    embedding_noise: Annotated[schema.Number, Field(ge=0, le=10)] = 0.0
+    published_padding: schema.Flag = False
+    attention_heads: Annotated[schema.Integer, Field(ge=0, le=1024)] = 0
+    tied: schema.Flag = True
     initialisation: Literal["own", "xavier"] = "own"
 
     @property
@@ -98,7 +100,7 @@ class Body:
         return f"bodies.{self.kind.replace('-', '_')}"
 
 
-@kinds.declared
+@section
 class Schedule:
     """How a model is trained.
 
@@ -108,7 +110,7 @@ class Schedule:
         learning_rate: step size at a chunk of `bptt` tokens (lr).
         batch_size: parallel streams of text (batch_size).
         bptt: nominal chunk length in tokens (bptt).
-        variable_length: draw each chunk's length at random, the step size in proportion.
+        variable_length: random chunk lengths, with a proportional step size.
         max_length_delta: the longest chunk is bptt plus this (max_seq_len_delta).
         clip: largest global norm of the gradient (clip).
         weight_decay: L2 penalty inside the optimiser (wdecay).
@@ -119,42 +121,67 @@ class Schedule:
         nonmonotone_window: `nt-asgd`: epochs without improvement before the switch; finetuning: before the end
             (nonmono).
         eval_batch_size: streams when validating.
-        test_batch_size: streams when testing; ranks and predicted words are always of one.
-        plateau_factor: `plateau-sgd`: divides the step size after every epoch that is not the best so far.
-        tested_weights: `best`, those of the best epoch on validation; or `last`, of the last epoch.
-        loss_divisor: a loss over L tokens, of which L - 1 are predicted, is divided by L (`length`, as in AWD-LSTM's
-            code) or L - 1 (`targets`).
-        pieces: the training text is cut into so many consecutive pieces, and an epoch is one of them in turn; with as
-            many pieces as epochs no text is read twice.
-        precision: of the matrix products of training; other results, another run. `fp32`; `tf32`, all products of a GPU
-            in TF32; the products over the vocabulary alone: `tf32x3`, three products in TF32 each, with errors near
-            those of fp32; `bf16`, of factors rounded to bfloat16.
+        test_batch_size: streams when testing; ranks and predicted words always use one.
+        plateau_factor: `plateau-sgd`: divisor of the step size after every epoch that does not improve.
+        tested_weights: `best`, those of the best validation epoch; or `last`, of the last epoch.
+        loss_divisor: divisor of a loss over L tokens with L - 1 predictions: L (`length`, as in the AWD-LSTM code) or
+            L - 1 (`targets`).
+        pieces: number of consecutive pieces of the training text; each epoch reads the next piece. With as many pieces
+            as epochs, no text is read twice.
+        precision: precision of the matrix products in training; another precision is another run. `fp32`; `tf32`, for
+            all products on a GPU; for the products over the vocabulary only, `tf32x3` (three TF32 products each, with
+            errors close to fp32) or `bf16` (factors rounded to bfloat16).
     """
 
     optimizer: Literal["sgd", "et-asgd", "nt-asgd", "asgd", "plateau-sgd"]
-    learning_rate: Annotated[kinds.Number, Field(gt=0, le=1000)]
-    batch_size: kinds.Width
-    bptt: kinds.Width
-    variable_length: kinds.Flag = True
-    max_length_delta: Annotated[kinds.Integer, Field(ge=0, le=65_536)] = 40
-    clip: Annotated[kinds.Number, Field(gt=0, le=1_000_000)]
-    weight_decay: Annotated[kinds.Number, Field(ge=0, le=1)]
-    activation_penalty: Annotated[kinds.Number, Field(ge=0, le=1000)]
-    temporal_penalty: Annotated[kinds.Number, Field(ge=0, le=1000)]
-    epochs: kinds.Count
-    switch_after_epoch: kinds.Count = 200
-    nonmonotone_window: Annotated[kinds.Integer, Field(ge=1, le=1000)] = 5
-    eval_batch_size: Annotated[kinds.Integer, Field(ge=1, le=4096)] = 10
-    test_batch_size: Annotated[kinds.Integer, Field(ge=1, le=4096)] = 1
-    plateau_factor: Annotated[kinds.Number, Field(gt=1, le=1000)] = 1.75
+    learning_rate: Annotated[schema.Number, Field(gt=0, le=1000)]
+    batch_size: schema.Width
+    bptt: schema.Width
+    variable_length: schema.Flag = True
+    max_length_delta: Annotated[schema.Integer, Field(ge=0, le=65_536)] = 40
+    clip: Annotated[schema.Number, Field(gt=0, le=1_000_000)]
+    weight_decay: Annotated[schema.Number, Field(ge=0, le=1)]
+    activation_penalty: UpTo1000
+    temporal_penalty: UpTo1000
+    epochs: schema.Count
+    switch_after_epoch: schema.Count = 200
+    nonmonotone_window: Annotated[schema.Integer, Field(ge=1, le=1000)] = 5
+    eval_batch_size: Annotated[schema.Integer, Field(ge=1, le=4096)] = 10
+    test_batch_size: Annotated[schema.Integer, Field(ge=1, le=4096)] = 1
+    plateau_factor: Annotated[schema.Number, Field(gt=1, le=1000)] = 1.75
     tested_weights: Literal["best", "last"] = "best"
     loss_divisor: Literal["length", "targets"] = "length"
-    pieces: kinds.Count = 1
+    pieces: schema.Count = 1
     precision: Literal["fp32", "tf32", "tf32x3", "bf16"] = "fp32"
 
 
-BodyPart = Annotated[kinds.Options, kinds.PartOf(Body, context_size=kinds.Width | None)]
-SchedulePart = Annotated[kinds.Options, kinds.PartOf(Schedule)]
+@section
+class Dynamic:
+    """Settings of dynamic evaluation: how the weights follow a text while it is scored.
+
+    Attributes:
+        segment: tokens between two updates (bptt).
+        statistics_batch_size: streams of the training text when gradient statistics are gathered (batch_size).
+        scaling: `mean`, root of the mean of squared gradients (Krause's code); or `sum`, root of their sum (Yang's).
+        learning_rates: step sizes tried on the validation text, each with every decay (lr).
+        decays: rates of decay towards the trained weights, all tried (lamb).
+        epsilon: added to the gradient statistics in the denominator of an update (epsilon).
+        tune_tokens: tokens of the validation text used to choose settings; all when null.
+    """
+
+    segment: schema.Width = 5
+    statistics_batch_size: schema.Width = 100
+    scaling: Literal["mean", "sum"] = "mean"
+    learning_rates: Annotated[schema.NonEmpty[UpTo1000], Field(max_length=100)] = (0.00005,)
+    decays: Annotated[schema.NonEmpty[Annotated[schema.Number, Field(ge=0, le=1)]], Field(max_length=100)] = (0.002,)
+    epsilon: Annotated[schema.Number, Field(gt=0, le=1000)] = 0.00002
+    tune_tokens: Annotated[schema.Integer, Field(ge=2, le=2**31 - 1)] | None = None
+
+
+# Some keys of a section, as a layer of settings gives them.
+BodyPart = Annotated[schema.Options, schema.PartOf(Body, context_size=schema.Width | None)]
+SchedulePart = Annotated[schema.Options, schema.PartOf(Schedule)]
+DynamicPart = Annotated[schema.Options, schema.PartOf(Dynamic)]
 
 
 @dataclass(frozen=True)
@@ -162,24 +189,22 @@ class Run:
     """One training run: dataset x body x head x schedule x seed.
 
     Attributes:
-        data_identity: hash that decides what the corpus is; a part of the run_id.
-        duplicate_of: the model under whose name a run with the same run_id is trained; empty for one that is trained
-            itself.
-        start: path of the run that a finetuned one goes on from; empty for a run that begins with weights drawn by its
-            seed.
+        data_identity: hash of the corpus; a part of the run_id.
+        duplicate_of: the model under whose name an equal run is trained; empty for a run that is trained itself.
+        start: path of the run that a finetuned one starts from; empty for initial weights sampled with its seed.
     """
 
-    dataset: kinds.Name
-    model: kinds.Name
+    dataset: schema.Name
+    model: schema.Name
     head: Head
     body: Body
     schedule: Schedule
-    seed: kinds.Seed
+    seed: schema.Seed
     data_identity: str
-    threads: kinds.Integer = 1
+    threads: schema.Integer = 1
     device: str = "auto"
-    deterministic: kinds.Flag = True
-    graphs: kinds.Flag = True
+    deterministic: schema.Flag = True
+    graphs: schema.Flag = True
     duplicate_of: str = ""
     start: str = ""
 
@@ -191,7 +216,7 @@ class Run:
 
     @cached_property
     def code(self) -> str:
-        """Fingerprint of the modules that make its tokens and compute this run."""
+        """Fingerprint of the modules that tokenise its corpus and compute this run."""
         step = "finetune" if self.start else "train"
         return step_code(step, *STEPS["tokenise"], self.body.module, *self.head.modules)
 
@@ -202,27 +227,69 @@ class Run:
 
     @property
     def path(self) -> str:
-        """`<dataset>/<model>/<seed>-<run_id>`, of what it is a duplicate of; finetuned: `<start>/finetune-<id>`."""
+        """`<dataset>/<model>/<seed>-<run_id>`, of the run it is a duplicate of; finetuned: `<start>/finetune-<id>`."""
         if self.start:
             return f"{self.start}/finetune-{self.run_id}"
         return f"{self.dataset}/{self.duplicate_of or self.model}/{self.seed}-{self.run_id}"
 
     def to_json(self) -> dict[str, Any]:
-        """What run.json holds."""
+        """Return the content of run.json."""
         return asdict(self) | {"run_id": self.run_id, "code": self.code}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "run.json") -> Run:
-        """The run that a run.json holds; its run_id stays in the file's path, whatever the code is now.
+        """Return the run in a run.json; the run_id in the file's path stays, whatever the code is now.
 
         Raises:
-            UserError: naming the setting that no run has, or whose value is not allowed.
+            UserError: naming an unknown setting or a value that is not allowed.
         """
         return read(cls, {key: value[key] for key in (field.name for field in fields(cls)) if key in value}, where)
 
 
+@dataclass(frozen=True)
+class Stages:
+    """Settings of what follows the training of a model on a corpus."""
+
+    finetune: Schedule
+    dynamic: Dynamic
+
+    @classmethod
+    def of(cls, head: Head, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Stages:
+        """Return the stages after training with this schedule; `finetune` and `dynamic` are the study's changes.
+
+        Finetuning averages from the first update and equals training in all else, unless the study changes it.
+        """
+        is_mixture = "components" in head.options
+        delta = schedule.max_length_delta if is_mixture else FINETUNE_LENGTH_DELTA
+        changes = {"optimizer": "asgd", "max_length_delta": delta, **finetune}
+        return cls(dataclasses.replace(schedule, **changes), Dynamic(**dynamic))
+
+    def finetuned(self, run: Run) -> Run:
+        """Return the run that continues `run` with the schedule of finetuning."""
+        return dataclasses.replace(run, schedule=self.finetune, start=run.path)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Dynamic evaluation of a trained or finetuned run."""
+
+    run: Run
+    settings: Dynamic
+
+    @cached_property
+    def code(self) -> str:
+        """Fingerprint of the modules that compute it."""
+        return step_code("dynamic", self.run.body.module, *self.run.head.modules)
+
+    @cached_property
+    def path(self) -> str:
+        """`<path of the run>/dynamic-<id>`; the id is a hash of what the result depends on."""
+        facts = {"run": self.run.run_id, "settings": dataclasses.asdict(self.settings), "code": self.code}
+        return f"{self.run.path}/dynamic-{digest(facts)[:12]}"
+
+
 def canonical_json(value: object) -> str:
-    """JSON with sorted keys and no spaces; 1 and 1.0 are the same number."""
+    """Return JSON with sorted keys and no spaces; 1 and 1.0 are the same number."""
     return json.dumps(_plain_numbers(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -231,11 +298,9 @@ def _plain_numbers(value: object) -> object:
         return {key: _plain_numbers(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
         return [_plain_numbers(child) for child in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def digest(value: object) -> str:
-    """64 hex digits of a value's canonical JSON."""
+    """Return 64 hex digits of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,18 +15,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
-from softmax_bottleneck.study.datasets import Dataset, find_config, load_dataset
+from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.experiments import Experiment, load_experiment
 from softmax_bottleneck.study.fits import Unit, units_of
-from softmax_bottleneck.study.models import Model, Search, models_of, search_of
-from softmax_bottleneck.study.reading import refuse_unfit
-from softmax_bottleneck.study.runs import Body, Head, Run, Schedule, canonical_json, digest
-from softmax_bottleneck.study.stages import Evaluation, Stages
-from softmax_bottleneck.study.study_file import Layer, Limits, Shown, StudyFile, read_values
-from softmax_bottleneck.study.validation import did_you_mean, read
+from softmax_bottleneck.study.models import Model, Search, models_of
+from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
+from softmax_bottleneck.study.schema import did_you_mean, find_config, read, section
+from softmax_bottleneck.study.study_file import REQUIRED, ExperimentChanges, Layer, Limits, StudyFile, read_values
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
-REQUIRED = {f.name for f in dataclasses.fields(StudyFile) if f.default is f.default_factory is dataclasses.MISSING}
+UNCHANGED = ("title", "description", "limits", "replicas_per_job", "mixed_jobs", "device", "max_wall", "time_margin")
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
 Placed = TypeVar("Placed", Run, Evaluation, Unit)
 
@@ -173,88 +172,74 @@ def _first_by_path(parts: tuple[Placed, ...]) -> tuple[Placed, ...]:
 
 # --- from its file --------------------------------------------------------------------------------------------------
 def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: Store | None = None) -> Study:
-    """A study from its file; `overrides` are top-level keys given on the command line (mirror, device, threads).
+    """Return the study of a file; `overrides` are top-level keys given on the command line (mirror, device, threads).
 
     Overrides that are a whole study, as another workflow may pass them, stand alone: then `file` only says where they
-    are from, and beside it lie datasets and experiments of their own.
+    are from, and datasets and experiments of their own lie beside it.
 
     Raises:
-        UserError: naming file, key, value and what is allowed.
+        UserError: naming file, key, value and what is expected.
     """
     given, where, near = dict(overrides or {}), str(file), file.resolve().parent
-    refuse_unfit(given, where)
-    asked = read(StudyFile, given if given.keys() >= REQUIRED else read_values(file) | given, where)
-    for kind, names in (("datasets", asked.datasets), ("experiments", asked.experiments)):
+    declared = read(StudyFile, given if given.keys() >= REQUIRED else read_values(file) | given, where)
+    for kind, names in (("datasets", declared.datasets), ("experiments", declared.experiments)):
         for name in names:
             find_config(kind, name, near, asked_by=where)
-    datasets = {name: load_dataset(name, near) for name in asked.datasets}
+    datasets = {name: load_dataset(name, near) for name in declared.datasets}
     for name, dataset in datasets.items():
         if dataset.kind == "benchmarks":
             raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
-    families = models_of(asked.models, asked.datasets, where)
-    _refuse_shared_places(asked, families, where)
-    _refuse_unknown_names(asked, families, where)
-    execution = {key: getattr(asked, key) for key in ("threads", "device", "deterministic")}
-    fits = {name: units_of(name, plan, execution, f"{where}: fits.{name}") for name, plan in asked.fits.items()}
+    families = models_of(declared.models, declared.datasets, where)
+    _check_names(declared, families, where)
+    execution = {key: getattr(declared, key) for key in ("threads", "device", "deterministic")}
     planned = [
-        _planned(asked, dataset, model, execution | {"graphs": asked.graphs}, f"{where}: models.{model.name}")
+        _plan(declared, dataset, model, execution | {"graphs": declared.graphs}, f"{where}: models.{model.name}")
         for dataset in datasets.values()
         for name, members in families.items()
-        if dataset.name in (asked.models[name].datasets or datasets)
+        if dataset.name in (declared.models[name].datasets or datasets)
         for model in members
     ]
-    views = _Views(asked, datasets, families, near, where)
+    resolver = _ExperimentResolver(declared, datasets, families, near, where)
     return Study(
-        name=asked.study,
-        title=asked.title,
-        description=asked.description,
+        name=declared.study,
         file=file,
         store=store or Store(),
-        mirror=Path(asked.mirror) if asked.mirror else None,
-        limits=asked.limits,
+        mirror=Path(declared.mirror) if declared.mirror else None,
         datasets=datasets,
         labels={model.name: model.label for members in families.values() for model in members},
-        experiments=tuple(views.experiment(name, shown or Shown()) for name, shown in asked.experiments.items()),
+        experiments=tuple(resolver.resolve(*item) for item in declared.experiments.items()),
         runs=_with_duplicates(run for plan in planned for run in plan.runs),
-        searches={name: search_of(entry.grid, families[name]) for name, entry in asked.models.items() if entry.grid},
+        searches={
+            name: Search(
+                entry.grid, math.prod(map(len, entry.grid.values())), tuple(model.name for model in families[name])
+            )
+            for name, entry in declared.models.items()
+            if entry.grid
+        },
         author_seeds={plan.key: plan.author_seed for plan in planned if plan.author_seed is not None},
-        fits=fits,
-        fit_labels={name: plan.labels for name, plan in asked.fits.items()},
         stages={plan.key: plan.stages for plan in planned},
-        replicas_per_job=asked.replicas_per_job,
-        mixed_jobs=asked.mixed_jobs,
-        device=asked.device,
-        max_wall=asked.max_wall,
-        time_margin=asked.time_margin,
+        fits={name: units_of(name, plan, execution, f"{where}: fits.{name}") for name, plan in declared.fits.items()},
+        fit_labels={name: plan.labels for name, plan in declared.fits.items()},
+        **{key: getattr(declared, key) for key in UNCHANGED},
     )
 
 
-def _refuse_shared_places(asked: StudyFile, families: Mapping[str, list[Model]], where: str) -> None:
-    """No two things may write to one folder, also where names do not differ by capitals alone."""
-    models = [model.name for members in families.values() for model in members]
-    for kind, names in (("datasets", asked.datasets), ("models", models), ("experiments", asked.experiments)):
-        first: dict[str, str] = {}
-        for name in names:
-            other = first.setdefault(name.lower(), name)
-            if other != name:
-                raise UserError(f"{where}: {kind}: {other!r} and {name!r} would share a folder; choose another name")
-
-
-def _refuse_unknown_names(asked: StudyFile, families: Mapping[str, list[Model]], where: str) -> None:
-    models = dict.fromkeys([*families, *(model.name for members in families.values() for model in members)])
-    named = [(f"models.{name}.datasets", entry.datasets, asked.datasets) for name, entry in asked.models.items()]
-    for index, layer in enumerate(asked.settings):
-        if layer.when:
-            named.append((f"settings.{index}.when.dataset", layer.when.dataset, asked.datasets))
-            named.append((f"settings.{index}.when.model", layer.when.model, tuple(models)))
+def _check_names(declared: StudyFile, families: Mapping[str, list[Model]], where: str) -> None:
+    """Check the datasets and models that entries and layers name (UserError)."""
+    datasets = set(declared.datasets)
+    models = {*families, *(model.name for members in families.values() for model in members)}
+    named = [(f"models.{name}.datasets", entry.datasets, datasets) for name, entry in declared.models.items()]
+    for index, layer in enumerate(declared.settings):
+        named.append((f"settings.{index}.when.dataset", layer.when.dataset, datasets))
+        named.append((f"settings.{index}.when.model", layer.when.model, models))
     for place, names, known in named:
         for name in names or ():
             if name not in known:
                 raise UserError(f"{where}: {place}: unknown {name!r}{did_you_mean(name, known)}")
 
 
-class _Planned(NamedTuple):
-    """The runs of a model on a dataset, the authors' seed of it, and what may follow training."""
+class _Plan(NamedTuple):
+    """The runs of a model on a dataset, the authors' seed, and what may follow training."""
 
     key: tuple[str, str]
     runs: list[Run]
@@ -262,42 +247,37 @@ class _Planned(NamedTuple):
     stages: Stages
 
 
-def _planned(asked: StudyFile, dataset: Dataset, model: Model, execution: Mapping[str, Any], where: str) -> _Planned:
-    """A model on a dataset with the settings layers applied."""
+@section
+class _Settings:
+    """The settings of a run, all layers applied."""
+
+    body: Body
+    schedule: Schedule
+
+
+def _plan(declared: StudyFile, dataset: Dataset, model: Model, execution: Mapping[str, Any], where: str) -> _Plan:
+    """Return the plan of a model on a dataset, with the layers of settings applied."""
     entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
-    for layer in (*asked.settings, Layer(body=entry.body, schedule=entry.schedule)):
-        if layer.when is None or layer.when.holds(dataset.name, model.inherits_from):
+    for layer in (*declared.settings, Layer(body=entry.body, schedule=entry.schedule)):
+        if layer.when.holds(dataset.name, model.inherits_from):
             for part in PARTS:
                 merged[part] |= getattr(layer, part)
             author = author if layer.author_seed is None else layer.author_seed
     body = merged["body"]
     if body.get("context_size") is None:
-        body["context_size"] = body.get("embedding_size", 1)  # which is refused below when it is not set
-    _refuse_incomplete({"body": (Body, body), "schedule": (Schedule, merged["schedule"])}, where)
-    head, schedule = Head.of(merged["head"] | entry.head, where), Schedule(**merged["schedule"])
-    key = (dataset.name, model.name)
-    plan = (*key, head, Body(**body), schedule)
-    choice = entry.seeds or "all"
-    given = (author, *asked.seeds) if isinstance(choice, str) else choice
+        body["context_size"] = body.get("embedding_size", 1)  # an absent embedding_size is an error below
+    settings = read(_Settings, {"body": body, "schedule": merged["schedule"]}, where)
+    head = Head.of(merged["head"] | entry.head, where)
+    key, choice = (dataset.name, model.name), entry.seeds or "all"
+    given = (author, *declared.seeds) if isinstance(choice, str) else choice
     seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
-    runs = [Run(*plan, seed, dataset.identity, **execution) for seed in (seeds[:1] if choice == "author" else seeds)]
-    return _Planned(key, runs, author, Stages.of(head, schedule, merged["finetune"], merged["dynamic"]))
-
-
-def _refuse_incomplete(parts: Mapping[str, tuple[type[Body | Schedule], Mapping[str, Any]]], where: str) -> None:
-    """Every key that a part of the settings needs and no layer sets, at once (UserError)."""
-    words = []
-    for part, (kind, merged) in parts.items():
-        needed = [key.name for key in dataclasses.fields(kind) if key.default is dataclasses.MISSING]
-        absent = [name for name in needed if name not in merged]
-        if absent:
-            words.append(f"{part}: {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not set")
-    if words:
-        raise UserError(f"{where}: {'; '.join(words)}; add what is missing under `settings`")
+    common = (*key, head, settings.body, settings.schedule)
+    runs = [Run(*common, seed, dataset.identity, **execution) for seed in (seeds[:1] if choice == "author" else seeds)]
+    return _Plan(key, runs, author, Stages.of(head, settings.schedule, merged["finetune"], merged["dynamic"]))
 
 
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Runs with the same run_id under another label are trained once, under the first."""
+    """Return the runs; those with the run_id of an earlier label are marked, and trained once under that label."""
     first: dict[tuple[str, str], str] = {}
     all_runs = []
     for run in runs:
@@ -307,67 +287,70 @@ def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 @dataclass(frozen=True)
-class _Views:
-    """What experiments are shown from: a study's file, its datasets, and the members of its models."""
+class _ExperimentResolver:
+    """Finds the models and datasets that a study shows in each of its experiments."""
 
-    asked: StudyFile
+    declared: StudyFile
     datasets: Mapping[str, Dataset]
     families: Mapping[str, list[Model]]
     near: Path
     where: str
 
-    def experiment(self, name: str, shown: Shown) -> Experiment:
-        """An experiment as this study shows it: its own models and datasets unless the study says otherwise."""
-        experiment = load_experiment(name, self.near)
-        place = f"{self.where}: experiments.{name}"
-        options, seeds = {**experiment.options, **shown.options}, shown.seeds or experiment.seeds
-        experiment = dataclasses.replace(experiment, options=options, seeds=seeds)
-        if shown.needs:
-            return self._with_absent(dataclasses.replace(experiment, models=(), datasets=(), needs=shown.needs))
-        entries = self._entries(experiment, shown)
-        models = dict.fromkeys(label for entry in entries for label in self._labels(entry, f"{place}.models"))
-        datasets, needs = (shown.datasets, "") if shown.datasets else self._corpora(experiment)
+    def resolve(self, name: str, changes: ExperimentChanges | None) -> Experiment:
+        """Return an experiment with this study's models and datasets, unless the study's changes name others."""
+        changes = changes or ExperimentChanges()
+        original, place = load_experiment(name, self.near), f"{self.where}: experiments.{name}"
+        options, seeds = {**original.options, **changes.options}, changes.seeds or original.seeds
+        experiment = dataclasses.replace(original, options=options, seeds=seeds)
+        if changes.needs:
+            experiment = dataclasses.replace(experiment, models=(), datasets=(), needs=changes.needs)
+            return self._with_absent(experiment, original)
+        entries = self._entries(original, changes)
+        models = dict.fromkeys(label for entry in entries for label in self._members(entry, f"{place}.models"))
+        datasets, needs = (changes.datasets, "") if changes.datasets else self._corpora(original)
         for item in datasets:
             if item not in self.datasets:
                 hint = did_you_mean(item, self.datasets)
                 raise UserError(f"{place}.datasets: {item!r} is not in this study{hint}")
-        if experiment.models and not entries and datasets:
-            needs = f"This study has none of its models ({', '.join(experiment.models)})."
-        if experiment.fits and experiment.fits not in self.asked.fits and not needs:
-            needs = f"This study has no `{experiment.fits}` under `fits`."
-        elif experiment.source == "gradient" and not needs and not self.asked.fits[experiment.fits].gradient:
-            needs = f"`fits.{experiment.fits}` does not measure gradients (`gradient: true`)."
-        return self._with_absent(
-            dataclasses.replace(
-                experiment, models=tuple(models), entries=tuple(entries), datasets=tuple(datasets), needs=needs
-            )
-        )
+        if original.models and not entries and datasets:
+            needs = f"This study has none of its models ({', '.join(original.models)})."
+        if experiment.fits and not needs:
+            if experiment.fits not in self.declared.fits:
+                needs = f"This study has no `{experiment.fits}` under `fits`."
+            elif experiment.source == "gradient" and not self.declared.fits[experiment.fits].gradient:
+                needs = f"`fits.{experiment.fits}` does not measure gradients (`gradient: true`)."
+        shown: dict[str, Any] = {
+            "models": tuple(models),
+            "entries": tuple(entries),
+            "datasets": tuple(datasets),
+            "needs": needs,
+        }
+        return self._with_absent(dataclasses.replace(experiment, **shown), original)
 
-    def _with_absent(self, shown: Experiment) -> Experiment:
-        """With the rows and corpora of the published table that this study has not; without any on one's own texts."""
+    def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
+        """Return it with the rows and corpora of the published table that this study lacks."""
         if not shown.quotes:
             return shown
         if _are_own_texts(self.datasets):
-            return dataclasses.replace(shown, published=())  # on texts of one's own there is nothing to compare with
-        asked = load_experiment(shown.id, self.near)
-        rows = asked.published_rows or asked.models  # a grid's members have published rows of their own
+            return dataclasses.replace(shown, published=())  # texts of one's own have nothing to compare with
+        rows = original.published_rows or original.models  # a grid's members have published rows of their own
         absent = [name for name in rows if name not in (*shown.models, *shown.entries)]
-        stands_for = {self.datasets[name].corpus for name in shown.datasets}
-        corpora = {name: load_dataset(name, self.near).corpus for name in asked.datasets}
-        far = [name for name, corpus in corpora.items() if name not in shown.datasets and corpus not in stands_for]
+        proxies = {self.datasets[name].corpus for name in shown.datasets}
+        corpora = {name: load_dataset(name, self.near).corpus for name in original.datasets}
+        far = [name for name, corpus in corpora.items() if name not in shown.datasets and corpus not in proxies]
         return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
 
-    def _entries(self, experiment: Experiment, shown: Shown) -> list[str]:
-        """The models and grids that are asked for; of those in the experiment's file, all that this study has."""
-        if shown.models == "all":
-            return [name for name, entry in self.asked.models.items() if not entry.is_variant]
-        if shown.models is not None:
-            return list(shown.models)
+    def _entries(self, experiment: Experiment, changes: ExperimentChanges) -> list[str]:
+        """Return the models and grids to show; of those in the experiment's file, all that this study has."""
+        if changes.models == "all":
+            return [name for name, entry in self.declared.models.items() if not entry.is_variant]
+        if changes.models is not None:
+            return list(changes.models)
         members = {model.name for members in self.families.values() for model in members}
         return [name for name in experiment.models if name in self.families or name in members]
 
-    def _labels(self, entry: str, where: str) -> list[str]:
-        """The models behind a name: a grid's members, or the model itself (UserError for an unknown name)."""
+    def _members(self, entry: str, where: str) -> list[str]:
+        """Return the models behind a name: a grid's members, or the model itself (UserError for an unknown name)."""
         if entry in self.families:
             return [model.name for model in self.families[entry]]
         if any(model.name == entry for members in self.families.values() for model in members):
@@ -375,7 +358,7 @@ class _Views:
         raise UserError(f"{where}: {entry!r} is not in this study{did_you_mean(entry, self.families)}")
 
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
-        """The study's corpora for an experiment: its own, else what stands for them, else a text of one's own."""
+        """Return the study's corpora for an experiment (its own, else proxies, else own texts), and which it lacks."""
         if not experiment.datasets:
             return list(self.datasets), ""
         own = [name for name, dataset in self.datasets.items() if not dataset.corpus]

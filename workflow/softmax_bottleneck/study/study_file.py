@@ -1,7 +1,8 @@
-"""What the YAML of a study may say, and how one study extends another."""
+"""The YAML of a study: its keys, and how one study extends another."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,155 +11,151 @@ from pydantic import Field
 
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import SHARED
-from softmax_bottleneck.study import kinds
+from softmax_bottleneck.study import schema
 from softmax_bottleneck.study.experiments import SeedChoice
 from softmax_bottleneck.study.fits import FitPlan
 from softmax_bottleneck.study.models import ModelEntry
-from softmax_bottleneck.study.reading import load_yaml
-from softmax_bottleneck.study.runs import BodyPart, SchedulePart
-from softmax_bottleneck.study.stages import DynamicPart
-from softmax_bottleneck.study.validation import did_you_mean
+from softmax_bottleneck.study.runs import BodyPart, DynamicPart, SchedulePart
+from softmax_bottleneck.study.schema import did_you_mean, load_yaml, seconds, section
 
 
-@kinds.declared
+@section
 class When:
-    """Where a layer of settings applies.
+    """The condition of a layer of settings.
 
     Attributes:
-        dataset: a dataset, or a list; every one when absent.
-        model: a model or grid, or a list; every one when absent.
+        dataset: a dataset or a list of them; all when absent.
+        model: a model or grid, or a list of them; all when absent.
     """
 
-    dataset: kinds.SomeOrOne[kinds.Name] | None = None
-    model: kinds.SomeOrOne[kinds.Name] | None = None
-
-    def __post_init__(self) -> None:
-        if self.dataset is None and self.model is None:
-            raise ValueError("name a dataset or a model, or leave `when` out")
+    dataset: schema.OneOrMore[schema.Name] | None = None
+    model: schema.OneOrMore[schema.Name] | None = None
 
     def holds(self, dataset: str, models: Collection[str]) -> bool:
-        """Whether it is true of a dataset and a model, given with all it is like."""
-        here = self.dataset is None or dataset in self.dataset
-        return here and (self.model is None or any(model in models for model in self.model))
+        """Return True if it is met by a dataset and a model, given with all names that it inherits from."""
+        is_here = self.dataset is None or dataset in self.dataset
+        return is_here and (self.model is None or any(model in models for model in self.model))
 
 
-@kinds.declared
+@section
 class Layer:
-    """Settings that come on top of those of the layers before.
+    """Settings that override single values of the layers before.
 
     Attributes:
-        when: the datasets and models it applies to; everywhere when absent.
+        when: the datasets and models it applies to; all when absent.
         body: the network below the head.
-        head: options of the head (see the head's own file); a layer for several heads may name what only some have.
-        schedule: how it is trained.
-        finetune: what of the schedule is another when a trained run is finetuned, for experiments with that stage.
+        head: options of the head (see the head's own file).
+        schedule: how the model is trained.
+        finetune: changes of the schedule when a trained run is finetuned, for experiments with that stage.
         dynamic: dynamic evaluation, for experiments with that stage.
         author_seed: the seed of the published single run, trained before the study's seeds.
     """
 
-    when: When | None = None
-    body: BodyPart = kinds.EMPTY
-    head: kinds.Options = kinds.EMPTY
-    schedule: SchedulePart = kinds.EMPTY
-    finetune: SchedulePart = kinds.EMPTY
-    dynamic: DynamicPart = kinds.EMPTY
-    author_seed: kinds.Seed | None = None
+    when: When = When()
+    body: BodyPart = schema.EMPTY
+    head: schema.Options = schema.EMPTY
+    schedule: SchedulePart = schema.EMPTY
+    finetune: SchedulePart = schema.EMPTY
+    dynamic: DynamicPart = schema.EMPTY
+    author_seed: schema.Seed | None = None
 
 
-@kinds.declared
+@section
 class Limits:
-    """What there is where runs are made; a study that needs more is refused before its first job.
+    """Resources where runs are made; a study that exceeds them fails before its first job.
 
     Attributes:
-        memory_gb: memory where runs are trained and measured; this machine's when absent.
-        disk_gb: disk for all that is not done yet; what is free here when absent.
+        memory_gb: memory of a training or measuring job (default: that of this machine).
+        disk_gb: disk for all unfinished work (default: what is free here).
     """
 
-    memory_gb: Annotated[kinds.Number, Field(gt=0, le=10**6)] | None = None
-    disk_gb: Annotated[kinds.Number, Field(gt=0, le=10**9)] | None = None
+    memory_gb: Annotated[schema.Number, Field(gt=0, le=10**6)] | None = None
+    disk_gb: Annotated[schema.Number, Field(gt=0, le=10**9)] | None = None
 
 
-@kinds.declared
-class Shown:
-    """How a study shows an experiment, where not as its file says.
+@section
+class ExperimentChanges:
+    """What a study changes of an experiment.
 
     Attributes:
-        models: a list, or `all` of this study but its variants (those with `like`, `grid` or `seeds`).
+        models: a list, or `all` of this study except variants (those with `like`, `grid` or `seeds`).
         datasets: corpora to show.
-        seeds: `all`, `author`, or `random`: all but the authors' own.
-        needs: why this study cannot make it; shown in its place, and nothing is trained for it.
+        seeds: `all`, `author`, or `random`: all except the authors' own.
+        needs: why this study cannot make it; the report shows the reason, and nothing is trained for it.
         options: options of the experiment itself (see its file).
     """
 
-    models: kinds.WordOrSome[Literal["all"], kinds.Name] | None = None
-    datasets: kinds.Some[kinds.Name] | None = None
+    models: schema.WordOrList[Literal["all"], schema.Name] | None = None
+    datasets: schema.NonEmpty[schema.Name] | None = None
     seeds: SeedChoice | None = None
-    needs: kinds.Line | None = None
-    options: kinds.Options = kinds.EMPTY
+    needs: schema.Line | None = None
+    options: schema.Options = schema.EMPTY
 
 
-@kinds.declared
+@section
 class StudyFile:
     """A study's YAML, with all that it extends.
 
     Attributes:
         study: short name; results go to results/<study>/.
-        title: one line for the report's head.
+        title: heading of the report.
         description: what it is for, in a few sentences; printed in the report.
         datasets: corpora to train on; each is a file datasets/<name>.yaml beside the study or in config/.
         seeds: one training run per model, dataset and seed.
-        mirror: folder with copies of the corpora, tried before any download; also `make reproduce MIRROR=folder`.
-        device: `auto` (a GPU when there is one), `cpu`, or `cuda` (an error where there is none).
-        threads: CPU threads of one training job; results are the same bits for the same number.
-        limits: what there is where runs are made; a study that needs more is refused before its first job.
-        replicas_per_job: seeds of one model that one training job trains at a time; they share its GPU (or have
-            `threads` cores each), and each gives the same bits as alone.
-        mixed_jobs: runs of different models may share a job of several, as to fill a node's GPUs.
-        max_wall: longest time a training job goes on (`4h`, `90m`); then it saves, stops with exit code 75, and the
-            next attempt goes on. A SLURM job's own time limit counts besides.
-        time_margin: how long before the end of its SLURM job a training job stops itself; 3m when absent, or a quarter
-            of what is left when that is less.
-        deterministic: the same bits on the same machine, or a refusal; false allows faster GPU kernels.
-        graphs: on a GPU, updates are recorded once for each length of a chunk and replayed (CUDA graphs), which gives
-            the same bits; false makes every call.
+        mirror: folder with copies of the corpora, used before any download; also `make reproduce MIRROR=folder`.
+        device: `auto` (a GPU if there is one), `cpu`, or `cuda` (an error without one).
+        threads: CPU threads of one training job; the same number gives the same bits.
+        limits: resources where runs are made; a study that exceeds them fails before its first job.
+        replicas_per_job: number of seeds of a model that one job trains at the same time. They share its GPU, or have
+            `threads` cores each. The bits are the same as for separate jobs.
+        mixed_jobs: whether runs of different models on a corpus may share a job, for example to fill a node's GPUs.
+        max_wall: time limit of a training job (`4h`, `90m`). It then saves and stops with exit code 75, and the next
+            attempt resumes it. A SLURM job's own time limit applies as well.
+        time_margin: time before the end of its SLURM job at which a training job stops itself (default: 3m, or a
+            quarter of the remaining time if that is less).
+        deterministic: the same bits on the same machine, or an error; false allows faster GPU kernels.
+        graphs: on a GPU, each update is captured once per chunk length and replayed (CUDA graphs) with the same bits;
+            false disables graph capture.
         settings: layers of settings, applied in order.
-        fits: output heads on free context vectors, fitted to laws that are known.
-        models: what is trained: labels, as in the published tables where there is one, and their heads.
+        fits: output heads on free context vectors, fitted to known distributions.
+        models: models to train: labels, as in the published tables where there is one, and their heads.
         experiments: tables and figures to make; each is a file experiments/<id>.yaml beside the study or in config/.
     """
 
-    study: kinds.Name
-    title: kinds.Line
+    study: schema.Name
+    title: schema.Line
     description: str = ""
-    datasets: kinds.Some[kinds.Name]
-    seeds: kinds.Some[kinds.Seed]
+    datasets: schema.NonEmpty[schema.Name]
+    seeds: schema.NonEmpty[schema.Seed]
     mirror: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Annotated[kinds.Integer, Field(ge=1, le=256)] = 1
+    threads: Annotated[schema.Integer, Field(ge=1, le=256)] = 1
     limits: Limits = Limits()
-    replicas_per_job: Annotated[kinds.Integer, Field(ge=1, le=10)] = 1
-    mixed_jobs: kinds.Flag = False
-    max_wall: kinds.Duration | None = None
-    time_margin: kinds.Duration | None = None
-    deterministic: kinds.Flag = True
-    graphs: kinds.Flag = True
+    replicas_per_job: Annotated[schema.Integer, Field(ge=1, le=10)] = 1
+    mixed_jobs: schema.Flag = False
+    max_wall: schema.Duration | None = None
+    time_margin: schema.Duration | None = None
+    deterministic: schema.Flag = True
+    graphs: schema.Flag = True
     settings: Annotated[tuple[Layer, ...], Field(min_length=1)]
-    fits: Mapping[kinds.Name, FitPlan] = kinds.EMPTY
-    models: Annotated[Mapping[kinds.Name, ModelEntry], Field(min_length=1)]
-    experiments: Annotated[Mapping[kinds.Name, Shown | None], Field(min_length=1)]
+    fits: Mapping[schema.Name, FitPlan] = schema.EMPTY
+    models: Annotated[Mapping[schema.Name, ModelEntry], Field(min_length=1)]
+    experiments: Annotated[Mapping[schema.Name, ExperimentChanges | None], Field(min_length=1)]
 
     def __post_init__(self) -> None:
         if self.study.lower() in SHARED:
             raise ValueError(f"study: {self.study!r} is the name of a folder of results/; choose another")
-        if self.max_wall and self.time_margin and kinds.seconds(self.time_margin) >= kinds.seconds(self.max_wall):
+        if self.max_wall and self.time_margin and seconds(self.time_margin) >= seconds(self.max_wall):
             raise ValueError(f"time_margin: {self.time_margin} leaves nothing of max_wall, {self.max_wall}")
 
 
-def read_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A study's keys, on top of those of the study it extends.
+REQUIRED = {f.name for f in dataclasses.fields(StudyFile) if f.default is f.default_factory is dataclasses.MISSING}
 
-    Its settings come after those, its models and fits change single keys of theirs (null takes one away), all else
-    replaces.
+
+def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return a study's keys on top of those of the study it extends; `chain` has the files that extend this one.
+
+    `settings` are appended, `models` and `fits` are merged by key (null removes an entry), and other keys replace.
 
     Raises:
         UserError: no such file, or studies that extend each other.
@@ -167,12 +164,12 @@ def read_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if "extends" not in values:
         return values
     name = values.pop("extends")
-    if not isinstance(name, str) or not name.isprintable() or not name:
+    if not isinstance(name, str):
         raise UserError(f"{file}: extends: {name!r:.60} is not the path of a study file")
     base_file = file.parent / name
-    if base_file.resolve() in (*above, file.resolve()):
+    if base_file.resolve() in (*chain, file.resolve()):
         raise UserError(f"{file}: extends: {name} extends this file in turn")
-    base = read_values(base_file, (*above, file.resolve()))
+    base = read_values(base_file, (*chain, file.resolve()))
     merged = base | values
     if isinstance(base.get("settings"), list) and isinstance(values.get("settings"), list):
         merged["settings"] = base["settings"] + values["settings"]
@@ -183,7 +180,7 @@ def read_values(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The entries under `models` or `fits`: single keys of an entry replace those of the base, null takes it away."""
+    """Return the entries under `models` or `fits`: single keys of an entry replace the base's, null removes it."""
     merged = dict(base)
     for name, entry in changes.items():
         if entry is None and name not in merged:

@@ -15,75 +15,7 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import check
 
-ROOT = Path(__file__).parents[1]
-KANAI = {"softmax", "relu", "sigmoid", "sigsoftmax", "mos"}  # heads; MoSS is mos with sigsoftmax
-
-
-def study(name: str) -> config.Study:
-    return config.load_study(ROOT / "config" / f"{name}.yaml")
-
-
-def experiment(one: config.Study, name: str) -> config.Experiment:
-    return next(experiment for experiment in one.experiments if experiment.id == name)
-
-
-# --- the papers (SPEC.md 8 and 11) ----------------------------------------------------------------------------------
-def test_kanais_tables_need_six_heads_five_seeds_and_each_stage_once() -> None:
-    paper = study("paper")
-    for name, corpus in (("kanai2018-table1", "ptb"), ("kanai2018-table2", "wikitext-2")):
-        table = experiment(paper, name)
-        planned = paper.runs_of(table)
-        assert len(planned) == 6 * 5 and {run.dataset for run in planned} == {corpus}
-        assert {run.head.name for run in planned} == KANAI
-        assert {run.schedule.optimizer for run in planned} == {"nt-asgd"}
-        assert {run.schedule.epochs for run in planned} == {1000 if corpus == "ptb" else 1500}
-    assert len(paper.finetuned) == len(paper.evaluations) == 2 * 6 * 5
-    assert {one.run.path for one in paper.evaluations} == {run.path for run in paper.finetuned}
-    assert {run.start for run in paper.finetuned} <= {run.path for run in paper.needed}
-
-
-def test_kanais_settings_are_those_of_the_code_bases() -> None:
-    paper = study("paper")
-    rates = {(run.dataset, run.model): run.schedule.learning_rate for run in paper.finetuned}
-    assert {rates["ptb", "kanai-softmax"], rates["wikitext-2", "kanai-ss"]} == {30}
-    assert (rates["ptb", "kanai-moss"], rates["wikitext-2", "kanai-mos"]) == (25, 20)
-    deltas = {(r.dataset, r.head.is_mixture): r.schedule.max_length_delta for r in paper.finetuned}
-    assert deltas == {("ptb", False): 10, ("ptb", True): 40, ("wikitext-2", False): 10, ("wikitext-2", True): 20}
-    by_model = {(one.run.dataset, one.run.model): one.settings for one in paper.evaluations}
-    plain = by_model["ptb", "kanai-sigmoid"]
-    assert (plain.scaling, len(plain.learning_rates), len(plain.decays), plain.epsilon) == ("mean", 6, 4, 2e-5)
-    for corpus, decay, epsilon in (("ptb", 0.075, 1e-3), ("wikitext-2", 0.02, 2e-3)):
-        mixture = by_model[corpus, "kanai-moss"]
-        assert (mixture.scaling, mixture.learning_rates, mixture.decays, mixture.epsilon) == (
-            "sum", (0.002,), (decay,), epsilon)  # fmt: skip
-    heads = {run.model: run.head.options for run in paper.finetuned if run.head.name == "mos"}
-    assert {options["probability_floor"] for options in heads.values()} == {1e-8}
-    assert (heads["kanai-moss"]["pointwise"], heads["kanai-moss"]["prior"]) == ("sigsoftmax", "sigsoftmax")
-
-
-def test_benkas_tables_need_their_runs() -> None:
-    paper = study("paper")
-    counts = {"benka2021-table1": 2 * 2, "benka2021-table2": 4, "benka2021-heads": 9}
-    for name, count in counts.items():
-        assert len({run.path for run in paper.runs_of(experiment(paper, name))}) == count, name
-    sweep = paper.runs_of(experiment(paper, "benka2021-table2"))
-    assert [run.head.options["components"] for run in sweep] == [2, 5, 10, 15] and {run.seed for run in sweep} == {26}
-    mixed = next(run for run in paper.runs if (run.dataset, run.model) == ("ptb", "transformer-mos"))
-    assert mixed.run_id == sweep[2].run_id  # ten softmaxes: trained once for both tables
-    body, schedule = mixed.body, mixed.schedule
-    assert (body.layers, body.embedding_size, body.hidden_size, body.attention_heads) == (4, 200, 200, 4)
-    assert (body.tied, body.initialisation, body.dropout_input, body.dropout_hidden) == (False, "xavier", 0.2, 0.1)
-    assert (schedule.learning_rate, schedule.plateau_factor, schedule.epochs, schedule.batch_size) == (7, 1.75, 50, 20)
-    assert (schedule.bptt, schedule.variable_length, schedule.clip, schedule.weight_decay) == (35, False, 0.25, 0)
-    assert (schedule.tested_weights, schedule.loss_divisor, schedule.test_batch_size) == ("last", "targets", 10)
-
-
-@pytest.mark.parametrize("name", ["demo", "ptb-cpu"])
-def test_small_studies_start_from_runs_they_have_anyway(name: str) -> None:
-    one = study(name)
-    trained = {run.path.split("/")[1] for run in one.needed}
-    starts = {run.start.split("/")[1] for run in one.finetuned}
-    assert {"softmax", "ss", "mos"} <= starts <= trained
+ROOT = Path(__file__).parents[2]
 
 
 # --- a study ---------------------------------------------------------------------------------------------------------
@@ -158,20 +90,6 @@ def test_the_plan_counts_what_follows_training(tmp_path: Path) -> None:
     facts = check.facts(one, check.costs(one))
     assert facts["finetuned"] == [run.path for run in one.finetuned] and len(facts["dynamic"]) == 4
     assert "after training" not in text_of_plan(load(tmp_path, TABLE | {"stages": []}))
-
-
-@pytest.mark.parametrize(
-    ("layer", "words"),
-    [
-        ({"finetune": {"epoch": 3}}, "unknown key 'epoch'"),
-        ({"dynamic": {"scaling": "median"}}, "'median' is not allowed"),
-        ({"dynamic": {"decays": []}}, "at least 1 item"),
-        ({"dynamic": {"epsilon": 0}}, "more than 0"),
-    ],
-)
-def test_bad_settings_of_a_stage_are_refused_in_words(tmp_path: Path, layer: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        load(tmp_path, settings=[*BASE["settings"], layer])
 
 
 def write(path: str, run: config.Run, ppl: float, dynamic: bool = False) -> None:

@@ -1,0 +1,106 @@
+"""A study that does not fit the machine or its corpora is rejected before the first job; edits make other runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import small
+from softmax_bottleneck import study as config
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.corpora.sizes import size_of
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.training import check, trainer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.fault("C7")
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [({"memory_gb": 0.1}, "training on tiny"), ({"disk_gb": 0.000001}, "4 runs need")],
+)
+def test_what_does_not_fit_is_rejected_before_the_first_job(begun, tmp_path, capsys, limits, words):
+    file = small.write(tmp_path, small.values(limits=limits))
+    assert main(["check", "--study", str(file)]) == 2
+    assert words in capsys.readouterr().err
+    assert not Path("results/small").exists()
+
+
+@pytest.mark.fault("C7")
+def test_a_mixture_too_large_for_this_machine_is_rejected(begun, tmp_path, capsys):
+    values = small.values()
+    values["settings"][0]["body"] |= {"embedding_size": 60_000, "hidden_size": 60_000}
+    assert main(["check", "--study", str(small.write(tmp_path, values))]) == 2
+    line = capsys.readouterr().err
+    assert "GB of memory, and" in line or "GB of disk, and" in line
+
+
+def test_memory_for_singular_values_is_that_of_the_gram_matrix(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planned = check.costs(config.load_study(ROOT / "config" / "paper.yaml"))
+
+    def spectrum_gb(model: str) -> float:
+        return next(cost.spectrum_gb for path, (_, cost) in planned.items() if path.startswith(f"{model}/"))
+
+    for dataset, words in (("wikitext-2", 33_278), ("ptb", 10_000)):
+        gram_gb = words**2 * 8e-9
+        assert 2 * gram_gb > spectrum_gb(f"{dataset}/mos") > gram_gb > spectrum_gb(f"{dataset}/softmax")
+
+
+@pytest.mark.fault("C9")
+def test_more_contexts_than_there_are_are_rejected_with_their_number(begun, tmp_path, capsys):
+    size = size_of(begun.store, begun.datasets["tiny"])
+    there = size.tokens["test"] - 1
+    for asked, code in ((there + 1, 2), (there, 0)):
+        file = small.write(tmp_path, dataset=small.DATASET | {"rank_contexts": asked})
+        config.load_dataset.cache_clear()
+        assert main(["check", "--study", str(file)]) == code
+        assert main(["tokenise", "--study", str(file), "--dataset", "tiny"]) == code
+    line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
+    assert "rank_contexts" in line and str(there + 1) in line and str(there) in line
+    config.load_dataset.cache_clear()
+
+
+@pytest.mark.fault("C15")
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("batch_size", 65536, "schedule.batch_size"),
+        ("eval_batch_size", 4096, "schedule.eval_batch_size"),
+        ("test_batch_size", 4096, "schedule.test_batch_size"),
+        ("pieces", 1000, "schedule.batch_size"),
+    ],
+)
+def test_more_streams_than_a_text_has_are_rejected_before_the_first_job(begun, tmp_path, capsys, key, value, words):
+    values = small.values()
+    values["settings"][0]["schedule"][key] = value
+    assert main(["check", "--study", str(small.write(tmp_path, values))]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.fault("C8")
+def test_a_running_job_keeps_its_settings_and_an_edited_study_is_another_run(begun, tmp_path, monkeypatch, capsys):
+    before = begun.needed[0]
+    edited = small.values()
+    edited["settings"][0]["schedule"]["learning_rate"] = 6
+
+    original = trainer.Trainer.update
+
+    def update(self: trainer.Trainer) -> None:
+        if self.place.updates == 5:
+            small.write(tmp_path, edited)
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "update", update)
+        assert main(["train", "--study", "study.yaml", "--run", before.path]) == 0
+    kept = artefacts.read_json(Store().run_folder(before.path) / "run.json")
+    assert kept["schedule"]["learning_rate"] == 5
+    after = config.load_study(Path("study.yaml")).needed[0]
+    assert after.path != before.path and (after.model, after.seed) == (before.model, before.seed)
+    assert main(["train", "--study", "study.yaml", "--run", before.path]) == 2  # planned before the edit
+    assert "the configuration or the code has changed" in capsys.readouterr().err
+    assert main(["train", "--study", "study.yaml", "--run", after.path]) == 0
+    assert artefacts.read_json(Store().run_folder(before.path) / "run.json") == kept

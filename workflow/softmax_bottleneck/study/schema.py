@@ -1,0 +1,231 @@
+"""Configuration files: YAML, types of its values, and one-line messages for values that do not fit.
+
+Each section of a configuration file is a frozen pydantic dataclass, which is schema, types, defaults and documentation
+at once. An integer is never read from 10.0, nor a number from text. Unknown keys, NaN and repeated list items are
+rejected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_type_hints
+
+import pydantic
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic_core import core_schema
+from typing_extensions import TypedDict
+
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import ROOT
+
+STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"  # a folder's name on every system and in every shell
+UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+NAMES_LISTED = 30
+EMPTY: Any = Field(default_factory=dict)
+
+Item = TypeVar("Item")
+Word = TypeVar("Word")
+Value = TypeVar("Value")
+
+
+# --- sections -------------------------------------------------------------------------------------------------------
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
+def section(kind: type[Value]) -> type[Value]:
+    """Make a class a frozen keyword-only dataclass whose values are validated, whether YAML or code gives them."""
+
+    def check_keys(cls: type[Any], values: object) -> object:
+        return _check_keys(values, [field.name for field in dataclasses.fields(cls)])
+
+    made: Any = kind
+    made.check_keys = pydantic.model_validator(mode="before")(cast(Any, classmethod(check_keys)))
+    made = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=STRICT)(kind)
+    return cast(type[Value], made)
+
+
+class PartOf:
+    """Annotation of a mapping with some of the keys of a section; `changed` gives the types that differ."""
+
+    def __init__(self, kind: type, **changed: Any) -> None:
+        self.keys: dict[str, Any] = get_type_hints(kind, include_extras=True) | changed
+
+    def __get_pydantic_core_schema__(self, source: object, handler: pydantic.GetCoreSchemaHandler) -> Any:
+        """Return the schema of a dictionary without required keys."""
+        part: Any = TypedDict("PartOf", self.keys, total=False)  # type: ignore[misc]  # made at run time
+        schema = handler.generate_schema(pydantic.with_config(STRICT)(part))
+        return core_schema.no_info_before_validator_function(lambda values: _check_keys(values, self.keys), schema)
+
+
+def _check_keys(values: object, known: Iterable[str]) -> object:
+    for key in values if isinstance(values, dict) else ():
+        if key not in known:
+            raise ValueError(f"unknown key {key!r:.60}{did_you_mean(str(key), known)}")
+    return values
+
+
+# --- types ----------------------------------------------------------------------------------------------------------
+def seconds(text: str) -> float:
+    """Return a duration such as `90s`, `30m`, `4h` or `1.5d` in seconds.
+
+    Raises:
+        UserError: the text is something else, or zero.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if not match or not float(match[1]):
+        raise UserError(f"{text!r:.60} is no length of time; write 90s, 30m, 4h or 1.5d, and no zero")
+    return float(match[1]) * UNIT_S[match[2]]
+
+
+def _check_duration(text: str) -> str:
+    try:
+        seconds(text)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+def _check_unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"{list(values)!r:.60} is not allowed (every item only once)")
+    return values
+
+
+Integer = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Name = Annotated[str, Field(pattern=NAME)]
+Line = Annotated[str, Field(min_length=1)]
+Label = Annotated[str, Field(min_length=1, max_length=40)]
+Duration = Annotated[str, AfterValidator(_check_duration)]
+Seed = Annotated[Integer, Field(ge=0, le=2**63 - 1)]
+Positive = Annotated[Integer, Field(ge=1)]
+Width = Annotated[Integer, Field(ge=1, le=65_536)]
+Count = Annotated[Integer, Field(ge=1, le=100_000)]
+Probability = Annotated[Number, Field(ge=0, lt=1)]
+Options = dict[str, Any]
+Unique = Annotated[tuple[Item, ...], AfterValidator(_check_unique)]
+NonEmpty = Annotated[Unique[Item], Field(min_length=1)]
+OneOrMore = Annotated[NonEmpty[Item], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+# A word or a list: the message is about whichever was meant.
+WordOrList = Annotated[
+    Annotated[Word, Tag("~word")] | Annotated[NonEmpty[Item], Tag("~list")],
+    Discriminator(lambda value: "~list" if isinstance(value, list | tuple) else "~word"),
+]
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def read(kind: type[Value] | Callable[..., Value], value: object, where: str) -> Value:
+    """Return what YAML said as a value of a declared type.
+
+    Raises:
+        UserError: naming `where`, the key, the value and what is expected; all missing keys at once.
+    """
+    try:
+        return cast(Value, _adapter(cast(Any, kind)).validate_python(value))
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    places = [".".join(str(part) for part in detail["loc"] if str(part)[:1] not in "~[") for detail in details]
+    wrong = [index for index, detail in enumerate(details) if detail["type"] != "missing"]
+    if not wrong:
+        raise UserError(f"{where}: {', '.join(places)} {'is' if len(places) == 1 else 'are'} not set")
+    detail, place = details[wrong[0]], places[wrong[0]]
+    where = f"{where}: {place}" if place else where
+    if detail["type"] == "value_error":
+        raise UserError(f"{where}: {detail['ctx']['error']}")
+    expected = (detail["msg"][0].lower() + detail["msg"][1:]).replace("valid tuple", "list")
+    if detail["type"] == "float_type" and isinstance(detail["input"], str):
+        expected += "; it is read as text: write 0.001 or 1.0e-3, without quotes"
+    raise UserError(f"{where}: {detail['input']!r:.60} is not allowed ({expected})")
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?`, or the list of what is allowed."""
+    choices = sorted(allowed)
+    near = difflib.get_close_matches(word, choices, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    more = f" and {len(choices) - NAMES_LISTED} more" if len(choices) > NAMES_LISTED else ""
+    return f"; allowed are {', '.join(choices[:NAMES_LISTED])}{more}"
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+class _Loader(yaml.CSafeLoader):
+    """Safe YAML whose mappings have no key twice and none that is not text (as `on`, a truth value)."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping; raise ConstructorError with the line of a bad key."""
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node)
+            if not isinstance(key, str) or key in seen:
+                problem = "is given twice" if isinstance(key, str) else "is not text; quote it"
+                raise yaml.constructor.ConstructorError(
+                    problem=f"key {key!r:.60} {problem}", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+# Dates stay text.
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: loader.construct_scalar(cast(Any, node)))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the value of a YAML text; `where` it is from stands in messages.
+
+    Raises:
+        UserError: with the line, where there is one.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{where}{line}: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError) as error:  # a character or a number that is none in YAML
+        raise UserError(f"{where}: {' '.join(str(error).split())}") from None
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping that a YAML file holds.
+
+    Raises:
+        UserError: with file and line, if there is no such file, or it is not UTF-8, YAML or a mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        names = [other.name for other in path.parent.glob("*.yaml")]
+        hint = did_you_mean(path.name, names) if names else "; give the path of a YAML file"
+        raise UserError(f"{path}: cannot be read ({error.strerror}){hint}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from None
+    value = parse_yaml(text, str(path))
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected `key: value` lines at the top level, got {value!r:.60}")
+    return value
+
+
+def find_config(kind: str, name: str, near: Path, asked_by: str = "") -> Path:
+    """Return `<kind>/<name>.yaml` beside the study, or else in the workflow's own config folder.
+
+    Raises:
+        UserError: naming the file that asks for it, if given, and the names that exist.
+    """
+    folders = [near / kind, near, ROOT / "config" / kind]
+    for folder in folders:
+        if folder.name == kind and (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    known = {path.stem for folder in folders if folder.name == kind for path in folder.glob("*.yaml")}
+    where = f"{asked_by}: {kind}" if asked_by else kind
+    raise UserError(f"{where}: no {name!r:.90} ({kind}/{name:.90}.yaml){did_you_mean(name, known)}")
