@@ -1,7 +1,7 @@
-"""The step `check`: every run of a study is built once without memory, before the first job begins.
+"""The step `check`: all runs of a study are built without memory, before the first job begins.
 
-So options that do not fit each other, models that do not fit the machine and ranks of more contexts than there are come
-out while nothing is lost; and parameters and costs are known.
+So incompatible options, models that do not fit the machine and ranks of too many contexts are found before anything is
+computed; and parameters and costs are known.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,10 +24,10 @@ from softmax_bottleneck.training.model import build, count_parameters
 
 
 def check(study: Study, say: Callable[[str], None]) -> None:
-    """Refuse what cannot be built or does not fit; write what everything costs.
+    """Reject what cannot be built or does not fit; write what everything costs.
 
     Raises:
-        UserError: naming the model or the dataset, and what to change.
+        UserError: with the model or the dataset, and what to change.
     """
     planned = costs(study)
     check_limits(study, planned)
@@ -41,16 +40,12 @@ def check(study: Study, say: Callable[[str], None]) -> None:
 
 
 def parameters(run: Run, vocabulary_size: int) -> int:
-    """Trainable parameters, counted on a model that holds no memory.
-
-    Raises:
-        UserError: an option of the head or body does not fit.
-    """
+    """Return the number of trainable parameters, counted on a model without memory (UserError: options do not fit)."""
     return count_parameters(build(run, vocabulary_size, "meta"))
 
 
 def costs(study: Study) -> dict[str, tuple[int, Cost]]:
-    """Parameters and cost of every needed run, by path; equal settings are counted once."""
+    """Return parameters and cost of every needed run, by path; equal settings are counted once."""
     sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
     tracked_paths = {run.path for run in tracked(study)}
     counts: dict[tuple[str, str], int] = {}
@@ -65,34 +60,45 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
 
 
 def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
-    """Refuse what cannot be done here before anything is begun.
+    """Reject a study that this machine cannot compute.
 
     Raises:
-        UserError: a run needs more memory, the rest of the study more disk, or a rank more contexts than there are.
+        UserError: a run needs more memory, the rest of the study more disk, or a rank more contexts than available.
     """
     for dataset in study.datasets.values():
         check_contexts(dataset, size_of(study.store, dataset).tokens["test"])
     left = [run for run in study.needed if not is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
-    free_gb = study.limits.disk_gb or _free_disk_gb(study.store.root)
+    root = study.store.root.absolute()
+    free_gb = study.limits.disk_gb or shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free / 1e9
     if disk_gb > free_gb:
         raise UserError(f"{study.file}: {len(left)} runs need about {disk_gb:.1f} GB of disk, and {free_gb:.1f} GB are "
                         "there: free some, or set limits.disk_gb where results lie elsewhere")  # fmt: skip
     for run in left:
         cost = planned[run.path][1]
-        _check_memory(study, run, "training", cost.memory_gb, _memory_gb(study, on_gpu=run.device != "cpu"))
-        _check_memory(study, run, "the singular values", cost.spectrum_gb, _memory_gb(study, on_gpu=False))
+        for what, needed_gb, on_gpu in (
+            ("training", cost.memory_gb, run.device != "cpu"),
+            ("the singular values", cost.spectrum_gb, False),
+        ):
+            if needed_gb > (there_gb := _memory_gb(study, on_gpu)):
+                raise UserError(
+                    f"{study.file}: models.{run.model}: {what} on {run.dataset} takes about {needed_gb:.1f} GB of"
+                    f" memory, and {there_gb:.1f} GB are there: make the model smaller, or set limits.memory_gb where runs go"
+                    " elsewhere"
+                )
 
 
-def _check_memory(study: Study, run: Run, what: str, needed_gb: float, there_gb: float) -> None:
-    if needed_gb > there_gb:
-        raise UserError(f"{study.file}: models.{run.model}: {what} on {run.dataset} takes about {needed_gb:.1f} GB of "
-                        f"memory, and {there_gb:.1f} GB are there: make the model smaller, or set limits.memory_gb "
-                        "where runs go elsewhere")  # fmt: skip
+def _memory_gb(study: Study, on_gpu: bool) -> float:
+    """Return the memory of the GPU or of the machine, unless the study sets another limit."""
+    if study.limits.memory_gb:
+        return study.limits.memory_gb
+    if on_gpu and torch.cuda.is_available():
+        return float(torch.cuda.get_device_properties(0).total_memory) / 1e9
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
 def check_lengths(study: Study) -> None:
-    """Refuse streams of a text so many that each is too short for one update or prediction (UserError)."""
+    """Raise UserError if a text is split into so many streams that one is too short for an update or prediction."""
     sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
     for run, key, split, needed in _tokens_needed(study):
         there = sizes[run.dataset].tokens[split]
@@ -102,7 +108,7 @@ def check_lengths(study: Study) -> None:
 
 
 def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
-    """Run, key of its settings, split, and how many tokens that needs: two rows of streams, three to train on."""
+    """Yield run, key of its settings, split, and the tokens it needs: two rows per stream, three for training."""
     for run in (*study.needed, *study.finetuned):
         schedule = run.schedule
         yield run, "schedule.batch_size", "train", 3 * schedule.batch_size * schedule.pieces
@@ -114,7 +120,7 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
 
 def check_stages(study: Study) -> None:
-    """Refuse dynamic evaluation of models that could not see beyond a segment of a few words (UserError)."""
+    """Raise UserError for dynamic evaluation of a model that carries no state from segment to segment."""
     for run in {(wanted.run.dataset, wanted.run.model): wanted.run for wanted in study.evaluations}.values():
         size = size_of(study.store, study.datasets[run.dataset])
         if not build(run, size.vocabulary_size, "meta").body.carries_state:
@@ -122,22 +128,8 @@ def check_stages(study: Study) -> None:
                             f"before; {run.body.kind} does not: take it out of that experiment")  # fmt: skip
 
 
-def _free_disk_gb(folder: Path) -> float:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(there).free / 1e9
-
-
-def _memory_gb(study: Study, on_gpu: bool) -> float:
-    """Memory of the GPU or of the machine, if the study does not say another."""
-    if study.limits.memory_gb:
-        return study.limits.memory_gb
-    if on_gpu and torch.cuda.is_available():
-        return float(torch.cuda.get_device_properties(0).total_memory) / 1e9
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-
-
 def facts(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> dict[str, Any]:
-    """The plan for machines: per experiment its runs, per run its parameters and cost."""
+    """Return the plan as JSON: the runs of every experiment, and parameters and cost of every run."""
     runs = {path: {"parameters": count, **vars(cost)} for path, (count, cost) in planned.items()}
     experiments: dict[str, list[str]] = {e.id: [run.path for run in study.runs_of(e)] for e in study.experiments}
     fits = [unit.path for unit in study.units]

@@ -1,4 +1,4 @@
-"""The step of dynamic evaluation: a trained or finetuned run's perplexity while its weights follow the text."""
+"""The step `dynamic`: dynamic evaluation of a trained or finetuned run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESULT_FILE = "dynamic.json"
 
 
 def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped."""
+    """Evaluate a trained or finetuned run dynamically, or resume the evaluation."""
     evaluation = study.dynamic_evaluation(path)
     start, folder = study.store.run_folder(evaluation.run.path), study.store.run_folder(path)
     _, before = run_and_record(start)
@@ -48,18 +48,18 @@ def evaluate(
     parents: Mapping[str, str],
     options: Options = DEFAULTS,
 ) -> dict[str, Any]:
-    """Evaluate to the end in `folder`; the content of dynamic.json.
+    """Evaluate to the end in `folder`; return the content of dynamic.json.
 
     Args:
         evaluation: run and settings.
-        model: the run's weights; as they were when this returns.
+        model: the trained model; its weights are restored at the end.
         corpus: token ids of the run's corpus.
-        folder: owned by one process at a time; made when missing.
-        parents: hashes of what the weights come from, for the provenance.
-        options: how this call works on it.
+        folder: owned by one process at a time; created if missing.
+        parents: hashes of the files that the weights come from, for the provenance.
+        options: limits of this call, see `Options`.
 
     Raises:
-        UserError: a body that carries nothing from segment to segment; and all that `run_to_end` raises.
+        UserError: the body carries no state from segment to segment; and all errors of `run_to_end`.
     """
     run = evaluation.run
     if not model.body.carries_state:
@@ -74,7 +74,7 @@ def evaluate(
 
 
 class DynamicEvaluation(Evaluator, Work):
-    """An evaluation as work in a folder: steps are segments, texts are its parts."""
+    """An evaluation as resumable work: steps are segments, parts are texts."""
 
     def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic, parents: Mapping[str, str]) -> None:
         super().__init__(model, corpus, settings)
@@ -82,14 +82,14 @@ class DynamicEvaluation(Evaluator, Work):
 
     @property
     def where(self) -> str:
-        """How far it is."""
+        """The current position."""
         return f"text {min(self.done + 1, len(self.texts))} of {len(self.texts)}, {self.share:.0%} of all"
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """The share of all texts."""
+        """Return the finished share of all texts."""
         return self.share, f"dynamic evaluation, {self.where}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Perplexities, and what was tried."""
+        """Return perplexities and all settings tried."""
         settings, wall_s = dataclasses.asdict(self.settings), round(session.wall_s(), 3)
         return {"status": "ok", "settings": settings, "wall_s": wall_s} | self.results(), self.parents, {}

@@ -1,24 +1,24 @@
 """Dynamic evaluation: the weights follow a text while it is scored (Krause et al. 2018; used by Kanai 2018, section 4).
 
-Gradient statistics come from one pass over the training text in batches of short segments, weights fixed, with g_b the
+One pass over the training text in batches of short segments, with fixed weights, gives gradient statistics; g_b is the
 gradient of the mean loss of batch b = 1 .. B. Per weight, with m the mean of M over the entries of a tensor,
 
     scaling `mean` (Krause's code):   M = sqrt(sum_b g_b^2 / B),   R = M / mean over tensors of m
     scaling `sum`  (Yang's code):     M = sqrt(sum_b g_b^2),       R = M / sum  over tensors of m
 
-Then every segment of a text is scored, and its gradient g moves the weights theta away from, and decay moves them back
-to, the trained ones theta_0 (RMS with a global prior, Krause et al. 2018, section 4):
+Then every segment of a text is scored. Its gradient g moves the weights theta away from the trained ones theta_0, and
+decay moves them back (RMS with a global prior, Krause et al. 2018, section 4):
 
     theta <- theta + lambda min(R, 1 / lambda) (theta_0 - theta) - eta g / (M + epsilon)
 
 A text's loss is the mean over its predicted tokens (divisor L - 1), as in both codes.
 
-Evaluation mode throughout: dropout and weight drop are off. Yang's code leaves the network in train mode, which cuDNN's
-backward pass asked for, and with it the weight drop of 0.5 on: every segment would be scored, and its gradient made, by
-a randomly damaged network. Here the kernel is told that a backward pass will come, so that evaluation mode does.
+The network is always in evaluation mode: dropout and weight drop are off. Yang's code stays in train mode, which
+cuDNN's backward pass required, with a weight drop of 0.5: a randomly damaged network scores every segment and computes
+its gradient. Here the kernel is told that a backward pass will follow, so that evaluation mode works.
 
-Stability: M + epsilon > 0; the clip of R keeps the way back from overshooting. A loss that is not finite counts as
-infinite, so that no setting of that kind is ever chosen. At eta = 0 the weights do not move by a bit.
+Numerical stability: M + epsilon > 0, and clipping R prevents overshooting on the way back. A loss that is not finite
+counts as infinite, so that its setting is never chosen. At eta = 0 the weights do not change by a bit.
 
 Shapes: L rows of a text in B columns (streams), T tokens of a segment.
 """
@@ -42,7 +42,7 @@ from softmax_bottleneck.study import Dynamic
 from softmax_bottleneck.training.model import LanguageModel
 from softmax_bottleneck.training.trainer import perplexity
 
-STATIC = 2  # passes with the trained weights as they are: both texts
+STATIC = 2  # passes with the trained weights: both texts
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Statistics:
-    """M and R of every trained tensor, in the model's order."""
+    """M (`scale`) and R (`pull`) of every trained tensor, in the model's order."""
 
     scale: list[Tensor]
     pull: list[Tensor]
 
 
 def parameters_of(model: LanguageModel) -> list[Tensor]:
-    """What is updated: every trained tensor, a tied one once."""
+    """Return the updated tensors: every trained one, a tied one once."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Statistics:
-    """M and R from sums of squared gradients over so many batches (`mean` or `sum`, see the module's docstring)."""
+    """Return M and R from sums of squared gradients over batches (`mean` or `sum`, see the module's docstring)."""
     divisor = batches if scaling == "mean" else 1
     scale = [(square / divisor).sqrt() for square in squares]
     level = torch.stack([tensor.mean() for tensor in scale])
@@ -78,10 +78,10 @@ def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Stat
 
 # --- ways through a text --------------------------------------------------------------------------------------------
 class Reading:
-    """A text [L, B] read segment by segment in evaluation mode, with gradients; state carried, graph cut between.
+    """A text [L, B] read by segments in evaluation mode, with gradients; the state is carried and detached.
 
     Attributes:
-        KEPT: names of what a resumed reading needs.
+        KEPT: names of the attributes in the resume state.
     """
 
     KEPT: tuple[str, ...] = ("position", "hidden")
@@ -94,11 +94,11 @@ class Reading:
 
     @property
     def finished(self) -> bool:
-        """Whether the whole text is read."""
+        """Whether the whole text has been read."""
         return self.position >= len(self.ids_LB) - 1
 
     def step(self) -> None:
-        """Read the next segment, and use the losses of its tokens (nats, with the graph behind them)."""
+        """Read the next segment and use the losses of its tokens (nats, with their graph)."""
         stop = min(self.position + self.segment, len(self.ids_LB) - 1)
         output = self.model(self.ids_LB[self.position : stop], self.hidden)
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)
@@ -107,28 +107,28 @@ class Reading:
         self.use(self.model.head.losses(output.dropped_TBD, targets_N, generator=None))
 
     def use(self, losses: RowNLL) -> None:
-        """What this way of reading is for."""
+        """Use the losses of a segment; defined by subclasses."""
         raise NotImplementedError
 
     def gradients(self, losses: RowNLL) -> list[Tensor]:
-        """Gradient of the mean loss of what was read, for every parameter."""
+        """Return the gradient of the mean loss of a segment, for every parameter."""
         return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
 
     def leave(self) -> None:
-        """Put back what the reading has changed: nothing."""
+        """Restore the weights; here nothing has changed."""
 
     def state(self) -> dict[str, Any]:
-        """For the resume state."""
+        """Return the resume state."""
         return {name: getattr(self, name) for name in self.KEPT}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         for name in self.KEPT:
             setattr(self, name, state[name])
 
 
 class Gathering(Reading):
-    """Sums of squared gradients over the batches of the training text."""
+    """A reading that sums squared gradients over the batches of the training text."""
 
     KEPT = (*Reading.KEPT, "squares", "batches")
 
@@ -138,14 +138,14 @@ class Gathering(Reading):
         self.batches = 0
 
     def use(self, losses: RowNLL) -> None:
-        """Add up what a batch says."""
+        """Add the squared gradients of a batch."""
         gradients = self.gradients(losses)
         torch._foreach_addcmul_(self.squares, gradients, gradients)
         self.batches += 1
 
 
 class Scoring(Reading):
-    """A text scored by weights that stay as they are, by the same kernels as where they do not."""
+    """A reading that scores a text with fixed weights, using the same kernels as `Following`."""
 
     KEPT = (*Reading.KEPT, "total")
 
@@ -154,17 +154,17 @@ class Scoring(Reading):
         self.total = torch.zeros((), dtype=torch.float64, device=ids_LB.device)
 
     def use(self, losses: RowNLL) -> None:
-        """Add up the losses."""
+        """Add the losses."""
         self.total += losses.nll_N.detach().sum(dtype=torch.float64)
 
     def mean(self) -> float:
-        """Loss per predicted token so far, nats; infinite when it is not a number."""
+        """Return the loss per predicted token so far, in nats; infinite if it is not finite."""
         loss = self.total.item() / (self.position * self.ids_LB.shape[1])
         return loss if math.isfinite(loss) else math.inf
 
 
 class Following(Scoring):
-    """A text scored while the weights follow it; `leave` puts the trained ones back."""
+    """A reading that scores a text while the weights follow it; `leave` restores the trained weights."""
 
     KEPT = (*Scoring.KEPT, "weights")
 
@@ -179,7 +179,7 @@ class Following(Scoring):
 
     @property
     def weights(self) -> list[Tensor]:
-        """The weights where they are now."""
+        """The current weights."""
         return [parameter.detach() for parameter in self.parameters]
 
     @weights.setter
@@ -187,7 +187,7 @@ class Following(Scoring):
         torch._foreach_copy_(self.weights, tensors)
 
     def use(self, losses: RowNLL) -> None:
-        """Add up the losses, then learn from them."""
+        """Add the losses, then update the weights."""
         super().use(losses)
         gradients = self.gradients(losses)
         with torch.no_grad():
@@ -195,23 +195,23 @@ class Following(Scoring):
             torch._foreach_addcmul_(self.parameters, gradients, self.pace, value=-1.0)
 
     def leave(self) -> None:
-        """Back to the trained weights."""
+        """Restore the trained weights."""
         self.weights = self.trained
 
 
 # --- the whole evaluation -------------------------------------------------------------------------------------------
 class Evaluator:
-    """Statistics, tuning on the validation text, and the scores of both texts, in resumable steps.
+    """The whole evaluation in resumable steps: statistics, tuning on the validation text, scores of both texts.
 
-    Every setting is tried on the first `tune_tokens` tokens of the validation text; the best one then reads all of it.
-    If the trained weights alone score better there, the step size becomes 0: the result is never worse than they are.
+    Every setting is tried on the first `tune_tokens` tokens of the validation text, and the best one reads all of it.
+    If the trained weights alone score better there, the step size becomes 0, so the result is never worse than theirs.
 
     Attributes:
-        texts: in the order they are read: the training text for statistics, validation and test text by the trained
-            weights, the tuning text for every candidate, validation and test text by the chosen one.
-        losses: of all texts but the first that have been read, nats.
-        sums: of squared gradients, and over how many batches; None until they are gathered.
-        reading: what is being read; None at the end.
+        texts: in reading order: the training text for statistics, validation and test text with the trained weights,
+            the tuning text for every candidate, validation and test text with the chosen one.
+        losses: in nats, of all texts read so far except the first.
+        sums: squared gradients and their number of batches; None until they are gathered.
+        reading: the current reading; None at the end.
     """
 
     def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic) -> None:
@@ -229,17 +229,17 @@ class Evaluator:
 
     @property
     def chosen(self) -> Setting:
-        """The best of those tried; known when all are."""
+        """The best candidate; known when all have been tried."""
         tried = self.losses[STATIC : STATIC + len(self.candidates)]
         return self.candidates[min(range(len(tried)), key=tried.__getitem__)]
 
     @property
     def helps(self) -> bool:
-        """Whether the chosen setting scores the validation text better than the trained weights; known afterwards."""
+        """Whether the chosen setting scores the validation text better than the trained weights."""
         return self.losses[STATIC + len(self.candidates)] < self.losses[0]
 
     def _next_reading(self) -> Reading | None:
-        """What comes next, always beginning with the trained weights; None when both texts are scored."""
+        """Return the next reading, which starts with the trained weights; None if both texts are scored."""
         segment, done = self.settings.segment, self.done
         if done == len(self.texts) or (done == len(self.texts) - 1 and not self.helps):
             return None
@@ -254,11 +254,11 @@ class Evaluator:
 
     @property
     def finished(self) -> bool:
-        """Whether both texts are scored."""
+        """Whether both texts have been scored."""
         return self.reading is None
 
     def step(self, session: object = None) -> bool:
-        """One batch of the training text, or one segment of another; whether a text ended with it."""
+        """Read one batch of the training text or one segment of another; return True if it ended a text."""
         reading = self.reading
         assert reading is not None
         reading.step()
@@ -273,7 +273,7 @@ class Evaluator:
         return True
 
     def results(self) -> dict[str, Any]:
-        """What came out: metrics (perplexities over L - 1 tokens), and every setting that was tried."""
+        """Return the metrics (perplexities over L - 1 tokens) and every setting that was tried."""
         texts, static, tried = ("valid", "test"), self.losses[:STATIC], self.losses[STATIC:]
         losses = tried[len(self.candidates) :] if self.helps else static
         metrics = {f"{name}_ppl": perplexity(nats) for name, nats in zip(texts, losses, strict=True)}
@@ -290,22 +290,22 @@ class Evaluator:
 
     @property
     def done(self) -> int:
-        """How many texts have been read."""
+        """The number of texts that have been read."""
         return len(self.losses) + (self.sums is not None)
 
     @property
     def share(self) -> float:
-        """How much of all texts has been read."""
+        """The finished share of all texts."""
         rows = sum(len(text) for text in self.texts[: self.done]) + (self.reading.position if self.reading else 0)
         return rows / sum(len(text) for text in self.texts)
 
     def state(self) -> dict[str, Any]:
-        """All of it, as tensors, numbers and text."""
+        """Return the whole state as tensors, numbers and text."""
         reading = self.reading.state() if self.reading else None
         return {"losses": self.losses, "sums": self.sums, "reading": reading}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         self.losses, self.sums = list(state["losses"]), state["sums"]
         self.reading = self._next_reading()
         if self.reading is not None:
@@ -313,7 +313,7 @@ class Evaluator:
 
 
 def finite(value: float) -> float | None:
-    """A number that JSON can hold."""
+    """Return the number, or None if JSON cannot represent it."""
     return value if math.isfinite(value) else None
 
 

@@ -1,9 +1,9 @@
-"""Finetuning: a trained run goes on from its best weights with averaged SGD (Merity et al. 2018, section 5).
+"""Finetuning: a trained run continues from its best weights with averaged SGD (Merity et al. 2018, section 5).
 
-As in both published code bases (`finetune.py` of the AWD-LSTM's and of MoS's): averaging from the first update on, the
-weights are kept only where the validation loss of their average improves, and it ends when that loss is above the
-smallest of all but the last `nonmonotone_window` values. The first value to beat is that of the trained weights, so
-that finetuning never makes the validation loss worse.
+As in both published code bases (`finetune.py` of AWD-LSTM and of MoS), averaging starts at the first update, and
+weights are stored only if the validation loss of their average improves. Finetuning ends when that loss exceeds the
+minimum of all but the last `nonmonotone_window` values. The first value to beat is that of the trained weights, so
+finetuning never increases the validation loss.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
 
 
 def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Finetune one run from its best weights, going on where an earlier call stopped; the content of its done.json."""
+    """Finetune one run from its best weights, or resume it; return the content of its done.json."""
     run = study.run(path)
     start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
     _, before = run_and_record(start)
@@ -49,19 +49,19 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 
 
 class Finetuner(Trainer):
-    """A run taken up again; `weights` are the trained ones, kept as epoch 0."""
+    """A trainer that starts from trained `weights`, which count as epoch 0."""
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:
         super().__init__(run, corpus, device)
         models.load_weights(self.model, dict(weights))
-        self.data_seed = derive(run.seed, "finetune")  # other chunk lengths and masks than in training
+        self.data_seed = derive(run.seed, "finetune")  # chunk lengths and masks differ from training
         self._begin_epoch()
         loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, divisor=self.schedule.loss_divisor)
         self.best = Best(0, loss, {name: tensor.to(device, copy=True) for name, tensor in weights.items()})
 
     @property
     def finished(self) -> bool:
-        """Whether validation has stalled, or every epoch is done."""
+        """Whether validation has stalled or all epochs are done."""
         losses = [row["valid_loss_nats"] for row in self.rows]
         stalled = bool(losses) and optim.should_switch(losses[:-1], losses[-1], self.schedule.nonmonotone_window)
         return stalled or super().finished

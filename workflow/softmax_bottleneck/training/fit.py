@@ -1,8 +1,7 @@
-"""The step of fits: every head and width of a unit fitted to the same known distributions.
+"""The step `fit`: all heads and widths of a unit are fitted to the same known distributions.
 
-Fits that are done stay done: each has a file of its own, named by what it is, in the folder of its laws, so that
-another head or width in a plan fits that one alone. Those that are not go on side by side, because they share the
-laws and every fresh sample of them.
+Each fit has its own file, named by its settings, in the folder of its distributions. So a new head or width in a plan
+fits only that one. Fits that are not done run together, because they share the distributions and every fresh sample.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from softmax_bottleneck.training import free_contexts, gradient_flow
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 from softmax_bottleneck.training.run_record import DONE_FILE
 
-EARLY = 0.05  # of the updates, at which step sizes are still near the first one
+EARLY = 0.05  # share of the updates, at which step sizes are still near the first one
 LARGEST_RANKED = 1 << 24  # cells of a matrix whose ranks are measured
 
 
 def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Output heads on free context vectors, fitted to the laws of one unit, going on where an earlier call stopped."""
+    """Fit output heads with free context vectors to the distributions of one unit, or resume."""
     unit = study.unit(path)
     options = Options.of(study, say, restart)
     law_folder = study.store.fits_folder(f"laws/{unit.law_path}")
@@ -41,16 +40,16 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
 
 
 def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
-    """Fit what is not fitted yet; the content of done.json, whose `rows` hold all numbers of the unit.
+    """Do the missing fits; return the content of done.json, whose `rows` hold all numbers of the unit.
 
     Args:
-        unit: what to fit to what.
+        unit: heads, widths and distributions.
         folder: of the unit's records and resume states.
-        law_folder: of the fits to these laws, which several units may share; owned by one process at a time.
-        options: how this call works on it.
+        law_folder: of the fits to these distributions, which units may share; owned by one process at a time.
+        options: limits of this call, see `Options`.
 
     Raises:
-        UserError: no such device; and all that `run_to_end` raises.
+        UserError: the device is missing; and all errors of `run_to_end`.
     """
     device = choose_device(unit.device, options.say)
     files = {name: law_folder / name for name in dict.fromkeys(fit.file_name for fit in unit.fits)}
@@ -69,7 +68,7 @@ def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 class Fitting(Work):
-    """The fits of a unit that are not done, side by side."""
+    """The missing fits of a unit as resumable work; steps are updates of all of them."""
 
     def __init__(self, unit: Unit, files: Mapping[str, Path], device: torch.device, say: Say) -> None:
         self.unit, self.files, self.device, self.say = unit, files, device, say
@@ -77,11 +76,11 @@ class Fitting(Work):
         self.recipe = Recipe(unit.sample, unit.bias, unit.updates, unit.learning_rate)
         pending = {fit.file_name: fit for fit in unit.fits if not artefacts.is_sound(files[fit.file_name])}
         self.fits = {name: self._begin(fit) for name, fit in pending.items()}
-        self.early: dict[str, dict[str, float]] = {}  # after EARLY of the updates, where gradients are asked for
+        self.early: dict[str, dict[str, float]] = {}  # metrics after EARLY of the updates, if gradients are requested
         self.updates = 0
 
     def _begin(self, fit: Fit) -> FreeContexts:
-        """A fit of its own width, or of the largest with no more parameters than the head it is compared with."""
+        """Start a fit at its own width, or at the largest width with no more parameters than the head to compare."""
         shape, bias, width = self.known.p_NM.shape, self.unit.bias, fit.width
         if fit.equal_to is not None:
             most = free_contexts.count_parameters(fit.equal_to.name, fit.equal_to.options, width, shape, bias)
@@ -90,16 +89,16 @@ class Fitting(Work):
 
     @property
     def finished(self) -> bool:
-        """Whether every update is done."""
+        """Whether all updates are done."""
         return not self.fits or self.updates == self.recipe.updates
 
     @property
     def where(self) -> str:
-        """How far it is."""
+        """The current position."""
         return f"update {self.updates} of {self.recipe.updates}"
 
     def step(self, session: Session) -> bool:
-        """One update of all of them."""
+        """Do one update of all fits."""
         fits = list(self.fits.values())
         free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
         self.updates += 1
@@ -114,23 +113,23 @@ class Fitting(Work):
         return {f"{name}_early": value for name, value in found.items() if math.isfinite(value)}
 
     def state(self) -> dict[str, Any]:
-        """For the resume state."""
+        """Return the resume state."""
         fits = {name: fitted.state() for name, fitted in self.fits.items()}
         return {"updates": self.updates, "early": self.early, "fits": fits}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned; a fit that was done then and is damaged now makes all begin anew."""
+        """Restore what `state` returned; if a fit that was done then is damaged now, all start over."""
         if self.fits.keys() <= state["fits"].keys():
             self.updates, self.early = state["updates"], state["early"]
             for name, fitted in self.fits.items():
                 fitted.load(state["fits"][name])
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """The share of updates."""
+        """Return the finished share of the updates."""
         return self.updates / self.recipe.updates, self.where
 
     def outcome(self, session: Session) -> Outcome:
-        """Measure and write what has been fitted; the rows of the whole unit."""
+        """Measure and write the fits; return the rows of the whole unit."""
         for fit in self.unit.fits:
             if fit.file_name in self.fits:
                 facts = self._measured(fit, self.fits.pop(fit.file_name))
@@ -150,11 +149,11 @@ class Fitting(Work):
         return {"status": "ok", "rows": rows, "wall_s": session.wall_s()}, _hashes(self.files), {}
 
     def _is_ranked(self) -> bool:
-        """Ranks are of a logarithm: every word must be possible in every context."""
+        """Return True if ranks are measured: the matrix is small enough and log P* is finite."""
         return self.known.p_NM.size <= LARGEST_RANKED and bool((self.known.p_NM > 0).all())
 
     def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
-        """The record of a fit: distances, sizes and ranks, none of them if a distance is no number."""
+        """Return the record of a fit: distances, sizes and ranks, or no metrics if a distance is not finite."""
         rows = free_contexts.chunk_rows(self.known, self.device)
         metrics = free_contexts.distances(fitted, self.known, rows)
         sound = all(math.isfinite(value) for value in metrics.values())
@@ -164,7 +163,7 @@ class Fitting(Work):
         if sound and self._is_ranked():
             try:
                 metrics |= free_contexts.ranks(fitted, self.known, rows)
-            except DataError:  # a word that the head rules out has no logarithm, and the matrix no rank
+            except DataError:  # a word of probability zero has no logarithm, and the matrix no rank
                 self.say(f"{self.unit.path}: {fit.model} at width {fit.width} rules words out: it has no rank")
         return {
             "status": "ok" if sound else "diverged",

@@ -1,16 +1,16 @@
-"""Output heads on free context vectors: the softmax bottleneck without a network below it.
+"""Output heads with free context vectors: the softmax bottleneck without a network below it.
 
-Every context c has a vector h_c of its own, D numbers that are fitted like the word vectors, so that whatever distance
-to the law is left is the head's doing: no network has to compute h_c, no other context limits it, and nothing can be
-overfitted, because the loss is the cross-entropy against the law itself or against a sample never seen before
-(Ganea et al. 2019, section 5.1, eqs. 1, 11, 12 and 14):
+Every context c has its own vector h_c of D numbers, which is fitted like the word vectors. So the remaining distance to
+the true distribution is caused by the head: no network has to compute h_c, no other context limits it, and nothing can
+be overfitted, because the loss is the cross-entropy against the true distribution or against a new sample of it (Ganea
+et al. 2019, section 5.1, eqs. 1, 11, 12 and 14):
 
     min over h, W, ...  - sum_c w_c sum_v P*(v|c) log Q(v | h_c, W, ...)
 
-Adam steps over all contexts; the step size falls from its first value to zero along half a cosine. None of this is
-published. The heads are those of the language models, with a bias per word or without.
+The optimiser is Adam over all contexts; the step size decays to zero along half a cosine. (The published settings are
+unknown.) The heads are those of the language models, with or without a bias per word.
 
-Shapes: N contexts, M words, D width, R rows (contexts) handled at once.
+Shapes: N contexts, M words, D width, R rows (contexts) processed at once.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.ranks import gram_singular_values, rank_report
 from softmax_bottleneck.store.seeds import derive
 
-START_SCALE = 0.1  # of context vectors: larger ones saturate the tanh of mixtures, which then converge slowly
+START_SCALE = 0.1  # of context vectors; larger ones saturate the tanh of mixtures, which then converge slowly
 BETAS = (0.9, 0.99)
 EPSILON = 1e-12  # of Adam; gradients of rare contexts are small
-CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: in a processor's cache, or a GPU's memory
+CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once; fits a CPU's cache, or a GPU's memory
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How heads are fitted; the keys are documented in workflow/schemas/fits.schema.yaml."""
+    """The settings of a fit; see `FitPlan` in study/fits.py for their meaning."""
 
     sample: int
     bias: bool
@@ -52,12 +52,12 @@ class Recipe:
     learning_rate: float
 
     def rate(self, update: int) -> float:
-        """Step size of an update, counted from 0."""
+        """Return the step size of an update, counted from 0."""
         return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * update / self.updates))
 
 
 class FreeContexts:
-    """A head and the vectors of all contexts, in the middle of being fitted."""
+    """A head and the vectors of all contexts while they are fitted."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class FreeContexts:
     ) -> None:
         contexts, words = shape
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(seed, "free contexts", width))  # the same beginning for every head
+            torch.manual_seed(derive(seed, "free contexts", width))  # the same start for all heads
             start_ND = torch.randn(contexts, width) * START_SCALE
             self.head = _head(name, options, width, words, bias)
         self.contexts_ND = nn.Parameter(start_ND.to(device))
-        self.head.to(device).eval()  # dropout has no place here
+        self.head.to(device).eval()  # dropout is off
         trained = [self.contexts_ND, *(p for p in self.head.parameters() if p.requires_grad)]
         self.parameters = sum(parameter.numel() for parameter in trained)
         self.optimiser = torch.optim.Adam(trained, lr=0.0, betas=BETAS, eps=EPSILON)
 
     def add_gradients(self, mass_RM: Tensor, start: int) -> None:
-        """Gradients of -sum mass log Q for the contexts from `start` on."""
+        """Add the gradients of -sum mass log Q for the contexts from `start`."""
         rows = slice(start, start + len(mass_RM))
         h_RD = self.contexts_ND.detach()[rows].requires_grad_()
         torch.autograd.backward(-(mass_RM * self.head.log_probs(h_RD)).sum())
@@ -91,7 +91,7 @@ class FreeContexts:
         self.contexts_ND.grad[rows] = h_RD.grad
 
     def step(self, rate: float) -> None:
-        """One step of Adam with the gradients added since the last one."""
+        """Do one step of Adam with the gradients added since the last step."""
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.step()
@@ -99,17 +99,17 @@ class FreeContexts:
 
     @torch.no_grad()
     def log_probs(self, chunk: int) -> Iterator[NDArray[np.float64]]:
-        """Log-probabilities of all contexts, nats, in chunks of rows."""
+        """Yield log-probabilities of all contexts, in nats, in chunks of rows."""
         for start in range(0, len(self.contexts_ND), chunk):
             yield self.head.log_probs(self.contexts_ND[start : start + chunk]).cpu().double().numpy()
 
     def state(self) -> dict[str, Any]:
-        """For the resume state."""
+        """Return the resume state."""
         moments = self.optimiser.state_dict()["state"]
         return {"contexts": self.contexts_ND.detach(), "head": self.head.state_dict(), "moments": moments}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         with torch.no_grad():
             self.contexts_ND.copy_(state["contexts"])
         self.head.load_state_dict(state["head"])
@@ -120,19 +120,19 @@ class FreeContexts:
 
 def _head(name: str, options: Mapping[str, Any], width: int, words: int, bias: bool) -> Head:
     head = heads.build(name, vocabulary_size=words, context_size=width, embedding_size=width, **options)
-    head.decoder.bias.requires_grad_(bias)  # it starts at zero, and stays there without one
+    head.decoder.bias.requires_grad_(bias)  # it is initialised to zero, and stays zero without a bias
     return head
 
 
 def count_parameters(name: str, options: Mapping[str, Any], width: int, shape: tuple[int, int], bias: bool) -> int:
-    """Fitted numbers of a head at a width: the context vectors, the word vectors, and what the head has besides."""
+    """Return the number of fitted parameters: context vectors, word vectors, and the head's own parameters."""
     with torch.device("meta"):
         head = _head(name, options, width, shape[1], bias)
     return shape[0] * width + sum(p.numel() for p in head.parameters() if p.requires_grad)
 
 
 def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bias: bool, most: int) -> int:
-    """The largest width, at least 1, at which a head has no more than `most` parameters."""
+    """Return the largest width, at least 1, at which a head has no more than `most` parameters."""
     width = 1
     while count_parameters(name, options, width + 1, shape, bias) <= most:
         width += 1
@@ -143,9 +143,9 @@ def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bi
 def update(
     fits: list[FreeContexts], known: KnownDistributions, recipe: Recipe, seed: int, number: int, device: torch.device
 ) -> None:
-    """One update, counted from 0, of several fits to the same distributions, or to the same fresh sample of them.
+    """Do one update (counted from 0) of several fits to the same distributions, or to the same fresh sample of them.
 
-    The loss is summed over contexts whose mean weight is one, so that gradients do not shrink with their number.
+    The loss is summed over contexts with a mean weight of one, so that gradients do not shrink with their number.
     """
     sample_NM = fresh_sample(known, recipe.sample, seed, number) if recipe.sample else None
     rows = chunk_rows(known, device)
@@ -160,17 +160,16 @@ def update(
 
 
 def chunk_rows(known: KnownDistributions, device: torch.device) -> int:
-    """Contexts handled at once."""
+    """Return the number of contexts processed at once."""
     return max(1, CHUNK_CELLS.get(device.type, CHUNK_CELLS["cuda"]) // known.p_NM.shape[1])
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
 def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
-    """How far a fit is from the laws.
+    """Return the distances of a fit from the true distributions.
 
-    `kl_nats` is the mean of KL(P*||Q) over contexts by their weight; `mode_match` the share, by weight, of contexts
-    whose most probable word is the law's (Ganea et al. 2019, eq. 10); `excess_ppl` what the distance adds to the best
-    possible perplexity.
+    `kl_nats` is the weighted mean of KL(P*||Q) over contexts; `mode_match` the weighted share of contexts with the
+    right most probable word (Ganea et al. 2019, eq. 10); `excess_ppl` the increase over the lowest possible perplexity.
     """
     kl = match = 0.0
     starts = range(0, len(known.p_NM), rows)
@@ -186,7 +185,7 @@ def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[s
 
 
 def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
-    """Press rank and effective ranks of log Q over all contexts, and the mean squared difference to log P*."""
+    """Return Press rank and effective ranks of log Q over all contexts, and the mean squared error against log P*."""
     spectrum = gram_singular_values(fit.log_probs(rows), known.p_NM.shape[1])
     starts = range(0, len(known.p_NM), rows)
     chunks = zip(starts, fit.log_probs(rows), strict=True)
@@ -195,12 +194,12 @@ def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, 
 
 
 def law_metrics(known: KnownDistributions) -> dict[str, float]:
-    """Facts of the distributions, their entropy, and the best that a model without context can do."""
+    """Return facts of the distributions, their entropy, and the lowest KL of a model without context."""
     return {**known.facts, "kl_no_context_nats": known.no_context_nats, "entropy_nats": known.entropy_nats}
 
 
 def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> dict[str, float]:
-    """Ranks of log P*, and the least mean squared difference to it of a softmax of each width (theorem 1)."""
+    """Return ranks of log P*, and the lowest mean squared error of a softmax of each width (theorem 1)."""
     spectrum = spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())
     for width in widths:

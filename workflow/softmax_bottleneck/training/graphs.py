@@ -1,10 +1,10 @@
-"""Updates recorded once for each length of a chunk and replayed (CUDA graphs): one launch in place of hundreds.
+"""Updates captured once for each chunk length and replayed as CUDA graphs: one launch instead of hundreds.
 
-The first update of a length is made call by call, so that its kernels are there, and recorded after it without being
-made again; the next ones of that length are replayed. A recorded update reads and writes the same places in memory each
-time: the weights, the states that are carried on, the optimiser's scalars, the rows it is given. Its kernels are those
-of the update that was called, and its random numbers follow from the generator's seed as they did, so the bits are the
-same; a seed is set before every update. A length that comes once costs a recording and gains nothing.
+The first update of a length runs normally, which loads its kernels, and is captured afterwards without running again.
+Later updates of that length are replayed. A captured update always reads and writes the same memory locations: weights,
+carried states, the optimiser's scalars, its rows. Its kernels are those of the normal update, and its random numbers
+follow from the generator's seed, which is set before every update, so the bits are equal. A length that occurs only
+once costs a capture and gains nothing.
 
 Shapes: L rows of a stream, B columns.
 """
@@ -25,7 +25,7 @@ Capture = Callable[[Callable[[], Results]], tuple[Callable[[], object], Results]
 
 @dataclass(frozen=True)
 class _Recorded:
-    """An update of one length: the place of its rows, what makes it, the places of its results."""
+    """A captured update of one length: its input rows, the function that replays it, and its results."""
 
     rows_LB: Tensor
     replay: Callable[[], object]
@@ -33,9 +33,9 @@ class _Recorded:
 
 
 class Replayed:
-    """An update, replayed where one of its length is recorded (`recorded`, by the number of rows).
+    """An update that is replayed if one of its length has been captured (`recorded`, by number of rows).
 
-    `refused` is told why recording fails; nothing of this object is to be used after that.
+    `refused` is called with the reason if a capture fails; this object must not be used after that.
     """
 
     def __init__(self, update: Update, capture: Capture, refused: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ class Replayed:
         self.recorded: dict[int, _Recorded] = {}
 
     def __call__(self, rows_LB: Tensor) -> Results:
-        """Its results are valid until the next call."""
+        """Run an update; the results are valid until the next call."""
         known = self.recorded.get(len(rows_LB))
         if known is None:
             results = self._update(rows_LB)
@@ -56,12 +56,12 @@ class Replayed:
     def _record(self, rows_LB: Tensor) -> None:
         try:
             self.recorded[len(rows_LB)] = _Recorded(rows_LB, *self._capture(lambda: self._update(rows_LB)))
-        except RuntimeError as error:  # an operation that waits for the host, or too little memory for a recording
+        except RuntimeError as error:  # an operation that waits for the host, or too little memory for a capture
             self._refused(" ".join(str(error).split())[:200])
 
 
 def cuda_capture(generator: torch.Generator) -> Capture:
-    """Recording as CUDA graphs in one pool of memory: they are replayed one after the other, never side by side."""
+    """Return a capture function for CUDA graphs in one memory pool (they are never replayed concurrently)."""
     pool = torch.cuda.graph_pool_handle()
 
     def capture(work: Callable[[], Results]) -> tuple[Callable[[], object], Results]:

@@ -1,6 +1,7 @@
-"""A body, a head and, as a rule, one matrix between them: the word vectors are also the output weights.
+"""A language model: a body and a head, usually with tied word vectors and output weights.
 
-Tying: Inan et al. 2017; Press and Wolf 2017; Benka 2021 does not tie.
+Tying: Inan et al. 2017; Press and Wolf 2017. Benka 2021 does not tie.
+
 Shapes: T time steps, B sequences, D units, V words.
 """
 
@@ -24,7 +25,7 @@ DECODER = "head.decoder.weight"
 
 
 class LanguageModel(nn.Module):
-    """A body and a head; where they share the word vectors (`tied`) the head's matrix replaces the body's."""
+    """A body and a head; if `tied`, the head's matrix replaces the body's word vectors."""
 
     def __init__(self, body: Body, head: Head, *, tied: bool = True) -> None:
         super().__init__()
@@ -34,23 +35,23 @@ class LanguageModel(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Make the decoder's matrix the embedding, one parameter (again after anything that replaces parameters)."""
+        """Share one parameter between decoder and embedding (call it again after anything that replaces parameters)."""
         if self.tied:
             self.body.embedding.weight = self.head.decoder.weight
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Hidden states of a chunk; `head.nll` and `head.log_probs` turn them into losses and log-probabilities."""
+        """Return hidden states of a chunk, the input of `head.nll` and `head.log_probs`."""
         output = self.body.forward(tokens_TB, state, generator=generator)
         if self.head.lower_size:
             output = output._replace(dropped_TBD=torch.cat([output.below_TBD, output.dropped_TBD], 2))
         return output
 
     def initial_state(self, batch_size: int) -> State:
-        """The state before the first token."""
+        """Return the state before the first token."""
         return self.body.initial_state(batch_size)
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Trained parameters as [{"params": [...], "lr": float}]; first all that the head gives no rate of its own."""
+        """Return trained parameters as [{"params": [...], "lr": float}]; the first group has the given rate."""
         own = [group for group in self.head.parameter_groups() if "lr" in group]
         claimed = {id(parameter) for group in own for parameter in group["params"]}
         rest = [p for p in self.parameters() if p.requires_grad and id(p) not in claimed]
@@ -59,10 +60,10 @@ class LanguageModel(nn.Module):
 
 
 def build(run: Run, vocabulary_size: int, device: torch.device | str = "cpu") -> LanguageModel:
-    """The untrained model of a run; its initial weights depend on the run's seed only.
+    """Build the untrained model of a run; its initial weights depend on the run's seed only.
 
-    Weights are drawn on the CPU whatever the device, so that a GPU starts from the same ones. On the device "meta"
-    nothing is allocated, for counting parameters.
+    Weights are sampled on the CPU for every device, so that a GPU starts from the same ones. On the device "meta"
+    nothing is allocated, to count parameters.
     """
     options = dataclasses.asdict(run.body)
     kind, tied, initialisation = (options.pop(key) for key in ("kind", "tied", "initialisation"))
@@ -84,20 +85,20 @@ def build(run: Run, vocabulary_size: int, device: torch.device | str = "cpu") ->
                     nn.init.xavier_uniform_(parameter)
     if not meta:
         model = model.to(device)
-        model.tie()  # moving may give the two names a tensor each
+        model.tie()  # moving may create separate tensors for the two names
     return model
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Numbers that training changes; the tied matrix counts once, frozen parameters not at all."""
+    """Return the number of trainable parameters; a tied matrix counts once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def weights(model: LanguageModel) -> dict[str, Tensor]:
-    """The state dict, without the second name of a tied matrix."""
+    """Return the state dict without the second name of a tied matrix."""
     return {name: tensor for name, tensor in model.state_dict().items() if not (model.tied and name == EMBEDDING)}
 
 
 def load_weights(model: LanguageModel, tensors: dict[str, Tensor]) -> None:
-    """Put weights back that `weights` gave (KeyError or RuntimeError when they belong to another architecture)."""
+    """Load what `weights` returned (KeyError or RuntimeError: weights of another architecture)."""
     model.load_state_dict({**tensors, EMBEDDING: tensors[DECODER]} if model.tied else tensors)

@@ -1,4 +1,4 @@
-"""A finished run's own record, for the steps that go on from it; without torch, which some of them do not need."""
+"""The record of a finished run, for later steps; without torch, which some of them do not need."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RUN_FILE, EPOCHS_FILE, MODEL_FILE, DONE_FILE = "run.json", "epochs.jsonl", "mode
 
 
 def run_and_record(folder: Path) -> tuple[Run, dict[str, Any]]:
-    """The run as it was trained, and its done.json, restored if it was lost and can be (DataError otherwise)."""
+    """Return the run as trained and its done.json, restored if possible (DataError: missing or damaged)."""
     outcome_record.restore(folder, DONE_FILE)
     return Run.from_json(artefacts.read_json(folder / RUN_FILE)), artefacts.read_json(folder / DONE_FILE)
 
 
 def write_unusable(path: Path, record: Mapping[str, Any], parents: Mapping[str, str]) -> None:
-    """A run that diverged is a result: the steps after it say so instead of failing."""
+    """Write a later step's result for a diverged run: status and reason, and no numbers."""
     facts = {key: record[key] for key in ("status", "reason")} | {"provenance": provenance.block(parents)}
     artefacts.write_json(path, facts | {"metrics": {}, "benchmarks": {}, "contexts": [], "hits": {}, "rows": []})

@@ -1,4 +1,4 @@
-"""Training a run in its folder: its epoch log, its snapshots, its best weights, and how it ended."""
+"""The step `train`: a run in its folder, with epoch log, snapshots, best weights and record."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from softmax_bottleneck.training.run_record import DONE_FILE, EPOCHS_FILE, MODEL
 from softmax_bottleneck.training.trained import snapshot_file, snapshots
 from softmax_bottleneck.training.trainer import DivergedError, Trainer, perplexity
 
-SNAPSHOTS = 7  # of the weights along training, where they are asked for; the end of plain SGD is kept besides
+SNAPSHOTS = 7  # snapshots along training, if requested; the end of plain SGD is stored too
 
 
 def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Train one run, going on where an earlier call stopped; the content of its done.json."""
+    """Train one run, or resume it; return the content of its done.json."""
     run = study.run(path)
     keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
     options, corpus = Options.of(study, say, restart), corpora.load_for(study, run)
@@ -49,19 +49,19 @@ def train_run(
     make: Callable[[Run, Corpus, torch.device], Trainer] = Trainer,
     parents: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Train a run to its end in `folder`; the content of done.json. A finished run is not trained again.
+    """Train a run to its end in `folder`; return the content of done.json. A finished run is not trained again.
 
     Args:
-        run: what to train; its settings are stored in run.json.
-        corpus: token ids; `run.data_identity` says which.
-        folder: owned by one process at a time; made when missing.
-        options: how this call works on it.
-        keeps_snapshots: keep the weights of `snapshot_epochs` and of the end of plain SGD in `snapshots/`.
-        make: the training itself; another kind of `Trainer` where a run is finetuned.
-        parents: hashes of what it starts from besides the corpus, for the provenance.
+        run: the run; its settings are stored in run.json.
+        corpus: token ids, identified by `run.data_identity`.
+        folder: owned by one process at a time; created if missing.
+        options: limits of this call, see `Options`.
+        keeps_snapshots: store the weights of `snapshot_epochs` and of the end of plain SGD in `snapshots/`.
+        make: creates the trainer; finetuning uses another kind.
+        parents: hashes of the inputs besides the corpus, for the provenance.
 
     Raises:
-        UserError: no such device, too little text; and all that `run_to_end` raises.
+        UserError: the device is missing or the text too short; and all errors of `run_to_end`.
     """
     device = choose_device(run.device, options.say)
 
@@ -85,13 +85,13 @@ def train_run(
 
 
 def snapshot_epochs(schedule: Schedule) -> frozenset[int]:
-    """Epochs whose weights show how training goes: the first and the last, and evenly on a log scale between them."""
+    """Return the epochs of snapshots: the first, the last, and evenly on a log scale between them."""
     powers = [index / (SNAPSHOTS - 1) for index in range(SNAPSHOTS)]
     return frozenset(round(schedule.epochs**power) for power in powers)
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, so that a difference has a name: `schedule.learning_rate`."""
+    """Flatten nested mappings, so that a difference has a name: `schedule.learning_rate`."""
     flat: dict[str, Any] = {}
     for key, child in value.items():
         flat |= _flat(child, f"{prefix}{key}.") if isinstance(child, dict) else {f"{prefix}{key}": child}
@@ -99,30 +99,30 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Training(Work):
-    """A run in its folder: steps are updates, and the validation at the end of each epoch; epochs are its parts."""
+    """Training as resumable work: steps are updates and the validation of each epoch; parts are epochs."""
 
     def __init__(self, trainer: Trainer, folder: Path, keeps_snapshots: bool, parents: Mapping[str, str]) -> None:
         self.trainer, self.folder, self.keeps_snapshots, self.parents = trainer, folder, keeps_snapshots, parents
         self.epoch_began_s = 0.0  # in time of work
-        self.diverged = ""  # why, once it has
+        self.diverged = ""  # the reason, once it has diverged
 
     @property
     def finished(self) -> bool:
-        """Whether every epoch is done, or it diverged."""
+        """Whether all epochs are done or the run diverged."""
         return bool(self.diverged) or self.trainer.finished
 
     @property
     def where(self) -> str:
-        """How far it is."""
+        """The current position."""
         return f"epoch {self.trainer.place.epoch}, update {self.trainer.place.updates}"
 
     @property
     def next_step(self) -> str:
-        """What comes next."""
+        """The kind of the next step."""
         return "update" if self.trainer.place.chunk < len(self.trainer.chunks) else "validation"
 
     def step(self, session: Session) -> bool:
-        """One update, or the validation that ends an epoch; divergence is a result and no error."""
+        """Do one update, or the validation that ends an epoch; divergence is a result, not an error."""
         try:
             if self.next_step == "update":
                 self.trainer.update()
@@ -131,7 +131,7 @@ class Training(Work):
         except DivergedError as error:
             self.diverged = f"{error} ({self.where})"
             return False
-        except (RuntimeError, IndexError):  # a function that looks itself up in a table fails where one is no number
+        except (RuntimeError, IndexError):  # a lookup table of a piecewise function fails on NaN
             if all(bool(parameter.isfinite().all()) for parameter in self.trainer.model.parameters()):
                 raise
             self.diverged = f"weights not finite ({self.where})"
@@ -140,11 +140,11 @@ class Training(Work):
         return True
 
     def keep(self) -> None:
-        """The epoch log, and the weights that were validated last if their epoch is one to keep."""
+        """Write the epoch log, and the last validated weights if their epoch is a snapshot."""
         self._write_log()
         row, trainer = self.trainer.rows[-1], self.trainer
         if self.keeps_snapshots and row["epoch"] in {*snapshot_epochs(trainer.schedule), trainer.switch_epoch}:
-            optimiser = trainer.optimiser  # at the switch it is new and has no averages yet
+            optimiser = trainer.optimiser  # at the switch it is new and has no averages
             averaged = optimiser.swapped() if row["phase"] == "asgd" and isinstance(optimiser, ASGD) else nullcontext()
             with averaged:
                 data = _stored(models.weights(trainer.model))
@@ -155,16 +155,16 @@ class Training(Work):
         return artefacts.write_text(self.folder / EPOCHS_FILE, "".join(lines))
 
     def state(self) -> dict[str, Any]:
-        """For the resume state."""
+        """Return the resume state."""
         return {"trainer": self.trainer.state(), "epoch_began_s": self.epoch_began_s, "diverged": self.diverged}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         self.trainer.load(state["trainer"])
         self.epoch_began_s, self.diverged = state["epoch_began_s"], state["diverged"]
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Epoch, perplexities and speed."""
+        """Return the finished share, and a line with epoch, perplexities and speed."""
         trainer, place, epochs = self.trainer, self.trainer.place, self.trainer.schedule.epochs
         words = f"epoch {place.epoch}/{epochs}  train ppl {perplexity(trainer.tally.mean()):.1f}"
         if not place.chunk:  # an epoch has just ended
@@ -178,7 +178,7 @@ class Training(Work):
         return (place.epoch - 1 + place.chunk / len(trainer.chunks)) / epochs, f"{words}  {speed}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Write the best weights and the whole epoch log; the results, equal however often it was interrupted."""
+        """Write the best weights and the epoch log; return the results, which do not depend on interruptions."""
         trainer, run, best = self.trainer, self.trainer.run, self.trainer.best
         parents = {"corpus": run.data_identity, **self.parents}
         if trainer.rows:

@@ -1,4 +1,4 @@
-"""The models that training leaves in a run's folder: the best one, and those kept along the way."""
+"""Models in a run's folder: the best one, and snapshots along training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SNAPSHOT_FOLDER = "snapshots"
 
 @contextmanager
 def loaded(run: Run, folder: Path) -> Iterator[models.LanguageModel]:
-    """The best weights of a run on its device, with its threads and determinism while inside."""
+    """Load the best weights of a run on its device, with its threads and determinism inside the context."""
     device = choose_device(run.device)
     with numerics(run, device):
         yield load_model(folder, device)
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> models.LanguageModel:
-    """The best weights of a finished run, in evaluation mode (DataError: missing, damaged)."""
+    """Load the best model of a finished run, in evaluation mode (DataError: missing or damaged)."""
     tensors = load_weights(folder)
     model = models.build(Run.from_json(artefacts.read_json(folder / RUN_FILE)), len(tensors[models.DECODER]), device)
     models.load_weights(model, tensors)
@@ -37,27 +37,27 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> models.Langu
 
 
 def load_weights(folder: Path, name: str = MODEL_FILE) -> dict[str, torch.Tensor]:
-    """Weights of a finished run as they are stored, the best ones or a snapshot (DataError: missing, damaged)."""
+    """Load stored weights of a finished run, the best ones or a snapshot (DataError: missing or damaged)."""
     return safetensors.torch.load(artefacts.read_bytes(folder / name))
 
 
 def snapshot_file(folder: Path, epoch: int) -> Path:
-    """Where the weights of an epoch are kept."""
+    """Return the file of an epoch's snapshot."""
     return folder / SNAPSHOT_FOLDER / f"epoch-{epoch:05d}.safetensors"
 
 
 def snapshots(folder: Path) -> list[Path]:
-    """Weights that were kept along training, in the order of epochs."""
+    """Return the snapshots along training, in the order of epochs."""
     return sorted((folder / SNAPSHOT_FOLDER).glob("epoch-*.safetensors"))
 
 
 def models_along_training(
     folder: Path, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[dict[str, Any], models.LanguageModel]]:
-    """The model of a finished run as it was drawn, at the epochs kept and at its best one, in evaluation mode.
+    """Yield the model of a finished run untrained, at its snapshots and at its best epoch, in evaluation mode.
 
-    Each comes with its line of the epoch log (of the untrained one: epoch 0, phase "untrained"). It is the same model
-    with other weights every time. DataError where a file is missing or damaged.
+    Each comes with its line of the epoch log (untrained: epoch 0, phase "untrained"). The model object is the same,
+    with other weights every time. Raises DataError if a file is missing or damaged.
     """
     run, record = run_and_record(folder)
     kept = {int(path.stem[6:]): path.relative_to(folder).as_posix() for path in snapshots(folder)}

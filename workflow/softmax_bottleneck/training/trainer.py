@@ -1,9 +1,9 @@
-"""Training a model: SGD, then averaged SGD, on chunks of random length; or SGD whose rate falls when validation stalls.
+"""Training: SGD, then averaged SGD, on chunks of random length; or SGD with a rate that falls when validation stalls.
 
-The published procedures: Merity, Keskar and Socher 2018 (sections 2 to 5), Parthiban et al. 2021 (section 4); for
-`plateau-sgd`, Benka 2021 (the rate is divided by 1.75 after an epoch that is not the best so far). Everything random
-follows from (seed, purpose, epoch, update) alone, so that a resumed run replays nothing. Nothing waits for the device
-within a block of updates.
+The procedures are published by Merity, Keskar and Socher 2018 (sections 2 to 5) and Parthiban et al. 2021 (section 4);
+`plateau-sgd` by Benka 2021 (the rate is divided by 1.75 after an epoch that is not the best so far). All random numbers
+depend on (seed, purpose, epoch, update) only, so that a resumed run replays nothing. Within a block of updates the host
+never waits for the device.
 
 Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D units.
 """
@@ -32,32 +32,32 @@ from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training import optim
 from softmax_bottleneck.training.graphs import Replayed, Results, cuda_capture
 
-SHORT_CHUNK_SHARE = 0.05  # of the chunks have half the nominal length
+SHORT_CHUNK_SHARE = 0.05  # share of chunks with half the nominal length
 LENGTH_SPREAD = 5  # standard deviation of chunk lengths, tokens
 SHORTEST_CHUNK = 5
 BLOCK = 200  # updates per block of the published train perplexity
-DIVERGED_PPL = 10  # times the vocabulary size
+DIVERGED_PPL = 10  # perplexity limit, as a multiple of the vocabulary size
 LARGEST_EXPONENT = 700.0
 RECORDING_DEVICES = {"cuda"}
 """Where updates are recorded and replayed (`graphs.py`)."""
 
 
 class DivergedError(Exception):
-    """The loss or a gradient is not finite, or perplexity is absurd: a result to record, not a failure of the step."""
+    """The loss or a gradient is not finite, or the perplexity is absurd: a result to record, not a failed step."""
 
 
 # --- chunks ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Chunk:
-    """One update's piece of the stream: inputs are rows start .. start + length - 1, targets one row on."""
+    """The rows of one update: inputs are rows start .. start + length - 1, targets are one row later."""
 
     start: int
-    length: int  # after the cut at the end of the data
-    drawn: int  # before it: scales the learning rate and moves the position on
+    length: int  # cut at the end of the data
+    drawn: int  # before the cut: scales the learning rate and advances the position
 
 
 def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
-    """The chunks of an epoch, a function of its arguments only.
+    """Return the chunks of an epoch, which depend on the arguments only.
 
     Lengths (Merity et al. 2018, section 5): bptt with probability 0.95, else bptt / 2, plus normal noise of 5, at least
     5, at most bptt + max_length_delta. As published, the epoch ends two rows before the end of the data.
@@ -87,12 +87,12 @@ def _draw_length(schedule: Schedule, generator: np.random.Generator) -> int:
 
 # --- losses ---------------------------------------------------------------------------------------------------------
 def perplexity(nats: float) -> float:
-    """exp of a loss, kept finite."""
+    """Return exp of a loss, limited to a finite number."""
     return math.exp(min(nats, LARGEST_EXPONENT))
 
 
 def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
-    """AR on the dropped output and TAR on the raw one (Merity et al. 2018, section 4.6)."""
+    """Return the penalty AR on the dropped output plus TAR on the raw output (Merity et al. 2018, section 4.6)."""
     penalty: Tensor | float = 0.0
     if schedule.activation_penalty:
         penalty = schedule.activation_penalty * output.dropped_TBD.square().mean()
@@ -103,20 +103,20 @@ def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
 
 
 class Tally:
-    """Train loss of an epoch as published: the mean over blocks of 200 updates of each block's mean, dropout on.
+    """The training loss of an epoch, as published: the mean of the means of blocks of 200 updates, with dropout.
 
-    A last, shorter block counts as much as a full one, provided the position reached the end of the data. Sums stay on
-    the device; `close` and `mean` wait for it.
+    A last, shorter block counts as much as a full one if the position reached the end of the data. Sums stay on the
+    device; `close` and `mean` wait for it.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.block_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.norm_sum = torch.zeros_like(self.block_sum)  # only for telling whether every gradient was finite
+        self.norm_sum = torch.zeros_like(self.block_sum)  # only to detect gradients that are not finite
         self.updates = 0  # in the open block
         self.means: list[float] = []
 
     def add(self, loss: Tensor, gradient_norm: Tensor) -> None:
-        """Take one update's loss (nats) and gradient norm; every 200 updates close the block (DivergedError)."""
+        """Add one update's loss (nats) and gradient norm; after 200 updates close the block (DivergedError)."""
         self.block_sum += loss
         self.norm_sum += gradient_norm
         self.updates += 1
@@ -124,7 +124,7 @@ class Tally:
             self.close()
 
     def close(self, keep: bool = True) -> None:
-        """End the open block, if it holds any update.
+        """Close the open block, if it has any update.
 
         Raises:
             DivergedError: a loss or a gradient in it was not finite.
@@ -141,7 +141,7 @@ class Tally:
         self.norm_sum.zero_()
 
     def mean(self) -> float:
-        """Mean over closed blocks, or what there is of the first one; nats."""
+        """Return the mean over closed blocks, or over the first one so far, in nats."""
         return statistics.fmean(self.means) if self.means else self.block_sum.item() / max(1, self.updates)
 
 
@@ -153,7 +153,7 @@ def evaluate(
     on_chunk: Callable[[], object] = lambda: None,
     divisor: str = "length",
 ) -> float:
-    """Loss of a batched stream in evaluation mode, state carried through, in nats.
+    """Return the loss of a batched stream in evaluation mode, in nats; the state is carried from chunk to chunk.
 
     The sum over the L - 1 targets of a sequence is divided by L (`length`, as in the AWD-LSTM's code) or by L - 1
     (`targets`, the exact mean).
@@ -174,16 +174,16 @@ def evaluate(
 # --- the loop -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Place:
-    """Where in its text a run is."""
+    """The position of a run in its text."""
 
-    epoch: int = 1  # the one in progress, from 1
-    chunk: int = 0  # chunks of it that are done
-    updates: int = 0  # in all epochs
+    epoch: int = 1  # in progress, counted from 1
+    chunk: int = 0  # number of finished chunks in this epoch
+    updates: int = 0  # number in all epochs
 
 
 @dataclass(frozen=True)
 class Best:
-    """The epoch to be tested: the best so far, or the last; and its weights (the averaged ones in the ASGD phase)."""
+    """The epoch to be tested (the best so far, or the last) and its weights (averaged in the ASGD phase)."""
 
     epoch: int
     valid_loss: float
@@ -191,7 +191,7 @@ class Best:
 
 
 class Trainer:
-    """A run in progress: everything that changes, and how it changes."""
+    """A run in progress: its state and its updates."""
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device) -> None:
         self.run, self.schedule, self.device = run, run.schedule, device
@@ -201,11 +201,11 @@ class Trainer:
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
         self.model.head.select_matmul_backends(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
-        self.data_seed = run.seed  # what chunk lengths and dropout masks follow from
-        self.graphs_refused = ""  # why updates are not recorded though they might be
+        self.data_seed = run.seed  # decides chunk lengths and dropout masks
+        self.graphs_refused = ""  # why updates are not captured although they could be
         self.optimise_by(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
         self.place = Place()
-        self.hidden: State = self.model.initial_state(run.schedule.batch_size)  # stays where it is in memory
+        self.hidden: State = self.model.initial_state(run.schedule.batch_size)  # its memory location must not change
         self.tally = Tally(device)
         self.rows: list[dict[str, Any]] = []
         self.best: Best | None = None
@@ -214,33 +214,33 @@ class Trainer:
 
     @property
     def train_LB(self) -> Tensor:
-        """The training text of the epoch in progress: all of it, or one of its pieces after the other."""
+        """The training text of the epoch in progress: the whole text, or the next one of its pieces."""
         return self.pieces[(self.place.epoch - 1) % len(self.pieces)]
 
     def optimise_by(self, kind: type[optim.SGD]) -> None:
-        """Begin with another optimiser; recorded updates are of the one before."""
+        """Start with a new optimiser, and discard captured updates of the old one."""
         self.optimiser = kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)
         self.dropout = torch.Generator(self.device)
         records = self.run.graphs and self.device.type in RECORDING_DEVICES and not self.graphs_refused
         self.replayed = Replayed(self._update, cuda_capture(self.dropout), self._refuse_graphs) if records else None
 
     def _refuse_graphs(self, reason: str) -> None:
-        """Go on without; the generator may be left in the middle of a recording."""
+        """Continue without graph capture, with a new generator (the old one may be in the middle of a capture)."""
         self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
     def _begin_epoch(self) -> None:
-        """Chunks and share of the learning rate of the epoch in progress, from what came before it."""
+        """Set the chunks and the factor of the learning rate for the epoch in progress."""
         self.chunks = plan_epoch(self.schedule, self.data_seed, self.place.epoch, len(self.train_LB))
         stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
         self.rate: float = self.schedule.plateau_factor**-stalled
 
     @property
     def finished(self) -> bool:
-        """Whether every epoch is done."""
+        """Whether all epochs are done."""
         return self.place.epoch > self.schedule.epochs
 
     def update(self) -> None:
-        """One step of gradient descent on the next chunk.
+        """Do one step of gradient descent on the next chunk.
 
         Raises:
             DivergedError: at the end of a block in which a loss or gradient was not finite.
@@ -258,7 +258,7 @@ class Trainer:
         self.tally.add(nll, norm)
 
     def _update(self, rows_LB: Tensor) -> Results:
-        """What of an update is the device's: loss (nats) and norm of the gradient; waits for nothing."""
+        """Do the device's part of an update, without waiting; return loss (nats) and gradient norm."""
         output = self.model(rows_LB[:-1], self.hidden, generator=self.dropout)
         nll = self.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=self.dropout)
         self.optimiser.zero_grad()
@@ -270,12 +270,12 @@ class Trainer:
 
     @torch.no_grad()
     def _carry(self, state: State) -> None:
-        """Go on from this state."""
+        """Copy a state into the memory of the carried state."""
         for kept, new in zip(self.hidden, state, strict=True):
             torch._foreach_copy_(kept, new)
 
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """Validate, keep the weights to be tested, perhaps switch to averaging, and go to the next epoch; its record.
+        """Validate, store the weights to be tested, maybe switch to averaging, start the next epoch; return the record.
 
         Raises:
             DivergedError: a loss is not finite, or valid perplexity is below one or over ten times the vocabulary size.
@@ -283,7 +283,7 @@ class Trainer:
         reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB)
         self.tally.close(keep=reached_end)
         earlier = [row["valid_loss_nats"] for row in self.rows]
-        to_beat = earlier + ([self.best.valid_loss] if self.best else [])  # finetuning begins with a best one
+        to_beat = earlier + ([self.best.valid_loss] if self.best else [])  # finetuning starts with a best loss
         with self.optimiser.swapped() if isinstance(self.optimiser, optim.ASGD) else nullcontext():
             valid_loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, on_chunk, self.schedule.loss_divisor)
             self._refuse_absurd(valid_loss)
@@ -322,14 +322,14 @@ class Trainer:
             raise DivergedError(f"invalid: a validation perplexity of {valid_ppl:.6g} is below one")
 
     def _switches(self, earlier: list[float], valid_loss: float) -> bool:
-        """ET-ASGD begins to average after a fixed epoch, NT-ASGD when validation stalls."""
+        """Return True if averaging starts now: for ET-ASGD after a fixed epoch, for NT-ASGD when validation stalls."""
         if self.schedule.optimizer == "et-asgd":
             return self.place.epoch == self.schedule.switch_after_epoch
         stalled = optim.should_switch(earlier, valid_loss, self.schedule.nonmonotone_window)
         return self.schedule.optimizer == "nt-asgd" and stalled
 
     def state(self) -> dict[str, Any]:
-        """All of it, as tensors, numbers and text."""
+        """Return the whole state as tensors, numbers and text."""
         return {
             "place": dataclasses.asdict(self.place),
             "weights": models.weights(self.model),
@@ -343,7 +343,7 @@ class Trainer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned, its tensors on the trainer's device."""
+        """Restore what `state` returned, with tensors on the trainer's device."""
         self.place = Place(**state["place"])
         models.load_weights(self.model, state["weights"])
         self.model.head.matmul_backends = MatmulBackends(**state["matmul_backends"])
