@@ -16,8 +16,6 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.download import download
 from softmax_bottleneck.corpora.tokenise import tokenise
 from softmax_bottleneck.measuring.measure import measure as measure_step
-from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
-from softmax_bottleneck.measuring.wordsim import wordsim as wordsim_step
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training.check import check
@@ -106,7 +104,7 @@ def tokenised(folder: Path) -> Study:
     return study
 
 
-STEPS = (train, measure_step, spectrum_step, wordsim_step)
+STEPS = (train, measure_step)
 
 
 def finish(study: Study) -> None:

@@ -12,11 +12,11 @@ import torch
 from naive_heads import lms_plif
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus, download, tokenise
-from softmax_bottleneck.measuring import measure as measure_module
+from softmax_bottleneck.measuring import evaluate as evaluate_module
 from softmax_bottleneck.measuring import perplexity
 from softmax_bottleneck.measuring import predictions as topk
 from softmax_bottleneck.measuring import spectrum as spectrum_module
-from softmax_bottleneck.measuring.measure import measure as measure_step
+from softmax_bottleneck.measuring.evaluate import evaluate as evaluate_step
 from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
 from softmax_bottleneck.ranks import press_rank
 from softmax_bottleneck.store import artefacts
@@ -174,14 +174,14 @@ def test_spectra_of_the_first_contexts_and_of_all(built, first):
 def test_slopes_and_curves_of_a_piecewise_linear_head():
     options = HEADS["lms-plif"]
     heads = [model.build(make_run("lms-plif", seed, options), CORPUS.vocabulary_size) for seed in (1, 2)]
-    one, other = (measure_module.piecewise_linear(head) for head in heads)
+    one, other = (evaluate_module.piecewise_linear(head) for head in heads)
     raw = one.raw_slope.detach().double().numpy()
     slopes = np.log1p(np.exp(raw))
-    found = measure_module.slope_metrics(one, "_init")
+    found = evaluate_module.slope_metrics(one, "_init")
     expected = {"mean": slopes.mean(), "std": slopes.std(), "min": slopes.min(), "max": slopes.max()}
     assert found == pytest.approx({f"slope_{key}_init": value for key, value in expected.items()}, rel=1e-6)
-    curves = measure_module.function_curves(one, other)
-    assert len(curves["logit"]) == measure_module.GRID <= 400
+    curves = evaluate_module.function_curves(one, other)
+    assert len(curves["logit"]) == evaluate_module.GRID <= 400
     assert (curves["logit"][0], curves["logit"][-1]) == (-2.0, 2.0)
     value = np.log(lms_plif(np.array(curves["logit"]), options, {"pointwise.raw_slope": raw}))
     np.testing.assert_allclose(curves["trained"], value, atol=1e-4)
@@ -191,8 +191,8 @@ def test_slopes_and_curves_of_a_piecewise_linear_head():
 def test_a_mixture_of_piecewise_linear_parts_has_a_function_and_others_have_none():
     options = {"components": 2, "pointwise": "lms-plif", "pointwise_options": {"knots": 40}}
     mixture = model.build(make_run("mos", options=options), CORPUS.vocabulary_size)
-    assert measure_module.piecewise_linear(mixture).knots == 40
-    assert measure_module.piecewise_linear(model.build(make_run(), CORPUS.vocabulary_size)) is None
+    assert evaluate_module.piecewise_linear(mixture).knots == 40
+    assert evaluate_module.piecewise_linear(model.build(make_run(), CORPUS.vocabulary_size)) is None
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_the_steps_of_a_run(study: config.Study):
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(Store().tokens_folder("toy"))
-    for step in (train.train, measure_step, spectrum_step):
+    for step in (train.train, evaluate_step, spectrum_step):
         step(study, run.path, print)
     language_model = trained.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)
@@ -299,7 +299,7 @@ def test_the_steps_of_a_run(study: config.Study):
 
 def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study):
     run = next(run for run in study.needed if run.model == "mos")
-    for step in (train.train, measure_step, spectrum_step):
+    for step in (train.train, evaluate_step, spectrum_step):
         step(study, run.path, print)
     assert not (Store().run_folder(run.path) / "epochs_rank.json").exists()
     assert "function" not in read(run, "measure.json")
@@ -309,7 +309,7 @@ def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study
 def test_a_diverged_run_is_said_in_every_file(study: config.Study, monkeypatch: pytest.MonkeyPatch):
     run = study.needed[0]
     monkeypatch.setattr(train.Trainer, "end_epoch", lambda *_: (_ for _ in ()).throw(train.DivergedError("too hot")))
-    for step in (train.train, measure_step, spectrum_step):
+    for step in (train.train, evaluate_step, spectrum_step):
         step(study, run.path, print)
     for name in ("measure.json", "topk.json", "rank.json"):
         said = read(run, name)
@@ -320,7 +320,7 @@ def test_published_places_reach_a_cut_of_their_corpus(study: config.Study, tmp_p
     """A dataset with `base` shows its base's places, and refuses them on another text."""
     places = "group,context,true_next_token,test_target_index_0based,n_contexts_tokens_quoted\nrandom,1,{word},20,9\n"
     tokens = corpus.load(Store().tokens_folder("toy"))
-    monkeypatch.setattr(measure_module, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(evaluate_module, "PUBLISHED", tmp_path)
     folder = tmp_path / "datasets"
     text = DATASET.format(rank_contexts=100) + "contexts: toy_contexts.csv\n"
     (folder / "toy.yaml").write_text(text, encoding="utf-8")
@@ -329,7 +329,7 @@ def test_published_places_reach_a_cut_of_their_corpus(study: config.Study, tmp_p
     config.load_dataset.cache_clear()
     smaller = tokenise.restrict(tokens, 9, 500, "cut")
     (tmp_path / "toy_contexts.csv").write_text(places.format(word=tokens.words[tokens.test[20]]), encoding="utf-8")
-    assert [place.index for place in measure_module._places(study, "cut", smaller)] == [20]
+    assert [place.index for place in evaluate_module._places(study, "cut", smaller)] == [20]
     (tmp_path / "toy_contexts.csv").write_text(places.format(word="absent"), encoding="utf-8")
     with pytest.raises(topk.DataError, match="its text is another one"):
-        measure_module._places(study, "toy", tokens)
+        evaluate_module._places(study, "toy", tokens)

@@ -106,6 +106,8 @@ def kinds(study: Study) -> list[Path]:
 def test_every_damage_to_every_kind_of_file_is_found_and_removed(home: Study, damage: Callable[[Path], None]) -> None:
     assert verify(home).complete and len(kinds(home)) >= 25
     for path in kinds(home):
+        if path.name == "measured.json" and damage is lose:
+            continue  # Snakemake makes it again, from what is there
         damage(path)
         restored_first = path.name in ("done.json", "outcome.json")  # from its twin, where that is sound
         assert not (restored_first and damage is garble_the_hash and verify(home).complete), path
@@ -140,7 +142,7 @@ def test_an_unfinished_study_loses_nothing_to_repair_but_what_is_damaged(home: S
     _, removed = repair(home)
     kept = small.tree(home.store.root / "runs")
     gone = {Path(name).name.removesuffix(".sha256") for name in before.keys() - kept.keys()}
-    assert gone == {"rank.json", "spectrum.npz", "epochs_rank.json"} & {path.name for path in removed}
+    assert gone == {"rank.json", "measured.json"} == {path.name for path in removed if path.parts[0] == "runs"}
 
 
 @pytest.mark.fault("E14")

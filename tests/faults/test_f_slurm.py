@@ -248,7 +248,7 @@ def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> Non
     assert profile()["retries"] == 5
 
 
-@pytest.mark.parametrize("rule", ["train", "finetune", "dynamic", "fit", "measure", "spectrum", "wordsim"])
+@pytest.mark.parametrize("rule", ["train", "finetune", "dynamic", "fit", "measure"])
 def test_gpus_by_another_name(rule: str) -> None:
     """`gres` replaces the number of GPUs, which the plugin would ask for besides; nothing is said where none is set."""
     assert not {"gres", "gpu", "gpu_model"} & profile()["set-resources"][rule].keys()

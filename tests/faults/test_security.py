@@ -180,7 +180,7 @@ def test_a_pickle_in_any_file_never_runs(finished: Path, tmp_path: Path, monkeyp
     payloads = [pickled, array.read_bytes(), (tmp_path / "state.pt").read_bytes()]
     files = [path for path in sorted(Path("results").rglob("*")) if path.is_file() and path.suffix != ".sha256"]
     files += [Store().run_folder(run) / name for name in ("resume-a.pt", "resume-b.pt")]
-    steps = ("train", "measure", "spectrum", "wordsim")
+    steps = ("train", "measure", "evaluate", "spectrum", "wordsim")
     calls_ = [[step, "--run", run] for step in steps]
     calls_ += [["tokenise", "--dataset", "tiny"], ["collect"], ["verify"], ["report"]]
     for payload in payloads:

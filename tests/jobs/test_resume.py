@@ -21,7 +21,7 @@ from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import processes, resumable
 from softmax_bottleneck.jobs import run_lease as lease
-from softmax_bottleneck.measuring.measure import measure as measure_step
+from softmax_bottleneck.measuring.evaluate import evaluate as evaluate_step
 from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
 from softmax_bottleneck.measuring.wordsim import wordsim as wordsim_step
 from softmax_bottleneck.records import collect, records
@@ -73,8 +73,8 @@ def home(study: Study) -> Path:
 
 
 LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
-    "measure": (
-        lambda study, path: measure_step(study, path, small.quiet),
+    "evaluate": (
+        lambda study, path: evaluate_step(study, path, small.quiet),
         ("hidden.npz", "topk.json", "measure.json"),
     ),
     "spectrum": (lambda study, path: spectrum_step(study, path, small.quiet), ("spectrum.npz", "rank.json")),

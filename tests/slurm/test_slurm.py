@@ -169,7 +169,7 @@ def test_jobs_that_are_cancelled_or_queued_again_end_with_the_same_bits(alone: P
 def test_seeds_in_one_job_stop_before_its_time_limit_and_go_on_in_the_next(alone: Path, begun: Path) -> None:
     """One minute, of which 59 seconds are margin: saved and stopped at once, and submitted again with more."""
     asked = [f"train:{one}" for one in ("runtime=attempt", "mem_mb=1000", "slurm_partition=gpu")]  # all of the rule's
-    words = ["--until", "spectrum", "--set-resources", *asked, "--config", "time_margin=59s", "replicas_per_job=2"]
+    words = ["--until", "measure", "--set-resources", *asked, "--config", "time_margin=59s", "replicas_per_job=2"]
     log = run(snakemake(begun, *words), begun)
     assert log.count("Error in rule train") >= 1
     told = min((begun / ".snakemake" / "slurm_logs" / "rule_train").rglob("*.log")).read_text(encoding="utf-8")
@@ -182,14 +182,14 @@ def test_seeds_in_one_job_stop_before_its_time_limit_and_go_on_in_the_next(alone
 @pytest.mark.fault("F8")
 def test_jobs_left_behind_by_a_killed_snakemake_are_waited_for(alone: Path, begun: Path) -> None:
     """SIGKILL of Snakemake; its job goes on; the next call's job of the same run waits for it and trains nothing."""
-    with started(snakemake(begun, "--until", "spectrum", "--jobs", "1"), begun) as process:
+    with started(snakemake(begun, "--until", "measure", "--jobs", "1"), begun) as process:
         lease = training(begun)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     os.kill(int(lease["pid"]), signal.SIGSTOP)  # so that it is still there when the next job comes
     path = Path(lease["folder"]).relative_to(begun / "results" / "runs").as_posix()
     try:
-        with started(snakemake(begun, "--until", "spectrum"), begun) as process:
+        with started(snakemake(begun, "--until", "measure"), begun) as process:
             logs = begun / ".snakemake" / "slurm_logs" / "rule_train"
             waits = f"SLURM job {lease['job']}"
             until(

@@ -113,10 +113,10 @@ def tokens_until(name):
 
 
 def runs_taken_apart():
-    """What says that the runs are measured whose matrices get noise, or are taken apart and rebuilt."""
+    """Return what says that those runs are measured whose matrices get noise, or are taken apart and rebuilt."""
     shown = [experiment for experiment in STUDY.experiments if "synthetic" in experiment.options]
     paths = dict.fromkeys(run.path for experiment in shown for run in STUDY.runs_of(experiment))
-    return [STORE.run_folder(path).joinpath("measure.json").as_posix() for path in paths]
+    return [STORE.run_folder(path).joinpath("measured.json").as_posix() for path in paths]
 
 
 def fits_file(unit):

@@ -8,12 +8,10 @@ def product():
 
 def every_run():
     """All that the runs of the study leave, declared."""
-    trained = ("measure.json", "topk.json", "rank.json", "wordsim.json")
-    finetuned = ("done.json", "measure.json", "rank.json")
     return [
         *dict.fromkeys(done_file(run) for run in RUNS),
-        *(run_file(name, run) for name in trained for run in RUNS),
-        *(run_file(name, run.path) for run in STUDY.finetuned for name in finetuned),
+        *(run_file("done.json", run.path) for run in STUDY.finetuned),
+        *(run_file("measured.json", run) for run in MODELS),
         *(run_file("dynamic.json", path) for path in EVALUATIONS),
     ]
 
@@ -47,8 +45,14 @@ def needed_by_job(wildcards):
 
 def benchmarks_of(wildcards):
     """What says that the benchmarks of this run's dataset are there; a language derives its own."""
-    named = STUDY.datasets[RUNS[wildcards.run].dataset].wordsim
+    named = STUDY.datasets[MODELS[wildcards.run].dataset].wordsim
     return [] if named in {None, "self"} else [STORE.corpus_folder(named).joinpath("files.json").as_posix()]
+
+
+def measure_settings(wildcards):
+    """Return the settings of a run's dataset that its measurements depend on; they are no part of the run's id."""
+    dataset = STUDY.datasets[MODELS[wildcards.run].dataset]
+    return [dataset.contexts, dataset.rank_contexts, dataset.wordsim]
 
 
 def of_workflow(*patterns):

@@ -1,6 +1,7 @@
-# One path per run: train -> measure -> spectrum, word similarity, ranks along training; and for some experiments train ->
-# finetune -> dynamic evaluation, a finetuned run being measured as any other. Declared outputs are small; weights, resume
-# states and the epoch log lie beside them undeclared, because Snakemake deletes declared outputs of interrupted jobs.
+# One path per run: train -> measure; for some experiments also train -> finetune -> dynamic evaluation. A finetuned run is
+# measured like any other. The process that trains a run also measures it, so that torch is imported once; `measure` then
+# finds its steps done. Declared outputs are small. Weights, resume states, the epoch log and the files of the measuring
+# steps lie beside them undeclared, because Snakemake deletes the declared outputs of interrupted and failed jobs.
 # Time, memory and places in a queue are the profile's (workflow/profiles/slurm).
 
 
@@ -33,7 +34,7 @@ rule train:
     resources:
         gpu=GPUS,
     shell:
-        "python -m softmax_bottleneck train --diverged-ok --run {wildcards.job:q} --log {log:q}"
+        "python -m softmax_bottleneck train --diverged-ok --measure --run {wildcards.job:q} --log {log:q}"
 
 
 rule finetune:
@@ -54,7 +55,7 @@ rule finetune:
     resources:
         gpu=GPUS,
     shell:
-        "python -m softmax_bottleneck finetune --diverged-ok --run {wildcards.run:q} --log {log:q}"
+        "python -m softmax_bottleneck finetune --diverged-ok --measure --run {wildcards.run:q} --log {log:q}"
 
 
 rule dynamic:
@@ -77,18 +78,16 @@ rule dynamic:
 
 rule measure:
     input:
+        benchmarks_of,
         done=lambda wildcards: done_file(wildcards.run),
-        tokens=tokens_until("measure.json"),
+        tokens=tokens_until("measured.json"),
     output:
-        run_file("measure.json"),
-        run_file("topk.json"),
+        run_file("measured.json"),
     log:
         "results/logs/measure/{run}.log",
     benchmark:
         "results/benchmarks/measure/{run}.jsonl"
-    priority: 1  # before further training: a page of what is done can be made early
-    group:
-        "measure"
+    priority: 1  # before further training: an interim report can be made early
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads
@@ -96,53 +95,6 @@ rule measure:
         gpu=GPUS,
     params:
         code=step_code("measure"),
-        contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].contexts,
+        settings=measure_settings,
     shell:
         "python -m softmax_bottleneck measure --run {wildcards.run:q} --log {log:q}"
-
-
-rule spectrum:
-    input:
-        run_file("measure.json"),
-    output:
-        run_file("rank.json"),
-    log:
-        "results/logs/spectrum/{run}.log",
-    benchmark:
-        "results/benchmarks/spectrum/{run}.jsonl"
-    priority: 1  # before further training: a page of what is done can be made early
-    group:
-        "measure"
-    conda:
-        "../../envs/environment.yaml"
-    threads: lambda wildcards: MODELS[wildcards.run].threads
-    resources:
-        gpu=GPUS,
-    params:
-        code=step_code("spectrum"),
-        rank_contexts=lambda wildcards: STUDY.datasets[MODELS[wildcards.run].dataset].rank_contexts,
-    shell:
-        "python -m softmax_bottleneck spectrum --run {wildcards.run:q} --log {log:q}"
-
-
-rule wordsim:
-    input:
-        run_file("measure.json"),  # which ties it to the job that measures its run
-        lambda wildcards: done_file(wildcards.run),
-        benchmarks_of,
-    output:
-        run_file("wordsim.json"),
-    log:
-        "results/logs/wordsim/{run}.log",
-    benchmark:
-        "results/benchmarks/wordsim/{run}.jsonl"
-    priority: 1  # before further training: a page of what is done can be made early
-    group:
-        "measure"
-    conda:
-        "../../envs/environment.yaml"
-    params:
-        code=step_code("wordsim"),
-        benchmarks=lambda wildcards: STUDY.datasets[RUNS[wildcards.run].dataset].wordsim,
-    shell:
-        "python -m softmax_bottleneck wordsim --run {wildcards.run:q} --log {log:q}"

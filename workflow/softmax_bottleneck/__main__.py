@@ -214,16 +214,10 @@ def _measure(given: argparse.Namespace, say: Say) -> None:
     measure(_study(given), given.run, say)
 
 
-def _spectrum(given: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.measuring.spectrum import spectrum
+def _measuring_step(given: argparse.Namespace, say: Say) -> None:
+    from softmax_bottleneck.measuring.measure import measure_step
 
-    spectrum(_study(given), given.run, say)
-
-
-def _wordsim(given: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.measuring.wordsim import wordsim
-
-    wordsim(_study(given), given.run, say)
+    measure_step(_study(given), given.run, given.step, say)
 
 
 def _synthetic(given: argparse.Namespace, say: Say) -> None:
@@ -401,13 +395,13 @@ def _train(given: argparse.Namespace, say: Say) -> None:
     else:
         from softmax_bottleneck.training.train import train
 
-        _accept(given, train(study, given.run, say, given.restart))
+        _finish_training(given, study, train(study, given.run, say, given.restart), say)
     if study.replicas_per_job > 1 and runs:
         replicas.record_job(study, given.run, runs)
 
 
 def _same_call(given: argparse.Namespace) -> list[str]:
-    """The command line of `train` without its run."""
+    """Return the command line of `train` without its run, and without --measure: all seeds share the job's threads."""
     words = [sys.executable, "-m", "softmax_bottleneck", "train"]
     words += [f"--{name.replace('_', '-')}" for name in ("restart", "diverged_ok") if getattr(given, name)]
     valued = {name: getattr(given, name) for name in ("study", "log", "max_wall", "time_margin")}
@@ -418,10 +412,16 @@ def _same_call(given: argparse.Namespace) -> list[str]:
 def _finetune(given: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.training.finetune import finetune
 
-    _accept(given, finetune(_limited_study(given), given.run, say, given.restart))
+    study = _limited_study(given)
+    _finish_training(given, study, finetune(study, given.run, say, given.restart), say)
 
 
-def _accept(given: argparse.Namespace, done: dict[str, Any]) -> None:
+def _finish_training(given: argparse.Namespace, study: config.Study, done: dict[str, Any], say: Say) -> None:
+    """Measure the run in this process if --measure asks for it; a diverged run is an error without --diverged-ok."""
+    if given.measure:
+        from softmax_bottleneck.measuring.measure import measure_after_training
+
+        measure_after_training(study, given.run, say)
     if done["status"] == "diverged" and not given.diverged_ok:
         raise DivergedResultError(f"{given.run}: diverged: {done['reason']}; recorded, and not to be tried again")
 
@@ -468,6 +468,12 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     _add_run(command)
     _add_resumable(command)
     command.add_argument("--diverged-ok", action="store_true", help="exit 0, not 10, for a run that diverged")
+    command.add_argument("--measure", action="store_true", help="then measure the run in the same process")
+
+
+def _add_dynamic(command: argparse.ArgumentParser) -> None:
+    _add_run(command)
+    _add_resumable(command)
 
 
 def _add_resumable(command: argparse.ArgumentParser) -> None:
@@ -608,14 +614,14 @@ COMMANDS: dict[str, tuple[str, Add, Call]] = {
     "train": ("train one run, going on where an earlier call stopped", _add_train, _train),
     "finetune": ("finetune a trained run from its best weights, going on where an earlier call stopped", _add_train,
                  _finetune),
-    "dynamic": ("dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped", _add_train,
-                _dynamic),
-    "measure": ("perplexities and predicted words of a trained run, hidden states of the test text", _add_run,
+    "dynamic": ("dynamic evaluation of a trained or finetuned run, going on where an earlier call stopped",
+                _add_dynamic, _dynamic),
+    "measure": ("all measurements of a trained run; steps whose files are up to date are not repeated", _add_run,
                 _measure),
-    "spectrum": ("singular values and ranks of the log-probability matrix", _add_run,
-                 _spectrum),
-    "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_run,
-                _wordsim),
+    "evaluate": ("perplexities and predicted words of a trained run, hidden states of the test text", _add_run,
+                 _measuring_step),
+    "spectrum": ("singular values and ranks of the log-probability matrix", _add_run, _measuring_step),
+    "wordsim": ("word-similarity benchmarks on a run's word vectors", _add_run, _measuring_step),
     "fit": ("output heads on free context vectors, fitted to the laws of one unit", _add_fits, _fit),
     "synthetic": ("ranks of untrained layers, noise, and the numbers of all fits", _add_study,
                   _synthetic),

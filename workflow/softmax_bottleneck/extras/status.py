@@ -24,7 +24,6 @@ Step = tuple[str, str]  # its name, and what it works on
 SHOWN = 4  # steps at work that a line names
 TERMINAL_S, LINES_S = 1.0, 30.0  # between lines on a terminal, where each replaces the one before, and elsewhere
 CLEAR = "\r\x1b[K"
-MEASURED = {"measure": "measure.json", "spectrum": "rank.json"}
 
 
 def planned_steps(study: Study) -> dict[Step, Path]:
@@ -32,8 +31,7 @@ def planned_steps(study: Study) -> dict[Step, Path]:
     folder, trained = study.store.run_folder, {run.path: "train" for run in study.needed}
     measured = trained | {run.path: "finetune" for run in study.finetuned}
     steps = {(step, path): folder(path) / "done.json" for path, step in measured.items()}
-    steps |= {(step, path): folder(path) / name for path in measured for step, name in MEASURED.items()}
-    steps |= {("wordsim", path): folder(path) / "wordsim.json" for path in trained}
+    steps |= {("measure", path): folder(path) / "measured.json" for path in measured}
     steps |= {("dynamic", one.path): folder(one.path) / "dynamic.json" for one in study.evaluations}
     return steps | {("fit", unit.path): study.store.fits_folder(unit.path) / "done.json" for unit in study.units}
 
@@ -44,7 +42,7 @@ def runs_done(study: Study, left: Sequence[Step]) -> int:
 
 
 def line(study: Study, left: Sequence[Step], tried: Sequence[Attempt], now: float) -> str:
-    """`6 of 40 runs; train mos/1 epoch 5 of 8, spectrum gss/2; about 12:05 left`.
+    """`6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 left`.
 
     Args:
         study: what is planned.

@@ -1,107 +1,124 @@
-"""The step `measure`: perplexities and predicted words of a trained run, and the hidden states of the test text."""
+"""The step `measure`: everything that is measured on a trained run, in one process that imports torch once.
+
+It calls three steps: `evaluate` (perplexities and predicted words), `spectrum` (singular values and ranks) and
+`wordsim` (word similarity). Each writes its own files. A step whose files are whole, and were made by today's code from
+today's inputs, is not repeated. An edit of word similarity therefore recomputes no spectrum.
+"""
 
 from __future__ import annotations
 
-import time
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from softmax_bottleneck.corpora import corpus
-from softmax_bottleneck.corpora.corpus import Corpus
-from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
-from softmax_bottleneck.measuring import known_truth, perplexity, predictions
-from softmax_bottleneck.store import artefacts, paths, provenance
+from softmax_bottleneck.jobs.interrupt import EXIT_CODES, StoppedError, signals_to, time_limit
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.fingerprint import step_code
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Run, Study, load_dataset
-from softmax_bottleneck.training import model as models
-from softmax_bottleneck.training.model import LanguageModel
-from softmax_bottleneck.training.run_record import run_and_record, write_unusable
-from softmax_bottleneck.training.trained import loaded
+from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record
 
-PUBLISHED = paths.ROOT / "report" / "published"
-GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
+MEASURED_FILE = "measured.json"  # names the files of all steps with their hashes; the only one that Snakemake knows
+# Step -> its JSON files. The provenance of the first one holds the hashes of all other files that it wrote or read.
+STEPS = {"evaluate": ("measure.json", "topk.json"), "spectrum": ("rank.json",), "wordsim": ("wordsim.json",)}
 
 
 def measure(study: Study, path: str, say: Say) -> None:
-    """Perplexities and predicted words of a trained run, and the hidden states of the test text."""
+    """Bring all measurements of a trained or finetuned run up to date, then write measured.json.
+
+    Raises:
+        UserError: a file that a step reads is missing or damaged.
+    """
     folder = study.store.run_folder(path)
-    run, done = run_and_record(folder)
-    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
-    if done["status"] != "ok":
-        for name in ("topk.json", "measure.json"):
-            write_unusable(folder / name, done, parents)
+    run, _ = run_and_record(folder)
+    for step in STEPS:
+        if not is_fresh(study, run, folder, step):
+            _call(study, path, step, say)
+    _record(folder)
+
+
+def measure_step(study: Study, path: str, step: str, say: Say) -> None:
+    """Compute one of STEPS for a run, also if its files are fresh."""
+    _call(study, path, step, say)
+    folder = study.store.run_folder(path)
+    if (folder / MEASURED_FILE).exists():  # its new date lets Snakemake collect the new numbers
+        _record(folder)
+
+
+def _record(folder: Path) -> None:
+    files = [name for names in STEPS.values() for name in names]
+    hashes = {name: artefacts.sha256_file(artefacts.checked(folder / name)) for name in files}
+    artefacts.write_json(folder / MEASURED_FILE, {"files": hashes})
+
+
+def measure_after_training(study: Study, path: str, say: Say) -> None:
+    """Measure a run in the process that has just trained it, as far as its inputs are there.
+
+    Training has succeeded by now, so no failure or signal here is an error: the step `measure` follows and repeats
+    whatever is missing. Nothing is measured in a process with a time limit. There, `measure` is a job of its own.
+    """
+    if time_limit(study.max_wall, study.time_margin).seconds is not None:
         return
 
-    started = time.monotonic()
-    tokens = corpus.load_for(study, run)
-    places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
-    with loaded(run, folder) as model:
-        contexts = perplexity.hidden_states(model, tokens.test, run.schedule.bptt)
-        found = perplexity.predict(model, contexts, [place.index - 1 for place in places], law.kl_nats if law else None)
-        metrics = perplexity.perplexity_metrics(model, tokens, found.log_p_T, run.schedule)
-        slopes, curves = _learned_function(run, model)
-    metrics |= slopes | {"params_m": done["parameters"] / 1e6, "train_ppl": done["train_ppl"]}
-    metrics["sec_per_epoch"] = done["timing"]["seconds_per_epoch"]
-    metrics["ms_per_batch"] = 1000 * metrics["sec_per_epoch"] * done["epochs"] / done["steps"]
-    metrics["train_minutes"] = done["timing"]["wall_s"] / 60
-    metrics |= law.metrics(found.kl_T) if law and found.kl_T is not None else {}
-    hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
-    parents["hidden.npz"] = artefacts.write_npz(folder / "hidden.npz", **hidden)
-    usual = {"status": "ok", "provenance": provenance.block(parents, run_id=path.rpartition("-")[2])}
-    hits = predictions.hit_rates(found.true_rank_T)
-    shown = [predictions.describe(place, found.top[place.index - 1], tokens) for place in places]
-    artefacts.write_json(folder / "topk.json", usual | {"contexts": shown, "hits": hits})
-    artefacts.write_json(folder / "measure.json", usual | {"metrics": metrics} | curves)
-    say(f"{path}: test perplexity {metrics['test_ppl']:.2f} ({time.monotonic() - started:.0f} s)")
+    def stop(number: int, _: object) -> None:
+        raise StoppedError("stopped by a signal", EXIT_CODES[number])  # type: ignore[index]
+
+    folder = study.store.run_folder(path)
+    try:
+        with signals_to(stop):
+            run, _ = run_and_record(folder)
+            for step in STEPS:
+                ready = all(file.exists() for file in _inputs(study, run, folder, step).values())
+                if ready and not is_fresh(study, run, folder, step):
+                    _call(study, path, step, say)
+    except Exception as error:
+        say(f"{path}: trained, but not measured yet ({type(error).__name__}: {error}); the step `measure` does it")
 
 
-def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place, ...]:
-    """The places whose most probable words are shown: the published ones of its text, or a sample."""
+def _call(study: Study, path: str, step: str, say: Say) -> None:
+    getattr(import_module(f"softmax_bottleneck.measuring.{step}"), step)(study, path, say)
 
+
+# --- freshness ------------------------------------------------------------------------------------------------------
+def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
+    """Return True if a step's files are whole and were made by today's code from the inputs as they are now."""
+    files = [folder / name for name in STEPS[step]]
+    if not all(map(artefacts.is_sound, files)):
+        return False
+    record, inputs = artefacts.read_json(files[0]), _inputs(study, run, folder, step)
+    block, parents = record["provenance"], record["provenance"]["parents"]
+    same_code = block.get("made_by") == made_by(step, study, run) and inputs.keys() <= parents.keys()
+    if record["status"] == "ok" and not same_code:  # a run that diverged has no numbers, which no code can change
+        return False
+    paths = {inputs.get(name, folder / name): digest for name, digest in parents.items()}
+    return all(path.is_file() and artefacts.sha256_file(path) == digest for path, digest in paths.items())
+
+
+def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
+    """Return what decides a step's numbers besides its inputs: the fingerprint of its code, and a setting."""
+    dataset = load_dataset(run.dataset, study.file.resolve().parent)
+    setting = {
+        "evaluate": contexts_file(study, run.dataset),
+        "spectrum": dataset.rank_contexts,
+        "wordsim": dataset.wordsim,
+    }
+    return {"step": step, "code": step_code(step), "setting": setting[step]}
+
+
+def contexts_file(study: Study, name: str) -> str | None:
+    """Return the file of report/published with the contexts whose predictions a dataset shows, or None."""
     near = study.file.resolve().parent
     dataset = load_dataset(name, near)
-    named = dataset.contexts or (dataset.base and load_dataset(dataset.base, near).contexts)
-    if not named:
-        return predictions.sampled_places(tokens)
-    places = predictions.published_places(PUBLISHED / named)
-    predictions.check_places(places, tokens)
-    return places
+    return dataset.contexts or (load_dataset(dataset.base, near).contexts if dataset.base else None)
 
 
-def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
-    """Slopes of a PLIF head after training and as its seed drew them, and both functions; empty for other heads."""
+def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
+    """Return the files that a step reads by the names they have in its provenance."""
+    if step == "spectrum":
+        return {"measure.json": folder / "measure.json"}
+    inputs = {DONE_FILE: folder / DONE_FILE}
+    if step == "wordsim":
+        from softmax_bottleneck.measuring.wordsim import benchmark_files
 
-    trained = piecewise_linear(model)
-    if trained is None:
-        return {}, {}
-    initial = piecewise_linear(models.build(run, model.head.decoder.out_features))
-    assert initial is not None  # the same head
-    slopes = slope_metrics(trained) | slope_metrics(initial, "_init")
-    return slopes, {"function": function_curves(trained, initial)}
-
-
-def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
-    """The function of a PLIF head, or of a mixture's components; None where there is none."""
-    return next((module for module in model.head.modules() if isinstance(module, PiecewiseLinear)), None)
-
-
-@torch.no_grad()
-def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, float]:
-    """Mean, standard deviation and extremes of all slopes (Ganea et al. 2019, Table 2), names ending in `suffix`."""
-    slope_K = function.table()[:, 0].double()
-    found = {"mean": slope_K.mean(), "std": slope_K.std(correction=0), "min": slope_K.min(), "max": slope_K.max()}
-    return {f"slope_{name}{suffix}": float(value) for name, value in found.items()}
-
-
-@torch.no_grad()
-def function_curves(trained: PiecewiseLinear, initial: PiecewiseLinear) -> dict[str, list[float]]:
-    """Both functions on an even grid over their knots, for a figure: `logit`, `trained`, `initial`."""
-    logit_G = torch.linspace(-trained.bound, trained.bound, GRID, dtype=torch.float64)
-    curves = {
-        "logit": logit_G,
-        "trained": trained(logit_G.to(trained.raw_slope)),
-        "initial": initial(logit_G.to(initial.raw_slope)),
-    }
-    return {name: [round(value, 4) for value in curve_G.tolist()] for name, curve_G in curves.items()}
+        inputs |= {path.name: path for path in benchmark_files(study, run).values()}
+    return inputs

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.jobs.devices import choose_device, lent_gpu
 from softmax_bottleneck.jobs.numerics import numerics
+from softmax_bottleneck.measuring.measure import made_by
 from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
 from softmax_bottleneck.measuring.saturation import saturation
 from softmax_bottleneck.ranks import (
@@ -59,11 +60,12 @@ def spectrum(study: Study, path: str, say: Say) -> None:
         facts["all"] = _rank_facts(whole)
         facts["metrics"] |= {f"{name}_all": rank for name, rank in facts["all"].pop("metrics").items()}
     parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", **sigma)
-    block = provenance.block(parents, run_id=path.rpartition("-")[2])
-    artefacts.write_json(folder / "rank.json", facts | {"status": "ok", "provenance": block})
+    if trained.snapshots(folder):
+        parents["epochs_rank.json"] = _ranks_along_training(study, path, say)
+    block = provenance.block(parents, run_id=path.rpartition("-")[2], made_by=made_by("spectrum", study, run))
+    artefacts.write_json(folder / "rank.json", facts | {"status": "ok", "provenance": block})  # last: all is done
     took = f"{time.monotonic() - started:.0f} s"
     say(f"{path}: Press rank {facts['metrics']['rank_press']} of {whole.n} columns ({took})")
-    _ranks_along_training(study, path, say)
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
@@ -74,14 +76,14 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
 
 
-def _ranks_along_training(study: Study, path: str, say: Say) -> None:
-    """Ranks and saturation untrained, at the epochs whose weights were kept and at the best one, if any were kept."""
+def _ranks_along_training(study: Study, path: str, say: Say) -> str:
+    """Write ranks and saturation before training, at the epochs with stored weights and at the best one.
+
+    Returns the sha256 of epochs_rank.json.
+    """
     folder = study.store.run_folder(path)
     run, done = run_and_record(folder)
     parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
-
-    if not trained.snapshots(folder):
-        return
     started, rows = time.monotonic(), []
     test_T = corpus.load_for(study, run).test
     limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
@@ -95,8 +97,8 @@ def _ranks_along_training(study: Study, path: str, say: Say) -> None:
             rows.append(kept | _rank_facts(found)["metrics"] | saturation(model.head, contexts))
     facts = {"status": "ok", "rows": rows}
     block = provenance.block(parents, run_id=path.rpartition("-")[2])
-    artefacts.write_json(folder / "epochs_rank.json", facts | {"provenance": block})
     say(f"{path}: ranks at {len(rows)} moments of training ({time.monotonic() - started:.0f} s)")
+    return artefacts.write_json(folder / "epochs_rank.json", facts | {"provenance": block})
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ Suffixes: V vocabulary, D word-vector width, N scored pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,16 @@ from safetensors import safe_open
 
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.corpora.language import SIMILARITY_FILE
+from softmax_bottleneck.measuring.measure import made_by
 from softmax_bottleneck.measuring.statistics import RESAMPLES, spearman
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run, Study, load_dataset
+from softmax_bottleneck.study.datasets import OWN_BENCHMARK
 from softmax_bottleneck.training.run_record import run_and_record, write_unusable
 
-OWN_BENCHMARK = "self"  # of a known-truth language: similarity by its own definition
 SHIFT = 1e-6  # added to every component of a normalised word vector, as published
 
 
@@ -227,25 +228,24 @@ def wordsim(study: Study, path: str, say: Say) -> None:
         untied = "body.embedding.weight" in file.keys()  # noqa: SIM118  # a file, not a mapping
         vectors = file.get_tensor("body.embedding.weight" if untied else "head.decoder.weight")
     found = {}
-    for label, file_path in _benchmarks(study, run):
+    for label, file_path in benchmark_files(study, run).items():
         parents[file_path.name] = artefacts.sha256_file(file_path)
         found[label] = evaluate(vectors, words, read_benchmark(file_path)).to_json()
     facts = {
         "status": "ok",
         "benchmarks": found,
-        "provenance": provenance.block(parents, run_id=path.rpartition("-")[2]),
+        "provenance": provenance.block(parents, run_id=path.rpartition("-")[2], made_by=made_by("wordsim", study, run)),
     }
     artefacts.write_json(folder / "wordsim.json", facts)
     say(f"{path}: {len(found)} word-similarity benchmarks")
 
 
-def _benchmarks(study: Study, run: Run) -> Iterator[tuple[str, Path]]:
-    """Label and file of the benchmarks of a run's dataset."""
-
+def benchmark_files(study: Study, run: Run) -> dict[str, Path]:
+    """Return the word-similarity benchmarks of a run's dataset, label -> file."""
     named = study.datasets[run.dataset].wordsim
+    if named is None:
+        return {}
     if named == OWN_BENCHMARK:
-        yield "known truth", study.store.corpus_folder(run.dataset) / SIMILARITY_FILE
-    elif named:
-        benchmarks = load_dataset(named, study.file.resolve().parent)
-        for name, entry in benchmarks.files.items():
-            yield entry.get("label", name), study.store.corpus_folder(named) / name
+        return {"known truth": study.store.corpus_folder(run.dataset) / SIMILARITY_FILE}
+    files = load_dataset(named, study.file.resolve().parent).files
+    return {entry.get("label", name): study.store.corpus_folder(named) / name for name, entry in files.items()}

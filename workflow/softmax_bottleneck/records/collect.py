@@ -253,7 +253,7 @@ def evidence_of(study: Study, path: str, origin: str) -> str:
         {
             "origin": origin,
             "label": study.labels[run.model],
-            "command": f"snakemake --cores 2 {named} -- results/runs/{path}/rank.json",
+            "command": f"snakemake --cores 2 {named} -- results/runs/{path}/measured.json",
             "run": done["run"],
             "rows": rows,
             "history": files.curve,

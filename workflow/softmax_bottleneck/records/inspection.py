@@ -115,7 +115,15 @@ def _gaps(collected: Records, known: set[str]) -> Iterator[Finding]:
             yield Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"]))
 
 
-BESIDE_RESULTS = ("epochs.jsonl", "spectrum.npz", "measure.json", "topk.json")
+BESIDE_RESULTS = (
+    "epochs.jsonl",
+    "spectrum.npz",
+    "measure.json",
+    "topk.json",
+    "rank.json",
+    "wordsim.json",
+    "epochs_rank.json",
+)
 TOKEN_FILES = ("corpus.json", "vocabulary.json", "train.npy", "valid.npy", "test.npy")
 DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves the large files out
 
@@ -140,6 +148,8 @@ def _spoken_of(own: RunFiles) -> set[str]:
         names |= {"model.safetensors", "run.json", "outcome.json"}
     if "hidden.npz" in names:  # of the same step
         names |= {"measure.json", "topk.json"}
+    if artefacts.is_sound(own.folder / "measured.json"):
+        names |= artefacts.read_json(own.folder / "measured.json")["files"].keys()
     if own.is_evaluation and own.contents.get("dynamic", {}).get("status") == "ok":
         names.add("outcome.json")
     return names & {*integrity.LARGE, *integrity.RECORDS_OF_RUN, *BESIDE_RESULTS}

@@ -24,7 +24,7 @@ from softmax_bottleneck.study import Run
 
 RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank", "dynamic")  # what numbers are read from
 LARGE = ("model.safetensors", "hidden.npz")
-RECORDS_OF_RUN = ("run.json", "outcome.json")
+RECORDS_OF_RUN = ("run.json", "outcome.json", "measured.json")
 KINDS = ("damaged", "foreign", "stale", "invalid", "missing")
 SLACK = 1e-6  # of quantities that are zero or more in exact arithmetic
 

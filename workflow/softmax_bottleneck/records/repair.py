@@ -14,14 +14,11 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
 NOTHING_TO_REMOVE = ("diverged", "failed", "duplicate")  # results, and what only a person can tell
-WORDSIM = ("wordsim.json",)
-SPECTRUM = ("rank.json", "spectrum.npz", "epochs_rank.json")
-MEASURE = ("measure.json", "topk.json", "hidden.npz")
-# A file of a run -> what is made again with it; anything else in the folder means training it again.
-MADE_TOGETHER = (
-    dict.fromkeys(WORDSIM, WORDSIM)
-    | dict.fromkeys(SPECTRUM, SPECTRUM)
-    | dict.fromkeys(MEASURE, (*MEASURE, *SPECTRUM, *WORDSIM))
+# Files that the step `measure` makes again, with all that it made from them, once measured.json is gone too. Damage to
+# any other file in the folder of a run means training it again.
+MEASURED = (
+    *("measure.json", "topk.json", "hidden.npz", "rank.json", "spectrum.npz", "epochs_rank.json", "wordsim.json"),
+    "measured.json",
 )
 STUDY_PARTS = (*records.FILES, "verify.json", *MADE_FROM_RECORDS, "tables", "figures", "report", "partial")
 
@@ -71,8 +68,8 @@ def _of_run(study: Study, file: Path) -> Iterator[Path]:
     if file.relative_to("runs").as_posix() in runs:
         return  # a run without numbers, begun or not: nothing of it is damaged, the workflow goes on with it
     folder = file.parent
-    if file.name in MADE_TOGETHER and not folder.name.startswith("dynamic-"):
-        yield from (folder / name for name in MADE_TOGETHER[file.name])
+    if file.name in MEASURED and not folder.name.startswith("dynamic-"):
+        yield from (file, folder / "measured.json")
     else:
         yield folder.parent if folder.name == "snapshots" else folder
 

@@ -24,9 +24,10 @@ STEPS = {
     "finetune": ("training.finetune",),
     "dynamic": ("training.dynamic",),
     "fit": ("training.fit",),
-    "measure": ("measuring.measure",),
+    "evaluate": ("measuring.evaluate",),
     "spectrum": ("measuring.spectrum",),
     "wordsim": ("measuring.wordsim",),
+    "measure": ("measuring.evaluate", "measuring.spectrum", "measuring.wordsim"),
     "synthetic": ("measuring.synthetic",),
     "collect": ("records.collect",),
     "render": ("report.render",),
@@ -40,6 +41,7 @@ NEUTRAL = {
     "store": "finds, names, writes and checks files: what is read is what was written",
     "study": "decides what is computed, and says all of it in the settings, which identities contain",
     "jobs": "stops a computation and goes on with it to the same bits (the tests of resuming)",
+    "measuring.measure": "calls the steps whose files are missing or stale, and computes no number",
     "corpora.split_overlap": "warns about a text; no token depends on it",
 }
 COUNTED = {

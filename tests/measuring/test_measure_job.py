@@ -1,0 +1,142 @@
+"""One process measures a run: which steps it repeats, and what a failure after training leaves."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import small
+from softmax_bottleneck.measuring import evaluate, measure, spectrum, wordsim
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Study
+from softmax_bottleneck.training.train import train
+
+MODULES = {"evaluate": evaluate, "spectrum": spectrum, "wordsim": wordsim}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study of one run, trained and measured; not to be changed."""
+    folder = tmp_path_factory.mktemp("measured")
+    with small.inside(folder):
+        study = small.load(folder, small.values(seeds=[1], models={"softmax": {"head": "softmax"}}))
+        small.download(study, "tiny", small.quiet)
+        small.tokenise(study, "tiny", small.quiet)
+        for step in small.STEPS:
+            step(study, study.needed[0].path, small.quiet)
+    return folder
+
+
+@pytest.fixture
+def study(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.chdir(tmp_path)
+    return small.copied(measured, tmp_path)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The steps that were computed, in order."""
+    steps: list[str] = []
+    for name, module in MODULES.items():
+        original = getattr(module, name)
+
+        def call(*arguments: object, name: str = name, original: Callable[..., None] = original) -> None:
+            steps.append(name)
+            original(*arguments)
+
+        monkeypatch.setattr(module, name, call)
+    return steps
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def folder_of(study: Study) -> Path:
+    return study.store.run_folder(study.needed[0].path)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("measured.json", []),
+        ("measure.json", ["evaluate"]),  # the same bits again, so that the spectrum stays
+        ("hidden.npz", ["evaluate"]),
+        ("topk.json", ["evaluate"]),
+        ("spectrum.npz", ["spectrum"]),
+        ("rank.json", ["spectrum"]),
+        ("wordsim.json", ["wordsim"]),
+    ],
+)
+@pytest.mark.parametrize("damage", [Path.unlink, flip])
+def test_only_a_step_with_a_missing_or_damaged_file_is_repeated(study, called, name, steps, damage):
+    folder = folder_of(study)
+    before = small.tree(folder)
+    damage(folder / name)
+    measure.measure(study, study.needed[0].path, small.quiet)
+    assert called == steps and small.tree(folder) == before
+
+
+@pytest.mark.parametrize("step", MODULES)
+def test_a_step_is_repeated_after_an_edit_of_its_own_code(study, called, monkeypatch, step):
+    current = measure.step_code
+    monkeypatch.setattr(measure, "step_code", lambda name: "edited" if name == step else current(name))
+    measure.measure(study, study.needed[0].path, small.quiet)
+    # The spectrum is made from measure.json, which says by which code it was made.
+    assert called == (["evaluate", "spectrum"] if step == "evaluate" else [step])
+
+
+def test_a_changed_input_makes_its_steps_stale(study, called):
+    benchmark = study.store.corpus_folder("tiny") / "word-similarity.txt"
+    artefacts.write_text(benchmark, "".join(benchmark.read_text(encoding="utf-8").splitlines(keepends=True)[1:]))
+    measure.measure(study, study.needed[0].path, small.quiet)
+    assert called == ["wordsim"]
+
+
+def test_a_single_step_renews_the_list_of_files(study):
+    folder = folder_of(study)
+    (folder / "rank.json").unlink()
+    measure.measure_step(study, study.needed[0].path, "spectrum", small.quiet)
+    listed = artefacts.read_json(folder / "measured.json")["files"]
+    assert listed == {name: artefacts.sha256_file(folder / name) for name in listed} and "rank.json" in listed
+
+
+def test_the_process_that_trains_a_run_measures_it_and_leaves_the_list_to_the_step(study, called):
+    folder, path = folder_of(study), study.needed[0].path
+    before = small.tree(folder)
+    for name in ("measured.json", "measure.json", "topk.json", "rank.json", "wordsim.json"):
+        (folder / name).unlink()
+    measure.measure_after_training(study, path, small.quiet)
+    assert called == list(MODULES) and not (folder / "measured.json").exists()
+    measure.measure(study, path, small.quiet)
+    assert called == list(MODULES) and small.tree(folder) == before
+
+
+@pytest.mark.parametrize("trouble", [RuntimeError("a bug"), MemoryError(), signal.SIGTERM, signal.SIGINT])
+def test_training_stays_done_when_measuring_after_it_fails(study, monkeypatch, trouble):
+    folder, path, said = folder_of(study), study.needed[0].path, []
+    (folder / "rank.json").unlink()
+
+    def fails(*_: object) -> None:
+        if isinstance(trouble, signal.Signals):
+            signal.raise_signal(trouble)
+        else:
+            raise trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spectrum, "spectrum", fails)
+        measure.measure_after_training(study, path, said.append)
+    assert "not measured yet" in said[-1] and artefacts.is_sound(folder / "done.json")
+    assert train(study, path, small.quiet)["status"] == "ok"  # and is not repeated
+    measure.measure(study, path, small.quiet)
+
+
+def test_a_process_with_a_time_limit_leaves_measuring_to_a_job_of_its_own(study, called, monkeypatch):
+    (folder_of(study) / "rank.json").unlink()
+    monkeypatch.setenv("SOFTMAX_BOTTLENECK_MAX_WALL", "1h")
+    measure.measure_after_training(study, study.needed[0].path, small.quiet)
+    assert called == []

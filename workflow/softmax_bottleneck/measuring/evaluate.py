@@ -1,0 +1,106 @@
+"""The step `evaluate`: perplexities and predicted words of a trained run, and the hidden states of the test text."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.corpora.corpus import Corpus
+from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
+from softmax_bottleneck.measuring import known_truth, perplexity, predictions
+from softmax_bottleneck.measuring.measure import contexts_file, made_by
+from softmax_bottleneck.store import artefacts, paths, provenance
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.training import model as models
+from softmax_bottleneck.training.model import LanguageModel
+from softmax_bottleneck.training.run_record import run_and_record, write_unusable
+from softmax_bottleneck.training.trained import loaded
+
+PUBLISHED = paths.ROOT / "report" / "published"
+GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
+
+
+def evaluate(study: Study, path: str, say: Say) -> None:
+    """Write the perplexities and predicted words of a trained run, and the hidden states of its test text."""
+    folder = study.store.run_folder(path)
+    run, done = run_and_record(folder)
+    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
+    if done["status"] != "ok":
+        for name in ("topk.json", "measure.json"):
+            write_unusable(folder / name, done, parents)
+        return
+
+    started = time.monotonic()
+    tokens = corpus.load_for(study, run)
+    places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
+    with loaded(run, folder) as model:
+        contexts = perplexity.hidden_states(model, tokens.test, run.schedule.bptt)
+        found = perplexity.predict(model, contexts, [place.index - 1 for place in places], law.kl_nats if law else None)
+        metrics = perplexity.perplexity_metrics(model, tokens, found.log_p_T, run.schedule)
+        slopes, curves = _learned_function(run, model)
+    metrics |= slopes | {"params_m": done["parameters"] / 1e6, "train_ppl": done["train_ppl"]}
+    metrics["sec_per_epoch"] = done["timing"]["seconds_per_epoch"]
+    metrics["ms_per_batch"] = 1000 * metrics["sec_per_epoch"] * done["epochs"] / done["steps"]
+    metrics["train_minutes"] = done["timing"]["wall_s"] / 60
+    metrics |= law.metrics(found.kl_T) if law and found.kl_T is not None else {}
+    hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
+    parents["hidden.npz"] = artefacts.write_npz(folder / "hidden.npz", **hidden)
+    block = provenance.block(parents, run_id=path.rpartition("-")[2], made_by=made_by("evaluate", study, run))
+    usual = {"status": "ok", "provenance": block}
+    hits = predictions.hit_rates(found.true_rank_T)
+    shown = [predictions.describe(place, found.top[place.index - 1], tokens) for place in places]
+    artefacts.write_json(folder / "topk.json", usual | {"contexts": shown, "hits": hits})
+    artefacts.write_json(folder / "measure.json", usual | {"metrics": metrics} | curves)
+    say(f"{path}: test perplexity {metrics['test_ppl']:.2f} ({time.monotonic() - started:.0f} s)")
+
+
+def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place, ...]:
+    """Return the places whose most probable words are shown: the published ones of this text, or a sample."""
+    named = contexts_file(study, name)
+    if not named:
+        return predictions.sampled_places(tokens)
+    places = predictions.published_places(PUBLISHED / named)
+    predictions.check_places(places, tokens)
+    return places
+
+
+def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
+    """Slopes of a PLIF head after training and as its seed drew them, and both functions; empty for other heads."""
+
+    trained = piecewise_linear(model)
+    if trained is None:
+        return {}, {}
+    initial = piecewise_linear(models.build(run, model.head.decoder.out_features))
+    assert initial is not None  # the same head
+    slopes = slope_metrics(trained) | slope_metrics(initial, "_init")
+    return slopes, {"function": function_curves(trained, initial)}
+
+
+def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
+    """The function of a PLIF head, or of a mixture's components; None where there is none."""
+    return next((module for module in model.head.modules() if isinstance(module, PiecewiseLinear)), None)
+
+
+@torch.no_grad()
+def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, float]:
+    """Mean, standard deviation and extremes of all slopes (Ganea et al. 2019, Table 2), names ending in `suffix`."""
+    slope_K = function.table()[:, 0].double()
+    found = {"mean": slope_K.mean(), "std": slope_K.std(correction=0), "min": slope_K.min(), "max": slope_K.max()}
+    return {f"slope_{name}{suffix}": float(value) for name, value in found.items()}
+
+
+@torch.no_grad()
+def function_curves(trained: PiecewiseLinear, initial: PiecewiseLinear) -> dict[str, list[float]]:
+    """Both functions on an even grid over their knots, for a figure: `logit`, `trained`, `initial`."""
+    logit_G = torch.linspace(-trained.bound, trained.bound, GRID, dtype=torch.float64)
+    curves = {
+        "logit": logit_G,
+        "trained": trained(logit_G.to(trained.raw_slope)),
+        "initial": initial(logit_G.to(initial.raw_slope)),
+    }
+    return {name: [round(value, 4) for value in curve_G.tolist()] for name, curve_G in curves.items()}
