@@ -16,8 +16,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records import records  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
-from softmax_bottleneck.report import cells, claims, source  # noqa: E402
-from softmax_bottleneck.report.claims import sentences  # noqa: E402
+from softmax_bottleneck.report import cells, claims, findings, source  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402
@@ -89,7 +88,7 @@ def write(study: Study, found: Records, text: str) -> str:
     pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
     verdicts = claims.counts(claims.ledger(found, claims.of_study(study), study))
     tally = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items() if number)
-    short = f"Verdicts of this study on the conclusions: {tally}. {sentences.in_short(study, found)}"
+    short = f"Verdicts of this study on the conclusions: {tally}. {findings.in_short(study, found)}"
     picture = ["", IMAGE] if study.name == PICTURED else []
     body = "\n".join(["", short, *picture, *results(study, found)])
     return pattern.sub(lambda _: f"{start}\n{body}{END}", text, count=1)

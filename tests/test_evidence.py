@@ -16,7 +16,6 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, evidence, records
 from softmax_bottleneck.report import cells, figures, render, source, views
-from softmax_bottleneck.report.claims import sentences
 from softmax_bottleneck.report.figures import published_size
 from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.store import artefacts
@@ -206,19 +205,6 @@ def test_a_run_of_another_study_is_refused(study: config.Study, tmp_path: Path) 
     assert run.model in study.labels
     with pytest.raises(UserError, match="name the run's study with --study"):
         collect.evidence_of(study, run.path, "elsewhere")
-
-
-def test_the_top_of_the_page_says_what_is_kept(study: config.Study) -> None:
-    content = carried(study)
-    (evidence.FOLDER / "gss-3.json").unlink()
-    assert sentences.archived_runs(study, collect.collect(study)) == ""
-    for name, ppl, wall_s in (("a", 100.0, 7200.0), ("b", 90.5, 3600.0)):
-        known = {"test_ppl": ppl, "wall_s": wall_s, "rank_press": 1234.0}
-        own = [{"table": "", "condition": "", "metric": key, "value": value} for key, value in known.items()]
-        other = content | {"run": content["run"] | {"dataset": "ptb"}, "rows": own}
-        (evidence.FOLDER / f"{name}.json").write_text(json.dumps(other), encoding="utf-8")
-    text = sentences.archived_runs(study, collect.collect(study))
-    assert all(number in text for number in (": 2 (", "3.0 hours", "90.50 to 100.00"))
 
 
 def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

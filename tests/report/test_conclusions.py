@@ -6,9 +6,8 @@ from typing import Any
 
 import claim_examples as examples
 import fake_results as fake
-import numpy as np
 import pytest
-from softmax_bottleneck.report import conclusions, head_table
+from softmax_bottleneck.report import conclusions
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.report.conclusions import MIXED
@@ -85,30 +84,6 @@ def test_ratios_lie_on_a_log_axis() -> None:
     ratio = {"unit": "×", "value": 4.0, "low": 1.0, "high": 16.0, "holds": (2.0, None), "fails": (2.0, None)}
     bar = conclusions.bar(NUMBER | ratio)
     assert bar["value"] - bar["interval"][0] == pytest.approx(bar["interval"][1] / 2, abs=0.2)
-
-
-def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_model() -> None:
-    levels = {"softmax": 50.0, "gss": 50.1, "mos": 40.0, "mos-equal": 45.0, "moc": 60.0}
-    rows = [(model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in levels.items()]
-    rows += [(model, "parameters", "", [1.2e6 if model == "moc" else 1e6] * 3) for model in levels]
-    rows += [(model, "unigram_ppl", "", [60.0] * 3) for model in levels]
-    single = [(model, "test_ppl", "", [x]) for model, x in {"softmax": 80.0, "gss": 40.0}.items()]
-    found = head_table.table([study("own", [], *rows), study("one", [], *single), study("none", [])], str)
-    assert [column["study"] for column in found["columns"]] == ["own", "one"]
-    cells = {row["label"]: row["cells"] for row in found["rows"]}
-    assert cells["mos"][0]["change"] == "−10.0" and cells["mos"][0]["sign"] == -1 and cells["mos"][1] is None
-    assert cells["moc"][0]["sign"] == 1 and cells["moc"][0]["size"] == "1.20" and cells["moc"][0]["unlearned"] == 3
-    assert cells["gss"][0]["sign"] == 0 and cells["gss"][1]["change"] == "−50.0" and not cells["gss"][1]["interval"]
-    logs = np.log([[45, 45.45, 44.55], [50, 50.5, 49.5]])
-    from scipy import stats
-
-    low, high = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
-    shown = [100 * np.expm1(x) for x in (low, high)]
-    assert cells["mos"][0]["interval"] == f"−{-shown[0]:.1f} to −{-shown[1]:.1f}"
-
-
-def test_a_study_without_a_softmax_has_no_table() -> None:
-    assert head_table.table([study("own", [], ("mos", "test_ppl", "", [50.0] * 3))], str) is None
 
 
 def test_the_page_shows_counts_and_the_symbol_of_every_verdict(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

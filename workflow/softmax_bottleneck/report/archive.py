@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,11 +32,25 @@ from softmax_bottleneck.study import Study, read, schema
 FOLDER = paths.ROOT / "report" / "evidence" / "studies"
 ENDING = ".json.gz"
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
-ROW_COLUMNS = ("table", "dataset", "model", "condition", "metric", "value", "n", "seed", "run_id")
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
 RunId = Annotated[str, Field(pattern="^([0-9a-f]{12})?$")]  # empty for what needs no training run
 Columns = dict[str, list[Any]]
+
+
+@schema.section
+class StoredRows:
+    """The tidy records by column."""
+
+    table: list[str]
+    dataset: list[str]
+    model: list[str]
+    condition: list[str]
+    metric: list[str]
+    value: list[schema.Number]
+    n: list[schema.Integer | None]
+    seed: list[schema.Integer | None]
+    run_id: list[RunId]
 
 
 @with_config(evidence.MORE)
@@ -48,17 +63,6 @@ class StoredClaim(TypedDict):
     numbers: list[schema.Options]
 
 
-@with_config(evidence.MORE)
-class StoredRows(TypedDict):
-    """Columns of the tidy records."""
-
-    dataset: list[str]
-    model: list[str]
-    metric: list[str]
-    value: list[schema.Number]
-    run_id: list[RunId]
-
-
 @schema.section
 class ArchiveFile:
     """What report/evidence/studies/<study>-<hardware>.json.gz holds.
@@ -69,10 +73,8 @@ class ArchiveFile:
         command: that makes the study again, in a checkout of the commit that `environments` names.
         corpora: title of each corpus.
         environments: git, versions and hardware of the runs.
-        rows: the tidy records by column.
         states: of the planned runs, by column.
         stages: likewise of finetuning and dynamic evaluation.
-        claims: the conclusions with verdicts, numbers and premises.
     """
 
     study: schema.Name
@@ -113,19 +115,16 @@ class FinishedStudy:
         return list(dict.fromkeys(self.records.states["dataset"])) or [SYNTHETIC]
 
 
-def from_results(folder: Path, name: str = "") -> FinishedStudy:
+def from_results(folder: Path, name: str) -> FinishedStudy:
     """Return the study of a results folder (DataError: damaged or missing)."""
     content, found = artefacts.read_json(folder / CLAIMS_FILE), records.load(folder)
-    kinds_of_machine = sorted(set(map(str, found.states["hardware"])) - {""})
-    hardware = "; ".join(kinds_of_machine) or processor(found)
-    name = name or folder.name
-    return FinishedStudy(name, content["study"], name, hardware, {}, content["claims"], found)
+    return FinishedStudy(name, content["study"], name, processors(found), {}, content["claims"], found)
 
 
-def processor(found: Records) -> str:
+def processors(found: Records) -> str:
     """Return the processors of the runs."""
-    blocks = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
-    return " and ".join(dict.fromkeys(blocks)) or "unknown"
+    names = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
+    return " and ".join(dict.fromkeys(names)) or "unknown"
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -145,12 +144,12 @@ def write(study: Study) -> Path:
     content = {
         "study": study.name,
         "title": study.title,
-        "hardware": processor(found),
+        "hardware": processors(found),
         "digest": study.digest,
         "command": f"python -m softmax_bottleneck reproduce --study {evidence.called(study.file)}",
         "corpora": {name: dataset.title for name, dataset in study.datasets.items()},
         "environments": list(found.environments),
-        "rows": columns_of(found.rows[list(ROW_COLUMNS)]),
+        "rows": columns_of(found.rows.drop(columns=["source", "std"])),
         "states": columns_of(found.states),
         "stages": columns_of(found.stages),
         "claims": [entry.to_json() for entry in claims.ledger(found, study=study)],
@@ -195,20 +194,15 @@ def load(path: Path) -> FinishedStudy:
         raise DataError(f"{path}: no archive of a study ({error}); write it with `archive --study`") from None
     stored = read(ArchiveFile, content, str(path))
     try:
-        rows = pd.DataFrame({"source": "archived", "std": float("nan"), **stored.rows})[list(records.COLUMNS)]
+        rows = pd.DataFrame({"source": "archived", "std": math.nan, **vars(stored.rows)})[list(records.COLUMNS)]
         states = pd.DataFrame(stored.states, columns=list(records.STATE_COLUMNS))
         stages = pd.DataFrame(stored.stages, columns=list(records.STAGE_COLUMNS))
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: rows or states are no table ({error})") from None
-    found = Records(
-        rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"}),
-        states,
-        stages,
-        environments=tuple(stored.environments),
-    )
-    name = path.name.removesuffix(ENDING)
-    entries: list[Any] = list(stored.claims)
-    return FinishedStudy(name, stored.study, stored.title, stored.hardware, stored.corpora, entries, found)
+    rows = rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"})
+    found = Records(rows, states, stages, environments=tuple(stored.environments))
+    facts = (stored.study, stored.title, stored.hardware, stored.corpora)
+    return FinishedStudy(path.name.removesuffix(ENDING), *facts, list(map(dict, stored.claims)), found)
 
 
 def find(name: str) -> list[FinishedStudy]:

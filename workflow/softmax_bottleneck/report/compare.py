@@ -6,8 +6,7 @@ or the archives of studies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pandas as pd
 
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL, find
-from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import archive
 from softmax_bottleneck.report.archive import CLAIMS_FILE, FinishedStudy, from_results
 from softmax_bottleneck.report.cells import mean_of
@@ -28,14 +26,8 @@ from softmax_bottleneck.store.paths import Store
 HEAD_METRICS = (TEST_PPL, PRESS_RANK, f"{EFFECTIVE_RANK}1e-3")
 WIDEST = 44  # characters of a column on a terminal
 
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table of texts: a head and rows as wide as it; the first cell of a row names it."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+Tables = Mapping[str, pd.DataFrame]  # title -> texts, a column per study and corpus
+Columns = Sequence[tuple[FinishedStudy, str]]
 
 
 def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
@@ -57,19 +49,21 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-def side_by_side(studies: Sequence[FinishedStudy]) -> list[TextTable]:
+def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     """Return the tables of claims and of heads: a column per study and corpus."""
     columns = [(study, corpus) for study in studies for corpus in study.datasets]
-    names = tuple(f"{study.name}: {corpus}" for study, corpus in columns)
+    names = ["row", *(f"{study.name}: {corpus}" for study, corpus in columns)]
     hardware = ("Hardware", *(study.hardware for study, _ in columns))
-    heads = f"Heads: {', '.join(find(metric).words for metric in HEAD_METRICS)}"
-    return [
-        TextTable("Conclusions", ("Conclusion", *names), (hardware, *_claims(columns))),
-        TextTable(heads, ("Head", *names), (hardware, *_heads(columns))),
-    ]
+    tables = {"Conclusions": _claims(columns), "Heads": _heads(columns)}
+    return {title: pd.DataFrame([hardware, *rows], columns=names).set_index("row") for title, rows in tables.items()}
 
 
-def _claims(columns: Sequence[tuple[FinishedStudy, str]]) -> Iterator[tuple[str, ...]]:
+def heads(study: FinishedStudy) -> str:
+    """Return the table of one study's heads for a terminal."""
+    return text({"Heads": side_by_side([study])["Heads"]})
+
+
+def _claims(columns: Columns) -> Iterator[tuple[str, ...]]:
     """Yield the verdict and first number of every claim that some study can test."""
     by_id = [{e["id"]: e for e in study.claims if e["dataset"] in (corpus, SYNTHETIC)} for study, corpus in columns]
     statements = {name: entry["statement"] for own in by_id for name, entry in own.items()}
@@ -79,46 +73,48 @@ def _claims(columns: Sequence[tuple[FinishedStudy, str]]) -> Iterator[tuple[str,
             yield (f"{statement} [{name}]", *map(_verdict, entries))
 
 
-def _verdict(entry: dict[str, Any] | None) -> str:
+def _verdict(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "not evaluated"
     return ": ".join([entry["verdict"], *(n["text"] for n in entry["numbers"][:1] if n["value"] is not None)])
 
 
-def _heads(columns: Sequence[tuple[FinishedStudy, str]]) -> Iterator[tuple[str, ...]]:
-    """Yield the means of every model that some study has finished, with its number of runs."""
+def _heads(columns: Columns) -> Iterator[tuple[str, ...]]:
+    """Yield the means of every planned model, with its numbers of finished and of planned runs."""
     states = pd.concat([study.records.states for study, _ in columns])
     for model, label in dict(zip(states["model"], states["label"], strict=True)).items():
         cells = [_means(study.records, corpus, model) for study, corpus in columns]
-        if any(cells):
-            yield (label if label == model else f"{label} [{model}]", *(cell or "—" for cell in cells))
+        yield (label if label == model else f"{label} [{model}]", *cells)
 
 
-def _means(found: Records, corpus: str, model: str) -> str:
+def _means(found: records.Records, corpus: str, model: str) -> str:
+    planned = len(found.planned(corpus, model))
     means = {metric: mean_of(found.values(corpus, model, metric).values()) for metric in HEAD_METRICS}
     known = {metric: mean for metric, mean in means.items() if mean}
     texts = [spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
-    return f"{', '.join(texts)} (n = {max(mean.n for mean in known.values())})" if known else ""
+    n = max((mean.n for mean in known.values()), default=0)
+    return ", ".join([*texts, f"n = {n}/{planned}"]) if planned else "—"
 
 
 # --- output ---------------------------------------------------------------------------------------------------------
-def text(tables: Sequence[TextTable]) -> str:
+def text(tables: Tables) -> str:
     """Return the tables for a terminal, long cells cut."""
-    return "\n\n".join(f"{table.title}\n{_aligned(table)}" for table in tables)
+    metrics = ", ".join(find(metric).words for metric in HEAD_METRICS)
+    titles = {"Heads": f"Heads: {metrics}, finished and planned runs"}
+    return "\n\n".join(f"{titles.get(title, title)}\n{_aligned(table)}" for title, table in tables.items())
 
 
-def _aligned(table: TextTable) -> str:
-    rows = [[c if len(c) <= WIDEST else f"{c[: WIDEST - 1]}…" for c in row] for row in (table.head, *table.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+def _aligned(table: pd.DataFrame) -> str:
+    rows = [("", *table.columns), *table.itertuples(name=None)]
+    cut = [[c if len(c) <= WIDEST else f"{c[: WIDEST - 1]}…" for c in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cut, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cut)
 
 
-def csv(tables: Sequence[TextTable]) -> str:
+def csv(tables: Tables) -> str:
     """Return one line per cell."""
     lines = [
-        (table.title.split(":")[0], row[0], column, cell)
-        for table in tables
-        for row in table.rows
-        for column, cell in zip(table.head[1:], row[1:], strict=True)
+        table.melt(ignore_index=False, var_name="study", value_name="text").reset_index().assign(table=title)
+        for title, table in tables.items()
     ]
-    return records.to_csv(pd.DataFrame(lines, columns=["table", "row", "study", "text"]))
+    return records.to_csv(pd.concat(lines)[["table", "row", "study", "text"]])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from softmax_bottleneck.report.archive import FinishedStudy
@@ -53,63 +53,51 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
     A study has a column for each corpus on which it can test a conclusion; what needs no corpus spans them. `titles`
     are those of sources.
     """
-    by_study = [{(entry["id"], entry["dataset"]): entry for entry in study.claims} for study in studies]
-    names = list(dict.fromkeys(entry["id"] for entry in studies[0].claims))
-    places = [_places(study, own, names, study is studies[0]) for study, own in zip(studies, by_study, strict=True)]
+    own = studies[0]
+    names = dict.fromkeys(entry["id"] for entry in own.claims)
+    columns = [(study, _places(study, names, study is own)) for study in studies]
     parts: dict[str, list[dict[str, Any]]] = {}
     for name in names:
-        cells = [
-            cell
-            for study, own, place in zip(studies, by_study, places, strict=True)
-            for cell in _cells(study, own, place, name, study is studies[0])
-        ]
+        cells = [cell for study, places in columns for cell in _cells(study, places, name, study is own)]
         entries = [cell["entry"] for cell in cells if cell["entry"]]
-        row = {key: entries[0][key] for key in ("id", "statement", "where", "limits", "criterion")}
-        row |= {"cells": cells, "overall": overall(entries)}
-        parts.setdefault(entries[0]["source"], []).append(row)
+        facts = {key: entries[0][key] for key in ("id", "statement", "where", "limits", "criterion")}
+        row = facts | {"cells": cells, "overall": overall(entries)}
+        parts.setdefault(titles.get(entries[0]["source"], entries[0]["source"]), []).append(row)
     counted = Counter(row["overall"] for rows in parts.values() for row in rows)
+    groups = [
+        {key: getattr(study, key) for key in ("name", "study", "title", "hardware")}
+        | {"places": [study.corpora.get(place, "") for place in places]}
+        for study, places in columns
+        if places
+    ]
     return {
-        "groups": [
-            {"study": study.study, "hardware": study.hardware, "title": study.title, "name": study.name,
-             "places": [study.corpora.get(one, "") for one in place]}
-            for study, place in zip(studies, places, strict=True) if place
-        ],
-        "parts": [{"title": titles.get(source, source), "rows": rows} for source, rows in parts.items()],
+        "groups": groups,
+        "parts": [{"title": title, "rows": rows} for title, rows in parts.items()],
         "counts": [(verdict, counted[verdict]) for verdict in OVERALL if counted[verdict]],
-    }  # fmt: skip
+    }
 
 
-def _places(
-    study: FinishedStudy, own: Mapping[tuple[str, str], Entry], names: Sequence[str], is_first: bool
-) -> list[str]:
+def _places(study: FinishedStudy, names: Container[str], is_own: bool) -> list[str]:
     """Return the corpora of a study's columns; a study of fits alone has one column, SYNTHETIC."""
-    tested = {dataset for (name, dataset), entry in own.items() if name in names and entry["verdict"] != CANNOT}
-    corpora = [dataset for dataset in study.datasets if is_first or dataset in tested]
-    return corpora or [SYNTHETIC] * (SYNTHETIC in tested)
+    tested = {entry["dataset"] for entry in study.claims if entry["id"] in names and entry["verdict"] != CANNOT}
+    return [place for place in study.datasets if is_own or place in tested] or [SYNTHETIC] * (SYNTHETIC in tested)
 
 
-def _cells(
-    study: FinishedStudy, own: Mapping[tuple[str, str], Entry], places: Sequence[str], name: str, is_first: bool
-) -> list[dict[str, Any]]:
-    """Return the cells of a study in the row of a conclusion; the first study's have rules and premises as well."""
-    spanning = own.get((name, SYNTHETIC))
-    entries = [(len(places), spanning)] if spanning else [(1, own.get((name, place))) for place in places]
-    cells = []
-    for index, (span, entry) in enumerate(entries if places else []):
-        number = next(iter(entry["numbers"]), None) if entry else None
-        known = number is not None and number["value"] is not None
-        corpus = "" if spanning else study.corpora.get(places[index], places[index])
-        cells.append(
-            {
-                "study": ", ".join(filter(None, (study.study, study.hardware, corpus))),
-                "span": span,
-                "entry": entry,
-                "number": f"{number['what']}: {number['text']}" if number and known else "",
-                "bar": bar(number) if number and known else None,
-                "is_own": is_first,
-            }
-        )
-    return cells
+def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a study in the row of a conclusion."""
+    entries = {entry["dataset"]: entry for entry in study.claims if entry["id"] == name}
+    spans = {SYNTHETIC: len(places)} if SYNTHETIC in entries else dict.fromkeys(places, 1)
+    for place, span in spans.items() if places else ():
+        entry = entries.get(place)
+        number = next((one for one in entry["numbers"][:1] if one["value"] is not None), None) if entry else None
+        yield {
+            "study": ", ".join(filter(None, (study.study, study.hardware, study.corpora.get(place, "")))),
+            "span": span,
+            "entry": entry,
+            "number": f"{number['what']}: {number['text']}" if number else "",
+            "bar": bar(number) if number else None,
+            "is_own": is_own,
+        }
 
 
 def bar(number: Mapping[str, Any]) -> dict[str, Any]:

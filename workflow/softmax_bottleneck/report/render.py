@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,12 @@ from softmax_bottleneck.report import (
     compare,
     conclusions,
     figures,
-    head_table,
+    findings,
     run_list,
     views,
 )
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.claims import sentences
 from softmax_bottleneck.report.figures import overview
-from softmax_bottleneck.report.numbers import spread
 from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.store import artefacts, provenance
@@ -41,7 +38,6 @@ from softmax_bottleneck.study import Experiment, Study, load_experiment
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
 ARCHIVED = ("published-size", "published-size-widths", "published-size-spectra", "published-size-ranks")
-TERMINAL = {"test ppl": ("test_ppl", 2), "Press rank": ("rank_press", 0), "eff. rank 1e-3": ("rank_eff_1e-3", 0)}
 
 
 def render(study: Study, folder: Path) -> None:
@@ -79,7 +75,7 @@ def _entry(
     else:
         shown = figures.build(study, experiment, found)
         artefacts.write_text(path.with_suffix(".svg"), shown.svg)
-        facts |= {"alt": shown.alt, "alone": shown.alone}
+        facts["alt"] = shown.alt
     artefacts.write_text(path, shown.csv)
     return facts | {key: getattr(shown, key) for key in ("id", "source", "artefact", "title", "caption", "note")}
 
@@ -89,25 +85,22 @@ def page_of(
 ) -> dict[str, Any]:
     """Return what the page shows besides its tables and figures: findings, conclusions, lists of runs, provenance."""
     checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
-    titles = {name: dataset.title for name, dataset in study.datasets.items()}
-    own = FinishedStudy(study.name, study.name, study.title, archive.processor(found), titles, judged, found)
+    own = finished_study(study, found, judged)
     others = [] if study.is_of_own_texts else archive.load_all()
     studies = [own, *(one for one in others if (one.study, one.hardware) != (own.study, own.hardware))]
     sources = {name: about["title"] for name, about in CHAPTERS.items()}
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
-        "in_short": sentences.in_short(study, found),
-        "summary": sentences.summary(found),
+        "in_short": findings.in_short(study, found),
+        "summary": findings.summary(found),
         "published_cells": [sum(entry.get("published_cells", (0, 0))[i] for entry in entries) for i in (0, 1)],
-        "kept": sentences.archived_runs(study, found),
         "conclusions": conclusions.matrix(studies, sources) if judged else None,
-        "head_table": head_table.table(studies, partial(label, study)),
+        "head_table": findings.head_table(studies, study),
         "claims_csv": claims.to_csv(judged),
         "not_judged": {sources[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
         "gaps": gaps(study, found),
-        "unmeasured": unmeasured(entries),
         "chapters": chapters(entries),
         "run_tables": run_list.tables(study, found),
         "runs_csv": records.to_csv(found.wide(), digits=10),
@@ -132,18 +125,6 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         home.append(entry)
     about = {name: CHAPTERS.get(name, {"title": name, "about": ""}) for name in parts}
     return [{"id": f"chapter-{name}", **about[name], **part} for name, part in parts.items() if part["entries"]]
-
-
-def unmeasured(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the tables with published cells, and the figures with published models, that have no measured value."""
-    lines = []
-    for entry in entries:
-        have, count = entry.get("published_cells", (0, 0))
-        if alone := entry.get("alone"):
-            lines.append(f"{_named(entry['artefact'], entry['source'])}: {alone[0].lower()}{alone[1:-1]}")
-        elif have < count:
-            lines.append(f"{_named(entry['artefact'], entry['source'])}: {have} of {count} published cells measured")
-    return lines
 
 
 def _named(artefact: str, source: str) -> str:
@@ -196,22 +177,19 @@ def facts_of(study: Study, found: Records) -> list[tuple[str, str]]:
         facts.append((study.datasets[name].title, ". ".join([text, *corpus.get("doubts", [])])))
     git = [block["git"] for block in found.environments if block.get("git")]
     versions = [block.get("versions", {}) for block in found.environments]
-    fitted_on = [block.get("hardware", {}).get("cpu") for block in found.environments]
     trained = found.states.drop_duplicates("path").dropna(subset=["wall_s"])  # a run under two labels counts once
-    hours = [
-        f"{run_list.duration(s)} on {k or 'unknown'}" for k, s in trained.groupby("hardware")["wall_s"].sum().items()
-    ]
-    findings = "; ".join(f"{finding['file']}: {finding['words']}" for finding in found.verification.get("findings", ()))
-    facts += [
+    hours = run_list.duration(float(trained["wall_s"].sum()))
+    damage = "; ".join(f"{finding['file']}: {finding['words']}" for finding in found.verification.get("findings", ()))
+    return [
+        *facts,
         ("Code", _distinct(f"commit {g.get('commit')}{' (uncommitted changes)' * bool(g.get('dirty'))}" for g in git)),
         ("Versions", _distinct(", ".join(f"{name} {number}" for name, number in own.items()) for own in versions)),
-        ("Hardware", _distinct(sorted(set(found.states["hardware"])) or fitted_on)),
+        ("Hardware", _distinct(sorted(set(found.states["hardware"])) or [archive.processors(found)])),
         *(("Mixed hardware", warning) for warning in found.mixtures()),
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
-        *([("Training time", f"{len(trained)} runs: {_distinct(hours)}")] if hours else []),
-        ("Verified", f"{found.verification.get('files', 0)} files hashed again; {findings or 'all are intact'}"),
+        ("Training time", f"{len(trained)} runs: {hours}"),
+        ("Verified", f"{found.verification.get('files', 0)} files hashed again; {damage or 'all are intact'}"),
     ]
-    return facts
 
 
 def _distinct(values: Iterable[object]) -> str:
@@ -220,17 +198,11 @@ def _distinct(values: Iterable[object]) -> str:
 
 # --- terminal -------------------------------------------------------------------------------------------------------
 def result_table(study: Study, found: Records) -> str:
-    """Return a plain-text table of test perplexity and ranks of every model, one block per corpus."""
-    blocks = []
-    for dataset in dict.fromkeys(run.dataset for run in study.needed):
-        rows = []
-        for model in dict.fromkeys(run.model for run in study.needed if run.dataset == dataset):
-            values = [found.values(dataset, model, metric).values() for metric, _ in TERMINAL.values()]
-            means = [cells.mean_of(own) for own in values]
-            shown = [
-                spread(mean.mean, mean.sd, digits) if mean else "-"
-                for mean, (_, digits) in zip(means, TERMINAL.values(), strict=True)
-            ]
-            rows.append((label(study, model), *shown, f"{len(values[0])}/{len(found.planned(dataset, model))}"))
-        blocks.append(compare.TextTable(study.datasets[dataset].title, ("model", *TERMINAL, "n"), tuple(rows)))
-    return compare.text(blocks) or "This study plans no training run."
+    """Return a plain-text table of test perplexity and ranks of every model."""
+    return compare.heads(finished_study(study, found, []))
+
+
+def finished_study(study: Study, found: Records, judged: list[dict[str, Any]]) -> FinishedStudy:
+    """Return the study as it is compared with archived ones."""
+    titles = {name: dataset.title for name, dataset in study.datasets.items()}
+    return FinishedStudy(study.name, study.name, study.title, archive.processors(found), titles, judged, found)

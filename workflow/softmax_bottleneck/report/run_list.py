@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ from softmax_bottleneck.records import records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.numbers import number
 from softmax_bottleneck.report.source import label, paper_study, published_dataset
-from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.study import Study
 
 STAGE_WORDS = {"finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # of the stages after training
 SHOWN_METRICS = {"test_ppl": 2, "rank_press": 0}  # of a run, and their decimals
@@ -72,32 +72,19 @@ def _printed(row: Mapping[Any, Any], found: Records) -> dict[str, Any]:
 def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
     """Return the settings of a model that differ from config/paper.yaml, such as `hidden_size 96, published 1150`."""
     published = published_dataset(study.datasets[dataset])
-    theirs = _first_run(paper_study(), published, model)
-    ours = _first_run(study, dataset, model)
-    if theirs is None or ours is None:
+    paper = paper_study()
+    sides = ((paper.runs if paper else (), published), (study.runs, dataset))
+    runs = [next((r for r in runs if (r.dataset, r.model) == (place, model)), None) for runs, place in sides]
+    if None in runs:
         return [NO_COUNTERPART]
-    printed = dict(_flat(theirs.settings))
+    theirs, ours = (pd.json_normalize(run.settings).iloc[0].to_dict() for run in runs if run)
     words = [
-        f"{name.rpartition('.')[2]} {value}, published {printed.get(name, 'without')}"
-        for name, value in _flat(ours.settings)
-        if name != "data_identity" and printed.get(name) != value
+        f"{str(name).rpartition('.')[2]} {value}, published {theirs.get(name, 'without')}"
+        for name, value in ours.items()
+        if name != "data_identity" and theirs.get(name) != value
     ]
     corpus = [] if study.datasets[dataset].published_as else [f"corpus {dataset}, published {published}"]
     return corpus + words
-
-
-def _first_run(study: Study | None, dataset: str, model: str) -> Run | None:
-    runs = study.runs if study else ()
-    return next((run for run in runs if (run.dataset, run.model) == (dataset, model)), None)
-
-
-def _flat(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield settings with dotted names, in their order."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{start}{name}.")
-        else:
-            yield f"{start}{name}", value
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -17,7 +17,6 @@ from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.measuring.statistics import pearson_r
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK
-from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims import verdict
 from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData, fits_of
@@ -158,26 +157,26 @@ def _cells(data: CorpusData, metric: str) -> pd.DataFrame:
 
 
 def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
-    def collect(data: CorpusData) -> Iterator[float]:
+    def collect(data: CorpusData) -> list[float]:
         cells = sign * _cells(data, metric)
-        return map(float, cells["lms"] > cells[["softmax", "mos"]].max(axis=1))
+        return list((cells["lms"] > cells[["softmax", "mos"]].max(axis=1)).astype(float))
 
     return r.above(r.of_units(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), 0.5)
 
 
-def _gains(data: CorpusData) -> Iterator[tuple[float, float]]:
-    for row in _cells(data, LOSS).reset_index().to_dict("records"):
-        yield row["M"] / row["d"], math.log(row["softmax"] / row["lms"])
+def _gains(data: CorpusData) -> list[tuple[float, float]]:
+    rows = _cells(data, LOSS).reset_index().to_dict("records")
+    return [(row["M"] / row["d"], math.log(row["softmax"] / row["lms"])) for row in rows]
 
 
-def _falls(data: CorpusData) -> Iterator[float]:
-    cells = _cells(data, LOSS).reset_index()
-    for _, own in cells.groupby(["alpha", "M"]) if len(cells) else ():
-        yield from map(float, np.diff(own["softmax"]) < 0)
+def _falls(data: CorpusData) -> list[float]:
+    cells = _cells(data, LOSS)
+    parts = [own for _, own in cells.groupby(["alpha", "M"])] if len(cells) else []
+    return [float(step < 0) for own in parts for step in np.diff(own["softmax"])]
 
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
-def _always(collect: Callable[..., Iterator[float] | list[float]], what: str, units: str, text: str) -> r.Rule:
+def _always(collect: Callable[..., list[float]], what: str, units: str, text: str) -> r.Rule:
     """Return the rule that no unit is below zero, by more than rounding of an integer."""
     return r.above(r.of_units(collect, r.least, what, units=units), -0.5, text)
 
@@ -185,43 +184,41 @@ def _always(collect: Callable[..., Iterator[float] | list[float]], what: str, un
 def _noise(data: CorpusData) -> list[float]:
     """Return the true rank less the effective rank at each noise level that doubles the Press rank."""
     rows = data.records.synthetic
-    parts = groups(rows[rows["condition"].str.contains(r"(?:^|[; ])c=")], "condition")
-    means = [part.groupby("metric")["value"].mean() for _, part in parts]
-    known = [(ranks[PRESS_RANK], ranks[ranks.index.str.startswith("rank_eff_")].max()) for ranks in means]
-    gaps = [TRUE_RANK - effective for press, effective in known if effective > 0 and press >= 2 * TRUE_RANK]
-    return gaps or [-math.inf] * bool(known)
+    means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
+    known = means.assign(effective=means.filter(like="rank_eff_").max(axis=1)).query("effective > 0")
+    noisy = known[known[PRESS_RANK] >= 2 * TRUE_RANK] if len(known) else known
+    return list(TRUE_RANK - noisy["effective"]) or [-math.inf] * bool(len(known))
 
 
 def _rebuilt(data: CorpusData) -> list[float]:
     rows = data.records.synthetic
     chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
-    return [-abs(rank - TRUE_RANK) for rank in chosen["value"]]
+    return list(-abs(chosen["value"] - TRUE_RANK))
 
 
-def _layers(data: CorpusData, model: str) -> Iterator[tuple[int, int, int, float]]:
-    """Yield K, H, V and the rank of every sample of an untrained layer."""
+def _layers(data: CorpusData, model: str) -> pd.DataFrame:
+    """Return K, H, V and the rank of every sample of an untrained layer."""
     rows = data.records.synthetic
     own = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
-    for condition, rank in zip(own["condition"], own["value"], strict=True):
-        if match := LAYER.match(condition):
-            yield int(match["K"]), int(match["H"]), int(match["V"]), float(rank)
+    return own["condition"].str.extract(LAYER).astype(float).assign(rank=own["value"]).dropna()
 
 
 def _limited(model: str) -> r.Rule:
     return _always(
-        lambda data: (width + 2 - rank for _, width, _, rank in _layers(data, model)),
+        lambda data: list((own := _layers(data, model))["H"] + 2 - own["rank"]),
         f"H + 2 less the rank of {model}, smallest over samples",
         "samples",
         "no sample exceeds H + 2",
     )
 
 
-def _growth(data: CorpusData) -> Iterator[tuple[float, float]]:
-    return ((k, rank) for k, _, _, rank in _layers(data, "mos"))
+def _growth(data: CorpusData) -> list[tuple[float, ...]]:
+    return list(_layers(data, "mos")[["K", "rank"]].itertuples(index=False, name=None))
 
 
-def _fullness(data: CorpusData) -> Iterator[float]:
-    return (rank / vocabulary for k, _, vocabulary, rank in _layers(data, "mos") if k >= MANY)
+def _fullness(data: CorpusData) -> list[float]:
+    own = _layers(data, "mos").query(f"K >= {MANY}")
+    return list(own["rank"] / own["V"])
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
