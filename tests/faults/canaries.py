@@ -23,7 +23,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import archives, tokenise
 from softmax_bottleneck.jobs import checkpoint
 from softmax_bottleneck.measuring import wordsim
-from softmax_bottleneck.own_model import shards
+from softmax_bottleneck.own_model import arrays
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -121,9 +121,9 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "words.csv": wordsim.read_benchmark,
         "train.txt": tokenise.read_split,
         "study.yaml": config.load_study,
-        "hidden.npy": lambda path: shards.find([str(path)], "hidden"),
-        "hidden.npz": lambda path: shards.find([str(path)], "hidden"),
-        "hidden.safetensors": lambda path: shards.find([str(path)], "hidden"),
+        "hidden.npy": lambda path: arrays.find([str(path)], "hidden"),
+        "hidden.npz": lambda path: arrays.find([str(path)], "hidden"),
+        "hidden.safetensors": lambda path: arrays.find([str(path)], "hidden"),
     }
 
 

@@ -82,9 +82,9 @@ def question_file(wildcards):
 
 def arrays_of(wildcards):
     """The arrays that the YAML names: changed ones are analysed again."""
-    from softmax_bottleneck.own_model.question import read_question
+    from softmax_bottleneck.own_model.request import read_request
 
     try:
-        return read_question(Path(question_file(wildcards))).files()
+        return read_request(Path(question_file(wildcards))).files()
     except UserError as error:
         raise WorkflowError(str(error)) from None

@@ -343,33 +343,30 @@ def _compare(given: argparse.Namespace, say: Say) -> None:
 
 
 def _rank(given: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.own_model import comparison
-    from softmax_bottleneck.own_model import page as own_report
-    from softmax_bottleneck.own_model import question as asking
-    from softmax_bottleneck.own_model import rank as own_model
+    from softmax_bottleneck.own_model import page, rank, request
 
-    named = {key: value for key, value in vars(given).items() if key in asking.KEYS and value is not None}
+    named = {key: value for key, value in vars(given).items() if key in request.KEYS and value is not None}
     if given.config and named:
-        raise UserError(f"--config {given.config} asks the whole question: leave out {', '.join(sorted(named))}")
+        raise UserError(f"--config {given.config} holds all options: leave out {', '.join(sorted(named))}")
     if given.compare:
         if given.config or named:
             raise UserError("--compare: takes no other option than --out")
-        found = comparison.read(given.compare)
-        page = comparison.write(found, given.out or Store().own_folder("comparison"))
-        for line in [("", *(one.name for one in found)), *comparison.table(found)]:
-            print("  ".join(f"{text:32.32}" for text in line).rstrip())
-        say(f"wrote {page}")
+        models = page.read_compared(given.compare)
+        path = page.write_comparison(models, given.out or Store().own_folder("comparison"))
+        for row in [("", *(model.name for model in models)), *page.compare(models)]:
+            print("  ".join(f"{text:32.32}" for text in row).rstrip())
+        say(f"wrote {path}")
         return
-    asked = asking.read_question(given.config) if given.config else asking.question(named, "rank")
-    name = given.config or Path(asked.model or "model").resolve()
+    checked = request.read_request(given.config) if given.config else request.request(named, "rank")
+    name = given.config or Path(checked.model or "model").resolve()
     folder = given.out or Store().own_folder(name.stem)
-    result = own_model.rank(asked, say, folder / "export")
-    page = own_report.write(result, folder)
-    for name, text in [*own_report.lines(result), *own_report.probe_lines(result)]:
-        print(f"{name:32}  {text}")
+    result = rank.rank(checked, say, folder / "export")
+    path = page.write(result, folder)
+    for label, text in page.rows(result):
+        print(f"{label:32}  {text}")
     for note in result.notes():
         say(f"note: {note}")
-    say(f"wrote {page}")
+    say(f"wrote {path}")
 
 
 def _crate(given: argparse.Namespace, say: Say) -> None:
@@ -588,13 +585,11 @@ def _add_rank(command: argparse.ArgumentParser) -> None:
     add("--text", metavar="FILE", help="text whose tokens are the contexts of --model")
     add("--targets", metavar="FILE.npy", help="number of the word that follows each hidden state, for the gradient")
     add("--weights-only", action="store_true", default=None, help="the output matrix of --model or --weight, no text")
-    add("--multi-mode", action="store_true", default=None, help="with --text: prompts with two right words as well")
     add("--width", type=int, help="with --log-probs: the model's width d, to check rank <= d + 2")
-    add("--max-memory", metavar="SIZE", help="4GB; beyond it parts are analysed (default: most of what is free)")
-    add("--seconds", type=float, help="at most, for words that can never be the most probable one (default 60)")
+    add("--max-memory", metavar="SIZE", help="4GB; beyond it a random part is analysed (default: most of what is free)")
+    add("--seconds", type=float, help="time limit of the search for unargmaxable words (default 60)")
     add("--compare", nargs="+", type=Path, metavar="rank.json", help="instead: models that were analysed, side by side")
-    add("--repeats", type=int, help="how many parts (default 3)")
-    add("--seed", type=int, help="of the parts (default 1)")
+    add("--seed", type=int, help="seed of the part (default 1)")
     add("--title", help="name of the model in the report")
     add("--out", type=Path, help="folder for rank.json, spectrum.npz, spectrum.svg, index.html (results/own/<name>)")
 

@@ -1,1 +1,1 @@
-"""The rank of anybody's model."""
+"""Rank of the output layer of any language model: from a saved model, from arrays, or from log-probabilities."""

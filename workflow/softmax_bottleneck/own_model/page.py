@@ -1,6 +1,6 @@
-"""What `rank` writes about somebody's own model: numbers as JSON, the spectrum as arrays and as SVG, and a page.
+"""Files that `rank` writes: rank.json, spectrum.npz, spectrum.svg and a page; and a comparison of several rank.json.
 
-The page is one file without script or network; every text in it is escaped, the plot is an image.
+A page is one file without script or network; every text in it is escaped, the plot is an image.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -17,56 +17,73 @@ import jinja2
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
-from numpy.typing import NDArray
 
-from softmax_bottleneck.own_model.matrix import Bound
-from softmax_bottleneck.own_model.multi_mode import Behaviour
-from softmax_bottleneck.own_model.rank import Result, Sample, gib
-from softmax_bottleneck.ranks import Spectrum, press_rank
+from softmax_bottleneck.own_model.rank import Result, gib
+from softmax_bottleneck.ranks import Spectrum
 from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store.errors import UserError
 
-INK, MUTED, GRID, LINE, ACCENT = "#1c2024", "#5d656e", "#e3e6ea", "#1a5fb4", "#d55e00"
-COLOURS = (LINE, "#7a3e9d", "#00806c", "#b8860b", "#8b1a1a", "#5d656e")
-POINTS = 1000  # of the curve, and half as many more where it matters
+MUTED, ACCENT = "#5d656e", "#d55e00"
+COLOURS = ("#1a5fb4", "#7a3e9d", "#00806c", "#b8860b", "#8b1a1a", "#5d656e")
+POINTS = 2000  # of a curve
 LISTED = 12  # singular values on the page; all are in spectrum.npz
-STYLE: Any = {
-    "svg.hashsalt": "softmax-bottleneck",  # the same numbers give the same bytes
+STYLE: Any = {  # the same numbers give the same bytes
+    "svg.hashsalt": "softmax-bottleneck",
     "svg.fonttype": "path",
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "grid.color": GRID,
+    "grid.color": "#e3e6ea",
 }
+CAPTION = (
+    "Singular values of the matrix of log-probabilities, relative to the largest. The Press rank counts those above the"
+    " tolerance; values near the noise floor are rounding errors of the method. All values are in spectrum.npz."
+)
+CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
+Row = tuple[str, ...]
 
 
+# --- one model ------------------------------------------------------------------------------------------------------
 def write(result: Result, folder: Path) -> Path:
     """Write rank.json, spectrum.npz, spectrum.svg and index.html to a folder; return the page."""
-    picture = svg(result)
+    sigma, press, matrix, sample = result.spectrum.sigma, result.ranks.press, result.matrix, result.sample
+    largest = result.spectrum.sigma_max or 1.0
+    floor = max(result.spectrum.noise_floor / largest, 1e-17)
+    levels = {"Press tolerance": (max(press.tolerance / largest, floor / 10), ACCENT), "noise floor": (floor, MUTED)}
+    curves = {"as they are": result.spectrum}
+    if "both" in result.measures.spectra:
+        curves["centred"] = result.measures.spectra["both"]
+    rank = f"Press rank {press.rank:,}, of {min(matrix.m, matrix.n):,} that its size allows"
+    if sample:
+        rank = f"a Press rank of at least {sample.at_least:,} and at most {sample.at_most:,}"
+    picture = plot(curves, levels)
+    html = fill_template(
+        title=result.request.title,
+        summary=f"The {matrix.m:,} × {matrix.n:,} {matrix.title} has {rank}.",
+        header=("Quantity", "Value"),
+        rows=rows(result),
+        notes=result.notes(),
+        picture=picture,
+        alt=f"Falling curve of {len(sigma):,} singular values, relative to the largest; {press.rank:,} above the"
+        " tolerance.",
+        caption=CAPTION,
+    )
     parents = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **result.spectrum.to_arrays())}
+    for index, path in enumerate(result.request.files()):  # names only, never their folders; they may be any bytes
+        name = path.name.encode("utf-8", "backslashreplace").decode("utf-8")
+        parents[f"{index} {name}"] = artefacts.sha256_file(path)
     artefacts.write_text(folder / "spectrum.svg", picture)
-    artefacts.write_text(folder / "index.html", page(result, picture))
-    for index, path in enumerate(result.asked.files()):  # names only, never their folders
-        parents[f"{index} {_in_utf8(path.name)}"] = artefacts.sha256_file(path)
-    artefacts.write_json(folder / "rank.json", facts(result) | {"provenance": provenance.block(parents)})
+    artefacts.write_text(folder / "index.html", html)
+    artefacts.write_json(folder / "rank.json", to_json(result) | {"provenance": provenance.block(parents)})
     return folder / "index.html"
 
 
-def _in_utf8(name: str) -> str:
-    """A file's name, which may be any bytes, as text."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-# --- numbers --------------------------------------------------------------------------------------------------------
-def facts(result: Result) -> dict[str, Any]:
-    """Everything found as JSON; `status` is ok, or sampled where the ranks are those of a part."""
+def to_json(result: Result) -> dict[str, Any]:
+    """Return all numbers; `status` is ok, or sampled where the ranks are those of a part."""
     matrix, sample, bound = result.matrix, result.sample, result.bound
     metrics = result.ranks.metrics()
     return {
         "status": "sampled" if sample else "ok",
-        "title": result.asked.title,
+        "title": result.request.title,
         "head": {"name": matrix.head[0], "options": dict(matrix.head[1])},
         "contexts": matrix.m,
         "words": matrix.n,
@@ -74,8 +91,7 @@ def facts(result: Result) -> dict[str, Any]:
         "metrics": metrics,
         **{key: value for key, value in result.ranks.to_json().items() if key not in metrics},
         **result.measures.to_json(),
-        "multi_mode": asdict(result.multi_mode) if result.multi_mode else None,
-        "bound": asdict(bound) | {"holds": bound.holds} if bound else None,
+        "bound": asdict(bound) if bound else None,
         "sample": asdict(sample) if sample else None,
         "notes": result.notes(),
         "memory_estimate_bytes": result.plan.needed,
@@ -83,22 +99,32 @@ def facts(result: Result) -> dict[str, Any]:
     }
 
 
-def lines(result: Result) -> list[tuple[str, str]]:
-    """The findings as pairs of a name and a text: what is printed, and the page's table."""
-    press, matrix = result.ranks.press, result.matrix
+def rows(result: Result) -> list[Row]:
+    """Return the results as pairs of a name and a text, for the terminal and the page."""
+    press, matrix, sample = result.ranks.press, result.matrix, result.sample
     name, options = matrix.head
     chosen = ", ".join(f"{key} = {value}" for key, value in options.items())
     head = f", {name.replace('_', '-')}" + (f" ({chosen})" if chosen else "")
     head += f", width {matrix.width}" if matrix.width else ""
-    part = " of the first part" if result.sample else ""
-    near = f"({press.low:,} to {press.high:,} at its tolerance ± 1 %)"
-    return [
+    of_part = " of the part" if sample else ""
+    table: list[Row] = [
         (matrix.title, f"{matrix.m:,} {matrix.sides[0]} × {matrix.n:,} {matrix.sides[1]}{head}"),
-        (f"Press rank{part}", f"{press.rank:,}  {near}"),
-        *((f"effective rank at {e:g}{part}", f"{rank:,}") for e, rank in result.ranks.effective.items()),
-        *([(f"softmax bound d + 2 = {result.bound.limit}", bound_words(result.bound))] if result.bound else []),
-        *measured_lines(result),
-        *(sample_lines(result.sample) if result.sample else []),
+        (f"Press rank{of_part}", f"{press.rank:,}  ({press.low:,} to {press.high:,} at its tolerance ± 1 %)"),
+    ]
+    table += [(f"effective rank at {e:g}{of_part}", f"{rank:,}") for e, rank in result.ranks.effective.items()]
+    if bound := result.bound:
+        verdict = "holds" if bound.holds else "BROKEN: these are not log-probabilities of a softmax of that width"
+        fall = f"; centred, they fall by {bound.cliff[1]:.2g} after {bound.cliff[0]:,}" if bound.cliff else ""
+        text = f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
+        table.append((f"softmax bound d + 2 = {bound.limit}", text))
+    table += _measure_rows(result)
+    if sample:
+        table += [
+            ("part", f"{sample.rows:,} random rows"),
+            ("Press rank of the whole", f"at least {sample.at_least:,}, at most {sample.at_most:,}"),
+        ]
+    return [
+        *table,
         ("tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"),
         ("noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"),
         ("largest singular values", ", ".join(f"{sigma:.6g}" for sigma in result.spectrum.sigma[:LISTED])),
@@ -106,152 +132,142 @@ def lines(result: Result) -> list[tuple[str, str]]:
     ]
 
 
-def bound_words(bound: Bound) -> str:
-    """What the check of the softmax bound found."""
-    if bound.rank is None:
-        return f"not checked: {bound.unchecked}"
-    verdict = "holds" if bound.holds else "BROKEN: these are not log-probabilities of a softmax of that width"
-    fall = f"; centred, they fall by {bound.cliff[1]:.2g} after {bound.cliff[0]:,}" if bound.cliff else ""
-    return f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
-
-
-CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
-
-
-def measured_lines(result: Result) -> list[tuple[str, str]]:
-    """What was measured beside the ranks."""
-    found, words, gradient = result.measures, result.measures.words, result.measures.gradient
-    pairs = [
-        (CENTRINGS[name], f"Press rank {ranks.press.rank:,}; effective ranks "
-         + ", ".join(f"{rank:,} at {e:g}" for e, rank in ranks.effective.items()))
-        for name, ranks in found.centred.items()
-    ]  # fmt: skip
-    for name, of in (("output matrix", found.weight), ("hidden states", found.hidden)):
-        if of:
-            pairs.append(
-                (
-                    f"saturation, {name}",
-                    f"entropy of singular values {of.entropy:.3f} of 1, mean cosine {of.anisotropy:.3f}",
-                )
-            )
+def _measure_rows(result: Result) -> list[Row]:
+    measures, words, gradient = result.measures, result.measures.words, result.measures.gradient
+    table: list[Row] = []
+    for centring, ranks in measures.centred.items():
+        effective = ", ".join(f"{rank:,} at {e:g}" for e, rank in ranks.effective.items())
+        table.append((CENTRINGS[centring], f"Press rank {ranks.press.rank:,}; effective ranks {effective}"))
+    for name, value in (("output matrix", measures.weight), ("hidden states", measures.hidden)):
+        if value:
+            text = f"entropy of singular values {value.entropy:.3f} of 1, mean cosine {value.anisotropy:.3f}"
+            table.append((f"saturation, {name}", text))
     if words:
         how = f"{words.by_direction:,} by a direction, {words.by_program:,} by a linear program"
-        can = words.by_direction + words.by_program
-        pairs.append(("words that can win", f"{can:,} ({how}); {words.unsettled:,} unsettled in {words.wall_s:.0f} s"))
-        pairs.append(("words that never win", f"{len(words.never):,}" + (" at least" if words.unsettled else "")))
-    if gradient:
-        for kind in ("norm", "energy"):
-            mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))
-            text = f"{mean:.4f} mean of contexts, {pooled:.4f} pooled; suppressed {1 - mean:.4f}, {1 - pooled:.4f}"
-            pairs.append((f"gradient that passes, {kind}", text))
-    return pairs
+        reachable = f"{words.by_direction + words.by_program:,} ({how}); {words.unsettled:,} unsettled"
+        table.append(("argmax-reachable words", f"{reachable} in {words.wall_s:.0f} s"))
+        table.append(("unargmaxable words", f"{len(words.never):,}" + (" at least" if words.unsettled else "")))
+    for kind in ("norm", "energy") if gradient else ():
+        mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))
+        text = f"{mean:.4f} mean of contexts, {pooled:.4f} pooled; suppressed {1 - mean:.4f}, {1 - pooled:.4f}"
+        table.append((f"preserved gradient, {kind}", text))
+    return table
 
 
-def probe_lines(result: Result) -> list[tuple[str, str]]:
-    """What the multi-mode probe found, if it was asked for."""
-    found = result.multi_mode
-    if found is None:
-        return []
-
-    def of(pairs: Behaviour) -> str:
-        ahead = f"a wrong word ahead of a right one in {100 * pairs.intruded:.1f} % of prompts"
-        return f"perplexity {pairs.perplexity:.2f} (ideal: 2); {ahead}"
-
-    more, below = (f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]" for one in (found.difference, found.below_control))
-    return [
-        ("analogies", f"{found.quadruples} in {found.prompts:,} prompts; {len(found.left_out)} left out"),
-        ("a diagonal is right", of(found.diagonal)),
-        ("an edge is right", of(found.edge)),
-        ("diagonals are harder by", f"{more} nats"),
-        ("parallelogram defect", f"{found.defect:.3f}; re-paired {found.control:.3f}, higher by {below}"),
-    ]
-
-
-def sample_lines(sample: Sample) -> list[tuple[str, str]]:
-    """What the parts say of the whole matrix."""
-    rows, columns = sample.half_size
-    growth = "it no longer grows" if sample.saturated else "it still grows: take the bounds, not the mean"
-    return [
-        ("parts", f"{len(sample.ranks)} random ones of {sample.rows:,} × {sample.columns:,}"),
-        ("Press rank of the parts", f"{sample.mean:.1f} ± {sample.deviation:.1f} (sample standard deviation)"),
-        ("Press rank against size",
-         f"{sample.half_rank:,} in {rows} × {columns}, {sample.mean:.1f} in twice that; {growth}"),
-        ("Press rank of the whole", f"at least {sample.at_least:,}, at most {sample.at_most:,}"),
-    ]  # fmt: skip
+# --- several models -------------------------------------------------------------------------------------------------
+QUANTITIES = {  # label -> where it is in rank.json; of lists their length
+    "contexts": "contexts",
+    "words": "words",
+    "width d": "width",
+    "head": "head.name",
+    "status": "status",
+    "Press rank": "metrics.rank_press",
+    "effective rank at 0.001": "metrics.rank_eff_1e-3",
+    "at 0.001, centred by contexts": "centred.rows.rank_eff_1e-3",
+    "at 0.001, centred by both": "centred.both.rank_eff_1e-3",
+    "width by the cliff": "bound.cliff.0",
+    "entropy of the output matrix": "saturation.weight.entropy",
+    "entropy of the hidden states": "saturation.hidden.entropy",
+    "mean cosine of word vectors": "saturation.weight.anisotropy",
+    "mean cosine of hidden states": "saturation.hidden.anisotropy",
+    "unargmaxable words": "words_that_win.never",
+    "unsettled words": "words_that_win.unsettled",
+    "preserved gradient, norm": "gradient_share.norm_mean",
+    "preserved gradient, energy": "gradient_share.energy_mean",
+}
 
 
-# --- the page -------------------------------------------------------------------------------------------------------
-CAPTION = (
-    "Singular values of the matrix of log-probabilities, relative to the largest. The Press rank counts those above the"
-    " tolerance; values near the noise floor are rounding errors of the method. All values are in spectrum.npz."
-)
+@dataclass(frozen=True)
+class Compared:
+    """One model of a comparison: its rank.json and the spectrum beside it."""
+
+    name: str
+    facts: dict[str, Any]
+    spectrum: Spectrum
+    sha256: str
 
 
-PROBE_CAPTION = (
-    "Each prompt names the four words of an analogy (king : queen = man : woman), two of them as right: a diagonal"
-    " (king, woman) or an edge (king, queen). One softmax cannot rank a diagonal first where the four vectors form a"
-    " parallelogram (defect 0; re-paired: pairs of different relations). Brackets: 95 % over analogies. Prompts are of"
-    " templates, words are single tokens: they speak of the head only if edges are easy, diagonals harder, and the"
-    " defect is below the re-paired one; and a model may find diagonals harder for other reasons as well."
-)
+def read_compared(paths: Sequence[Path]) -> list[Compared]:
+    """Read the rank.json of at least two models; equal titles are told apart by a number.
+
+    Raises:
+        UserError: fewer than two, or a file that is no rank.json; DataError: a damaged one.
+    """
+    if len(paths) < 2:
+        raise UserError("--compare: give the rank.json of two models or more")
+    models: list[Compared] = []
+    for path in paths:
+        facts = artefacts.read_json(path)
+        if not {"title", "metrics", "contexts"} <= facts.keys():
+            raise UserError(f"--compare: {path}: not a rank.json of `rank`; give results/own/<model>/rank.json")
+        spectrum = Spectrum.from_arrays(artefacts.read_npz(path.with_name("spectrum.npz")))
+        same = sum(model.facts["title"] == facts["title"] for model in models)
+        name = facts["title"] + (f" ({same + 1})" if same else "")
+        models.append(Compared(name, facts, spectrum, artefacts.sha256_file(path)))
+    return models
 
 
-def page(result: Result, picture: str) -> str:
-    """The page, with the plot as an image in it and in words."""
-    size, rank = len(result.spectrum.sigma), result.ranks.press.rank
-    return filled(
-        title=result.asked.title,
-        verdict=verdict(result),
-        header=("Quantity", "Value"),
-        lines=lines(result),
-        notes=result.notes(),
+def compare(models: Sequence[Compared]) -> list[Row]:
+    """Return a row for every quantity that some model has: its label, then each model's value or a dash."""
+
+    def text(facts: Any, place: str) -> str:
+        for key in place.split("."):
+            try:
+                facts = facts[int(key) if isinstance(facts, list) else key]
+            except (KeyError, TypeError):  # was not measured
+                return "–"
+        if facts is None:
+            return "–"
+        value = len(facts) if isinstance(facts, list) else facts
+        return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+    table = [(label, *(text(model.facts, place) for model in models)) for label, place in QUANTITIES.items()]
+    return [row for row in table if any(value != "–" for value in row[1:])]
+
+
+def write_comparison(models: Sequence[Compared], folder: Path) -> Path:
+    """Write comparison.json, spectrum.svg and index.html to a folder; return the page."""
+    picture = plot({model.name: model.spectrum for model in models}, {})
+    names, table = [model.name for model in models], compare(models)
+    html = fill_template(
+        title=", ".join(names),
+        summary=f"{len(models)} models side by side.",
+        header=("Quantity", *names),
+        rows=table,
+        notes=[],
         picture=picture,
-        alt=f"Falling curve of {size:,} singular values, relative to the largest; {rank:,} above the tolerance.",
-        caption=CAPTION,
-        probe=probe_lines(result),
-        probe_caption=PROBE_CAPTION,
+        alt=f"Falling curves of the singular values of {len(models)} models.",
+        caption="Singular values, each model's relative to its own largest, against their index.",
     )
+    parents = {f"{index} rank.json": model.sha256 for index, model in enumerate(models)}
+    facts = {"models": names, "table": {row[0]: list(row[1:]) for row in table}}
+    artefacts.write_text(folder / "spectrum.svg", picture)
+    artefacts.write_text(folder / "index.html", html)
+    artefacts.write_json(folder / "comparison.json", facts | {"provenance": provenance.block(parents)})
+    return folder / "index.html"
 
 
-def filled(*, picture: str, probe: Sequence[tuple[str, str]] = (), **parts: Any) -> str:
-    """The template with these parts; every text in it is escaped."""
+# --- the page and its plot ------------------------------------------------------------------------------------------
+def fill_template(*, picture: str, **parts: Any) -> str:
+    """Return the page with these parts and an SVG plot; every text in it is escaped."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8")
     templates = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     image = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}"
-    return templates.get_template("page.html.j2").render(image=image, probe=probe, **parts)
-
-
-def verdict(result: Result) -> str:
-    """The finding in one sentence."""
-    matrix, sample, rank = result.matrix, result.sample, result.ranks.press.rank
-    subject = f"The {matrix.m:,} × {matrix.n:,} {matrix.title} has"
-    if sample:
-        return f"{subject} a Press rank of at least {sample.at_least:,} and at most {sample.at_most:,}."
-    return f"{subject} Press rank {rank:,}, of {min(matrix.m, matrix.n):,} that its size allows."
-
-
-def svg(result: Result) -> str:
-    """Its singular values, those without the means of rows and columns, and the tolerance of the Press rank."""
-    largest = result.spectrum.sigma_max or 1.0
-    centred = result.measures.spectra.get("both")
-    curves = {"as they are": result.spectrum} | ({"centred": centred} if centred else {})
-    floor = max(result.spectrum.noise_floor / largest, 1e-17)
-    levels = {"Press tolerance": (max(result.ranks.press.tolerance / largest, floor / 10), ACCENT)}
-    return plot(curves, levels | {"noise floor": (floor, MUTED)})
+    return templates.get_template("page.html.j2").render(image=image, **parts)
 
 
 def plot(curves: Mapping[str, Spectrum], levels: Mapping[str, tuple[float, str]]) -> str:
-    """Singular values relative to the largest of their own on a log axis, and dashed levels, as SVG."""
+    """Return an SVG of singular values relative to the largest of each curve, on a log axis, with dashed levels."""
     floors = [max(spectrum.noise_floor / (spectrum.sigma_max or 1.0), 1e-17) for spectrum in curves.values()]
     with mpl.rc_context(STYLE):
         canvas = Canvas(figsize=(8.6, 4.2), layout="constrained")
         axes = canvas.subplots()
         for (name, spectrum), floor, colour in zip(curves.items(), floors, cycle(COLOURS), strict=False):
-            shown = _thinned(len(spectrum.sigma), press_rank(spectrum.sigma, spectrum.m, spectrum.n).rank)
-            height = np.maximum(spectrum.sigma[shown] / (spectrum.sigma_max or 1.0), floor / 10)
-            axes.plot(shown + 1, height, ".-", color=colour, linewidth=1.8, ms=3, label=name)
+            drawn = np.unique(np.linspace(0, len(spectrum.sigma) - 1, POINTS).astype(np.intp))
+            height = np.maximum(spectrum.sigma[drawn] / (spectrum.sigma_max or 1.0), floor / 10)
+            axes.plot(drawn + 1, height, ".-", color=colour, linewidth=1.8, ms=3, label=name)
         axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(min(floors) / 10, 2))
         for name, (level, colour) in levels.items():
             axes.axhline(level, color=colour, linestyle=(0, (4, 3)), linewidth=1)
@@ -263,10 +279,3 @@ def plot(curves: Mapping[str, Spectrum], levels: Mapping[str, tuple[float, str]]
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     return buffer.getvalue()
-
-
-def _thinned(length: int, rank: int) -> NDArray[np.intp]:
-    """Indices of some POINTS, all of the start and all near where the rank is counted."""
-    even, near = np.linspace(0, length - 1, POINTS), rank + np.arange(-POINTS // 8, POINTS // 8)
-    chosen = np.concatenate([np.arange(POINTS // 4), near, even])
-    return np.unique(np.clip(chosen, 0, length - 1).astype(np.intp))

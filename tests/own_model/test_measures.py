@@ -1,0 +1,108 @@
+"""What `rank` measures beside ranks, on small layers, against formulas over the whole matrix."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from softmax_bottleneck.own_model import log_probs, rank, request
+from softmax_bottleneck.store.errors import DataError
+
+N, V, D = 90, 70, 6
+
+
+def analyse(**options: Any) -> rank.Result:
+    layer = {"hidden": ["h.npy"], "weight": ["w.npy"], "bias": "b.npy"} | options
+    return rank.rank(request.request(layer, "test"), lambda line: None, Path("export"))
+
+
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    return p / p.sum(1, keepdims=True)
+
+
+def test_centred_spectra_are_those_of_the_centred_matrix(files) -> None:
+    h, w, b, _ = (array.astype(float) for array in files)
+    log_p = np.log(probabilities(h @ w.T + b))
+    rows = log_p - log_p.mean(1, keepdims=True)
+    found = analyse().measures
+    for name, centred, width in (("rows", rows, D + 1), ("both", rows - rows.mean(0), D)):
+        sigma = np.linalg.svd(centred, compute_uv=False)
+        np.testing.assert_allclose(found.spectra[name].with_zeros(), sigma, atol=1e-5)
+        assert found.centred[name].press.rank == width
+
+
+def test_saturation_is_the_definition(files) -> None:
+    found = analyse().measures
+    for rows, value in ((files[1], found.weight), (files[0], found.hidden)):
+        rows = rows.astype(float)
+        share = np.linalg.svd(rows, compute_uv=False)
+        share /= share.sum()
+        assert value.entropy == pytest.approx(-(share * np.log(share)).sum() / np.log(D), rel=1e-6)
+        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        assert value.anisotropy == pytest.approx((unit @ unit.T)[~np.eye(len(rows), dtype=bool)].mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("head", ["softmax", "softcap:c=2.5", "gss:c=-1.5,k=2.5"])
+def test_gradients_are_those_of_the_loss_through_every_head(files, head: str) -> None:
+    """With the projection on the columns of W written out, and each head's slope by its formula."""
+    h, w, b = (array.astype(float) for array in files[:3])
+    y, logits = files[3], h @ w.T + b
+    scores, slope = {
+        "softmax": (logits, 1.0),
+        "softcap:c=2.5": (2.5 * np.tanh(logits / 2.5), 1 - np.tanh(logits / 2.5) ** 2),
+        "gss:c=-1.5,k=2.5": (
+            2.5 * (logits + 1.5) - 1.5 - 1.5 * np.log(np.exp(logits + 1.5) + 1),
+            2.5 - 1.5 / (1 + np.exp(-logits - 1.5)),
+        ),
+    }[head]
+    gradient = ((probabilities(scores) - np.eye(V)[y]) * slope)[y >= 0]
+    share = np.linalg.norm(gradient @ w @ np.linalg.pinv(w), axis=1) / np.linalg.norm(gradient, axis=1)
+    found = analyse(head=head, targets="y.npy").measures.gradient
+    assert found.contexts == (y >= 0).sum()
+    assert found.norm_mean == pytest.approx(share.mean(), rel=1e-4)
+    assert found.energy_mean == pytest.approx((share**2).mean(), rel=1e-4)
+
+
+def test_unargmaxable_words_are_found_in_files(files) -> None:
+    """No context of many thousand makes one of them the first; and of words on a line, only the ends win."""
+    found, rng = analyse(targets="y.npy").measures.words, np.random.default_rng(1)
+    contexts = rng.normal(size=(20_000, D)) * rng.exponential(3, (20_000, 1))
+    assert not set(found.never) & set((contexts @ files[1].T + files[2]).argmax(1))
+    assert found.never and found.unsettled == 0 and analyse(seconds=0).measures.words is None
+    np.save("line.npy", np.arange(5.0)[:, None] * [[1.0, 2.0]])
+    alone = request.request({"weight": ["line.npy"], "weights_only": True}, "test")
+    assert rank.rank(alone, lambda line: None, Path("export")).measures.words.never == (1, 2, 3)
+
+
+@pytest.mark.parametrize("targets", [np.zeros(N), np.zeros(N - 1, int), np.full(N, V), np.full(N, -2)])
+def test_targets_that_are_none_are_rejected(files, targets: np.ndarray) -> None:
+    np.save("bad.npy", targets)
+    with pytest.raises(DataError, match=r"targets: bad.npy.*Expected whole numbers from -1 to 69"):
+        analyse(targets="bad.npy")
+
+
+def test_too_little_memory_leaves_them_out(files, monkeypatch) -> None:
+    monkeypatch.setattr(log_probs, "BASE_BYTES", 0)
+    rng = np.random.default_rng(0)
+    np.save("h.npy", rng.normal(size=(900, D)).astype(np.float32))
+    np.save("w.npy", rng.normal(size=(300, D)).astype(np.float32))
+    result = analyse(bias=None, max_memory="25KB")
+    assert result.measures.words is None and any("left out: too little memory" in note for note in result.notes())
+
+
+def test_memory_of_a_softmax_is_that_of_its_factors(files) -> None:
+    """The traced peak of all measures; by the same estimate, 20,000 contexts x 262,144 words x 2,304 take 8 GB."""
+    rng = np.random.default_rng(0)
+    np.save("h.npy", rng.normal(size=(300, 320)).astype(np.float32))
+    np.save("w.npy", rng.normal(size=(3277, 320)).astype(np.float32)), np.save("y.npy", rng.integers(0, 3277, 300))
+    tracemalloc.start()
+    result = analyse(bias=None, targets="y.npy", seconds=0.5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= result.plan.needed
+    result.matrix.n, result.matrix.width = 262_144, 2304
+    assert result.matrix.bytes_needed(20_000) < 8e9

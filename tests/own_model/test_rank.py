@@ -1,0 +1,360 @@
+"""The rank of an output layer in files against plain float64 formulas and LAPACK; parts, pages and errors of `rank`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import tracemalloc
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from softmax_bottleneck import study as config
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.own_model import log_probs, rank, request
+from softmax_bottleneck.ranks import Spectrum, spectra
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.paths import Store
+
+ROOT = Path(__file__).parents[2]
+D = 6
+LAYER: dict[str, Any] = {"hidden": ["h.npy"], "weight": ["w.npy"], "bias": "b.npy"}
+CALL = ["rank", "--hidden", "h.npy", "--weight", "w.npy", "--seconds", "0", "--out", "out"]
+
+
+def analyse(**options: Any) -> rank.Result:
+    return rank.rank(request.request({"seconds": 0} | options, "test"), lambda line: None, Path("export"))
+
+
+def save_layer(m: int, n: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    h, w, b = (rng.normal(size=shape).astype(np.float32) for shape in ((m, D), (n, D), (n,)))
+    np.save("h.npy", h), np.save("w.npy", w), np.save("b.npy", b)
+    return h, w, b
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    scores = scores - scores.max(1, keepdims=True)
+    return scores - np.log(np.exp(scores).sum(1, keepdims=True))
+
+
+def softmax_matrix(h: np.ndarray, w: np.ndarray, b: np.ndarray | float) -> np.ndarray:
+    return log_softmax(h.astype(float) @ w.astype(float).T + b)
+
+
+def gss_matrix(h: np.ndarray, w: np.ndarray, b: np.ndarray, c: float = -1.5, k: float = 2.5) -> np.ndarray:
+    """Parthiban 2021, eq. 5, literally."""
+    x = h.astype(float) @ w.astype(float).T + b
+    return log_softmax(k * (x - c) + c - (k - 1) * np.log(np.exp(x - c) + 1))
+
+
+def press(matrix: np.ndarray) -> int:
+    """Numerical Recipes' rank with float32's epsilon, from numpy's SVD of the whole matrix."""
+    sigma = np.linalg.svd(matrix, compute_uv=False)
+    return int((sigma > 0.5 * np.sqrt(sum(matrix.shape) + 1) * sigma[0] * np.finfo(np.float32).eps).sum())
+
+
+# --- ranks ----------------------------------------------------------------------------------------------------------
+@pytest.fixture(params=["svd", "gram"])
+def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small matrices are decomposed directly, or forced through a Gram matrix."""
+    if request.param == "gram":
+        monkeypatch.setattr(spectra, "DIRECT_ENTRIES", 0)
+
+
+@pytest.mark.parametrize(("m", "n"), [(90, 70), (40, 200)])
+def test_singular_values_are_those_of_the_plain_matrix(files, monkeypatch, route, m, n) -> None:
+    monkeypatch.setattr(log_probs, "BLOCK_BYTES", 8 * 37 * max(m, n))  # several blocks
+    layer = save_layer(m, n)
+    for head, matrix in (("softmax", softmax_matrix(*layer)), ("gss:c=-1.5,k=2.5", gss_matrix(*layer))):
+        result = analyse(**LAYER, head=head)
+        expected = np.linalg.svd(matrix, compute_uv=False)
+        assert (result.spectrum.m, result.spectrum.n) == (m, n)
+        np.testing.assert_allclose(result.spectrum.with_zeros(), expected, atol=3e-6 * expected[0])
+        assert result.ranks.press.rank == press(matrix)
+    assert result.ranks.press.rank > D + 2
+    without_bias = np.linalg.svd(softmax_matrix(*layer[:2], 0), compute_uv=False)
+    found = analyse(hidden=["h.npy"], weight=["w.npy"]).spectrum.sigma
+    np.testing.assert_allclose(found[:D], without_bias[:D], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("m", "n", "dtype"), [(90, 70, np.float32), (40, 200, np.float64)])
+def test_stored_log_probabilities(files, route, m, n, dtype) -> None:
+    matrix = softmax_matrix(*save_layer(m, n))
+    np.save("1.npy", matrix[:13].astype(dtype)), np.savez("2.npz", rest=matrix[13:].astype(dtype))
+    result = analyse(log_probs=["1.npy", "2.npz"], width=D)
+    expected = np.linalg.svd(matrix, compute_uv=False)
+    np.testing.assert_allclose(result.spectrum.sigma[: D + 2], expected[: D + 2], rtol=1e-5)
+    assert (result.spectrum.m, result.spectrum.n) == (m, n)
+    assert result.ranks.press.rank == press(matrix) == result.bound.rank == D + 2
+    assert result.bound.holds and not analyse(log_probs=["1.npy", "2.npz"], width=D - 2).bound.holds
+
+
+def test_log_probabilities_in_half_precision_carry_a_warning(files) -> None:
+    np.save("half.npy", softmax_matrix(*files[:3]).astype(np.float16))
+    result = analyse(log_probs=["half.npy"], width=D)
+    assert result.ranks.press.rank > D + 2  # rounding alone
+    assert any("stored as float16" in note for note in result.notes()) and result.bound is None
+
+
+def test_the_softmax_bound_is_checked_on_a_written_out_block(files) -> None:
+    bound = analyse(**LAYER).bound
+    assert (bound.limit, bound.rank, bound.holds, bound.cliff[0]) == (D + 2, D + 2, True, D) and bound.cliff[1] > 1e3
+    np.save("few.npy", files[0][:5])
+    assert analyse(**LAYER | {"hidden": ["few.npy"]}).bound is None
+
+
+@pytest.mark.fault("H6")
+def test_one_word_has_rank_zero_by_every_way(files) -> None:
+    """Its log-probability is 0 in every context: the zero matrix."""
+    np.save("w.npy", files[1][:1]), np.save("b.npy", np.float32([0.7])), np.save("p.npy", np.zeros((30, 1)))
+    ways = [LAYER, LAYER | {"head": "gss"}, {"log_probs": ["p.npy"], "width": D}]
+    for ranks in (analyse(**way).ranks for way in ways):
+        assert ranks.press.rank == 0 and set(ranks.effective.values()) == {0}
+    assert main(CALL) == 0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A GSS run of the smallest study, trained and measured."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        study = str(ROOT / "tests" / "nano.yaml")
+        run = next(run for run in config.load_study(Path(study)).needed if run.model == "gss")
+        named = {"download": ["--dataset", run.dataset], "tokenise": ["--dataset", run.dataset]}
+        for step in ("download", "tokenise", "train", "measure", "spectrum"):
+            assert main([step, "--study", study, *named.get(step, ["--run", run.path])]) == 0
+        yield Store().run_folder(run.path)
+
+
+def test_the_rank_of_an_own_run_is_that_of_the_pipeline(trained: Path) -> None:
+    weights = f"{trained}/model.safetensors::head.decoder."
+    hidden = [f"{trained}/hidden.npz::hidden_TD"]
+    result = analyse(hidden=hidden, weight=[f"{weights}weight"], bias=f"{weights}bias", head="gss")
+    pipeline = artefacts.read_json(trained / "rank.json")
+    assert result.ranks.metrics().items() <= pipeline["metrics"].items()
+    assert result.ranks.press.tolerance == pytest.approx(pipeline["tolerance"], rel=1e-6)
+
+
+# --- memory and parts -----------------------------------------------------------------------------------------------
+@pytest.fixture
+def only_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates without the interpreter's memory, so that small limits bite."""
+    monkeypatch.setattr(log_probs, "BASE_BYTES", 0)
+    monkeypatch.setattr(log_probs, "TORCH_BYTES", 0)
+    monkeypatch.setattr(rank, "LEAST_ROWS", 8)
+
+
+@pytest.mark.parametrize(("m", "n"), [(600, 200), (200, 600)])
+def test_random_rows_bound_the_rank_of_the_whole(files, only_arrays, m, n) -> None:
+    truth = press(gss_matrix(*save_layer(m, n)))
+    options = LAYER | {"head": "gss:c=-1.5,k=2.5", "max_memory": "200KB"}
+    result = analyse(**options)
+    assert 8 <= result.sample.rows < min(m, n) and result.plan.needed <= 200_000 < result.plan.whole
+    assert D + 2 < result.sample.at_least <= truth <= result.sample.at_most == min(m, n)
+    assert analyse(**options).spectrum.sigma.tolist() == result.spectrum.sigma.tolist(), "the same seed, the same rows"
+
+
+def test_random_rows_of_a_softmax_reach_its_bound(files, only_arrays) -> None:
+    np.save("p.npy", softmax_matrix(*save_layer(900, 300)).astype(np.float32))
+    for result in (analyse(log_probs=["p.npy"], width=D, max_memory="200KB"), analyse(**LAYER, max_memory="25KB")):
+        assert result.sample.rows < 900 and result.sample.at_least == D + 2 == result.ranks.press.rank
+    assert result.sample.at_most == D + 2
+
+
+def test_lower_bounds_never_exceed_the_rank() -> None:
+    """On matrices of every decay, whatever rows and columns are drawn."""
+    r = np.random.default_rng(5)
+    for decay in (0.02, 0.1, 0.5):
+        u, v = np.linalg.qr(r.normal(size=(120, 90)))[0], np.linalg.qr(r.normal(size=(90, 90)))[0]
+        matrix = (u * np.exp(-decay * np.arange(90))) @ v.T - 5.0  # like log-probabilities: a large mean
+        for _ in range(20):
+            rows, columns = r.choice(120, 50, replace=False), r.choice(90, 40, replace=False)
+            part = spectra.dense_singular_values(matrix[np.ix_(rows, columns)])
+            assert rank.lower_bound(part, 120, 90) <= press(matrix)
+
+
+def test_the_memory_estimate_holds(files, monkeypatch) -> None:
+    monkeypatch.setattr(log_probs, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(log_probs, "BASE_BYTES", 8 << 20)  # of blocks
+    monkeypatch.setattr(log_probs, "TORCH_BYTES", 0)
+    analyse(**LAYER, head="gss")  # torch is imported before, not within, the measurement
+    save_layer(1700, 620)
+    tracemalloc.start()
+    result = analyse(**LAYER, head="gss")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert result.sample is None
+    assert result.plan.needed / 4 <= peak <= result.plan.needed, "far too high an estimate would draw needless samples"
+
+
+def test_sizes() -> None:
+    assert request.parse_bytes("4GB") == 4_000_000_000 and request.parse_bytes("1.5 MiB") == 3 << 19
+    assert rank.gib(3 << 30) == "3.0 GiB" and rank.free_bytes() > 1 << 20
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+ERRORS = [  # what is changed of `rank --hidden h.npy --weight w.npy`
+    ({"--weight": "h.npy::x"}, "an .npy file holds one array"),
+    ({"--weight": "transposed.npy"}, "(90, 6) and the weight transposed.npy (6, 70). Expected weight [words, 6]"),
+    ({"--bias": "short.npy"}, "bias short.npy has shape (69,) beside 70 words"),
+    ({"--log-probs": "h.npy"}, "give hidden and weight (with bias and head), or log_probs alone, or model and text"),
+    ({"--config": "q.yaml"}, "holds all options: leave out hidden, weight"),
+    ({"--hidden": "h-\udcff.npy::x"}, "is not allowed"),
+    ({"--hidden": "huge.npy", "--weight": "huge.npy"}, "hidden: row 0 gives logits that overflow float32"),
+    ({"--hidden": "huge.npy", "--weight": "huge.npy", "--head": "gss"}, "row 0 gives logits that overflow float32"),
+    ({"--head": "gss:c"}, "expected NAME:OPTION=VALUE"),
+    ({"--head": "gss:k=-1"}, "more than 0, got -1"),
+    ({"--head": "gss:c=["}, "option \"c\" must be a number, got '['"),
+    ({"--head": "gss:c=!!python/name:os.system"}, "must be a number"),
+    ({"--head": "gss:c=nan"}, "must be a number, got nan"),
+    ({"--head": "gss:c=" + "9" * 5000}, "must be a number"),
+    ({"--head": "gss:=1"}, 'has no option ""'),
+    ({"--head": "softmaxx"}, 'did you mean "softmax"'),
+    ({"--head": "mos"}, "head mos: has weights of its own. Write its log-probabilities"),
+    ({"--head": "lms-plif"}, "has weights of its own"),
+    ({"--max-memory": "4 parsecs"}, "'4 parsecs' is no size"),
+    ({"--max-memory": "4GB\n"}, "'4GB\\n' is no size"),
+    ({"--max-memory": "٤GB"}, "is no size"),
+    ({"--max-memory": "1MB"}, "too little even for 90 rows"),
+    ({"--title": "\udcff"}, "title: '\\udcff' is not allowed"),
+    ({"--width": "0"}, "width: 0 is not allowed"),
+]
+
+
+@pytest.mark.fault("H5", "H7")
+@pytest.mark.parametrize(("change", "message"), ERRORS, ids=range(len(ERRORS)))
+def test_bad_input_is_one_line_with_exit_code_2(files, capsys, change: dict[str, str], message: str) -> None:
+    np.save("transposed.npy", np.zeros((D, 70), np.float32)), np.save("short.npy", np.zeros(69, np.float32))
+    np.save("huge.npy", files[0] * np.float32(5e37))
+    Path("q.yaml").write_text("hidden: [h.npy]\nweight: [w.npy]\n", encoding="utf-8")
+    options = {"--hidden": "h.npy", "--weight": "w.npy", "--out": "out"} | change
+    assert main(["rank", *(word for pair in options.items() for word in pair)]) == 2
+    *_, error = lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("error: ") for line in lines) == 1 and not any("Traceback" in line for line in lines)
+    assert error.startswith("error: ") and message in error and not Path("out").exists()
+
+
+def test_log_probabilities_must_add_up_to_one(files) -> None:
+    h, w, b, _ = files
+    np.save("logits.npy", h @ w.T + b), np.save("huge.npy", np.full((2, 3), 1e4, np.float32))
+    with pytest.raises(DataError, match=r"row \d+, counted from logits\.npy.*expected 1; are these logits\?"):
+        analyse(log_probs=["logits.npy"])
+    with pytest.raises(DataError, match="add up to"):
+        analyse(log_probs=["huge.npy"])
+    with pytest.raises(UserError, match=r"unknown key 'weights'; did you mean 'weight'\?"):
+        analyse(**LAYER, weights=["w.npy"])
+
+
+# --- the files it writes --------------------------------------------------------------------------------------------
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, Any]]] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+
+def test_the_command_writes_numbers_spectrum_plot_and_page(files, capsys) -> None:
+    title = '<script>alert(1)</script>"><img onerror=x> {{7*7}} $x_1$'
+    assert main([*CALL, "--bias", "b.npy", "--title", title]) == 0
+    assert re.search(rf"^Press rank +{D + 2} ", capsys.readouterr().out, re.MULTILINE)
+    facts = artefacts.read_json(Path("out/rank.json"))
+    assert facts["metrics"]["rank_press"] == D + 2 == facts["bound"]["limit"]
+    assert (facts["contexts"], facts["words"], facts["width"], facts["status"]) == (90, 70, D, "ok")
+    assert set(facts["provenance"]["parents"]) == {"spectrum.npz", "0 h.npy", "1 w.npy", "2 b.npy"}
+    assert Spectrum.from_arrays(artefacts.read_npz(Path("out/spectrum.npz"))).sigma[0] == facts["sigma_max"]
+    html, parsed = artefacts.read_text(Path("out/index.html")), Tags()
+    parsed.feed(html)
+    assert {"script", "link"}.isdisjoint(tag for tag, _ in parsed.tags)
+    assert not any(key.startswith("on") for _, attributes in parsed.tags for key in attributes)
+    (image,) = [attributes for tag, attributes in parsed.tags if tag == "img"]
+    assert image["src"].startswith("data:image/svg+xml;base64,") and image["alt"]
+    assert "http" not in re.sub(r"<meta[^>]*>", "", html) and str(Path.cwd()) not in html + json.dumps(facts)
+    assert artefacts.read_text(Path("out/spectrum.svg")).startswith("<?xml")
+
+
+def test_the_files_of_a_sample_say_so(files, only_arrays, capsys) -> None:
+    assert main([*CALL, "--head", "gss", "--max-memory", "20KB"]) == 0
+    facts = artefacts.read_json(Path("out/rank.json"))
+    assert facts["status"] == "sampled" and facts["sample"]["at_least"] <= facts["sample"]["at_most"] == 70
+    assert "at least" in artefacts.read_text(Path("out/index.html")) and "random rows" in capsys.readouterr().err
+
+
+def test_models_side_by_side(files, capsys) -> None:
+    np.save("h2.npy", files[0][:, :3]), np.save("w2.npy", files[1][:, :3])
+    assert main([*CALL, "--targets", "y.npy", "--title", "<b>A", "--out", "a"]) == 0
+    assert main(["rank", "--hidden", "h2.npy", "--weight", "w2.npy", "--title", "<b>A", "--out", "b"]) == 0
+    capsys.readouterr()
+    assert main(["rank", "--compare", "a/rank.json", "b/rank.json", "--out", "both"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"^Press rank +{D + 1} +4$", shown, re.MULTILINE)  # no bias: one less
+    assert re.search(r"^preserved gradient, norm +0\.\d+ +–$", shown, re.MULTILINE)
+    facts = artefacts.read_json(Path("both/comparison.json"))
+    assert facts["models"] == ["<b>A", "<b>A (2)"] and facts["table"]["words"] == ["70", "70"]
+    assert facts["table"]["width by the cliff"] == [str(D), "3"]
+    assert "<b>" not in artefacts.read_text(Path("both/index.html"))
+    for arguments, message in (
+        (["a/rank.json"], "two models or more"),
+        (["a/rank.json", "none.json"], "none.json"),
+        (["a/rank.json", "b/rank.json", "--seed", "1"], "no other option"),
+        (["a/rank.json", "both/comparison.json"], "not a rank.json"),
+    ):
+        assert main(["rank", "--compare", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+
+
+def test_the_packages_of_the_rank_extra_are_enough(files) -> None:
+    """`pip install ".[rank]"` brings no torch: softmax layers, stored matrices and comparisons do without."""
+    np.save("p.npy", softmax_matrix(*files[:3]))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    absent = {name.replace("-", "_") for names in extras.values() for name in names} - {"markupsafe"}  # jinja2's own
+    code = (
+        "import sys, importlib.abc\n"
+        "class Absent(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name in {absent}: raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from softmax_bottleneck.__main__ import main\n"
+        "layer = ['rank', '--hidden', 'h.npy', '--weight', 'w.npy']\n"
+        "codes = [main([*layer, '--out', 'a']), main(['rank', '--log-probs', 'p.npy', '--out', 'b'])]\n"
+        "codes += [main(['rank', '--weight', 'w.npy', '--weights-only', '--out', 'c'])]\n"
+        "codes += [main(['rank', '--compare', 'a/rank.json', 'b/rank.json'])]\n"
+        "codes += [main([*layer, '--head', 'gss']), main(['plan'])]\n"
+        "assert codes == [0, 0, 0, 0, 2, 2], codes\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "head gss: needs torch" in done.stderr and "plan: needs torch, which is not installed" in done.stderr
+
+
+# --- the rule of the workflow ---------------------------------------------------------------------------------------
+def test_the_example_names_every_key_and_its_files_are_beside_it() -> None:
+    path = ROOT / "config" / "own-model.example.yaml"
+    assert request.read_request(path).hidden == (str(ROOT / "config" / "../exported/hidden-*.npy"),)
+    keys = re.findall(r"^(?:# )?([a-z_]+):(?= )", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(keys) == request.KEYS
+
+
+def test_the_rule_builds_the_page_from_a_yaml(files) -> None:
+    Path("config").mkdir()
+    text = "title: Mine\nhidden: [../h.npy]\nweight: [../w.npy]\nbias: ../b.npy\n"
+    Path("config/mine.yaml").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "snakemake", "results/own/mine/index.html", "--cores", "1"]
+    command += ["--snakefile", str(ROOT / "Snakefile"), "--configfile", str(ROOT / "tests" / "nano.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert artefacts.read_json(Path("results/own/mine/rank.json"))["metrics"]["rank_press"] == D + 2
+    assert not Path("results/nano").exists(), "no step of the study ran"

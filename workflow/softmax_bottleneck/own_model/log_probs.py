@@ -1,0 +1,369 @@
+"""Matrices of log-probabilities ln P [m, n] in files; each kind estimates its memory and computes its singular values.
+
+* A softmax layer: from the factors; the matrix never exists.
+* A layer with another head without weights of its own (gss, sigsoftmax, relu, sigmoid): the matrix is computed block by
+  block, by rows or by columns, whichever gives the smaller Gram matrix.
+* Log-probabilities themselves: read by rows, and held in memory where there are fewer rows than columns.
+
+Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C a block.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softmax_bottleneck import heads
+from softmax_bottleneck.own_model import arrays
+from softmax_bottleneck.own_model.arrays import Floats, Shard
+from softmax_bottleneck.own_model.request import Request, parse_head
+from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report, spectra, spectral_cliff
+from softmax_bottleneck.ranks.spectrum import Float64
+from softmax_bottleneck.store import progress
+from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.progress import Say
+
+Indices = NDArray[np.intp]
+Pointwise = Callable[[Floats], Floats]
+
+BLOCK_BYTES = 32 << 20
+BASE_BYTES = 400 << 20  # Python with its libraries, and blocks being read
+TRIANGLES = 8  # of a factor and its next rows, copied by LAPACK; then the core and its singular values
+TORCH_BYTES = 300 << 20  # with its own work arrays
+SLOPE_STEP = 1e-5  # of a difference quotient of a head's function, whose error is some 1e-10
+CHECK_SIDE = 1024  # of the block that is computed to check the bound
+# How far from one a row's probabilities may add up (as a logarithm): rounding of each storage type, at -20 nats.
+SUM_TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bound rank <= D + 2 of every softmax head (Yang et al. 2018), checked where no computation assumes it.
+
+    Attributes:
+        limit: D + 2.
+        where: the matrix that was checked.
+        rank: its Press rank.
+        holds: whether the rank is within the limit.
+        cliff: the index after which the singular values, centred by rows and columns, fall most, and by what factor; of
+            a softmax layer its width D.
+    """
+
+    limit: int
+    where: str
+    rank: int
+    holds: bool
+    cliff: tuple[int, float] | None = None
+
+
+class LogProbs(ABC):
+    """A matrix ln P [m, n] in files whose shapes fit; nothing large is read yet.
+
+    Attributes:
+        files: all files that are read.
+        dtype: of the numbers in memory; holds all files exactly.
+        m, n: size of the matrix.
+        width: D, or None if unknown.
+        head: name and options of the head.
+        highest_rank: the largest rank that size, or theory, allows.
+        base_bytes: memory of the program itself and of reading; array_bytes: with all arrays held in memory.
+        note: a caveat about such files, or "".
+        title, sides: names of the matrix, and of its rows and columns.
+    """
+
+    head: tuple[str, Mapping[str, Any]]
+    note = ""
+    title, sides = "matrix of log-probabilities", ("contexts", "words")
+
+    def __init__(self, files: list[Shard], m: int, n: int, width: int | None) -> None:
+        self.files, self.m, self.n, self.width = files, m, n, width
+        self.dtype = arrays.dtype_of(files)
+        self.highest_rank = min(m, n)
+        # Arrays whose columns are consecutive are read whole, before they are rearranged.
+        self.base_bytes = BASE_BYTES + max((2 * shard.size_bytes for shard in files if shard.column_major), default=0)
+        self.array_bytes = self.base_bytes + self.dtype.itemsize * sum(math.prod(shard.shape) for shard in files)
+
+    @abstractmethod
+    def bytes_needed(self, rows: int) -> int:
+        """Estimate the peak memory of computing the singular values of so many rows."""
+
+    @abstractmethod
+    def spectrum(self, rows: Indices | None, say: Say) -> Spectrum:
+        """Return the singular values of some rows; None for all."""
+
+    @abstractmethod
+    def bound(self, ranks: RankReport) -> Bound | None:
+        """Check the softmax bound, if there is one that can be exceeded; `ranks` are those of the analysed rows."""
+
+
+def open_log_probs(request: Request) -> LogProbs:
+    """Find the files of a request and check their shapes.
+
+    Raises:
+        UserError, DataError: as `arrays.find`; a head that cannot be computed; shapes that do not fit, both named.
+    """
+    if request.log_probs:
+        return StoredLogProbs(arrays.find(request.log_probs, "log_probs"), request.width)
+    hidden, weight = arrays.find(request.hidden, "hidden"), arrays.find(request.weight, "weight")
+    if request.weights_only:
+        return OutputMatrix(weight, None)
+    bias = arrays.find([request.bias], "bias") if request.bias else []
+    return Layer(hidden, weight, bias, *parse_head(request.head))
+
+
+# --- hidden states and an output layer ------------------------------------------------------------------------------
+class Layer(LogProbs):
+    """log_softmax(g(H W^T + b)) of hidden states H [m, D], weight W [n, D] and bias b [n], or none; g of the head."""
+
+    width: int
+
+    def __init__(
+        self, hidden: list[Shard], weight: list[Shard], bias: list[Shard], head: str, options: Mapping[str, Any]
+    ) -> None:
+        m, n = (sum(shard.rows for shard in part) for part in (hidden, weight))
+        super().__init__([*hidden, *weight, *bias], m, n, hidden[0].columns)
+        self.head = head, options
+        self._hidden, self._weight, self._bias = hidden, weight, bias
+        if weight[0].columns != self.width:
+            hint = ": is it transposed?" if weight[0].shape[0] == self.width else ""
+            raise DataError(
+                f"hidden states of {hidden[0].label} have shape {hidden[0].shape} and the weight {weight[0].label}"
+                f" {weight[0].shape}. Expected weight [words, {self.width}]{hint}"
+            )
+        if bias and math.prod(bias[0].shape) != n:
+            raise DataError(f"bias {bias[0].label} has shape {bias[0].shape} beside {n} words. Expected ({n},)")
+        self.pointwise = None if head == "softmax" else _pointwise(head, options)
+        if self.pointwise is None:
+            self.highest_rank = min(m, n, self.width + 2)
+
+    def bytes_needed(self, rows: int) -> int:
+        """Add to H and W the triangles of the factors, or blocks and a Gram matrix."""
+        entries = (rows + self.n) * self.width
+        if self.pointwise is None:
+            work = 8 * TRIANGLES * (self.width + 2) ** 2
+        else:
+            work = TORCH_BYTES + self.dtype.itemsize * self.n * self.width + _gram_bytes(rows, self.n, self.dtype)
+        return self.base_bytes + self.dtype.itemsize * entries + work
+
+    def spectrum(self, rows: Indices | None, say: Say) -> Spectrum:
+        """Compute them by QR of the factors for a softmax, else by a Gram matrix."""
+        layer = self.load(rows)
+        factors = (layer.hidden_ND, layer.weight_VD, layer.bias_V)
+        if self.pointwise is None:
+            return spectra.factored_singular_values(*factors, spectra.log_normalisers(*factors))
+        say(f"log Z of {len(layer.hidden_ND)} rows")
+        return _gram_spectrum(layer.blocks, (len(layer.hidden_ND), self.n), say)
+
+    def bound(self, ranks: RankReport) -> Bound | None:
+        """Check a softmax on evenly spaced rows and words, whose matrix is computed, because the factors assume it."""
+        rows, words = (np.unique(np.linspace(0, size - 1, CHECK_SIDE).astype(np.intp)) for size in (self.m, self.n))
+        limit = self.width + 2
+        if self.pointwise is not None or limit >= min(len(rows), len(words)):
+            return None
+        block = self.load(rows).block(words=words)
+        whole, centred = (spectra.singular_values(block, centring) for centring in ("none", "both"))
+        rank, where = rank_report(whole).press.rank, f"{len(rows)} x {len(words)} log-probabilities written out, by SVD"
+        return Bound(limit, where, rank, rank <= limit, spectral_cliff(centred))
+
+    def load(self, rows: Indices | None = None) -> LoadedLayer:
+        """Read hidden states of some rows or all, weight and bias."""
+        bias_V = arrays.load(self._bias).ravel() if self._bias else np.zeros(self.n)
+        hidden_ND, weight_VD = arrays.load(self._hidden, rows), arrays.load(self._weight)
+        hidden_ND, weight_VD, bias_V = (a.astype(self.dtype, copy=False) for a in (hidden_ND, weight_VD, bias_V))
+        return LoadedLayer(hidden_ND, weight_VD, bias_V, self.pointwise)
+
+
+def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
+    """Return g of a head as a function of float arrays.
+
+    Raises:
+        UserError: the head has weights of its own (a mixture, a learned function), which hidden states and an output
+            matrix do not hold; or torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise UserError(
+            f"head {name}: needs torch, which is not installed; only softmax and log_probs do without"
+        ) from None
+    try:
+        module = heads.build_pointwise(name, options)
+    except UserError:
+        module = None
+    if module is None or module.state_dict():
+        raise UserError(
+            f"head {name}: has weights of its own. Write its log-probabilities (head.log_probs) in shards and give"
+            " those as log_probs"
+        )
+
+    @torch.inference_mode()
+    def pointwise(logits_RC: Floats) -> Floats:
+        scores_RC: Floats = module(torch.from_numpy(logits_RC)).numpy()
+        return scores_RC
+
+    return pointwise
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedLayer:
+    """ln P = g(H W^T + b) - log Z in the type of H, computed block by block.
+
+    DataError where a logit overflows.
+    """
+
+    hidden_ND: Floats
+    weight_VD: Floats
+    bias_V: Floats
+    pointwise: Pointwise | None
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _scores(self, rows: slice, words: slice | Indices) -> Floats:
+        logits_RC = self.hidden_ND[rows] @ self.weight_VD[words].T
+        logits_RC += self.bias_V[words]
+        scores_RC = logits_RC if self.pointwise is None else self.pointwise(logits_RC)
+        if not np.isfinite(scores_RC).all():
+            row = (rows.start or 0) + np.argwhere(~np.isfinite(scores_RC))[0][0]
+            raise DataError(
+                f"hidden: row {row} gives logits that overflow {self.hidden_ND.dtype}: are hidden states and weight of"
+                " one model? If so, export both in float64"
+            )
+        return scores_RC
+
+    @cached_property
+    def log_z_N(self) -> Float64:
+        """log Z over all words, in float64."""
+        parts = []
+        for rows in slices(len(self.hidden_ND), len(self.bias_V)):
+            scores_RV = self._scores(rows, slice(None))
+            largest_R = scores_RV.max(1).astype(np.float64)
+            np.exp(np.subtract(scores_RV, largest_R[:, None], out=scores_RV, casting="same_kind"), out=scores_RV)
+            parts.append(largest_R + np.log(scores_RV.sum(1, dtype=np.float64)))
+        return np.concatenate(parts)
+
+    def block(self, rows: slice = slice(None), words: slice | Indices = slice(None)) -> Floats:
+        """Return ln P [R, C] of some rows and words."""
+        scores_RC = self._scores(rows, words)
+        return np.subtract(scores_RC, self.log_z_N[rows, None], out=scores_RC, casting="same_kind")
+
+    def slopes(self, rows: slice) -> Floats:
+        """Return g'(H W^T + b) [R, n] of some rows, by differences in float64, of a layer with a function g."""
+        assert self.pointwise is not None
+        logits_RC = (self.hidden_ND[rows] @ self.weight_VD.T + self.bias_V).astype(np.float64)
+        rise_RC = self.pointwise(logits_RC + SLOPE_STEP) - self.pointwise(logits_RC - SLOPE_STEP)
+        return (rise_RC / (2 * SLOPE_STEP)).astype(self.hidden_ND.dtype)
+
+    def blocks(self, transposed: bool) -> Iterator[Floats]:
+        """Yield blocks [any, n] of rows in order; transposed: blocks [any, m] of columns."""
+        m, n = len(self.hidden_ND), len(self.bias_V)
+        if transposed:
+            return (self.block(words=words).T for words in slices(n, m))
+        return (self.block(rows) for rows in slices(m, n))
+
+
+# --- matrices as they are -------------------------------------------------------------------------------------------
+class StoredLogProbs(LogProbs):
+    """Log-probabilities themselves, of any head; rows that do not add up to one raise DataError."""
+
+    head = ("log_probs", {})
+
+    def __init__(self, files: list[Shard], width: int | None) -> None:
+        super().__init__(files, sum(shard.rows for shard in files), files[0].columns, width)
+        halves = sorted({shard.dtype for shard in files} & {"float16", "bfloat16"})
+        if halves and self.head[0] == "log_probs":
+            self.note = (
+                f"the log-probabilities were stored as {' and '.join(halves)}: their rounding lies far above the"
+                " tolerance and is counted as rank; export float32, or hidden states and weights (in any precision)"
+            )
+
+    def bytes_needed(self, rows: int) -> int:
+        """Add to the Gram matrix the part itself where it is transposed."""
+        held = self.dtype.itemsize * rows * self.n if rows < self.n else 0
+        return self.base_bytes + held + _gram_bytes(rows, self.n, self.dtype)
+
+    def spectrum(self, rows: Indices | None, say: Say) -> Spectrum:
+        """Compute them by the smaller Gram matrix."""
+        m = self.m if rows is None else len(rows)
+
+        def checked() -> Iterator[Floats]:
+            first = 0
+            for block_RV in arrays.blocks(self.files, rows):
+                self._require_usable(block_RV, range(first, self.m) if rows is None else rows[first:])
+                first += len(block_RV)
+                yield block_RV
+
+        def blocks(transposed: bool) -> Iterator[Floats]:
+            if not transposed:
+                return checked()
+            part_mn, first = np.empty((m, self.n), self.dtype), 0
+            for block in checked():
+                part_mn[first : first + len(block)] = block
+                first += len(block)
+            return (part_mn[:, words].T for words in slices(self.n, m))
+
+        return _gram_spectrum(blocks, (m, self.n), say)
+
+    def bound(self, ranks: RankReport) -> Bound | None:
+        """Check it on everything that was read, if the width is known and numbers are not too coarsely rounded."""
+        if self.width is None or self.note or self.width + 2 >= min(ranks.m, ranks.n):
+            return None
+        limit, rank = self.width + 2, ranks.press.rank
+        return Bound(limit, f"the {ranks.m} x {ranks.n} log-probabilities read", rank, rank <= limit)
+
+    def _require_usable(self, block_RV: Floats, rows: Sequence[int] | Indices) -> None:
+        with np.errstate(over="ignore", divide="ignore"):  # logits may be anything
+            log_sum_R = np.log(np.exp(block_RV.astype(np.float64)).sum(1))
+        worst = int(np.abs(log_sum_R).argmax())
+        if abs(log_sum_R[worst]) > max(SUM_TOLERANCE[shard.dtype] for shard in self.files):
+            raise DataError(
+                f"log_probs: row {rows[worst]}, counted from {self.files[0].label}: its probabilities add up to"
+                f" {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? Export log_softmax of them"
+            )
+
+
+class OutputMatrix(StoredLogProbs):
+    """The output matrix [words, D] alone, without any context."""
+
+    head = ("output_matrix", {})
+    title, sides = "output matrix", ("words", "columns")
+
+    def _require_usable(self, block_RV: Floats, rows: Sequence[int] | Indices) -> None:
+        """Accept any numbers: they are weights."""
+
+
+# --- singular values ------------------------------------------------------------------------------------------------
+def slices(length: int, width: int) -> Iterator[slice]:
+    """Cut a range into consecutive slices of rows that take at most BLOCK_BYTES in float64."""
+    step = max(1, BLOCK_BYTES // (8 * width))
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
+def _gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
+    """Estimate the smaller Gram matrix, with the rows that are held until the engine knows which one it needs."""
+    return (8 + dtype.itemsize) * min(rows, columns) ** 2
+
+
+def _gram_spectrum(blocks: Callable[[bool], Iterator[Floats]], shape: tuple[int, int], say: Say) -> Spectrum:
+    """Return singular values by the smaller Gram matrix; `blocks` yields blocks of rows, or (True) of columns."""
+    (m, n), transposed = shape, shape[0] < shape[1]
+    started = last = time.monotonic()
+
+    def report_progress(count: int) -> None:  # a line a minute
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= progress.LOG_INTERVAL_S:
+            last = now
+            left = progress.duration((now - started) * (max(shape) - count) / count)
+            say(f"Gram matrix: {100 * count // max(shape)} %, {left} left; then its eigenvalues, which may take longer")
+
+    # The engine computes the Gram matrix of the columns it is given: of the transpose where rows are fewer.
+    spectrum = spectra.gram_singular_values(blocks(transposed), min(shape), progress=report_progress)
+    method = spectrum.method.replace("gram-of-columns", "gram-of-rows") if transposed else spectrum.method
+    return replace(spectrum, m=m, n=n, method=method)

@@ -1,0 +1,126 @@
+"""The options of `rank`: the files of a model, its head, and the memory that may be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from softmax_bottleneck import heads
+from softmax_bottleneck.own_model import arrays
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import load_yaml, read, schema
+
+ARRAYS = ("hidden", "weight", "log_probs")
+SOURCES = ("hidden weight", "log_probs", "model text", "weight weights_only", "model weights_only")
+UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
+Files = tuple[schema.Line, ...]
+
+
+@schema.section
+class Request:
+    """What `rank` analyses: its options on the command line, and the keys of its YAML file.
+
+    Attributes:
+        title: name of the model in the report.
+        hidden: hidden states [contexts, width] that enter the output layer: FILE or FILE::NAME, patterns allowed.
+        weight: output matrix [words, width], whole or in shards of words.
+        bias: output bias [words].
+        head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
+        log_probs: instead of the four above: log-probabilities [contexts, words] in shards of contexts.
+        model: instead: a Hugging Face folder or a .gguf file, with `text` or `weights_only`.
+        text: UTF-8 file whose tokens are the contexts of `model`.
+        targets: .npy file with the number of the word that follows each hidden state, -1 for none.
+        weights_only: analyse the output matrix itself (of `model` or `weight`), without any text.
+        width: width of the model that made log_probs, for the check of rank <= width + 2.
+        max_memory: `4GB`; a matrix that needs more is analysed in part.
+        seconds: time limit of the search for unargmaxable words; 0 skips it.
+        seed: seed of the random part.
+    """
+
+    title: Annotated[str, Field(min_length=1, max_length=200)] = "Own model"
+    hidden: Files = ()
+    weight: Files = ()
+    bias: str | None = None
+    head: str = "softmax"
+    log_probs: Files = ()
+    model: schema.Line | None = None
+    text: schema.Line | None = None
+    targets: schema.Line | None = None
+    weights_only: schema.Flag = False
+    width: Annotated[schema.Integer, Field(ge=1)] | None = None
+    max_memory: str | None = None
+    seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
+    seed: schema.Seed = 1
+
+    def files(self) -> list[Path]:
+        """Return every file that is read, each once."""
+        if self.model:
+            path = Path(self.model)
+            inside = sorted(file for pattern in ("*.json", "*.safetensors") for file in path.glob(pattern))
+            return [*(inside or [path]), *([Path(self.text)] if self.text else [])]
+        patterns = {key: getattr(self, key) for key in ARRAYS} | {"bias": (self.bias,) if self.bias else ()}
+        paths = [array.path for key, names in patterns.items() for array in arrays.find(names, key)]
+        return list(dict.fromkeys([*paths, *([Path(self.targets)] if self.targets else [])]))
+
+
+KEYS = frozenset(field.name for field in fields(Request))
+
+
+def request(given: Mapping[str, Any], where: str) -> Request:
+    """Check a mapping of options; `where` (a file, the command line) stands in messages.
+
+    Raises:
+        UserError: an unknown key, a value that is not allowed, or neither a layer nor log-probabilities.
+    """
+    title = {"title": Path(str(given["model"])).resolve().stem} if given.get("model") else {}
+    checked = read(Request, {**title, **given}, where)
+    keys = (*ARRAYS, "model", "text", "weights_only")
+    sources = " ".join(key for key in keys if getattr(checked, key))
+    if sources not in SOURCES:
+        raise UserError(
+            f"{where}: give hidden and weight (with bias and head), or log_probs alone, or model and text; with"
+            " weights_only model or weight alone"
+        )
+    if sources != "hidden weight" and (checked.bias or checked.targets or checked.head != "softmax"):
+        raise UserError(f"{where}: bias, head and targets belong to hidden and weight; leave them out with {sources}")
+    return checked
+
+
+def read_request(path: Path) -> Request:
+    """Read a YAML file; the files it names are relative to its folder."""
+    checked = request(load_yaml(path), str(path))
+    relative: dict[str, Any] = {key: tuple(str(path.parent / name) for name in getattr(checked, key)) for key in ARRAYS}
+    for key in ("bias", "model", "text", "targets"):
+        if getattr(checked, key):
+            relative[key] = str(path.parent / getattr(checked, key))
+    return replace(checked, **relative)
+
+
+def parse_head(text: str) -> tuple[str, dict[str, Any]]:
+    """Split `gss:c=-1.5,k=2.5` into the head's name and all its options, checked (UserError)."""
+    name, _, rest = text.partition(":")
+    given: dict[str, Any] = {}
+    for pair in filter(None, rest.split(",")):
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise UserError(f"head {text}: expected NAME:OPTION=VALUE,OPTION=VALUE")
+        number = value.strip()
+        try:
+            given[key.strip()] = int(number) if number.lstrip("-").isdecimal() else float(number)
+        except ValueError:
+            given[key.strip()] = number
+    return name, heads.options(name, given)
+
+
+def parse_bytes(text: str) -> int:
+    """Return `4GB` (10^9) or `4GiB` (2^30) in bytes (UserError for anything else)."""
+    size = re.fullmatch(r"([0-9]{1,9}(?:[.][0-9]{1,9})?) ?([KMGT])(i?)B", text)
+    if not size:
+        raise UserError(f"max_memory: {text!r} is no size. Expected one like 4GB, 1.5 GiB or 512MB")
+    number, unit, binary = size.groups()
+    return int(float(number) * (1024 if binary else 1000) ** UNITS[unit])

@@ -1,0 +1,363 @@
+"""A language model from a Hugging Face folder or a GGUF file: its output layer and what enters it, written to files.
+
+Hidden states are those that a hook on the output matrix sees, so that the last normalisation, tied weights and
+projections of any architecture come right. The rule by which the model computes its logits is inferred and checked
+against its own logits: W h + b, that times a number, or that capped; any other raises an error. The output matrix alone
+is found by its name, without transformers. Nothing is downloaded, no code of a folder runs, nothing is unpickled.
+
+Suffixes: B rows of tokens, T tokens of a window, R some of them, V words, D width.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softmax_bottleneck.corpora.archives import damage_refused
+from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
+from softmax_bottleneck.own_model import arrays
+from softmax_bottleneck.own_model.arrays import Floats
+from softmax_bottleneck.own_model.log_probs import slices
+from softmax_bottleneck.own_model.request import Request
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.progress import Say
+
+WINDOW = 512  # tokens that are read at once, without the text before them
+CAUSAL_TOKENS = 32  # tokens of the text on which `_require_causal` tries a model
+TOLERANCE = 1e-4  # of the largest logit: how far W h + b may be from the model's own
+PART = re.compile(r"(.+-)[0-9]{5}-of-([0-9]{5})[.]safetensors")
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # keys of Gemma 2, RecurrentGemma, xLSTM
+OUTPUTS = ("lm_head.weight", "embed_out.weight", "output.weight")
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "token_embd.weight",
+              "embeddings.weight", "embedding.weight")  # fmt: skip
+PADDING = "{} rows of the output matrix are padding, of no token, and left out"
+NOT_CAUSAL = (
+    "predicts a token from the text on both sides of it, so its contexts have no next token; give a causal model"
+)
+ADVICE = "log-probabilities of any model can be given as --log-probs"
+
+
+class Export(NamedTuple):
+    """A request about files instead of a model, notes on the model, and its tokens in the order of their numbers."""
+
+    request: Request
+    notes: list[str]
+    tokens: list[str]
+
+
+@dataclass(frozen=True)
+class OutputRule:
+    """Logits are g(scale (W h + b)): g is the identity, or cap tanh(x / cap)."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    def logits(self, plain_TV: Floats) -> Floats:
+        """Return the logits that this rule computes from W h + b."""
+        scaled_TV = self.scale * plain_TV
+        return scaled_TV if self.cap is None else self.cap * np.tanh(scaled_TV / self.cap)
+
+    def require_equal(self, plain_RV: Floats, logits_RV: Floats, path: Path) -> None:
+        """Raise UserError unless this rule gives the model's own logits."""
+        distance = float(np.abs(self.logits(plain_RV) - logits_RV).max())
+        largest = float(np.abs(logits_RV).max())
+        if not distance <= TOLERANCE * max(largest, 1.0):
+            raise UserError(
+                f"{path}: its logits are neither W h + b nor that scaled or capped: they differ by {distance:.3g}"
+                f" (largest logit {largest:.3g}); {ADVICE}"
+            )
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model in memory.
+
+    Attributes:
+        path: its folder or file.
+        layer: its output matrix.
+        words: rows of that matrix that belong to a token; those beyond are padding.
+        window: tokens that it reads at once, in any number of rows.
+    """
+
+    path: Path
+    torch: Any
+    model: Any
+    tokenizer: Any
+    layer: Any
+    words: int
+    window: int
+
+    @property
+    def config(self) -> Any:
+        """The configuration of its text part: the model may see or hear as well."""
+        return self.model.config.get_text_config(decoder=True)
+
+    def token_ids(self, text: str) -> list[int]:
+        """Tokenise a text."""
+        ids: list[int] = self.tokenizer.encode(text).ids
+        return ids
+
+    def run(self, ids_BT: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+        """Return the input of the output matrix [B, T, D] and the model's logits [B, T, V] for B rows of T tokens.
+
+        Raises:
+            UserError: the model's own code fails on these tokens.
+        """
+        inputs: list[Any] = []
+        hook = self.layer.register_forward_pre_hook(lambda module, values: inputs.append(values[0]))
+        try:
+            with self.torch.inference_mode():
+                logits = self.model(input_ids=self.torch.tensor(ids_BT), use_cache=False).logits
+        except Exception as error:  # a family's code may raise anything
+            if as_out_of_memory_error(error, self.path):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            message = f"{self.path}: {type(self.model).__name__} itself fails on this text ({reason})"
+            raise UserError(f"{message}; try another version of transformers, or another text") from error
+        finally:
+            hook.remove()
+        return inputs[0].float().numpy(), logits.float().numpy()
+
+
+# --- the output layer with hidden states of a text ------------------------------------------------------------------
+def export_layer(request: Request, folder: Path, say: Say) -> Export:
+    """Write the hidden states of the text, the word that follows each, and the output layer to `folder`.
+
+    Raises:
+        UserError, DataError: as `open_model`; a text that cannot be read or is too short; unknown output rule.
+    """
+    assert request.model is not None and request.text is not None
+    text = _read_text(Path(request.text))
+    opened = open_model(Path(request.model), text)
+    ids = opened.token_ids(text)
+    windows = [ids[start : start + opened.window] for start in range(0, len(ids), opened.window)]
+    windows = [window for window in windows if len(window) > 1]
+    if not windows:
+        raise UserError("--text: fewer than two tokens; give a longer text")
+    shutil.rmtree(folder, ignore_errors=True)
+    words, bias = opened.words, getattr(opened.layer, "bias", None)
+    weight_VD = opened.layer.weight.detach().float().numpy()[:words]
+    bias_V = np.zeros(words, np.float32) if bias is None else bias.detach().float().numpy()[:words]
+    targets, nats, rule = list[int](), 0.0, None
+    for number, window in enumerate(windows, start=1):
+        hidden_TD, logits_TV = (rows_1T[0] for rows_1T in opened.run([window]))
+        target_T = np.array([*(token if token < words else -1 for token in window[1:]), -1])
+        for rows in slices(len(window), words):  # logits of a window may be half a gigabyte
+            plain_RV, logits_RV = hidden_TD[rows] @ weight_VD.T + bias_V, logits_TV[rows, :words]
+            rule = rule or _infer_rule(plain_RV, logits_RV, opened)
+            rule.require_equal(plain_RV, logits_RV, opened.path)
+            nats += _loss(logits_RV, target_T[rows])
+        assert rule is not None  # a window has rows
+        artefacts.write_npy(folder / f"hidden-{number}.npy", np.float32(rule.scale) * hidden_TD)
+        targets += target_T.tolist()
+        say(f"{number} of {len(windows)} windows of {len(windows[0])} tokens")
+    assert rule is not None
+    artefacts.write_npy(folder / "weight.npy", weight_VD)
+    artefacts.write_npy(folder / "bias.npy", np.float32(rule.scale) * bias_V)
+    artefacts.write_npy(folder / "targets.npy", np.array(targets, np.int64))
+    padding, predicted = len(opened.layer.weight) - words, sum(target >= 0 for target in targets)
+    notes = [f"perplexity {math.exp(nats / predicted):.2f} on {predicted} tokens, in windows of {len(windows[0])}"]
+    notes += [PADDING.format(padding)] if padding else []
+    notes += [f"logits are scaled by {rule.scale:.6g}"] if rule.scale != 1 else []
+    notes += [f"logits are capped at {rule.cap:g}: the width does not bound their rank"] if rule.cap else []
+    arrays_only = replace(
+        request,
+        model=None,
+        text=None,
+        hidden=(str(folder / "hidden-*.npy"),),
+        weight=(str(folder / "weight.npy"),),
+        bias=str(folder / "bias.npy") if bias is not None else None,
+        targets=str(folder / "targets.npy"),
+        head="softmax" if rule.cap is None else f"softcap:c={rule.cap}",
+    )
+    return Export(arrays_only, notes, [str(opened.tokenizer.id_to_token(number)) for number in range(words)])
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise UserError(f"{path}: cannot be read ({reason}); give a text file in UTF-8") from None
+
+
+def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:
+    """Return the rule that comes closest to the model's logits, of its configuration's cap, none, or a scale."""
+    cap = next(filter(None, (getattr(opened.config, name, None) for name in CAPS)), None)
+    scale = float((plain_RV * logits_RV).sum() / (plain_RV * plain_RV).sum())
+    rules = [OutputRule(cap=cap), OutputRule()]
+    if abs(scale - 1) > TOLERANCE:  # else it would fit rounding errors
+        rules.append(OutputRule(scale=scale))
+    return min(rules, key=lambda rule: float(np.abs(rule.logits(plain_RV) - logits_RV).max()))
+
+
+def _loss(logits_RV: Floats, target_R: NDArray[np.int64]) -> float:
+    """Return the sum of -ln P(target), in nats, over the rows that have a target (-1: none)."""
+    logits_RV, target_R = logits_RV[target_R >= 0], target_R[target_R >= 0]
+    largest_R1 = logits_RV.max(1, keepdims=True)
+    log_z_R = np.log(np.exp((logits_RV - largest_R1).astype(np.float64)).sum(1)) + largest_R1[:, 0]
+    return float((log_z_R - logits_RV[np.arange(len(target_R)), target_R]).sum())
+
+
+# --- loading --------------------------------------------------------------------------------------------------------
+def open_model(path: Path, text: str) -> OpenModel:
+    """Load a model in float32, and check on the beginning of a text that it is causal.
+
+    Raises:
+        UserError, DataError: a model that is missing, damaged or not causal, or needs code of its own.
+    """
+    torch, model, tokenizer = _load(path, _require_loadable(path))
+    layer = model.get_output_embeddings()
+    if layer is None or not hasattr(layer, "weight"):
+        raise UserError(f"{path}: {type(model).__name__} has no output matrix; {ADVICE}")
+    words = min(max(tokenizer.get_vocab().values()) + 1, len(layer.weight))
+    opened = OpenModel(path, torch, model, tokenizer, layer, words, WINDOW)
+    longest = getattr(opened.config, "max_position_embeddings", None)
+    if longest and longest > 0:  # XLNet says -1: no limit
+        opened = replace(opened, window=min(WINDOW, longest))
+    _require_causal(opened, text)
+    return opened
+
+
+def _require_causal(opened: OpenModel, text: str) -> None:
+    """Raise UserError if logits change with the tokens that follow their context."""
+    ids = opened.token_ids(text)[: min(opened.window, CAUSAL_TOKENS)]
+    half = len(ids) // 2
+    if half == 0:
+        return  # too short a text is rejected later
+    vectors = min(opened.words, len(opened.model.get_input_embeddings().weight))
+    other_ids = ids[:half] + [(token + 1) % vectors for token in ids[half:]]
+    logits_TV, other_TV = (opened.run([tokens])[1][0, :half] for tokens in (ids, other_ids))
+    if np.abs(logits_TV - other_TV).max() > TOLERANCE * max(float(np.abs(logits_TV).max()), 1.0):
+        raise UserError(f"{opened.path}: {type(opened.model).__name__} {NOT_CAUSAL}")
+
+
+def _require_loadable(path: Path, with_text: bool = True) -> dict[str, Any]:
+    """Return a model's configuration; reject what transformers would download, run, unpickle or fill at random.
+
+    Raises:
+        UserError, DataError: naming what is missing or damaged. A GGUF file is not looked into.
+    """
+    if path.suffix == ".gguf" and path.is_file():
+        return {}
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder. Give one of this machine, or a .gguf file: nothing is downloaded")
+    for name in ("config.json", "tokenizer.json")[: 1 + with_text]:
+        if not (path / name).is_file():
+            raise UserError(f"{path}: no {name} in it; save the model with it (save_pretrained)")
+    with damage_refused(f"{path / 'config.json'}: not sound", "save the model again"):
+        config: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        shards = _shard_names(path)
+    missing = sorted(name for name in shards if not (path / name).is_file())
+    if missing:
+        raise DataError(f"{path}: {missing[0]} is missing ({len(missing)} of {len(shards)} shards); copy it there")
+    if not list(path.glob("*.safetensors")):
+        raise UserError(f"{path}: no .safetensors in it; pickled weights are not read: save it with save_pretrained")
+    if with_text and shards and not [*path.glob("model.safetensors"), *path.glob("*.index.json")]:
+        raise UserError(f"{path}: no model.safetensors.index.json in it; copy it there, or use --weights-only")
+    return config
+
+
+def _shard_names(path: Path) -> set[str]:
+    """Return the shards that an index, or the name of one of them (00001-of-00003), promises."""
+    indices = [json.loads(index.read_text(encoding="utf-8")) for index in path.glob("*.safetensors.index.json")]
+    names = {Path(name).name for index in indices for name in index["weight_map"].values()}
+    for part in filter(None, (PART.fullmatch(file.name) for file in path.glob("*.safetensors"))):
+        names |= {f"{part[1]}{number:05}-of-{part[2]}.safetensors" for number in range(1, int(part[2]) + 1)}
+    return names
+
+
+def _load(path: Path, config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return torch, the model in float32, and its tokenizer."""
+    # Before the imports that read them.
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    try:
+        import tokenizers
+        import torch
+        import transformers
+    except ImportError as error:
+        raise UserError(f"{path}: needs {error.name}, which is not installed: pip install transformers") from None
+    if "auto_map" in config and config.get("model_type") not in transformers.CONFIG_MAPPING:
+        raise UserError(f"{path}: needs code of its own (auto_map), which is not run; {ADVICE}")
+    masked = [name for name in config.get("architectures") or () if str(name).endswith("ForMaskedLM")]
+    if masked and not config.get("is_decoder"):
+        raise UserError(f"{path}: {masked[0]} {NOT_CAUSAL}")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    folder, options = path, dict[str, Any](local_files_only=True, trust_remote_code=False)
+    with damage_refused(f"{path}: cannot be loaded", "save the model again, or with another version of transformers"):
+        if path.suffix == ".gguf":
+            folder, options = path.parent, options | {"gguf_file": path.name}
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer
+        else:  # as the file says, whatever class the family has
+            tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, **options
+        )
+    wrong = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+    if wrong:
+        raise DataError(f"{path}: config.json and weights disagree: {wrong[0]} and {len(wrong) - 1} more are missing")
+    return torch, model.eval(), tokenizer
+
+
+# --- the output matrix alone ----------------------------------------------------------------------------------------
+def export_output_matrix(request: Request, folder: Path) -> Export:
+    """Find the output matrix of a model by its name and leave out rows of no token; needs no transformers.
+
+    Tokens are known where the folder has a tokenizer.json.
+
+    Raises:
+        UserError, DataError: no such model, a damaged one, or no tensor, or several, with a name that is known.
+    """
+    assert request.model is not None
+    path, export = Path(request.model), folder / "weight.npy"
+    config = _require_loadable(path, with_text=False)
+    if path.suffix == ".gguf":
+        tensors = arrays.gguf_tensors(path)
+        artefacts.write_npy(export, tensors[_output_name(tensors, path)]())
+        return Export(replace(request, model=None, weight=(str(export),)), [], [])
+    files = {name: file for file in sorted(path.glob("*.safetensors")) for name in arrays.safetensors_names(file)}
+    name = _output_name(files, path, tied=config.get("tie_word_embeddings") is not False)
+    found = arrays.find([f"{files[name]}::{name}"], "weight")
+    tokens = _tokens(path, found[0].rows)
+    padding = found[0].rows - len(tokens)
+    if not tokens or not padding:
+        return Export(replace(request, model=None, weight=(found[0].label,)), [], tokens)
+    artefacts.write_npy(export, arrays.load(found, np.arange(len(tokens))))
+    return Export(replace(request, model=None, weight=(str(export),)), [PADDING.format(padding)], tokens)
+
+
+def _tokens(path: Path, limit: int) -> list[str]:
+    """Return the tokens of a folder's tokenizer by their numbers, `limit` at most; none without a tokenizer.json."""
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        return []
+    with damage_refused(f"{file}: not sound", "save the model again"):
+        tokenizer = json.loads(file.read_text(encoding="utf-8"))
+        vocabulary = tokenizer["model"]["vocab"]  # a mapping to numbers, or (Unigram) a list of tokens with scores
+        pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((t[0], i) for i, t in enumerate(vocabulary))
+        known = {number: str(token) for token, number in pairs}
+        known |= {token["id"]: token["content"] for token in tokenizer.get("added_tokens", [])}
+        return [known.get(number, "") for number in range(min(1 + max(known), limit))]
+
+
+def _output_name(names: Iterable[str], path: Path, tied: bool = True) -> str:
+    """Return the name of the output matrix; tied models save it once, maybe under the name of the embedding."""
+    for known in (OUTPUTS, EMBEDDINGS) if tied else (OUTPUTS,):
+        found = [name for name in names if name in known or name.endswith(tuple(f".{ending}" for ending in known))]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UserError(f"{path}: the output matrix may be any of {', '.join(found)}; give one as --weight")
+    raise UserError(f"{path}: no tensor has a name like {', '.join(OUTPUTS)}; give the output matrix as --weight")
