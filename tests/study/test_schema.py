@@ -58,7 +58,6 @@ STUDIES = [
     ((*MOS, "grid"), {"head.prior": ["../x"]}, ["models.mos.grid", "'mos-prior../x'"]),
     ((*MOS, "grid"), {"body.layrs": [1]}, ["models.mos.grid", "'layrs'", "'layers'"]),
     ((*MOS, "grid"), {"body.layers": [0]}, ["models.mos.grid", "layers", "0"]),
-    ((*MOS, "grid"), {"head.a": [*range(400)], "head.b": [*range(400)]}, ["models.mos", "grid", "100000"]),
     ((*MOS, "grid"), {"head.dropout_latent": [0.1000001, 0.1000002]}, ["models.mos.grid", "'mos-dropout_latent0.1'"]),
     (("datasets",), ["ptbb"], ["datasets", "'ptbb'", "'ptb'"]),
     (("datasets",), ["word-sim"], ["datasets", "'word-sim'", "benchmarks"]),
@@ -93,7 +92,6 @@ DATASETS: list[tuple[dict[str, Any], list[str]]] = [
     ({"wordsim": "ptb"}, ["wordsim", "'ptb'", "benchmarks"]),
     ({"contexts": "../../parthiban2021_sm_table2_contexts.csv"}, ["contexts"]),
     ({"expected": {"tokens": {"trian": 5}}}, ["expected.tokens.trian", "'train'"]),
-    ({"base": "tiny", "vocabulary_size": 5, "train_tokens": 50}, ["base", "tiny -> tiny"]),
     ({"base": "word-sim", "vocabulary_size": 5, "train_tokens": 50}, ["base", "'word-sim'", "corpus"]),
     ({"base": "ptb"}, ["base", "vocabulary_size", "train_tokens"]),
 ]

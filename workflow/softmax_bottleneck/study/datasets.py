@@ -178,11 +178,6 @@ def load_dataset(name: str, near: Path) -> Dataset:
         UserError: unknown name, bad key or value, or a `base` or `wordsim` of another kind.
     """
     dataset, path = _read(name, near), find_config("datasets", name, near)
-    chain = [name]
-    while (base := _read(chain[-1], near).base) is not None:
-        if base in chain:
-            raise UserError(f"{path}: base: goes round in a circle ({' -> '.join([*chain, base])})")
-        chain.append(base)
     for key, other, kind in (("base", dataset.base, "corpus"), ("wordsim", dataset.wordsim, "benchmarks")):
         if other not in (None, OWN_BENCHMARK) and _read(other, near).kind != kind:
             raise UserError(f"{path}: {key}: {other!r} is of kind {_read(other, near).kind}, not {kind}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, cast
@@ -18,7 +17,6 @@ from softmax_bottleneck.study import schema
 from softmax_bottleneck.study.runs import BodyPart, SchedulePart, digest
 from softmax_bottleneck.study.schema import did_you_mean, read, section
 
-MAX_MEMBERS = 100_000  # combinations of one grid
 LONGEST_NAME = 80  # of a model; it is a folder
 
 
@@ -69,15 +67,13 @@ class ModelEntry:
     seeds: schema.WordOrList[Literal["all", "author"], schema.Seed] | None = None
     grid: Grid | None = None
     stem: schema.Name | None = None
-    max_runs: Annotated[schema.Integer, Field(ge=0, le=MAX_MEMBERS)] | None = None
+    max_runs: Annotated[schema.Integer, Field(ge=0)] | None = None
     body: BodyPart = schema.EMPTY
     schedule: SchedulePart = schema.EMPTY
 
     def __post_init__(self) -> None:
         if self.max_runs is not None and self.grid is None:
             raise ValueError("max_runs: it has no grid to choose from")
-        if self.grid and math.prod(map(len, self.grid.values())) > MAX_MEMBERS:
-            raise ValueError(f"grid: more than {MAX_MEMBERS} combinations; shorten its lists")
 
     @property
     def is_variant(self) -> bool:

@@ -31,7 +31,7 @@ Placed = TypeVar("Placed", Run, Evaluation, Unit)
 
 @dataclass(frozen=True)
 class Study:
-    """A configuration file: which experiments, which models on which datasets, at which scale.
+    """Everything that follows from a study file: runs, fits, stages and experiments.
 
     Attributes:
         labels: model -> name in tables.
@@ -66,22 +66,21 @@ class Study:
 
     @property
     def is_of_own_texts(self) -> bool:
-        """Whether its corpora are texts that no paper has, nor stand for one that a paper has."""
+        """Whether no corpus is a published one, a proxy for one, or a synthetic language."""
         return _are_own_texts(self.datasets)
 
     @cached_property
     def digest(self) -> str:
-        """Hash of everything the study says: a changed word makes its tables and report again."""
+        """Hash of the study and its words; a change recomputes its tables and report."""
         shown = [[asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
         made = [part.path for parts in (self.finetuned, self.evaluations, self.units) for part in parts]
         datasets = {name: asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}
-        return digest([self.name, self.title, self.description, self.labels, self.fit_labels, shown, made, datasets])[
-            :12
-        ]
+        words = [self.name, self.title, self.description, self.labels, self.fit_labels]
+        return digest([*words, shown, made, datasets])[:12]
 
     # --- what experiments show
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
-        """The training runs an experiment needs, one per label, corpus and seed."""
+        """Return the training runs that an experiment needs, one per label, corpus and seed."""
         models, datasets = set(experiment.models), set(experiment.datasets)
         shown = [run for run in self.runs if run.model in models and run.dataset in datasets]
         if experiment.seeds == "author":
@@ -95,23 +94,23 @@ class Study:
 
     @cached_property
     def shown(self) -> tuple[Run, ...]:
-        """Every run some experiment shows, under each label it has there."""
+        """Runs that some experiment shows, under each of their labels."""
         keys = {(r.dataset, r.model, r.seed) for experiment in self.experiments for r in self.runs_of(experiment)}
         return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
 
     def last_stage(self, run: Run, stages: Collection[str]) -> Run:
-        """The run whose weights are those of a trained one after its finetuning, if that is among the stages."""
+        """Return the finetuned run of a trained one if finetuning is among the stages, or else the run itself."""
         return self.stages[run.dataset, run.model].finetuned(run) if "finetune" in stages else run
 
     @cached_property
     def shown_finetuned(self) -> tuple[Run, ...]:
-        """What the runs are after finetuning that some experiment shows so, under each label they have there."""
+        """Finetuned runs that some experiment shows, under each of their labels."""
         shown = self._shown_after("finetune")
         return tuple({(run.model, run.path): run for run in shown}.values())
 
     @cached_property
     def shown_evaluations(self) -> tuple[Evaluation, ...]:
-        """Every dynamic evaluation that some experiment shows, under each label that its run has there."""
+        """Dynamic evaluations that some experiment shows, under each label of their runs."""
         shown = [Evaluation(run, self.stages[run.dataset, run.model].dynamic) for run in self._shown_after("dynamic")]
         return tuple({(evaluation.run.model, evaluation.path): evaluation for evaluation in shown}.values())
 
@@ -120,39 +119,39 @@ class Study:
             if stage in experiment.stages:
                 yield from (self.last_stage(run, experiment.stages) for run in self.runs_of(experiment))
 
-    # --- what is to be made, each thing once
+    # --- what to compute, each thing once
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """Every run to be trained for some experiment."""
+        """Runs to be trained for some experiment."""
         paths = {run.path for run in self.shown}
         return tuple(run for run in self.runs if not run.duplicate_of and run.path in paths)
 
     @cached_property
     def finetuned(self) -> tuple[Run, ...]:
-        """Every run to be finetuned: what it is afterwards."""
+        """Finetuned runs, each once."""
         return _first_by_path(self.shown_finetuned)
 
     @cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """Every dynamic evaluation."""
+        """Dynamic evaluations, each once."""
         return _first_by_path(self.shown_evaluations)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Every unit of fits that some experiment shows."""
+        """Units of fits that some experiment shows."""
         named = dict.fromkeys(e.fits for e in self.experiments if e.fits in self.fits and not e.is_void)
         return tuple(unit for name in named for unit in self.fits[name])
 
     def run(self, path: str) -> Run:
-        """The run with this path (UserError when the configuration or the code has changed since)."""
+        """Return the run with this path (UserError when the configuration or the code has changed since)."""
         return self._at(path, (*self.runs, *self.finetuned), "run")
 
     def dynamic_evaluation(self, path: str) -> Evaluation:
-        """The dynamic evaluation with this path (UserError as for a run)."""
+        """Return the dynamic evaluation with this path (UserError as for a run)."""
         return self._at(path, self.evaluations, "run")
 
     def unit(self, path: str) -> Unit:
-        """The unit of fits with this path (UserError as for a run)."""
+        """Return the unit of fits with this path (UserError as for a run)."""
         return self._at(path, self.units, "fits")
 
     def _at(self, path: str, planned: Iterable[Placed], what: str) -> Placed:
@@ -190,29 +189,29 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         if dataset.kind == "benchmarks":
             raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
     families = models_of(declared.models, declared.datasets, where)
-    _check_names(declared, families, where)
+    members = {model.name: [model.name] for models in families.values() for model in models}
+    members |= {entry: [model.name for model in models] for entry, models in families.items()}
+    _check_names(declared, members, where)
     execution = {key: getattr(declared, key) for key in ("threads", "device", "deterministic")}
     planned = [
         _plan(declared, dataset, model, execution | {"graphs": declared.graphs}, f"{where}: models.{model.name}")
         for dataset in datasets.values()
-        for name, members in families.items()
+        for name, models in families.items()
         if dataset.name in (declared.models[name].datasets or datasets)
-        for model in members
+        for model in models
     ]
-    resolver = _ExperimentResolver(declared, datasets, families, near, where)
+    resolver = _ExperimentResolver(declared, datasets, members, near, where)
     return Study(
         name=declared.study,
         file=file,
         store=store or Store(),
         mirror=Path(declared.mirror) if declared.mirror else None,
         datasets=datasets,
-        labels={model.name: model.label for members in families.values() for model in members},
+        labels={model.name: model.label for models in families.values() for model in models},
         experiments=tuple(resolver.resolve(*item) for item in declared.experiments.items()),
         runs=_with_duplicates(run for plan in planned for run in plan.runs),
         searches={
-            name: Search(
-                entry.grid, math.prod(map(len, entry.grid.values())), tuple(model.name for model in families[name])
-            )
+            name: Search(entry.grid, math.prod(map(len, entry.grid.values())), tuple(members[name]))
             for name, entry in declared.models.items()
             if entry.grid
         },
@@ -224,14 +223,12 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     )
 
 
-def _check_names(declared: StudyFile, families: Mapping[str, list[Model]], where: str) -> None:
+def _check_names(declared: StudyFile, models: Iterable[str], where: str) -> None:
     """Check the datasets and models that entries and layers name (UserError)."""
-    datasets = set(declared.datasets)
-    models = {*families, *(model.name for members in families.values() for model in members)}
-    named = [(f"models.{name}.datasets", entry.datasets, datasets) for name, entry in declared.models.items()]
+    named = [(f"models.{name}.datasets", entry.datasets, declared.datasets) for name, entry in declared.models.items()]
     for index, layer in enumerate(declared.settings):
-        named.append((f"settings.{index}.when.dataset", layer.when.dataset, datasets))
-        named.append((f"settings.{index}.when.model", layer.when.model, models))
+        named.append((f"settings.{index}.when.dataset", layer.when.dataset, declared.datasets))
+        named.append((f"settings.{index}.when.model", layer.when.model, tuple(models)))
     for place, names, known in named:
         for name in names or ():
             if name not in known:
@@ -288,11 +285,15 @@ def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 @dataclass(frozen=True)
 class _ExperimentResolver:
-    """Finds the models and datasets that a study shows in each of its experiments."""
+    """Finds the models and datasets that a study shows in each of its experiments.
+
+    Attributes:
+        members: the models that a name stands for: all of a grid, or the model itself.
+    """
 
     declared: StudyFile
     datasets: Mapping[str, Dataset]
-    families: Mapping[str, list[Model]]
+    members: Mapping[str, list[str]]
     near: Path
     where: str
 
@@ -305,13 +306,14 @@ class _ExperimentResolver:
         if changes.needs:
             experiment = dataclasses.replace(experiment, models=(), datasets=(), needs=changes.needs)
             return self._with_absent(experiment, original)
-        entries = self._entries(original, changes)
-        models = dict.fromkeys(label for entry in entries for label in self._members(entry, f"{place}.models"))
+        if changes.models == "all":
+            entries = [name for name, entry in self.declared.models.items() if not entry.is_variant]
+        else:
+            entries = list(changes.models or (name for name in original.models if name in self.members))
+        self._check(entries, self.members, f"{place}.models")
+        models = dict.fromkeys(model for entry in entries for model in self.members[entry])
         datasets, needs = (changes.datasets, "") if changes.datasets else self._corpora(original)
-        for item in datasets:
-            if item not in self.datasets:
-                hint = did_you_mean(item, self.datasets)
-                raise UserError(f"{place}.datasets: {item!r} is not in this study{hint}")
+        self._check(datasets, self.datasets, f"{place}.datasets")
         if original.models and not entries and datasets:
             needs = f"This study has none of its models ({', '.join(original.models)})."
         if experiment.fits and not needs:
@@ -319,13 +321,8 @@ class _ExperimentResolver:
                 needs = f"This study has no `{experiment.fits}` under `fits`."
             elif experiment.source == "gradient" and not self.declared.fits[experiment.fits].gradient:
                 needs = f"`fits.{experiment.fits}` does not measure gradients (`gradient: true`)."
-        shown: dict[str, Any] = {
-            "models": tuple(models),
-            "entries": tuple(entries),
-            "datasets": tuple(datasets),
-            "needs": needs,
-        }
-        return self._with_absent(dataclasses.replace(experiment, **shown), original)
+        experiment = dataclasses.replace(experiment, models=tuple(models), entries=tuple(entries), needs=needs)
+        return self._with_absent(dataclasses.replace(experiment, datasets=tuple(datasets)), original)
 
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
         """Return it with the rows and corpora of the published table that this study lacks."""
@@ -340,22 +337,10 @@ class _ExperimentResolver:
         far = [name for name, corpus in corpora.items() if name not in shown.datasets and corpus not in proxies]
         return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
 
-    def _entries(self, experiment: Experiment, changes: ExperimentChanges) -> list[str]:
-        """Return the models and grids to show; of those in the experiment's file, all that this study has."""
-        if changes.models == "all":
-            return [name for name, entry in self.declared.models.items() if not entry.is_variant]
-        if changes.models is not None:
-            return list(changes.models)
-        members = {model.name for members in self.families.values() for model in members}
-        return [name for name in experiment.models if name in self.families or name in members]
-
-    def _members(self, entry: str, where: str) -> list[str]:
-        """Return the models behind a name: a grid's members, or the model itself (UserError for an unknown name)."""
-        if entry in self.families:
-            return [model.name for model in self.families[entry]]
-        if any(model.name == entry for members in self.families.values() for model in members):
-            return [entry]
-        raise UserError(f"{where}: {entry!r} is not in this study{did_you_mean(entry, self.families)}")
+    def _check(self, names: Iterable[str], known: Collection[str], place: str) -> None:
+        for name in names:
+            if name not in known:
+                raise UserError(f"{place}: {name!r} is not in this study{did_you_mean(name, known)}")
 
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
         """Return the study's corpora for an experiment (its own, else proxies, else own texts), and which it lacks."""
@@ -375,15 +360,15 @@ class _ExperimentResolver:
 
 # --- for processes that are started from here -----------------------------------------------------------------------
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
-    """Set the environment by which steps, started anywhere, use this interpreter's packages and load this study."""
+    """Set the environment in which steps started anywhere use this interpreter's packages and load this study."""
     os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
     os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for the same bits; read when a process starts cuBLAS
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for determinism; read when cuBLAS starts
     for variable, folder in (("PYTHONPATH", package_folder), ("PATH", Path(sys.executable).parent)):
         os.environ[variable] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(variable)])])
 
 
 def study_from_environment() -> tuple[Path, dict[str, Any]]:
-    """The study file and overrides that the workflow set, else the demonstration's."""
+    """Return the study file and overrides that the workflow set, or else the demonstration's."""
     file = os.environ.get(STUDY_VARIABLE) or ROOT / "config" / "demo.yaml"
     return Path(file), json.loads(os.environ.get(SET_VARIABLE, "{}"))
