@@ -66,7 +66,7 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
         parts = fits(data).query(which, local_dict={"head": head}).groupby("seed")
         return [number for _, part in parts if math.isfinite(number := value(part))]
 
-    return r.of_units(collect, r.student, what, unit, names=names)
+    return r.Quantity(collect, r.student, what, unit, names=names)
 
 
 def _least_step(own: pd.DataFrame) -> float:
@@ -161,7 +161,7 @@ def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
         cells = sign * _cells(data, metric)
         return list((cells["lms"] > cells[["softmax", "mos"]].max(axis=1)).astype(float))
 
-    return r.above(r.of_units(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), 0.5)
+    return r.above(r.Quantity(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), 0.5)
 
 
 def _gains(data: CorpusData) -> list[tuple[float, float]]:
@@ -178,7 +178,7 @@ def _falls(data: CorpusData) -> list[float]:
 # --- noise and untrained layers -------------------------------------------------------------------------------------
 def _always(collect: Callable[..., list[float]], what: str, units: str, text: str) -> r.Rule:
     """Return the rule that no unit is below zero, by more than rounding of an integer."""
-    return r.above(r.of_units(collect, r.least, what, units=units), -0.5, text)
+    return r.above(r.Quantity(collect, r.least, what, units=units), -0.5, text)
 
 
 def _noise(data: CorpusData) -> list[float]:
@@ -222,11 +222,11 @@ def _fullness(data: CorpusData) -> list[float]:
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
-GROWTH = r.of_units(_growth, r.spearman, "Spearman’s ρ of K and the rank of MoS", units="samples")
-FULLNESS = r.of_units(_fullness, r.student, f"rank of MoS over V, {MANY} softmaxes or more", "share", units="samples")
-GAINS = r.of_units(_gains, r.spearman, "Spearman’s ρ of M / D and the gain of LMS", units="cells")
-FALLS = r.of_units(_falls, r.wilson, "steps of D at which the KL of Softmax falls", "share", units="steps")
-ERRORS = r.of_units(theorem_gaps, r.least, "squared error less its bound, smallest over fits", units="fits")
+GROWTH = r.Quantity(_growth, r.spearman, "Spearman’s ρ of K and the rank of MoS", units="samples")
+FULLNESS = r.Quantity(_fullness, r.student, f"rank of MoS over V, {MANY} softmaxes or more", "share", units="samples")
+GAINS = r.Quantity(_gains, r.spearman, "Spearman’s ρ of M / D and the gain of LMS", units="cells")
+FALLS = r.Quantity(_falls, r.wilson, "steps of D at which the KL of Softmax falls", "share", units="steps")
+ERRORS = r.Quantity(theorem_gaps, r.least, "squared error less its bound, smallest over fits", units="fits")
 SOFTMAX, NARROW, UNIGRAM = "model == @head", "model == @head and r > d", "as a share of the unigram model’s KL"
 CLOSES = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
 LARGEST = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r",

@@ -150,26 +150,37 @@ class Quantity:
     """A number of some models that has an interval.
 
     Attributes:
+        collect: yields, from data and models, one or more numbers of each unit (run, model, head, ...).
+        estimate: returns the interval from (bootstrap samples, tail probability).
         what: its name; printed only.
         unit: a key of UNITS, or another unit in which it is printed as it is.
-        samples: returns a sample for each side of the comparison.
-        estimate: returns the interval from (bootstrap samples, tail probability).
         metrics: that it reads; every run has the first.
-        stage: of training at which it reads them.
         units: what more of are needed when it is undecided.
-        sides: returns the models that it compares, by pattern.
         names: a template for the names of the models, such as `{0} against {1}`.
+        stage: of training at which it reads them.
+        is_comparison: every model is a side of its own, with its own units.
+        sides: returns the models that it compares, by pattern.
     """
 
-    what: str
-    unit: str
-    samples: Callable[..., list[Sample]]
+    collect: Callable[..., Iterable[float | tuple[float, ...]]]
     estimate: Callable[[Sequence[Float64], float], Interval]
+    what: str
+    unit: str = ""
     metrics: tuple[str, ...] = ()
-    stage: str = ""
     units: str = "seeds"
-    sides: Callable[..., list[list[str]]] = lambda data, *patterns: [data.matching(pattern) for pattern in patterns]
     names: str = ""
+    stage: str = ""
+    is_comparison: bool = False
+    sides: Callable[..., list[list[str]]] = lambda data, *patterns: [data.matching(pattern) for pattern in patterns]
+
+    def samples(self, data: CorpusData, *models: str) -> list[Sample]:
+        """Return a sample of units for each side."""
+        sides = [(model,) for model in models] if self.is_comparison else [models]
+        values = [(side, list(self.collect(data, *side))) for side in sides]
+        return [
+            Sample("|".join(side), np.array(own, dtype=np.float64).reshape(len(own), -1 if own else 1))
+            for side, own in values
+        ]
 
     def shown(self, value: float) -> float | None:
         """Return a value in its unit, or None if it is not finite."""
@@ -181,30 +192,12 @@ class Quantity:
 def against(metric: str, unit: str = "%", stage: str = "", log: bool = True, what: str = "") -> Quantity:
     """Compare a metric of two models over seeds: their ratio, or (not `log`) their difference."""
 
-    def samples(data: CorpusData, *models: str) -> list[Sample]:
-        sides = [np.array([*data.values(model, metric, stage).values()], dtype=np.float64)[:, None] for model in models]
-        return [Sample(m, np.log(side_N1) if log else side_N1) for m, side_N1 in zip(models, sides, strict=True)]
+    def collect(data: CorpusData, model: str) -> list[float]:
+        values = np.array([*data.values(model, metric, stage).values()], dtype=np.float64)
+        return list(np.log(values) if log else values)
 
-    return Quantity(what or find(metric).words, unit, samples, student, (metric,), stage, names="{0} against {1}")
-
-
-def of_units(
-    collect: Callable[..., Iterable[float | tuple[float, ...]]],
-    estimate: Callable[[Sequence[Float64], float], Interval],
-    what: str,
-    unit: str = "",
-    metrics: tuple[str, ...] = (),
-    units: str = "seeds",
-    names: str = "",
-) -> Quantity:
-    """Estimate a number over units (runs, models, heads, ...); `collect` yields one or more numbers of each."""
-
-    def samples(data: CorpusData, *models: str) -> list[Sample]:
-        values = list(collect(data, *models))
-        values_NK = np.array(values, dtype=np.float64).reshape(len(values), -1 if values else 1)
-        return [Sample("|".join(models), values_NK)]
-
-    return Quantity(what, unit, samples, estimate, metrics, units=units, names=names)
+    what, names = what or find(metric).words, "{0} against {1}"
+    return Quantity(collect, student, what, unit, (metric,), names=names, stage=stage, is_comparison=True)
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
@@ -213,7 +206,7 @@ def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
     def collect(data: CorpusData, model: str) -> Iterator[float]:
         return map(math.log, _ratios(data, model, first, second).values())
 
-    return of_units(collect, student, what, unit, (first, second), names="{0}")
+    return Quantity(collect, student, what, unit, (first, second), names="{0}")
 
 
 def _ratios(data: CorpusData, model: str, first: str, second: str) -> dict[int, float]:
@@ -241,7 +234,7 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 
     what = find(metric).words + (f" over {find(below).words}" if below else "")
     metrics = (metric, below) if below else (metric,)
-    quantity = of_units(collect, spearman, f"Spearman’s ρ of {what} and the setting", "", metrics, "runs", "{0}")
+    quantity = Quantity(collect, spearman, f"Spearman’s ρ of {what} and the setting", "", metrics, "runs", "{0}")
     return replace(quantity, sides=lambda data, pattern: [list(settings(data, pattern))])
 
 
@@ -265,7 +258,7 @@ def correlation(what: str, window: float = INF) -> Quantity:
     def collect(data: CorpusData, *patterns: str) -> Iterator[Ends]:
         return ((data.mean(model, TEST_PPL), data.mean(model, PRESS_RANK)) for model in points(data, *patterns))
 
-    quantity = of_units(collect, fisher, what, metrics=(TEST_PPL, PRESS_RANK), units="models")
+    quantity = Quantity(collect, fisher, what, metrics=(TEST_PPL, PRESS_RANK), units="models")
     return replace(quantity, sides=lambda data, *patterns: [points(data, *patterns)])
 
 
@@ -479,10 +472,6 @@ def hidden(rule: Rule) -> Rule:
     return replace(rule, hidden_by_ceiling=True)
 
 
-def rank_against(stage: str = "", metric: str = PRESS_RANK) -> Quantity:
-    """Return the quantity that compares the Press ranks of two models."""
-    return against(metric, "×", stage)
-
-
+rank_against = partial(against, PRESS_RANK, "×")  # of two models, at a stage
 HIGH_RANK = hidden(above(rank_against(), HIGH))
 LOW_RANK = below(rank_against(), HIGH)

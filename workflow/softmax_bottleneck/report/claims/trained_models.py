@@ -149,25 +149,25 @@ def _added(data: CorpusData, *models: str) -> list[float]:
 
 
 CORRELATION = "Pearson’s r of perplexity and rank"
-SPREAD = r.of_units(_spread, r.student, "mean distance of log rank from its mean", "×", (PRESS_RANK,), "models")
-SWITCHES = r.of_units(
+SPREAD = r.Quantity(_spread, r.student, "mean distance of log rank from its mean", "×", (PRESS_RANK,), "models")
+SWITCHES = r.Quantity(
     _nt_losses, r.student, "test perplexity of NT against ET, mean over heads", "%", (TEST_PPL,), "heads"
 )
-VECTORS = r.of_units(
+VECTORS = r.Quantity(
     _vector_gaps, r.student, "Spearman’s ρ of word similarity", "", (TEST_PPL,), "benchmarks", "{0} less {1}"
 )
-HITS = r.of_units(
+HITS = r.Quantity(
     _hits, r.wilson, "share of a high-rank head’s hits that a low-rank head has too", "share", (TEST_PPL,), "contexts"
 )
 BELOW_LIMIT = "d + 2 less the Press rank, smallest over runs"
-ROOM = r.of_units(_below_limit, r.least, BELOW_LIMIT, "", (PRESS_RANK,), "runs")
+ROOM = r.Quantity(_below_limit, r.least, BELOW_LIMIT, "", (PRESS_RANK,), "runs")
 LIMIT = r.above(ROOM, -0.5, "no run’s Press rank exceeds d + 2")
 SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
 FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")
 SHAPE = r.within_run("slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random")
-ADDED = r.of_units(_added, r.least, "parameters added, in millions", "", ("params_m",), "models")
+ADDED = r.Quantity(_added, r.least, "parameters added, in millions", "", ("params_m",), "models")
 BREAKS = r.hidden(r.above(r.rank_against(FINETUNED), r.HIGH))
-CLEARLY = r.above(r.rank_against(FINETUNED, "rank_press_low"), r.HIGH)  # whatever the tolerance
+CLEARLY = r.above(r.against("rank_press_low", "×", FINETUNED), r.HIGH)  # whatever the tolerance
 MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0))
 # Runs of the ReLU scatter over decades, their logarithms do not. Diverged runs are what the claim is about: the paper
 # averages them; here they are stopped, and have no test perplexity.

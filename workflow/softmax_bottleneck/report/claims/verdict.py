@@ -84,11 +84,6 @@ class Premise(Finding):
     spoils: frozenset[str] = ANY
     becomes: str = r.CANNOT
 
-    @property
-    def line(self) -> str:
-        """The finding after `ok` or `BROKEN`."""
-        return f"{'ok' if self.holds else 'BROKEN'}: {self}"
-
 
 # The models on which a control evaluates a rule, and the verdicts it must return; no verdicts: the claim's own.
 Control = tuple[tuple[str, ...], tuple[str, ...]]
