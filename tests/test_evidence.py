@@ -15,9 +15,9 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, evidence, records
-from softmax_bottleneck.report import cells, figures, render, source, views
-from softmax_bottleneck.report.figures import published_size
+from softmax_bottleneck.report import cells, render, source, views
 from softmax_bottleneck.report.options import NoOptions
+from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
@@ -59,7 +59,7 @@ def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str,
 
 def rows(study: config.Study, name: str = "parthiban2021-table2") -> dict[str, cells.Row]:
     table = views.build(study, source.experiment_of(study, name, "table"), collect.collect(study))
-    return {row.key: row for row in table.parts[0].rows}
+    return {row.key: row for row in table.sections[0].rows}
 
 
 def test_a_carried_run_has_its_numbers_epochs_and_provenance(study: config.Study) -> None:
@@ -82,7 +82,7 @@ def test_it_stands_in_a_row_of_its_own_and_in_no_mean(study: config.Study) -> No
     own, imported = found["gss"], found["gss evidence gss-3"]
     assert imported.label == f"GSS, imported: {ORIGIN}, cpu AVX512"
     ppl = next(row["value"] for row in content["rows"] if row["metric"] == "test_ppl")
-    assert imported.cells[4].measured == cells.Measured(ppl, None, 1) and imported.cells[4].note == "seed 3"
+    assert imported.cells[4].measured == cells.MeasuredCell(ppl, None, 1) and imported.cells[4].note == "seed 3"
     assert own.cells[4].count == "n = 2 of 3" and own.cells[4].gap == "seed 3 missing"
     values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == "gss" and run.seed < 3]
     assert own.cells[4].measured.mean == pytest.approx(sum(values) / 2)
@@ -167,19 +167,19 @@ def test_models_that_differ_in_their_width_alone_are_one_family(study: config.St
         (evidence.FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
     (evidence.FOLDER / "gss-3.json").unlink()
     found = collect.collect(study)
-    shown = figures.build(study, load_experiment("published-size-widths", study.file.parent), found)
+    shown = views.build(study, load_experiment("published-size-widths", study.file.parent), found)
     lines = list(csv.DictReader(io.StringIO(shown.csv)))
     assert [(line["model"], line["embedding_size"], line["rank_press"]) for line in lines] == [
         ("gss-narrow", "32", "96"),
         ("gss", "64", "192"),
     ]
     assert "gss on truth-demo rank 96 and perplexity 9.0 at d = 32, rank 192 and perplexity 9.0 at d = 64." in shown.alt
-    (part,) = views.build(study, load_experiment("published-size", study.file.parent), found).parts
+    (part,) = views.build(study, load_experiment("published-size", study.file.parent), found).sections
     assert {row.label for row in part.rows} == {"gss, seed 3", "gss-other, seed 3"}
     later = json.dumps(content | {"origin": "others, 2027"})
     (evidence.FOLDER / "gss-3.json").write_text(later, encoding="utf-8")
     found = collect.collect(study)
-    (part,) = views.build(study, load_experiment("published-size", study.file.parent), found).parts
+    (part,) = views.build(study, load_experiment("published-size", study.file.parent), found).sections
     assert {row.label.split(", ", 2)[2] for row in part.rows} == {content["origin"], "others, 2027"}
 
 
@@ -188,7 +188,7 @@ def test_a_panel_per_network_shows_every_point_on_the_same_axis(tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     experiment = load_experiment("published-size-ranks", study.file.parent)
-    drawing = draw(source.Source.of(study, experiment, collect.collect(study)), NoOptions())
+    drawing = draw(source.Source(study, experiment, collect.collect(study)), NoOptions())
     panels = [panel for panel in drawing.canvas.axes if panel.axison]
     runs = [kept(path.stem).run for path in KEPT if draw is published_size.spectra or kept(path.stem).epoch_ranks]
     assert len(panels) == len({(run.dataset, run.body.kind, run.body.embedding_size) for run in runs})
@@ -224,7 +224,7 @@ def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: p
 
 
 def test_times_of_other_machines_have_no_difference() -> None:
-    known = {"measured": cells.Measured(130.0), "published": cells.Published("21"), "same": True}
+    known = {"measured": cells.MeasuredCell(130.0), "published": cells.PublishedCell("21"), "same": True}
     differences = [
         cells.Cell(metric=name, **known).difference for name in ("test_ppl", "train_minutes", "ms_per_batch")
     ]

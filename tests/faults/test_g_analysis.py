@@ -13,6 +13,7 @@ import statistics as plain
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
@@ -154,7 +155,7 @@ def _assert_cell(
 ) -> None:
     experiment = source.experiment_of(study, "parthiban2021-table2", "table")
     table = views.build(study, experiment, found)
-    part = next(part for part in table.parts if part.dataset == "truth-demo")
+    part = next(part for part in table.sections if part.dataset == "truth-demo")
     row = next(row for row in part.rows if row.key == "gss")
     cell = row.cells[part.columns.index("Test perplexity")]
     assert cell.count == ("n = 5" if len(kept) == 5 else f"n = {len(kept)} of 5")
@@ -210,7 +211,7 @@ def test_g1_a_lost_seed_changes_no_other_cell_in_whatever_order(place):
 def _cells(study: Study) -> dict[tuple[str, str, str], tuple[object, ...]]:
     found = collect.collect(study)
     experiment = source.experiment_of(study, "parthiban2021-table2", "table")
-    parts = views.build(study, experiment, found).parts
+    parts = views.build(study, experiment, found).sections
     return {
         (part.dataset, row.key, column): (cell.text, cell.count, cell.gap)
         for part in parts for row in part.rows for column, cell in zip(part.columns, row.cells, strict=True)
@@ -310,7 +311,7 @@ def test_g6_no_rho_is_words_with_the_coverage(place):
         artefacts.write_json(path, {"status": "ok", "benchmarks": {"None-999": none}})
     found = collect.collect(study)
     table = views.build(study, source.experiment_of(study, "parthiban2021-sm-table3", "table"), found)
-    (row,) = [row for part in table.parts for row in part.rows if row.label == "None-999"] or [None]
+    (row,) = [row for part in table.sections for row in part.rows if row.label == "None-999"] or [None]
     if row is not None:
         *rhos, pairs, absent = row.cells
         assert all(cell.measured is None and "not computed" in cell.gap for cell in rhos)
@@ -477,10 +478,12 @@ def test_g10_any_text_in_any_cell_keeps_the_tags_of_a_table(text):
 
 def _table_of(text: str) -> Page:
     gap = cells.Gap(cells.GapCode.NEEDS, (f"g{text}",))
-    cell = cells.Cell(words=f"w{text}", gaps=(gap,), note=f"n{text}", published=cells.Published(f"p{text}", "1", "3"))
+    published = cells.PublishedCell(f"p{text}", "1", "3")
+    cell = cells.Cell(label=f"w{text}", gaps=(gap,), note=f"n{text}", published=published)
     row = cells.Row("key", f"l{text}", (cell, cells.Cell(gaps=(gap,))))
-    part = cells.Part("d", f"t{text}", (f"a{text}", f"b{text}"), (row,), f"n{text}")
-    return Page(views.table_page(cells.Table("id", "s", *[f"x{text}"] * 4, (part,), f"n{text}", f"o{text}")))
+    section = cells.Section("d", f"t{text}", (f"a{text}", f"b{text}"), (row,), f"n{text}")
+    experiment = SimpleNamespace(artefact=f"x{text}", title=f"y{text}", needs=f"n{text}")
+    return Page(views.table_page(cells.Table(experiment, f"c{text}", f"h{text}", f"o{text}", (section,))))
 
 
 @pytest.mark.fault("G11")
@@ -521,7 +524,7 @@ def test_g14_what_was_not_published_is_said_and_never_zero(place, monkeypatch):
     monkeypatch.setattr(source, "read_published", lambda names: gone)
     table = views.build(study, experiment, collect.collect(study))
     found = [
-        cell for part in table.parts for row in part.rows if row.key == "gss"
+        cell for part in table.sections for row in part.rows if row.key == "gss"
         for column, cell in zip(part.columns, row.cells, strict=True) if column == "Test perplexity"
     ]  # fmt: skip
     assert found and all(cell.published is None and cell.difference_text == "—" for cell in found)
@@ -532,4 +535,4 @@ def test_g14_what_was_not_published_is_said_and_never_zero(place, monkeypatch):
         if line["row"] == "gss" and line["column"] == "Test perplexity"
     ]
     assert [(line["published"], line["difference"]) for line in lines] == [("", "")] * len(found)
-    assert cells.Published("N/A").number is None and cells.Published("").number is None
+    assert cells.PublishedCell("N/A").number is None and cells.PublishedCell("").number is None

@@ -12,8 +12,8 @@ import fake_results as fake
 import numpy as np
 import pytest
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import figures, source
-from softmax_bottleneck.report.figures import overview
+from softmax_bottleneck.report import source, views
+from softmax_bottleneck.report.views import overview
 from softmax_bottleneck.store import artefacts
 
 
@@ -31,14 +31,14 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_overview_shows_the_means_of_the_main_models(study) -> None:
-    drawn = figures.build(study, overview.experiment(study), collect.collect(study))
+    drawn = views.build(study, overview.experiment(study), collect.collect(study))
     rows = {row["model"]: row for row in csv.DictReader(io.StringIO(drawn.csv))}
     assert list(rows) == list(study.labels)
     for model in ("softmax", "mos-equal"):
         values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
         assert float(rows[model]["test_ppl"]) == pytest.approx(sum(values) / 3, rel=1e-7)
     sizes = {model: float(row["parameters"]) for model, row in rows.items()}
-    alike = [m for m in ("moc", "mos", "mos-equal") if abs(sizes[m] / sizes["softmax"] - 1) <= overview.ALIKE]
+    alike = [m for m in ("moc", "mos", "mos-equal") if abs(sizes[m] / sizes["softmax"] - 1) <= overview.SAME_SIZE]
     assert ("are joined to it" in drawn.note) == bool(alike)
 
 

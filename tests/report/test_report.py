@@ -24,7 +24,7 @@ from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, render, run_list, source, templates
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.paths import Store
-from test_figures import contrast
+from test_plots import contrast
 
 VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
 HOSTILE = (
@@ -226,8 +226,8 @@ def test_a_page_on_ones_own_texts_begins_with_the_best_head_and_quotes_no_paper(
 
 
 def test_published_numbers_have_true_minus_signs_and_words_stay_words() -> None:
-    assert cells.Published("-0.06", "1.2e-3").typeset == "−0.06 ± 1.2e−3"
-    assert cells.Published("N-A").typeset == "N-A"
+    assert cells.PublishedCell("-0.06", "1.2e-3").text == "−0.06 ± 1.2e−3"
+    assert cells.PublishedCell("N-A").text == "N-A"
 
 
 @pytest.mark.fault("G13")

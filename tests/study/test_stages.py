@@ -123,13 +123,13 @@ def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeyp
     assert found.counts()["planned"] == 4 and len(found.stages) == 8
     missing = found.stages[found.stages["state"] == "missing"]
     assert missing["reason"].tolist() == ["not finetuned yet", "not evaluated yet"]
-    (part,) = views.build(one, one.experiments[0], found).parts
+    (part,) = views.build(one, one.experiments[0], found).sections
     softmax, mos = (row.cells for row in part.rows)
     assert [cell.measured.mean for cell in softmax[:3] if cell.measured] == [41.5, 36.5, 32.5]
     assert [cell.count for cell in mos[:3]] == ["n = 2", "n = 1 of 2", "n = 1 of 2"]
     assert mos[1].gap == mos[2].gap == "seed 2 missing"
     assert mos[3].gap  # one value against two: no test
-    assert mos[4].measured == cells.Measured(pytest.approx(100 * 10 / 41.5))
+    assert mos[4].measured == cells.MeasuredCell(pytest.approx(100 * 10 / 41.5))
 
 
 def test_a_result_of_another_start_gives_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Tables as values: cells with a measured and a published number, rows, parts, and their CSV."""
+"""Tables as values: cells with a measured and a published number, rows, sections, and their CSV."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pandas as pd
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.numbers import DASH
+from softmax_bottleneck.study import Experiment
 
 NOT_PRINTED = "N/A"  # in a published table, where a number would mean nothing
 P_VALUES = (metrics.P_VALUE, metrics.P_VALUE_WELCH)
-TIMES = ("ms", "s", "min")  # units of what another machine measures otherwise
+TIMES = ("ms", "s", "min")  # units of numbers that depend on the machine
 
 
 @dataclass(frozen=True)
-class Published:
-    """A published number as it was printed."""
+class PublishedCell:
+    """A published number with its standard deviation and number of runs, as printed."""
 
     value: str
     sd: str = ""
@@ -31,18 +31,22 @@ class Published:
 
     @property
     def number(self) -> float | None:
-        """The value as a number; None where the paper prints words (N/A)."""
-        return _number(self.value)
+        """The value as a number; None where the paper prints text (N/A)."""
+        return _finite(self.value)
 
     @property
     def text(self) -> str:
-        """Value and standard deviation as printed."""
-        return f"{self.value} ± {self.sd}" if self.sd else self.value
+        """Value and standard deviation as printed, numbers with true minus signs."""
+        text = f"{self.value} ± {self.sd}" if self.sd else self.value
+        return text if self.number is None else numbers.true_minus(text)
 
-    @property
-    def typeset(self) -> str:
-        """The text, with true minus signs where it is a number."""
-        return self.text if self.number is None else numbers.true_minus(self.text)
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 class GapCode(Enum):
@@ -69,7 +73,7 @@ class GapCode(Enum):
     NO_PLACE = "not a place of this text"
 
 
-# Signs of absent models in HTML tables; the page explains them once.
+# Signs of absent models in HTML tables; the report explains them once.
 SIGNS = {GapCode.NOT_IN_STUDY: "∅", GapCode.IN_OTHER_STUDY: "→ {}", GapCode.QUOTATION: "“”"}
 
 
@@ -90,16 +94,8 @@ class Gap:
         return SIGNS[self.code].format(*files) if self.code in SIGNS else str(self)
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCell:
     """Mean over runs, sample standard deviation (None below two runs) and number of runs (0: not a mean over runs)."""
 
     mean: float
@@ -107,10 +103,10 @@ class Measured:
     n: int = 0
 
 
-def mean_of(values: Iterable[float]) -> Measured | None:
-    """Mean, sample standard deviation and count; None without values."""
-    found = statistics.Summary.of(values)
-    return None if found.mean is None else Measured(found.mean, found.sd, found.n)
+def mean_of(values: Iterable[float]) -> MeasuredCell | None:
+    """Return mean, sample standard deviation and count; None without values."""
+    summary = statistics.Summary.of(values)
+    return None if summary.mean is None else MeasuredCell(summary.mean, summary.sd, summary.n)
 
 
 @dataclass(frozen=True)
@@ -119,20 +115,20 @@ class Cell:
 
     Attributes:
         digits: decimals printed; those of the metric when absent.
-        metric: its name in the catalogue; empty for words and settings.
-        stage: what it was measured after, where that is not training.
+        metric: its name in the catalogue; empty for text and settings.
+        stage: the stage after which it was measured, where that is not training.
         planned: how many runs should be in the mean.
         same: the runs have the published setting, so that a difference means something.
         gaps: why there are fewer runs than planned, or no number.
-        note: further words below the number.
-        words: what is shown instead of a number.
+        note: small print below the number.
+        label: text shown instead of a number.
         runs: `<dataset>/<model>` whose runs are in the cell; empty when it comes from no run.
         seeds: the values of single runs behind the mean, by seed.
         wanted: whether a measured value belongs here (False: a published quotation only).
     """
 
-    measured: Measured | None = None
-    published: Published | None = None
+    measured: MeasuredCell | None = None
+    published: PublishedCell | None = None
     digits: int | None = None
     metric: str = ""
     stage: str = ""
@@ -143,7 +139,7 @@ class Cell:
     runs: str = ""
     seeds: Mapping[int, float] = field(default_factory=dict)
     wanted: bool = True
-    words: str = ""
+    label: str = ""
 
     @property
     def gap(self) -> str:
@@ -152,26 +148,23 @@ class Cell:
 
     @property
     def sign(self) -> str:
-        """The same for an HTML table, with signs for absent models."""
+        """The gaps in an HTML table, with signs for absent models."""
         return "; ".join(dict.fromkeys(gap.sign for gap in self.gaps))
 
     @property
     def text(self) -> str:
-        """The measured mean with its standard deviation, or the words that stand in its place."""
+        """The measured mean with its standard deviation, or the label shown instead."""
         if self.measured is None:
-            return self.words or DASH
+            return self.label or numbers.DASH
         mean, sd = self.measured.mean, self.measured.sd
         return self.format(mean) if sd is None else f"{self.format(mean)} ± {self.format(sd)}"
 
-    def format(self, value: float) -> str:
-        """A number as this cell prints it."""
-        return numbers.p_value(value) if self.metric in P_VALUES else numbers.number(value, self.decimals)
-
-    @property
-    def decimals(self) -> int:
-        """How many are printed."""
+    def format(self, value: float, *, signed: bool = False) -> str:
+        """Print a number as this cell does, with `signed` also a plus sign."""
+        if self.metric in P_VALUES:
+            return numbers.p_value(value)
         known = self.definition.digits if self.definition else 2
-        return known if self.digits is None else self.digits
+        return numbers.number(value, known if self.digits is None else self.digits, signed=signed)
 
     @property
     def count(self) -> str:
@@ -183,35 +176,57 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Measured minus published, where the setting is the same and both exist; not of p-values, nor of times."""
+        """Measured minus published, where both exist in the same setting; None for p-values and times."""
         published = self.published.number if self.published else None
-        is_time = self.definition is not None and self.definition.unit in TIMES
         if not (self.same and self.wanted) or self.measured is None or published is None:
             return None
-        if self.metric in P_VALUES or is_time:
-            return None
-        return self.measured.mean - published
+        is_time = self.definition is not None and self.definition.unit in TIMES
+        return None if is_time or self.metric in P_VALUES else self.measured.mean - published
 
     @property
     def difference_text(self) -> str:
         """The difference with its sign, or a dash."""
-        return numbers.signed(self.difference, self.decimals)
+        return numbers.DASH if self.difference is None else self.format(self.difference, signed=True)
 
     @property
     def inside(self) -> bool | None:
-        """Whether the difference lies inside the published standard deviation; None when that cannot be said."""
-        spread = _number(self.published.sd) if self.published else None
-        return None if self.difference is None or spread is None else abs(self.difference) <= spread
+        """True if the difference lies inside the published standard deviation; None without either."""
+        sd = _finite(self.published.sd) if self.published else None
+        return None if self.difference is None or sd is None else abs(self.difference) <= sd
 
     @property
     def definition(self) -> metrics.Metric | None:
-        """What the catalogue says of the number."""
+        """The metric's entry in the catalogue."""
         return metrics.find(self.metric, self.stage) if self.metric else None
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Everything known of the cell, as columns of a CSV."""
+        measured, published, metric = self.measured, self.published or PublishedCell(""), self.definition
+        return {
+            "measured": measured.mean if measured else None,
+            "sd": measured.sd if measured else None,
+            "n": (measured.n or None) if measured else 0,
+            "planned": self.planned or None,
+            "published": published.value,
+            "published_sd": published.sd,
+            "published_n": published.n,
+            "same_setting": str(self.same).lower(),
+            "difference": self.difference,
+            "inside_published_sd": "" if self.inside is None else str(self.inside).lower(),
+            "gap": self.gap,
+            "note": self.note,
+            "words": self.label.replace("\n", ", "),
+            "metric": self.metric,
+            "step": metric.step if metric else "",
+            "file": metric.file if metric else "",
+            "definition": metric.definition if metric else "",
+        }
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: what it is (a model or a benchmark) and its cells, one per column of the part."""
+    """A row: its key and label (a model or a benchmark), and its cells, one per column of the section."""
 
     key: str
     label: str
@@ -219,32 +234,32 @@ class Row:
 
     @property
     def same(self) -> bool:
-        """Whether some cell of the row may be compared with its published number."""
+        """True if some cell may be compared with its published number."""
         return any(cell.same for cell in self.cells)
 
     @property
     def compared(self) -> bool:
-        """Whether differences have a line of their own; words have none."""
-        return any(cell.same and not cell.words for cell in self.cells)
+        """True if differences have a line of their own; text has none."""
+        return any(cell.same and not cell.label for cell in self.cells)
 
     @property
     def has_published(self) -> bool:
-        """Whether some cell of the row has a published number."""
+        """True if some cell has a published number."""
         return any(cell.published for cell in self.cells)
 
     @property
     def absent(self) -> str:
-        """Return the sign of a model that the study lacks, or "" if the row shows anything else."""
-        if any(cell.measured or cell.words for cell in self.cells):
+        """The sign of a model that the study lacks, or "" if the row shows anything else."""
+        if any(cell.measured or cell.label for cell in self.cells):
             return ""
-        wanted = [cell.gaps for cell in self.cells if cell.wanted and not cell.note]
-        reasons = {gaps for gaps in wanted if all(gap.code is not GapCode.NOT_COMPUTABLE for gap in gaps)}
-        common = reasons.pop() if len(reasons) == 1 else ()
+        gaps = [cell.gaps for cell in self.cells if cell.wanted and not cell.note]
+        distinct = {own for own in gaps if all(gap.code is not GapCode.NOT_COMPUTABLE for gap in own)}
+        common = distinct.pop() if len(distinct) == 1 else ()
         return next((gap.sign for gap in common if gap.code in SIGNS), "")
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """The rows of one corpus."""
 
     dataset: str
@@ -254,92 +269,62 @@ class Part:
     note: str = ""
 
     def definition(self, column: int) -> metrics.Metric | None:
-        """What the numbers of a column are, where they are one metric of the catalogue."""
-        found = [row.cells[column].definition for row in self.rows]
-        return next((metric for metric in found if metric), None)
+        """Return the metric of a column, where its numbers are one metric of the catalogue."""
+        return next((metric for row in self.rows if (metric := row.cells[column].definition)), None)
 
 
 Column = TypeVar("Column")
 
 
-def crossed(
+def section(
     dataset: str,
     title: str,
     rows: Mapping[str, str],
     columns: Mapping[Column, str],
     cell: Callable[[str, Column], Cell],
     note: str = "",
-) -> Part:
-    """A part with a cell for every row and column; both are keys with their labels."""
+) -> Section:
+    """Return a section with a cell for every row and column; both map keys to labels."""
     lines = (Row(row, label, tuple(cell(row, column) for column in columns)) for row, label in rows.items())
-    return Part(dataset, title, tuple(columns.values()), tuple(lines), note)
+    return Section(dataset, title, tuple(columns.values()), tuple(lines), note)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table, one part per corpus.
+    """A whole table, one section per corpus.
 
     Attributes:
-        note: what this study cannot show of it.
+        caption: the experiment's, with the settings of its runs.
         head: what its rows are.
         origin: what its own lines are called beside those of the paper.
     """
 
-    id: str
-    source: str
-    artefact: str
-    title: str
+    experiment: Experiment
     caption: str
     head: str
-    parts: tuple[Part, ...]
-    note: str = ""
-    origin: str = "measured"
+    origin: str
+    sections: tuple[Section, ...]
+
+    @property
+    def note(self) -> str:
+        """What this study cannot show of it."""
+        return self.experiment.needs
 
     @property
     def published_cells(self) -> tuple[int, int]:
         """How many cells with a published value have a measured one, and how many there are, quotations apart."""
-        every = (cell for part in self.parts for row in part.rows for cell in row.cells)
+        every = (cell for section in self.sections for row in section.rows for cell in row.cells)
         cells = [cell for cell in every if cell.wanted and cell.published and cell.published.value != NOT_PRINTED]
-        return sum(bool(cell.measured or cell.words) for cell in cells), len(cells)
+        return sum(bool(cell.measured or cell.label) for cell in cells), len(cells)
 
     @property
     def csv(self) -> str:
         """One line per cell, for reading by machines."""
         lines = [
-            {"dataset": part.dataset, "row": row.key, "column": column} | _facts(cell)
-            for part in self.parts
-            for row in part.rows
-            for column, cell in zip(part.columns, row.cells, strict=True)
+            {"dataset": section.dataset, "row": row.key, "column": column} | cell.facts
+            for section in self.sections
+            for row in section.rows
+            for column, cell in zip(section.columns, row.cells, strict=True)
         ]
-        frame = pd.DataFrame(lines, columns=list(CSV_COLUMNS))
+        frame = pd.DataFrame(lines, columns=["dataset", "row", "column", *Cell().facts])
         return records.to_csv(frame.astype({"n": "Int64", "planned": "Int64"}))
-
-
-CSV_COLUMNS = (
-    *("dataset", "row", "column", "measured", "sd", "n", "planned", "published", "published_sd", "published_n"),
-    *("same_setting", "difference", "inside_published_sd", "gap", "note", "words"),
-    *("metric", "step", "file", "definition"),
-)
-
-
-def _facts(cell: Cell) -> dict[str, object]:
-    measured, published, metric = cell.measured, cell.published or Published(""), cell.definition
-    return {
-        "measured": measured.mean if measured else None,
-        "sd": measured.sd if measured else None,
-        "n": (measured.n or None) if measured else 0,
-        "planned": cell.planned or None,
-        "published": published.value,
-        "published_sd": published.sd,
-        "published_n": published.n,
-        "same_setting": str(cell.same).lower(),
-        "difference": cell.difference,
-        "inside_published_sd": "" if cell.inside is None else str(cell.inside).lower(),
-        "gap": cell.gap,
-        "note": cell.note,
-        "words": cell.words.replace("\n", ", "),
-        "metric": cell.metric,
-        "step": metric.step if metric else "",
-        "file": metric.file if metric else "",
-        "definition": metric.definition if metric else "",
-    }

@@ -16,7 +16,7 @@ from softmax_bottleneck.records.metrics import (
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.cells import Measured, mean_of
+from softmax_bottleneck.report.cells import MeasuredCell, mean_of
 from softmax_bottleneck.report.claims.data import CorpusData
 from softmax_bottleneck.report.claims.rules import SAME_SIZE, against, better, interval_rule
 from softmax_bottleneck.report.numbers import percent, spread
@@ -53,7 +53,7 @@ def summary(records: Records) -> str:
     return f"{states['ok']} of {states['planned']} planned training runs finished and were measured."
 
 
-def means(study: Study, records: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, Measured]:
+def means(study: Study, records: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, MeasuredCell]:
     """Return the mean of a metric for every model that has it, in the study's order.
 
     A run counts once, under the label it is trained under; runs no better than a unigram model do not count.
@@ -68,13 +68,13 @@ def means(study: Study, records: Records, dataset: str, metric: str = TEST_PPL) 
     return rows
 
 
-def best_model(scores: Mapping[str, Measured]) -> str:
+def best_model(scores: Mapping[str, MeasuredCell]) -> str:
     """Return the model with the lowest mean among those with the most runs: the lowest of many single runs is luck."""
     n = max(score.n for score in scores.values())
     return min((model for model in scores if scores[model].n == n), key=lambda model: scores[model].mean)
 
 
-def best_sentence(study: Study, records: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
+def best_sentence(study: Study, records: Records, dataset: str, scores: Mapping[str, MeasuredCell]) -> str:
     """Return the lowest mean perplexity, and its difference from that of the plain softmax.
 
     The interval of the difference is corrected (Bonferroni) for the choice among the models with as many runs.
@@ -100,7 +100,7 @@ def best_sentence(study: Study, records: Records, dataset: str, scores: Mapping[
     return f"{text}: {number.text}, against {named(softmax)}{choice}.{larger}"
 
 
-def truth_sentence(study: Study, records: Records, dataset: str, scores: Mapping[str, Measured]) -> str:
+def truth_sentence(study: Study, records: Records, dataset: str, scores: Mapping[str, MeasuredCell]) -> str:
     """Return the perplexity of the true distribution: expected in the text's contexts, and on the text itself."""
     expected, rank, scored = (exact_value(records, dataset, m) for m in (ENTROPY_PPL, RANK_TRUTH, LAW_TEST_PPL))
     if expected is None:

@@ -1,10 +1,11 @@
-"""Frames of fits to known laws: heads on free context vectors (Ganea et al. 2019, and the known-truth study).
+"""Frames of fits to known distributions: heads on free context vectors (Ganea et al. 2019, and the known-truth study).
 
-The numbers of a fit are rows of the records: its plan is their `table`, its law and width stand in their `condition`.
-Replicates are seeds: each draws laws of its own.
+The numbers of a fit are rows of the records: its plan is their `table`, its distribution and width stand in their
+`condition`. Replicates are seeds: each samples distributions of its own.
 
-Columns of a frame: model, seed, d (width), equal (whether widths were cut to equal parameters), the law's own (alpha
-and M words; or r columns, V words and its rank), and one per metric, of which `gap_closed` is computed here.
+Columns of a frame: model, seed, d (width), equal (whether widths were cut to equal parameters), those of the
+distribution (alpha and M words; or r columns, V words and its rank), and one per metric, of which `gap_closed` is
+computed here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records.metrics import GAP_CLOSED, KL
@@ -23,8 +23,8 @@ from softmax_bottleneck.report import numbers
 from softmax_bottleneck.study import Study
 
 BASELINE = "softmax"
-LAW = "law"  # in place of a model: numbers of the laws themselves
-WORDS = ("head", "equal")  # of a condition; all else in it is a number
+LAW = "law"  # in place of a model: numbers of the distributions themselves
+TEXTS = ("head", "equal")  # of a condition; all else in it is a number
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Frames:
 
     Attributes:
         fits: one line per fit, a column per metric; empty before anything is fitted.
-        laws: one line per law: what is known of it.
-        names: label and name of the plan's models, in its order.
+        laws: one line per distribution: what is known of it.
+        names: name and label of the plan's models, in its order.
     """
 
     fits: pd.DataFrame
@@ -43,11 +43,11 @@ class Frames:
 
     @classmethod
     def of(cls, study: Study, found: Records, plan: str) -> Frames:
-        """From the records of a study."""
-        rows = found.synthetic
-        rows = rows[rows["table"] == plan]
-        is_law = rows["model"] == LAW
-        fits, laws = _with_rank(wide(rows[~is_law])), _with_rank(wide(rows[is_law]))
+        """Return the fits of a plan from the records of a study."""
+        rows = found.synthetic[found.synthetic["table"] == plan]
+        both = (wide(rows[rows["model"] != LAW]), wide(rows[rows["model"] == LAW]))
+        # Log-probabilities are r products, a bias and a normaliser.
+        fits, laws = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)
         return cls(with_gap_closed(fits), laws, dict(study.fit_labels.get(plan, {})))
 
     @property
@@ -58,56 +58,40 @@ class Frames:
 
 
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per fit or law: model, seed, what its condition says, and a column per metric."""
+    """Return one line per fit or distribution: model, seed, a column per part of its condition, and one per metric.
+
+    A condition is like `alpha=0.1;M=100;N=1000;d=5`.
+    """
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
     wide = rows.pivot(index=["model", "condition", "seed"], columns="metric", values="value").reset_index()
-    conditions = pd.DataFrame([_condition(text) for text in wide["condition"]], index=wide.index)
-    return pd.concat([wide.drop(columns="condition"), conditions], axis=1)
-
-
-def _condition(text: str) -> dict[str, float | str]:
-    """`alpha=0.1;M=100;N=1000;d=5` as numbers by name; `head` and `equal` keep their words."""
-    pairs = [word.partition("=") for word in text.split(";")]
-    found: dict[str, float | str] = {key: value if key in WORDS else float(value) for key, _, value in pairs}
-    return {"equal": "", **found}
-
-
-def _with_rank(frame: pd.DataFrame) -> pd.DataFrame:
-    """With the rank of the law's log-probabilities, which are r products, a bias and a normaliser."""
-    return frame.assign(rank=frame["r"] + 2) if "r" in frame else frame
+    lines = []
+    for condition in wide["condition"]:
+        pairs = [part.partition("=") for part in condition.split(";")]
+        lines.append({"equal": ""} | {key: value if key in TEXTS else float(value) for key, _, value in pairs})
+    return pd.concat([wide.drop(columns="condition"), pd.DataFrame(lines, index=wide.index)], axis=1)
 
 
 def with_gap_closed(frame: pd.DataFrame) -> pd.DataFrame:
-    """With the share of the softmax's distance that is closed, 1 - KL / KL(softmax), like for like."""
-    softmax = frame[frame["model"] == BASELINE]
+    """Add the fraction of the softmax's KL that a fit closes, 1 - KL / KL(softmax) of the same r, d and seed."""
+    softmax, keys = frame[frame["model"] == BASELINE], ["r", "d", "seed"]
     if softmax.empty or "r" not in frame:
         return frame
-    return frame.assign(**{GAP_CLOSED: 1.0 - frame[KL] / beside(frame, softmax, ["r", "d", "seed"], KL)})
+    baseline = frame[keys].merge(softmax[[*keys, KL]], on=keys, how="left")[KL].to_numpy(dtype=float)
+    return frame.assign(**{GAP_CLOSED: 1.0 - frame[KL] / baseline})
 
 
 def levels(frame: pd.DataFrame, column: str) -> list[float]:
-    """Values of a column in ascending order."""
+    """Return the values of a column in ascending order; none if the frame has no such column."""
     return sorted(set(frame[column])) if column in frame else []
 
 
-def is_bottlenecked(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Where the law has more columns than the model is wide, so that a softmax (with a bias for Zipf's law) fails."""
-    wider: pd.Series[bool] = frame["r"] > frame["d"]
-    return wider
-
-
-def beside(frame: pd.DataFrame, other: pd.DataFrame, keys: list[str], column: str) -> NDArray[np.float64]:
-    """The column of another frame, which has each combination of keys once, for every line of a frame."""
-    return frame[keys].merge(other[[*keys, column]], on=keys, how="left")[column].to_numpy(dtype=float)
-
-
 def correlations(frame: pd.DataFrame, by: Sequence[str], metric: str) -> list[float]:
-    """Pearson's r of a rank and the distance in each group of fits, where it has MIN_POINTS and can be computed."""
-    found = []
+    """Return Pearson's r of a rank and KL in each group of fits that has MIN_POINTS and ranks that vary."""
+    values = []
     for _, own in frame.groupby(list(by)) if metric in frame else ():
         pairs = own[[metric, KL]].dropna()
         if len(pairs) >= numbers.MIN_POINTS and pairs[metric].nunique() > 1:
             result = statistics.pearson(pairs[metric], pairs[KL], np.random.default_rng(0), n_resamples=0)
-            found += [] if result.r is None else [result.r]
-    return found
+            values += [] if result.r is None else [result.r]
+    return values

@@ -1,6 +1,6 @@
-"""What the views of tables and figures may be told under `options` of an experiment, as frozen values.
+"""The views of tables and figures, and the `options` that each takes from an experiment, as frozen values.
 
-This module knows neither pandas nor matplotlib, so that an option nobody knows is refused before the first job starts:
+This module imports neither pandas nor matplotlib, so that an unknown option fails before the first job starts:
 `check_options` is called by the steps `check`, `plan` and `render`.
 """
 
@@ -19,9 +19,9 @@ from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_confi
 def _known_metric(name: str) -> str:
     try:
         metrics.find(name)
-        return name
     except UserError as error:
         raise ValueError(str(error)) from None
+    return name
 
 
 MetricName = Annotated[str, AfterValidator(_known_metric)]
@@ -30,16 +30,16 @@ MetricName = Annotated[str, AfterValidator(_known_metric)]
 # --- options --------------------------------------------------------------------------------------------------------
 @schema.section
 class NoOptions:
-    """Of a view that needs to be told nothing."""
+    """The options of a view that takes none."""
 
 
 @schema.section
-class Compared:
+class Comparison:
     """Models by metrics.
 
     Attributes:
-        baseline: the model that others are compared with.
-        tested: the metric of which p-values are.
+        baseline: the model with which others are compared.
+        tested: the metric whose means the p-values compare.
         seeds_not_tested: seeds that enter means and no test.
     """
 
@@ -74,7 +74,7 @@ class Settings:
 
 
 @schema.section
-class Words:
+class PublishedWords:
     """The file of report/published with the words that the paper prints."""
 
     words: str
@@ -204,8 +204,8 @@ class Snapshots:
 
 # --- which view takes which -----------------------------------------------------------------------------------------
 TABLES: Mapping[str, type] = {
-    "summary": Compared,
-    "truth": Compared,
+    "summary": Comparison,
+    "truth": Comparison,
     "pairwise": Pairwise,
     "wordsim": NoOptions,
     "wins": NoOptions,
@@ -213,7 +213,7 @@ TABLES: Mapping[str, type] = {
     "settings": Settings,
     "search": Settings,
     "published-size": NoOptions,
-    "top5": Words,
+    "top5": PublishedWords,
     "hit-rates": NoOptions,
     "correlation": Windows,
     "rank-demo": RankDemo,
@@ -246,12 +246,11 @@ FIGURES: Mapping[str, type] = {
     "law-uniformity": Fits,
     "truth-of-texts": Fits,
 }
-VIEWS: Mapping[str, Mapping[str, type]] = {"table": TABLES, "figure": FIGURES}
+OPTIONS: Mapping[str, Mapping[str, type]] = {"table": TABLES, "figure": FIGURES}
 
 
-# --- reading them ---------------------------------------------------------------------------------------------------
 def check_options(study: Study) -> None:
-    """Refuse a view, a metric or an option that nobody knows, at any depth, before anything is computed.
+    """Reject an unknown view, metric or option, at any depth, before anything is computed.
 
     Raises:
         UserError: naming file and key, with the nearest name there is.
@@ -266,27 +265,21 @@ def check_options(study: Study) -> None:
 
 
 def options_of(study: Study, experiment: Experiment) -> Any:
-    """The options of an experiment as its view takes them (UserError naming file and key)."""
-    known = VIEWS[experiment.kind]
+    """Return the options of an experiment as its view takes them.
+
+    Raises:
+        UserError: an unknown view or option, naming the key and the file: the study's where it changes the options.
+    """
+    known = OPTIONS[experiment.kind]
     if experiment.view not in known:
         hint = did_you_mean(experiment.view, known)
         raise UserError(f"{_file_of(study, experiment)}: view: unknown {experiment.view!r}{hint}")
-    problem = _problem(known[experiment.view], experiment.options)
-    if problem:
-        own = load_experiment(experiment.id, study.file.parent).options
-        is_own = problem == _problem(known[experiment.view], own)
-        place = _file_of(study, experiment) if is_own else f"{study.file}: experiments.{experiment.id}"
-        raise UserError(f"{place}: {problem}")
-    return read(known[experiment.view], dict(experiment.options), "options")
-
-
-def _problem(kind: type, options: Mapping[str, Any]) -> str:
-    """What is wrong with options; empty when nothing is."""
     try:
-        read(kind, dict(options), "options")
+        return read(known[experiment.view], dict(experiment.options), "options")
     except UserError as error:
-        return str(error)
-    return ""
+        is_own = experiment.options == load_experiment(experiment.id, study.file.parent).options
+        place = _file_of(study, experiment) if is_own else f"{study.file}: experiments.{experiment.id}"
+        raise UserError(f"{place}: {error}") from None
 
 
 def _file_of(study: Study, experiment: Experiment) -> str:

@@ -1,18 +1,18 @@
-"""Which function makes which table or figure: a decorator above it says, `@view("wins", row="Model")`.
+"""The views: functions that turn an experiment's numbers into the sections of a table or into the drawing of a figure.
 
-The options it takes are those that `options.py` declares under the same name; a table or figure takes its source and
-them.
+`@view("table", "wins", row="Model")` above a function registers it under the name that an experiment's YAML gives.
+`options.py` lists the options of every view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from softmax_bottleneck.report import options
-from softmax_bottleneck.report.cells import Part
+from softmax_bottleneck.report.cells import Section
 from softmax_bottleneck.report.source import Source
 
 Make = TypeVar("Make", bound=Callable[..., Any])
@@ -21,50 +21,40 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True)
 class View:
-    """How a table is made of a source and its options.
+    """A registered view.
 
     Attributes:
-        row: what its rows are.
-        origin: what its own lines are called beside those of the paper.
+        make: called with a source and options, yields the sections of a table or returns the drawing of a figure.
+        row: what a table's rows are.
+        origin: what a table's own lines are called beside those of the paper.
     """
 
-    make: Callable[[Source, Any], Iterable[Part]]
+    make: Callable[[Source, Any], Any]
     row: str
     origin: str
 
 
-VIEWS: dict[str, View] = {}
-FIGURES: dict[str, Callable[[Source, Any], Any]] = {}
+VIEWS: dict[tuple[str, str], View] = {}
 
 
-def view(name: str, row: str = "Model", origin: str = "measured") -> Callable[[Make], Make]:
-    """Register a table: a function of a source and options that yields its parts."""
+def view(
+    kind: Literal["table", "figure"], name: str, row: str = "Model", origin: str = "measured"
+) -> Callable[[Make], Make]:
+    """Register a view of an experiment's kind under a name."""
+    assert name in options.OPTIONS[kind], f"options.py lists no options of the {kind} {name!r}"
 
     def register(make: Make) -> Make:
-        assert name in options.TABLES, f"options.py says nothing of the table {name!r}"
-        VIEWS[name] = View(make, row, origin)
+        VIEWS[kind, name] = View(make, row, origin)
         return make
 
     return register
 
 
-def figure(name: str) -> Callable[[Make], Make]:
-    """Register a figure: a function of a source and options that returns its drawing."""
-
-    def register(make: Make) -> Make:
-        assert name in options.FIGURES, f"options.py says nothing of the figure {name!r}"
-        FIGURES[name] = make
-        return make
-
-    return register
-
-
-def by_corpus(make: Callable[[Source, Options, str], Part | None]) -> Callable[[Source, Options], list[Part]]:
-    """A table whose parts are made corpus by corpus, also of published ones that the study has not."""
+def by_corpus(make: Callable[[Source, Options, str], Section]) -> Callable[[Source, Options], list[Section]]:
+    """Make a table of a function of one corpus, also for published corpora that the study lacks."""
 
     @wraps(make)
-    def parts(source: Source, options: Options) -> list[Part]:
-        found = (make(source, options, dataset) for dataset in source.corpora)
-        return [part for part in found if part is not None]
+    def sections(source: Source, options: Options) -> list[Section]:
+        return [make(source, options, dataset) for dataset in source.corpora]
 
-    return parts
+    return sections

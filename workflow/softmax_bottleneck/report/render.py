@@ -22,15 +22,14 @@ from softmax_bottleneck.report import (
     claims,
     compare,
     conclusions,
-    figures,
     findings,
     run_list,
     views,
 )
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.figures import overview
 from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label
+from softmax_bottleneck.report.views import overview
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Experiment, Study, load_experiment
@@ -65,19 +64,18 @@ def _entry(
     path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
     facts: dict[str, Any] = {"kind": experiment.kind}
     facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
-    shown: cells.Table | figures.Figure
-    if experiment.kind == "table":
-        shown = views.build(study, experiment, found)
+    shown = views.build(study, experiment, found)
+    if isinstance(shown, cells.Table):
         page = views.table_page(shown, heads, evidence.called(study.file))
         artefacts.write_text(path.with_suffix(".html"), page)
         if experiment in study.experiments:  # archived runs fill no gap of the study
             facts["published_cells"] = shown.published_cells
     else:
-        shown = figures.build(study, experiment, found)
         artefacts.write_text(path.with_suffix(".svg"), shown.svg)
         facts["alt"] = shown.alt
     artefacts.write_text(path, shown.csv)
-    return facts | {key: getattr(shown, key) for key in ("id", "source", "artefact", "title", "caption", "note")}
+    facts |= {key: getattr(experiment, key) for key in ("id", "source", "artefact", "title")}
+    return facts | {"caption": shown.caption, "note": shown.note}
 
 
 def page_of(

@@ -86,7 +86,7 @@ class Experiment:
     kind: Literal["table", "figure"]
     title: str
     caption: str = ""
-    view: str = "summary"
+    view: str
     published: tuple[CsvName, ...] = ()
     models: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()

@@ -1,82 +1,77 @@
-"""Tables of models by metrics: the main tables of every source, the known truth, and every pair of models tested."""
+"""Perplexity: models by metrics, every pair of models tested, learning curves, and synthetic languages.
+
+Main tables of every source; Kanai et al. 2018, Table 3; what a synthetic language with a known distribution scores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import evidence, metrics
 from softmax_bottleneck.records.evidence import Evidence
-from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Gap, GapCode, Measured, Part, Row, mean_of
-from softmax_bottleneck.report.options import Compared, Pairwise
+from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL, VALID_PPL
+from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Row, Section, mean_of
+from softmax_bottleneck.report.options import Comparison, NoOptions, Pairwise
+from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.registry import by_corpus, view
 from softmax_bottleneck.report.source import Source, exact_value, same_setting
-from softmax_bottleneck.study import Column
+from softmax_bottleneck.study import Column as ColumnSpec
 
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
 TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistics.welch_t}
-OF_TEXT = (
-    metrics.TEST_PPL,
-    metrics.PRESS_RANK,
-    *(f"{metrics.EFFECTIVE_RANK}{share}" for share in ("1e-3", "1e-4", "1e-5")),
-)
-# What a language itself scores: row -> name, and metric of a model -> metric of the exact value (None: exactly zero).
-EXACT: Mapping[str, tuple[str, Mapping[str, str | None]]] = {
-    "language": (
-        "The law, as expected in these contexts",
-        {
-            metrics.TEST_PPL: metrics.ENTROPY_PPL,
-            metrics.PRESS_RANK: metrics.RANK_TRUTH,
-            metrics.EXCESS_PPL: None,
-            metrics.KL_TRUTH: None,
-        },
-    ),
-    "language-text": ("The law, on this very text", {metric: f"law_{metric}" for metric in OF_TEXT}),
-}
 
 
 # --- models by metrics ----------------------------------------------------------------------------------------------
-@view("summary")
+@view("table", "summary")
 @by_corpus
-def summary(source: Source, options: Compared, dataset: str) -> Part:
-    """Models by metrics; below a model what was imported of it, a row per origin."""
-    columns = [one for one in source.experiment.columns if not one.datasets or dataset in one.datasets]
+def summary(source: Source, options: Comparison, dataset: str) -> Section:
+    """Return models by metrics; below a model its archived runs, a row per origin and hardware."""
+    columns = [column for column in source.experiment.columns if not column.datasets or dataset in column.datasets]
+    archived: dict[tuple[str, str, str], list[Evidence]] = defaultdict(list)
+    for run in evidence.chosen(source.study, source.experiment, source.records.evidence):
+        if run.run.dataset == dataset:
+            archived[run.run.model, run.origin, run.hardware].append(run)
     rows, imported = {}, {}
     for model, name in source.rows.items():
         rows[model] = name
-        for (origin, hardware), runs in _imported(source, dataset, model).items():
-            key = f"{model} evidence {runs[0].name}"
-            rows[key], imported[key] = f"{name}, imported: {origin}, {hardware}", (model, runs)
+        for (of_model, origin, hardware), runs in archived.items():
+            if of_model == model:
+                key = f"{model} evidence {runs[0].name}"
+                rows[key], imported[key] = f"{name}, imported: {origin}, {hardware}", (model, runs)
 
     def cell(row: str, number: int) -> Cell:
+        column = columns[number]
         if row in imported:
-            return _imported_cell(source, dataset, *imported[row], columns[number])
-        return _cell(source, options, dataset, row, columns[number])
+            return _imported_cell(source, dataset, *imported[row], column)
+        metric, is_gain, baseline = column.metric.partition(metrics.GAIN)
+        if not column.measured:
+            return source.blank(dataset, row, column)
+        if metric in TESTS:
+            return _test_cell(source, options, dataset, row, column)
+        if is_gain:
+            return _gain_cell(source, column, dataset, (row, baseline), metric)
+        if metric.endswith(metrics.REDUCTION):
+            metric = metric.removesuffix(metrics.REDUCTION)
+            return _gain_cell(source, column, dataset, (row, options.baseline), metric, percent=True)
+        return source.cell(dataset, row, column)
 
-    return source.part(dataset, rows, source.heads(columns), cell)
-
-
-def _cell(source: Source, options: Compared, dataset: str, model: str, column: Column) -> Cell:
-    """A mean over runs, a test against the baseline, or how much smaller a mean is than that of another model."""
-    if not column.measured:
-        return source.blank(dataset, model, column)
-    gained, is_gain, of_model = column.metric.partition(metrics.GAIN)
-    if column.metric in TESTS:
-        return _test_cell(source, options, dataset, model, column)
-    if is_gain or column.metric.endswith(metrics.REDUCTION):
-        metric, other = (
-            (gained, of_model) if is_gain else (column.metric.removesuffix(metrics.REDUCTION), options.baseline)
-        )
-        return _gain_cell(
-            source, source.blank(dataset, model, column), dataset, (model, other), metric, percent=not is_gain
-        )
-    return source.cell(dataset, model, column)
+    return source.section(dataset, rows, source.column_labels(columns), cell)
 
 
-def _test_cell(source: Source, options: Compared, dataset: str, model: str, column: Column) -> Cell:
-    """Two-sided unpaired test against the baseline (Parthiban et al. 2021, SM Table 1)."""
+def _test_cell(source: Source, options: Comparison, dataset: str, model: str, column: ColumnSpec) -> Cell:
+    """Return a two-sided unpaired test against the baseline (Parthiban et al. 2021, SM Table 1)."""
     blank = source.blank(dataset, model, column)
     if model == options.baseline:
         return replace(blank, note="reference", runs="")
@@ -85,17 +80,14 @@ def _test_cell(source: Source, options: Compared, dataset: str, model: str, colu
     result = TESTS[column.metric](*samples)
     if result.p is None:
         return replace(blank, gaps=(Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
-    return replace(blank, measured=Measured(result.p), note=_counts(samples))
-
-
-def _counts(samples: Sequence[Sequence[float]]) -> str:
-    return numbers.counts([len(sample) for sample in samples])
+    return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([len(sample) for sample in samples]))
 
 
 def _gain_cell(
-    source: Source, blank: Cell, dataset: str, models: tuple[str, str], metric: str, *, percent: bool
+    source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], metric: str, *, percent: bool = False
 ) -> Cell:
-    """How much smaller the mean of the first model is than the second's, or by how many percent of that."""
+    """Return how much smaller the mean of the first model is than the second's, or by how many percent of that."""
+    blank = source.blank(dataset, models[0], column)
     if models[0] == models[1]:
         return replace(blank, note="reference", runs="")
     samples = [source.values(dataset, model, metric) for model in models]
@@ -105,82 +97,189 @@ def _gain_cell(
     if own is None or other is None:
         return replace(blank, gaps=gaps)
     gain = (other.mean - own.mean) * (100 / other.mean if percent else 1)
-    return replace(blank, measured=Measured(gain), note=_counts([list(values) for values in samples]), gaps=gaps)
+    counts = numbers.counts([len(values) for values in samples])
+    return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
 
 
-def _imported(source: Source, dataset: str, model: str) -> dict[tuple[str, str], list[Evidence]]:
-    """Runs measured elsewhere, by origin and hardware."""
-    found: dict[tuple[str, str], list[Evidence]] = {}
-    for one in evidence.chosen(source.study, source.experiment, source.records.evidence):
-        if (one.run.dataset, one.run.model) == (dataset, model):
-            found.setdefault((one.origin, one.hardware), []).append(one)
-    return found
-
-
-def _imported_cell(source: Source, dataset: str, model: str, runs: Sequence[Evidence], column: Column) -> Cell:
-    """Mean over imported runs beside the published number; they are not tested against the study's own."""
+def _imported_cell(source: Source, dataset: str, model: str, runs: Sequence[Evidence], column: ColumnSpec) -> Cell:
+    """Return the mean over archived runs beside the published number; they are not tested against the study's own."""
     if not column.measured or column.stage or column.metric in TESTS or metrics.GAIN in column.metric:
         return Cell(wanted=False)
-    values = [one.values[column.metric, ""] for one in runs if (column.metric, "") in one.values]
+    values = [run.values[column.metric, ""] for run in runs if (column.metric, "") in run.values]
     without = len(runs) - len(values)
     return replace(
         source.blank(dataset, model, column),
         measured=mean_of(values),
         planned=len(runs),
-        same=source.is_published(dataset) and all(same_setting(one.run, source.paper) for one in runs),
+        same=source.is_published(dataset) and all(same_setting(run.run, source.paper) for run in runs),
         gaps=(Gap(GapCode.IMPORTED_WITHOUT, (without,)),) if without else (),
-        note=numbers.seeds([one.run.seed for one in runs]),
+        note=numbers.seeds([run.run.seed for run in runs]),
         runs="",
     )
 
 
-# --- the known truth ------------------------------------------------------------------------------------------------
-@view("truth")
-def truth(source: Source, options: Compared) -> Iterator[Part]:
-    """As `summary` for the known-truth languages only, headed by the language's own values."""
-    columns = source.experiment.columns
-    for part in summary(source, options):
-        if source.is_language(part.dataset):
-            rows = [
-                Row(key, name, tuple(_exact_cell(source, part.dataset, column, exact) for column in columns))
-                for key, (name, exact) in EXACT.items()
-            ]
-            yield replace(part, rows=(*rows, *part.rows))
-
-
-def _exact_cell(source: Source, dataset: str, column: Column, of_law: Mapping[str, str | None]) -> Cell:
-    exact = of_law.get(column.metric, "")
-    value = 0.0 if exact is None else exact_value(source.records, dataset, exact)
-    return Cell(
-        measured=None if value is None else Measured(value),
-        digits=column.digits,
-        metric=exact or column.metric,
-        note="" if value is None else "exact",
-        wanted=exact != "",
-    )
-
-
 # --- every pair of models -------------------------------------------------------------------------------------------
-@view("pairwise", origin="this study")
+@view("table", "pairwise", origin="this study")
 @by_corpus
-def pairwise(source: Source, options: Pairwise, dataset: str) -> Part:
-    """Row against column: p of an unpaired two-sided test, and which of the two is lower (Kanai et al. 2018)."""
-    columns = {model: f"against {name}" for model, name in source.models.items()}
-    return source.part(dataset, source.models, columns, lambda a, b: _pair_cell(source, options, dataset, (a, b)))
-
-
-def _pair_cell(source: Source, options: Pairwise, dataset: str, pair: tuple[str, str]) -> Cell:
-    if pair[0] == pair[1]:
-        return Cell(wanted=False)
+def pairwise(source: Source, options: Pairwise, dataset: str) -> Section:
+    """Return p of an unpaired two-sided test of row against column, and which is lower (Kanai et al. 2018)."""
     metric = metrics.P_VALUE_WELCH if options.welch else metrics.P_VALUE
-    samples = [source.values(dataset, model, options.tested, options.stage) for model in pair]
-    result = TESTS[metric](*(values.values() for values in samples))
-    if result.p is None:
-        both = zip(pair, samples, strict=True)
-        gaps = tuple(gap for model, values in both for gap in source.gaps(dataset, model, values, options.stage))
-        return Cell(metric=metric, gaps=gaps or (Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
-    means = [sum(values.values()) / len(values) for values in samples]
-    lower = "lower" if means[0] < means[1] else "higher"
-    verdict = lower if result.p < SIGNIFICANCE else "no difference at 5 %"
-    note = f"{verdict}, {_counts([list(values) for values in samples])}"
-    return Cell(measured=Measured(result.p), metric=metric, note=note, runs=f"{dataset}/{pair[0]}")
+
+    def cell(row: str, column: str) -> Cell:
+        if row == column:
+            return Cell(wanted=False)
+        samples = {model: source.values(dataset, model, options.tested, options.stage) for model in (row, column)}
+        result = TESTS[metric](*(values.values() for values in samples.values()))
+        if result.p is None:
+            have = samples.items()
+            gaps = tuple(gap for model, own in have for gap in source.gaps(dataset, model, own, options.stage))
+            return Cell(metric=metric, gaps=gaps or (Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
+        means = [sum(values.values()) / len(values) for values in samples.values()]
+        lower = "lower" if means[0] < means[1] else "higher"
+        verdict = lower if result.p < SIGNIFICANCE else "no difference at 5 %"
+        note = f"{verdict}, {numbers.counts([len(values) for values in samples.values()])}"
+        return Cell(measured=MeasuredCell(result.p), metric=metric, note=note, runs=f"{dataset}/{row}")
+
+    columns = {model: f"against {name}" for model, name in source.models.items()}
+    return source.section(dataset, source.models, columns, cell)
+
+
+# --- synthetic languages with a known distribution ------------------------------------------------------------------
+OF_TEXT = (TEST_PPL, PRESS_RANK, *(f"{metrics.EFFECTIVE_RANK}{share}" for share in ("1e-3", "1e-4", "1e-5")))
+# Scores of a language itself: row -> name, and metric of a model -> metric of the exact value (None: exactly zero).
+EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
+    "language": (
+        "The law, as expected in these contexts",
+        {TEST_PPL: ENTROPY_PPL, PRESS_RANK: RANK_TRUTH, metrics.EXCESS_PPL: None, metrics.KL_TRUTH: None},
+    ),
+    "language-text": ("The law, on this very text", {metric: f"law_{metric}" for metric in OF_TEXT}),
+}
+# Metric of a model -> those of the language, and what they are called in a figure.
+BOUNDS = {
+    TEST_PPL: {ENTROPY_PPL: "law, expected", LAW_TEST_PPL: "law, on this text"},
+    PRESS_RANK: {RANK_TRUTH: "rank of the law"},
+}
+TRUTH_COLUMNS = ["dataset", "model", "metric", "seed", "value", "exact", "exact_on_text"]
+
+
+@view("table", "truth")
+def truth_table(source: Source, options: Comparison) -> Iterator[Section]:
+    """Return `summary` for the synthetic languages only, headed by the language's own values."""
+
+    def exact_cell(dataset: str, column: ColumnSpec, exact: str | None) -> Cell:
+        value = 0.0 if exact is None else exact_value(source.records, dataset, exact)
+        measured, note = (None, "") if value is None else (MeasuredCell(value), "exact")
+        metric = exact or column.metric
+        return Cell(measured=measured, digits=column.digits, metric=metric, note=note, wanted=exact != "")
+
+    for section in summary(source, options):
+        if source.dataset(section.dataset).kind == "language":
+            rows = []
+            for key, (name, exact) in EXACT.items():
+                columns = source.experiment.columns
+                cells = (exact_cell(section.dataset, column, exact.get(column.metric, "")) for column in columns)
+                rows.append(Row(key, name, tuple(cells)))
+            yield replace(section, rows=(*rows, *section.rows))
+
+
+@view("figure", "truth")
+def truth_figure(source: Source, options: NoOptions) -> Drawing:
+    """Draw test perplexity beside the entropy bound and Press rank beside the true rank: a dot per run, a bar per mean.
+
+    A dashed line stands at each value of the language.
+    """
+    languages = tuple(dataset for dataset in source.datasets if source.dataset(dataset).kind == "language")
+    if not languages:
+        return plots.only_text("This study has no known-truth language.", pd.DataFrame(columns=TRUTH_COLUMNS))
+    source = Source(source.study, replace(source.experiment, datasets=languages), source.records)
+    looks, names = plots.styles(list(source.models)), [plots.short_name(source.study, model) for model in source.models]
+    known = [name for bounds in BOUNDS.values() for name in bounds]
+    exact = {
+        (dataset, name): exact_value(source.records, dataset, name) for dataset in source.corpora for name in known
+    }
+    rows = [
+        (dataset, model, metric, seed, value, *(exact[dataset, name] for name in bounds), None)[: len(TRUTH_COLUMNS)]
+        for dataset in source.corpora
+        for metric, bounds in BOUNDS.items()
+        for model in source.models
+        for seed, value in source.values(dataset, model, metric).items()
+    ]
+    data = pd.DataFrame(rows, columns=TRUTH_COLUMNS).astype({"exact": float, "exact_on_text": float})
+
+    def dots_and_means(axes: Axes, own: pd.DataFrame) -> None:
+        for height, (model, style) in enumerate(looks.items()):
+            values = own[own["model"] == model]["value"]
+            axes.plot(values, [height] * len(values), alpha=0.8, **style.dot)
+            if len(values):
+                axes.plot([values.mean()] * 2, [height - 0.32, height + 0.32], color=style.colour, linewidth=2.4)
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT.ink, length=0)
+        axes.set_ylim(len(names) - 0.4, -0.95)
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.08)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        for panel, (metric, bounds) in zip(row, BOUNDS.items(), strict=True):
+            dots_and_means(panel, own[own["metric"] == metric])
+            for line, (name, text) in enumerate(bounds.items()):
+                if (value := exact[dataset, name]) is not None:
+                    panel.axvline(value, color=LIGHT.ink, linestyle=plots.DASHED, linewidth=1.2)
+                    side = "left" if value < sum(panel.get_xlim()) / 2 else "right"
+                    panel.text(value, -0.9 + 0.35 * line, f" {text} {value:.4g} ", ha=side, va="top", fontsize=8.5)
+            panel.set(xlabel=metrics.find(metric).label)
+        row[0].set_title(plots.corpus_title(source, dataset))
+        row[1].set_title("rank of log P")
+        row[1].tick_params(labelleft=False)
+
+    canvas = plots.by_corpus(source, data, (2, 4.7, 0.42 * len(source.models) + 1.5), draw)
+    first = data.groupby("metric")["exact"].first().items()
+    texts = "; ".join(f"{metrics.find(str(metric)).label} of the language {value:.4g}" for metric, value in first)
+    ppl, start = data[data["metric"] == TEST_PPL], f"Dots by model. {texts}. Test perplexity:"
+    alt = plots.by_model(source, start, ppl, lambda own: f"{own['value'].mean():.4g}")
+    return Drawing(canvas, data, alt, plots.count_note(source, data))
+
+
+# --- learning curves (Parthiban et al. 2021) ------------------------------------------------------------------------
+EPOCHS = 150  # of a learning curve; longer ones are drawn with every second, third... epoch
+CURVE_DOTS = 1500  # of all learning curves of a corpus; with hundreds of runs each is drawn with fewer
+EPOCH_COLUMNS = ["dataset", "model", "seed", "epoch", "phase", metrics.TRAIN_PPL, VALID_PPL]
+
+
+@view("figure", "learning-curves")
+def learning_curves(source: Source, options: NoOptions) -> Drawing:
+    """Draw validation perplexity by epoch, from the epoch logs of all runs, finished or not."""
+    data = pd.concat([_epochs(source, dataset) for dataset in source.corpora], ignore_index=True)
+    looks = plots.styles(list(source.models))
+
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        (axes,) = row
+        plots.curves(axes, own, "epoch", VALID_PPL, looks)
+        following = own.groupby(["model", "seed"])["phase"].shift(-1)
+        switches = own[(own["phase"] == "sgd") & (following == "asgd")]
+        plots.dots(axes, switches, "epoch", VALID_PPL, looks, marker="o", markersize=5)
+        best = float(own[VALID_PPL].min())
+        axes.set_ylim(best * 0.97, min(float(own[VALID_PPL].quantile(0.97)) * 1.1, best * 2.5))  # not the first fall
+        axes.set_xlim(left=float(own["epoch"].min()))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(title=plots.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
+
+    canvas = plots.by_corpus(source, data, (1, 8.6, 3.9), draw)
+    start = "Falling curves of validation perplexity; mean of the runs' best:"
+    alt = plots.by_model(source, start, data, lambda own: f"{own.groupby('seed')[VALID_PPL].min().mean():.1f}")
+    return plots.finished(source, canvas, data, alt)
+
+
+def _epochs(source: Source, dataset: str) -> pd.DataFrame:
+    """Return a line per epoch of a corpus; of long curves every k-th, the last of every run, and around its switch."""
+    rows = [
+        (dataset, run.model, run.seed, *(line.get(key) for key in EPOCH_COLUMNS[3:]))
+        for run in source.runs_on(dataset)
+        for line in source.records.curve(run.path)
+    ]
+    frame = pd.DataFrame(rows, columns=EPOCH_COLUMNS).astype({metrics.TRAIN_PPL: float, VALID_PPL: float})
+    step = max(1, math.ceil(frame["epoch"].max() / EPOCHS), math.ceil(len(frame) / CURVE_DOTS)) if len(frame) else 1
+    phases = frame.groupby(["model", "seed"])["phase"]
+    switched = (frame["phase"] != phases.shift()) | (frame["phase"] != phases.shift(-1))
+    drawn: pd.DataFrame = frame[np.isfinite(frame[VALID_PPL]) & ((frame["epoch"] % step == 0) | switched)]
+    return drawn

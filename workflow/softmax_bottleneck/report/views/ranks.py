@@ -1,210 +1,280 @@
-"""Tables of ranks: against perplexity over the grid of GSS, of untrained layers, of a matrix of rank 10 under noise.
+"""Ranks: singular values, ranks along training, of untrained layers, and of a matrix of rank 10 under noise.
 
-Parthiban et al. 2021, Figure 2 and SM Tables 14 to 16; Merity 2017.
+Parthiban et al. 2021, Figure 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; Godey et al. 2024 and 2026.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from softmax_bottleneck.records import metrics
-from softmax_bottleneck.records.metrics import TEST_PPL
-from softmax_bottleneck.records.records import groups
-from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Gap, GapCode, Measured, Part, Published, crossed, mean_of
-from softmax_bottleneck.report.options import RankDemo, Robustness, Windows
-from softmax_bottleneck.report.pairs import MEASURED, PUBLISHED, correlate, grid
-from softmax_bottleneck.report.registry import by_corpus, view
-from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.records.metrics import PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, VALID_PPL
+from softmax_bottleneck.records.records import FINETUNED, groups
+from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of, section
+from softmax_bottleneck.report.options import RankDemo, Robustness, Snapshots, Spectrum
+from softmax_bottleneck.report.plots import Drawing
+from softmax_bottleneck.report.registry import view
+from softmax_bottleneck.report.source import Source, label
 
-# --- rank against perplexity over the grid (Figure 2) ---------------------------------------------------------------
-PRINTED = "printed"
-ORIGINS = {MEASURED: "r over this study's runs", PUBLISHED: "r over the published dots", PRINTED: "printed (magnitude)"}
+SIGMA, RAW = "relative_singular_value", "singular_value"
 
 
-@view("correlation", row="Runs", origin="this study")
-@by_corpus
-def correlation(source: Source, options: Windows, dataset: str) -> Part:
-    """The whole grid, and the paper's window of perplexities: r measured, of the published dots, as printed."""
-    corpus, points = source.corpus(dataset), grid(source, dataset)
-    ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
-    text = source.published[(source.published["metric"] == metrics.PEARSON) & (source.published["dataset"] == corpus)]
-    printed = dict(zip(("all", "window"), text["value"], strict=True))
-    planned = sum(len(source.planned(dataset, model)) for model in source.models)
-    gaps = [Gap(GapCode.GRID_RUNS, (planned - len(ours), planned))] if len(ours) < planned else []
-    gaps += [Gap(GapCode.UNLEARNED, (source.unlearned_note,))] if source.unlearned_note else []
-    low, high = options.windows[corpus]
-    rows = {"all": "The whole grid", "window": f"Test perplexity {low} to {high}"}
-    if not source.is_published(dataset):  # the window means nothing on another corpus
-        rows = {"all": rows["all"], "better half": "The better half of this grid", "window": rows["window"]}
+# --- singular values ------------------------------------------------------------------------------------------------
+@view("figure", "spectrum")
+def spectrum(source: Source, options: Spectrum) -> Drawing:
+    """Draw singular values, relative to the largest or raw: the first ones on a linear axis, or all on a log axis."""
+    data, looks = _singular_values(source, options), plots.styles(list(source.models))
 
-    def cell(row: str, column: str) -> Cell:
-        if column == PRINTED:
-            return Cell(words=printed[row]) if row in printed else Cell(wanted=False)
-        if row == "better half":
-            return (
-                _r_cell(ours[ours[TEST_PPL] <= ours[TEST_PPL].median()]) if column == MEASURED else Cell(wanted=False)
-            )
-        if row == "window" and column == MEASURED and not source.is_published(dataset):
-            return Cell(wanted=False)
-        chosen = ours if column == MEASURED else theirs
-        if row == "window":
-            return _r_cell(chosen[chosen[TEST_PPL].between(low, high)])
-        return _r_cell(chosen, tuple(gaps) if column == MEASURED else ())
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        title, longest = plots.corpus_title(source, dataset), int(own["index"].max())
+        for panel, side in zip(row, options.panels, strict=True):
+            if side == "first":
+                shown = min(options.first, longest)
+                plots.curves(panel, own[own["index"] <= shown], "index", SIGMA, looks)
+                panel.set(title=title, xlabel=f"index (first {shown})", ylabel="σ / σ max")
+                panel.set(xlim=(0, shown), ylim=(0, options.top))
+                continue
+            y, text = (RAW, "σ, not divided by the largest") if side == "raw" else (SIGMA, "σ / σ max")
+            plots.curves(panel, own[own[y] > 0], "index", y, looks)
+            panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=text)
+            plots.log_y(panel)
+            tolerances = _tolerances(source, dataset, relative=side == "all")
+            if side == "all":  # far below the tolerance there is only rounding
+                panel.set_ylim((float(np.median(tolerances)) if tolerances else 1e-5) / 300, 1.5)
+            panel.xaxis.set_major_formatter(plots.integer)
+            panel.xaxis.set_major_locator(MaxNLocator(5))
+            if tolerances:
+                plots.level(panel, float(np.median(tolerances)), "Press tolerance", end="left")
 
-    return source.part(dataset, rows, ORIGINS, cell)
+    count = len(options.panels)
+    canvas = plots.by_corpus(source, data, (count, 4.7 if count > 1 else 7.0, 3.5), draw)
+    start = "Falling curves of singular values; drawn per model:"
+    alt = plots.by_model(source, start, data, lambda own: f"{own['index'].max()} of them")
+    return plots.finished(source, canvas, data, alt)
 
 
-def _r_cell(points: pd.DataFrame, gaps: tuple[Gap, ...] = ()) -> Cell:
-    found = correlate(points)
-    if found.r is None:
-        return Cell(metric=metrics.PEARSON, gaps=(Gap(GapCode.NOT_COMPUTABLE, (found.reason,)), *gaps))
-    note = ", ".join(filter(None, [numbers.interval(found.low, found.high), numbers.counts([found.n])]))
-    return Cell(measured=Measured(found.r), metric=metrics.PEARSON, note=note, gaps=gaps)
+def _singular_values(source: Source, options: Spectrum) -> pd.DataFrame:
+    """Return a line per drawn singular value of the runs whose numbers are in the records, in the panels' scale."""
+    known = set(source.records.rows["run_id"])
+    scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in options.panels)
+    frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", *scales])]
+    for dataset in source.corpora:
+        for trained in source.runs_on(dataset):
+            run = source.study.last_stage(trained, source.experiment.stages)
+            found = source.records.spectrum(run.path) if run.run_id in known else None
+            if found is not None and len(found[1]) and found[1][0] > 0:
+                values = {"dataset": dataset, "model": run.model, "seed": run.seed, "index": found[0]}
+                values |= {SIGMA: found[1] / found[1][0], RAW: found[1]}
+                frames.append(pd.DataFrame(values)[list(frames[0])])
+    return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
+    """Return the Press tolerance of every run, or its share of the largest singular value."""
+    tolerances, stage = [], FINETUNED if "finetune" in source.experiment.stages else ""
+    for model in source.models:
+        tolerance, largest = (source.values(dataset, model, metric, stage) for metric in (RANK_TOLERANCE, SIGMA_MAX))
+        tolerances += [tolerance[seed] / (largest[seed] if relative else 1) for seed in tolerance if seed in largest]
+    return tolerances
+
+
+# --- along training -------------------------------------------------------------------------------------------------
+SATURATION = ("rank_centred", "weight_entropy", "hidden_anisotropy", "gradient_passed")
+
+
+@view("figure", "rank-training")
+def rank_training(source: Source, options: Snapshots) -> Drawing:
+    """Draw Press rank by epoch, and against validation perplexity, for every run that kept its epochs."""
+    data, looks = _epochs(source, (PRESS_RANK, "rank_eff_1e-3", VALID_PPL)), plots.styles(list(source.models))
+
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        for panel, x, text in zip(row, ("epoch", VALID_PPL), ("epoch", "validation perplexity"), strict=True):
+            plots.curves(panel, own, x, PRESS_RANK, looks, dots=x == VALID_PPL)
+            panel.set(xlabel=text, ylabel="Press rank")
+            panel.yaxis.set_major_formatter(plots.integer)
+        row[0].set_title(plots.corpus_title(source, dataset))
+        row[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+        row[1].set_title("against validation perplexity")
+        row[1].invert_xaxis()
+
+    def ends(own: pd.DataFrame) -> str:
+        return f"from {own[PRESS_RANK].iloc[0]:.0f} to {own[PRESS_RANK].iloc[-1]:.0f}"
+
+    canvas = plots.by_corpus(source, data, (2, 4.7, 3.4), draw)
+    return plots.finished(source, canvas, data, plots.by_model(source, "Lines of Press rank by epoch:", data, ends))
+
+
+@view("figure", "saturation-training")
+def saturation_training(source: Source, options: Snapshots) -> Drawing:
+    """Draw other numbers of an output layer by epoch, for every run that kept its epochs."""
+    data, looks = _epochs(source, SATURATION), plots.styles(list(source.models))
+
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        for panel, metric in zip(row, SATURATION, strict=True):
+            plots.curves(panel, own.dropna(subset=metric), "epoch", metric, looks)
+            panel.set(xlabel="epoch", ylabel=metrics.find(metric).label)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        row[0].set_title(plots.corpus_title(source, dataset))
+
+    def ends(own: pd.DataFrame) -> str:
+        return f"from {own['hidden_anisotropy'].iloc[0]:.2f} to {own['hidden_anisotropy'].iloc[-1]:.2f}"
+
+    canvas = plots.by_corpus(source, data, (len(SATURATION), 3.0, 2.9), draw)
+    start = "Lines by epoch; anisotropy of hidden states:"
+    alt = plots.by_model(source, start, data.dropna(subset="hidden_anisotropy"), ends)
+    return plots.finished(source, canvas, data, alt)
+
+
+def _epochs(source: Source, names: tuple[str, ...]) -> pd.DataFrame:
+    """Return a line per measured epoch of every run, with a column per metric."""
+    rows = [
+        (dataset, model, run.seed, *(line.get(key) for key in ("epoch", *names)))
+        for dataset in source.corpora
+        for model in source.models
+        for run in source.runs(dataset, model)
+        for line in source.records.epoch_ranks(run.path)
+    ]
+    frame = pd.DataFrame(rows, columns=["dataset", "model", "seed", "epoch", *names])
+    return frame.astype(dict.fromkeys(("epoch", *names), float) | {"seed": "Int64"})
 
 
 # --- untrained layers (Merity 2017) ---------------------------------------------------------------------------------
-# The matrices of the rank demonstration that are taken apart; the first is the published one.
+# The matrices of the rank demonstration; the first is the published one.
 MATRICES = {
-    metrics.RANK: "Logarithms of probabilities, Press's tolerance",
+    RANK: "Logarithms of probabilities, Press's tolerance",
     "rank_p": "Probabilities themselves, Press's tolerance",
     "rank_numpy": "Logarithms of probabilities, numpy's default tolerance",
 }
-DEFAULT = "default"  # the reading without further words
+DEFAULT = "default"  # the reading without further options
 
 
-@view("rank-demo")
-def rank_demo(source: Source, options: RankDemo) -> Iterator[Part]:
-    """Rank of untrained layers by number of components, mean over draws: matrices, readings, and the closest reading.
+@view("table", "rank-demo")
+def rank_demo(source: Source, options: RankDemo) -> Iterator[Section]:
+    """Return the rank of untrained layers by number of components, mean over samples, and the closest reading.
 
-    A row per model and reading of the text; published numbers stand beside the first matrix alone.
+    A section per matrix, a row per model and reading of the text; published numbers stand beside the first matrix.
     """
     drawn = source.records.synthetic
-    plain = {word for condition in source.published["condition"] for word in condition.split(";")}
-    drawn = drawn.assign(
-        reading=[_reading(text, plain) for text in drawn["condition"]],
-        components=[_components(text) for text in drawn["condition"]],
-    )
-    parts = [_demo_part(source, drawn[drawn["metric"] == metric], metric) for metric in MATRICES]
-    parts.append(_closest_reading(source, drawn[drawn["metric"] == metrics.RANK]))
-    yield from (part for part in parts if part.rows)
+    plain = {option for condition in source.published["condition"] for option in condition.split(";")}
+    options_of = [[option for option in text.split(";") if option not in plain] for text in drawn["condition"]]
+    readings = [", ".join(option for option in own if not option.startswith("K=")) for own in options_of]
+    drawn = drawn.assign(reading=readings, components=[*map(_components, drawn["condition"])])
+    sections = [_matrix_section(source, drawn[drawn["metric"] == metric], metric) for metric in MATRICES]
+    sections.append(_closest_reading(source, drawn[drawn["metric"] == RANK]))
+    yield from (section for section in sections if section.rows)
 
 
 def _components(condition: str) -> int:
-    found = re.search(r"(?:^|;)K=(\d+)", condition)
-    return int(found[1]) if found else 1
+    match = re.search(r"(?:^|;)K=(\d+)", condition)
+    return int(match[1]) if match else 1
 
 
-def _reading(condition: str, plain: set[str]) -> str:
-    """The words of a condition that no published condition has: how the text was read."""
-    return ", ".join(word for word in condition.split(";") if word not in plain and not word.startswith("K="))
+def _published_rank(source: Source, model: str, components: int) -> PublishedCell | None:
+    return source.find_published("synthetic", model, RANK, {"condition": rf"(?:^|;)K={components}(?:;|$)"})
 
 
-def _published_rank(source: Source, model: str, components: int) -> Published | None:
-    where = {"condition": rf"(?:^|;)K={components}(?:;|$)"}
-    return source.find_published("synthetic", model, metrics.RANK, where)
-
-
-def _demo_part(source: Source, drawn: pd.DataFrame, metric: str) -> Part:
-    printed = source.published if metric == metrics.RANK else source.published.iloc[:0]
+def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
+    """Return models and readings by components: ranks of one matrix."""
+    same = metric == RANK
+    printed = source.published if same else source.published.iloc[:0]
     models = list(dict.fromkeys([*printed["model"], *drawn["model"]]))
     keys = {(model, "") for model in printed["model"]} | set(zip(drawn["model"], drawn["reading"], strict=True))
     rows = {f"{m} {r}".strip(): (m, r) for m, r in sorted(keys, key=lambda key: (key[1], models.index(key[0])))}
-    labels = {row: f"{source.label(m)} ({r})" if r else source.label(m) for row, (m, r) in rows.items()}
+    labels = {row: f"{label(source.study, m)} ({r})" if r else label(source.study, m) for row, (m, r) in rows.items()}
     columns = {k: f"K = {k}" for k in sorted({*map(_components, printed["condition"]), *drawn["components"]})}
 
     def cell(row: str, components: int) -> Cell:
         model, reading = rows[row]
         own = drawn[(drawn["model"] == model) & (drawn["reading"] == reading) & (drawn["components"] == components)]
-        published = _published_rank(source, model, components) if metric == metrics.RANK else None
-        same = metric == metrics.RANK
+        published = _published_rank(source, model, components) if same else None
         gaps = (Gap(GapCode.NOT_DRAWN),) if own.empty else ()
         return Cell(mean_of(own["value"]), published, metric=metric, planned=len(own), same=same, gaps=gaps)
 
-    return crossed("synthetic", MATRICES[metric], labels, columns, cell)
+    return section("synthetic", MATRICES[metric], labels, columns, cell)
 
 
-def _closest_reading(source: Source, drawn: pd.DataFrame) -> Part:
-    """MoS of every reading less the published rank, at each K above one, and the mean of the absolute differences."""
-    distances: dict[str, dict[int, float]] = {}
+def _closest_reading(source: Source, drawn: pd.DataFrame) -> Section:
+    """Return MoS of every reading less the published rank for each K above one, and the mean absolute difference."""
+    distances: dict[str, dict[int, float]] = defaultdict(dict)
     for (reading, components), own in groups(drawn[drawn["model"] == "mos"], "reading", "components"):
         printed = _published_rank(source, "mos", k := int(components))
         if printed is not None and printed.number is not None and k > 1:
-            distances.setdefault(reading or DEFAULT, {})[k] = float(own["value"].mean()) - printed.number
+            distances[reading or DEFAULT][k] = float(own["value"].mean()) - printed.number
     means = {reading: sum(map(abs, own.values())) / len(own) for reading, own in distances.items()}
     names = {DEFAULT: "tanh, standard normal contexts"}
-    rows = {key: f"MoS ({names.get(key, key)})" for key in sorted(means, key=lambda one: means[one])}
+    rows = {reading: f"MoS ({names.get(reading, reading)})" for reading in sorted(means, key=means.__getitem__)}
     columns = {0: "Mean distance"} | {k: f"K = {k}" for k in sorted({k for own in distances.values() for k in own})}
 
     def cell(reading: str, k: int) -> Cell:
-        return Cell(Measured(distances[reading][k] if k else means[reading]), digits=0 if k else 1)
+        return Cell(MeasuredCell(distances[reading][k] if k else means[reading]), digits=0 if k else 1)
 
-    return crossed("synthetic", "Measured less published rank, the closest reading first", rows, columns, cell)
+    return section("synthetic", "Measured less published rank, the closest reading first", rows, columns, cell)
 
 
 # --- a matrix of rank 10 (Parthiban et al. 2021, SM Tables 14 to 16) ------------------------------------------------
 PAPER_SIZE = 10_000  # rows and columns of the paper's matrix
 ROBUSTNESS = (
-    *(metrics.PRESS_RANK, metrics.RANK_PREDICTED, metrics.RANK_PREDICTED_PAPER, metrics.RECONSTRUCTION_ERROR),
+    *(PRESS_RANK, metrics.RANK_PREDICTED, metrics.RANK_PREDICTED_PAPER, metrics.RECONSTRUCTION_ERROR),
     *("rank_eff_1e-3", "rank_eff_1e-4", "rank_eff_1e-5"),
 )
 
 
-@view("robustness", row="Matrix")
-def robustness(source: Source, options: Robustness) -> Iterator[Part]:
-    """Rounds or noise levels by what was computed for them, beside the published numbers."""
+@view("table", "robustness", row="Matrix")
+def robustness(source: Source, options: Robustness) -> Iterator[Section]:
+    """Return rounds or noise levels by the numbers computed for them, beside the published ones."""
     names = (source.experiment.artefact, "SM 5.1 text")
     drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
     measured, published = _by_step(drawn), _by_step(printed)
     steps = {step: step for step, _ in [*published, *measured]}
     present = {metric for _, metric in [*published, *measured]}
     columns = {metric: metrics.find(metric).label for metric in ROBUSTNESS if metric in present}
-    found = [re.search(r"size=(\d+);of=([^;/]+)/([^;]+)", text) for text in drawn["condition"].iloc[:1]]
-    size, dataset, model = found[0].groups() if found and found[0] else ("0", "", "")
+    match = re.search(r"size=(\d+);of=([^;/]+)/([^;]+)", "".join(drawn["condition"].iloc[:1]))
+    size, dataset, model = match.groups() if match else ("0", "", "")
     same_matrix = int(size) == PAPER_SIZE and source.same(dataset, model)
+    missing: tuple[Gap, ...] = (Gap(GapCode.LEVEL_NOT_DRAWN),)
+    if drawn.empty:
+        needs = source.experiment.needs
+        gaps = [source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models]
+        missing = next(filter(None, gaps), (Gap(GapCode.NEEDS, (needs,)) if needs else Gap(GapCode.NOT_DRAWN),))
 
     def cell(step: str, metric: str) -> Cell:
-        """A prediction for the paper's size may be compared with the paper whatever size was drawn here."""
+        """A prediction for the paper's size may be compared with the paper whatever size was sampled here."""
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
-        text = published.get((step, metrics.PRESS_RANK if predicts_paper else metric))
+        text = published.get((step, PRESS_RANK if predicts_paper else metric))
         value = measured.get((step, metric))
-        missing = _why_not_drawn(source) if drawn.empty else (Gap(GapCode.LEVEL_NOT_DRAWN),)
         is_error = metric == metrics.RECONSTRUCTION_ERROR
         if value is None and text is None and len(drawn):
             return Cell(metric=metric, wanted=False)
         return Cell(
-            measured=None if value is None or is_error else Measured(float(value)),
-            published=Published(text) if text else None,
+            measured=None if value is None or is_error else MeasuredCell(float(value)),
+            published=PublishedCell(text) if text else None,
             metric=metric,
             same=predicts_paper or same_matrix,
             gaps=missing if value is None else (),
-            words=numbers.true_minus(f"{float(value):.2e}") if is_error and value is not None else "",
+            label=numbers.true_minus(f"{float(value):.2e}") if is_error and value is not None else "",
         )
 
     where = source.dataset(dataset).title if dataset else ""
-    note = (
-        f"The matrix is that of {source.label(model)} on {where}: its first {int(size):,} test contexts."
-        if dataset
-        else ""
-    )
-    yield crossed("synthetic", "Ten singular values of a trained model", steps, columns, cell, note)
-
-
-def _why_not_drawn(source: Source) -> tuple[Gap, ...]:
-    missing = (source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models)
-    needs = source.experiment.needs
-    return next(filter(None, missing), (Gap(GapCode.NEEDS, (needs,)) if needs else Gap(GapCode.NOT_DRAWN),))
+    note = f"The matrix is that of {label(source.study, model)} on {where}: its first {int(size):,} test contexts."
+    title = "Ten singular values of a trained model"
+    yield section("synthetic", title, steps, columns, cell, note if dataset else "")
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """(`c = 1e-20` or `round 3`, metric) -> the first value, as text."""
-    found: dict[tuple[str, str], str] = {}
+    """Return (`c = 1e-20` or `round 3`, metric) -> the first value, as text."""
+    values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
         noise, rounds = re.search(r"c=(1e-\d+)", condition), re.search(r"iteration=(\d+)", condition)
         step = f"c = {noise[1]}" if noise else f"round {rounds[1]}" if rounds else "all singular values"
-        words = ", diagonal as printed" if "as printed" in condition else ""
-        found.setdefault((step + words, metric), str(value))
-    return found
+        variant = ", diagonal as printed" if "as printed" in condition else ""
+        values.setdefault((step + variant, metric), str(value))
+    return values

@@ -1,4 +1,4 @@
-"""Tables of words: similarity benchmarks, words predicted at the paper's places, how often the true one is first.
+"""Words: similarity benchmarks, words predicted at the paper's places, and how often the true one is among the first.
 
 Parthiban et al. 2021, Figures 3 and 4, SM Tables 2, 3 and 13.
 """
@@ -9,98 +9,152 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
-from softmax_bottleneck.measuring.wordsim import Wins, win_matrix
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from softmax_bottleneck.measuring.wordsim import win_matrix
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Gap, GapCode, Measured, Part, Published, mean_of
-from softmax_bottleneck.report.options import NoOptions, Words
+from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
+from softmax_bottleneck.records.records import Records, groups
+from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of
+from softmax_bottleneck.report.options import NoOptions, PublishedWords
+from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.registry import by_corpus, view
-from softmax_bottleneck.report.source import COVERAGE, PUBLISHED, Source
-from softmax_bottleneck.study import Column, Run
+from softmax_bottleneck.report.source import PUBLISHED, Source
+from softmax_bottleneck.study import Column as ColumnSpec
+from softmax_bottleneck.study import Run
+
+SIDES = ["measured", "published"]
+
 
 # --- similarity of word vectors -------------------------------------------------------------------------------------
-WinCounts = Mapping[str, Mapping[str, Wins]]
-
-
-@view("wordsim", row="Benchmark")
+@view("table", "wordsim", row="Benchmark")
 @by_corpus
-def wordsim(source: Source, options: NoOptions, dataset: str) -> Part:
-    """Benchmarks by models (Spearman's rho), with the pairs each benchmark keeps in the vocabulary."""
-    rho = next(iter(source.experiment.columns), Column(metrics.SPEARMAN))
-    columns = source.rows | dict(zip(COVERAGE, ("pairs", "not in vocabulary"), strict=True))
+def wordsim(source: Source, options: NoOptions, dataset: str) -> Section:
+    """Return benchmarks by models (Spearman's rho), with the pairs of each benchmark in the vocabulary."""
+    rho = next(iter(source.experiment.columns), ColumnSpec(SPEARMAN))
+    measured = source.records.conditions(SPEARMAN, dataset)
 
     def cell(benchmark: str, column: str) -> Cell:
-        if column in COVERAGE:
-            return source.coverage(dataset, benchmark, column)
+        if column in (PAIRS, PAIRS_UNKNOWN):
+            return _coverage_cell(source, dataset, benchmark, column)
         cell = source.cell(dataset, column, rho, benchmark)
-        known = benchmark in source.records.conditions(metrics.SPEARMAN, dataset)
-        return cell if known or not source.is_language(dataset) else replace(cell, gaps=(Gap(GapCode.NO_BENCHMARK),))
+        is_foreign = benchmark not in measured and source.dataset(dataset).kind == "language"
+        return replace(cell, gaps=(Gap(GapCode.NO_BENCHMARK),)) if is_foreign else cell
 
-    return source.part(dataset, source.benchmarks(dataset), columns, cell)
+    columns = source.rows | {PAIRS: "pairs", PAIRS_UNKNOWN: "not in vocabulary"}
+    return source.section(dataset, _benchmarks(source, dataset, SPEARMAN), columns, cell)
 
 
-@view("coverage", row="Benchmark", origin="this study")
+@view("table", "coverage", row="Benchmark", origin="this study")
 @by_corpus
-def coverage(source: Source, options: NoOptions, dataset: str) -> Part:
-    """Benchmarks by their number of pairs, and of pairs with a word that the corpus does not have."""
-    columns = dict(zip(COVERAGE, ("Pairs", "Not in the vocabulary"), strict=True))
-    rows = source.benchmarks(dataset, metrics.PAIRS_UNKNOWN)
-    return source.part(dataset, rows, columns, lambda row, metric: source.coverage(dataset, row, metric))
+def coverage(source: Source, options: NoOptions, dataset: str) -> Section:
+    """Return benchmarks by their number of pairs, and of pairs with a word that the corpus does not have."""
+
+    def cell(benchmark: str, metric: str) -> Cell:
+        return _coverage_cell(source, dataset, benchmark, metric)
+
+    columns = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}
+    return source.section(dataset, _benchmarks(source, dataset, PAIRS_UNKNOWN), columns, cell)
 
 
-@view("wins", origin="this study")
+def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
+    """Return condition -> name of the benchmarks with a published number, then of others that were measured."""
+    rows = source.published[source.published["metric"] == metric]
+    known = [text.split(";")[0] for text in rows[rows["dataset"] == source.corpus(dataset)]["condition"]]
+    conditions = [*known, *source.records.conditions(metric, dataset)]
+    return {condition: condition.removeprefix("benchmark=") for condition in conditions}
+
+
+def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) -> Cell:
+    """Return a count that depends on the vocabulary alone, so that any run has it."""
+    rows = source.records.rows
+    chosen = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["condition"] == condition)]
+    corpus = "wordsim" if metric == PAIRS else source.corpus(dataset)
+    return Cell(
+        measured=None if chosen.empty else MeasuredCell(float(chosen["value"].iloc[0])),
+        published=source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
+        metric=metric,
+        same=source.is_published(dataset),
+        gaps=(Gap(GapCode.NOT_COUNTED),) if chosen.empty else (),
+    )
+
+
+@view("table", "wins", origin="this study")
 @by_corpus
-def wins(source: Source, options: NoOptions, dataset: str) -> Part:
-    """On how many benchmarks the row's model has the larger rho than the column's (mean rho over the runs of each)."""
-    columns = {model: f"over {name}" for model, name in source.rows.items()}
-    counts, gaps = _win_counts(source, dataset), _gaps(source, dataset)
-    return source.part(dataset, source.rows, columns, lambda a, b: _win_cell(source, dataset, (a, b), counts, gaps))
-
-
-def _win_counts(source: Source, dataset: str) -> WinCounts:
-    """Benchmarks won by the first model over the second, by their mean rho over runs."""
-    conditions = source.records.conditions(metrics.SPEARMAN, dataset)
-
-    def mean(model: str, condition: str) -> float | None:
-        measured = mean_of(source.values(dataset, model, metrics.SPEARMAN, condition).values())
-        return measured.mean if measured else None
-
-    return win_matrix({model: {c: mean(model, c) for c in conditions} for model in source.rows})
-
-
-def _gaps(source: Source, dataset: str) -> dict[str, tuple[Gap, ...]]:
-    """Which runs of each model have no word similarities: `GSS: seed 1 missing`."""
-    conditions = source.records.conditions(metrics.SPEARMAN, dataset)
+def wins_table(source: Source, options: NoOptions, dataset: str) -> Section:
+    """Return on how many benchmarks the row's model has the larger rho (mean over runs) than the column's."""
+    conditions = source.records.conditions(SPEARMAN, dataset)
+    rhos: dict[str, dict[str, float | None]] = {}
     gaps: dict[str, tuple[Gap, ...]] = {}
     for model, name in source.rows.items():
-        have = {s for condition in conditions for s in source.values(dataset, model, metrics.SPEARMAN, condition)}
-        missing = "; ".join(map(str, source.gaps(dataset, model, have)))
+        values = {condition: source.values(dataset, model, SPEARMAN, condition) for condition in conditions}
+        means = {condition: mean_of(by_seed.values()) for condition, by_seed in values.items()}
+        rhos[model] = {condition: mean.mean if mean else None for condition, mean in means.items()}
+        missing = "; ".join(map(str, source.gaps(dataset, model, {seed for own in values.values() for seed in own})))
         gaps[model] = (Gap(GapCode.OF_MODEL, (name, missing)),) if missing else ()
-    return gaps
+    counts = win_matrix(rhos)
+
+    def cell(row: str, column: str) -> Cell:
+        if row == column:
+            return Cell(wanted=False)
+        over, count = {"condition": rf"wins over {re.escape(column)}(?:;|$)"}, counts[row][column]
+        return Cell(
+            measured=MeasuredCell(float(count.wins)) if count.compared else None,
+            published=source.find_published(source.corpus(dataset), row, WINS, over),
+            metric=WINS,
+            same=source.same(dataset, row, column),
+            runs=f"{dataset}/{row}",
+            note=f"of {count.compared}" if count.compared else "",
+            gaps=gaps[row] + gaps[column] or (() if count.compared else (Gap(GapCode.NO_COMMON_BENCHMARK),)),
+        )
+
+    return source.section(dataset, source.rows, {model: f"over {name}" for model, name in source.rows.items()}, cell)
 
 
-def _win_cell(
-    source: Source, dataset: str, pair: tuple[str, str], counts: WinCounts, gaps: Mapping[str, tuple[Gap, ...]]
-) -> Cell:
-    a, b = pair
-    if a == b:
-        return Cell(wanted=False)
-    over = {"condition": rf"wins over {re.escape(b)}(?:;|$)"}
-    count = counts[a][b]
-    published = source.find_published(source.corpus(dataset), a, metrics.WINS, over)
-    return Cell(
-        measured=Measured(float(count.wins)) if count.compared else None,
-        published=published,
-        metric=metrics.WINS,
-        same=source.same(dataset, a, b),
-        runs=f"{dataset}/{a}",
-        note=f"of {count.compared}" if count.compared else "",
-        gaps=gaps[a] + gaps[b] or (() if count.compared else (Gap(GapCode.NO_COMMON_BENCHMARK),)),
-    )
+@view("figure", "wins")
+def wins_figure(source: Source, options: NoOptions) -> Drawing:
+    """Draw heat maps of benchmarks won, measured and published side by side (Figure 4)."""
+    sections = {section.dataset: section for section in wins_table(source, options)}
+    rows = [
+        (
+            *(dataset, row.key, other.key, cell.measured.mean if cell.measured else math.nan),
+            cell.published.number if cell.published else math.nan,
+        )
+        for dataset, section in sections.items()
+        for row in section.rows
+        for other, cell in zip(section.rows, row.cells, strict=True)
+        if other.key != row.key
+    ]
+    data = pd.DataFrame(rows, columns=["dataset", "model", "over", *SIDES])
+    sides = SIDES if data["published"].notna().any() else SIDES[:1]
+    models, names = list(source.rows), [plots.short_name(source.study, model) for model in source.rows]
+
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        same = all(line.same for line in sections[dataset].rows)
+        titles = (f"{plots.corpus_title(source, dataset)}: measured", plots.paper_title(source, dataset, same))
+        for axes, side, title in zip(row, sides, titles, strict=False):
+            if own[side].isna().all():
+                plots.empty(axes, f"{title}: nothing to show")
+                continue
+            table = own.pivot(index="model", columns="over", values=side).reindex(index=models, columns=models)
+            plots.heat_map(axes, table, ".0f", square=True, linewidths=1.5, xticklabels=names, yticklabels=names)
+            axes.set(title=title, xlabel="over", ylabel="")
+            axes.set_xticks(axes.get_xticks(), names, rotation=40, ha="right", rotation_mode="anchor")
+
+    side, is_bare = 0.42 * len(models), bool(data[SIDES].isna().all(axis=None))  # inches of a map
+    canvas = plots.by_corpus(source, data, (len(sides), max(3.4, side + 1.5), 0.5 if is_bare else side + 1.1), draw)
+    rated = set(source.records.rows.loc[source.records.rows["metric"] == SPEARMAN, "run_id"])
+    used = {run.run_id for dataset in sections for run in source.runs_on(dataset)} & rated
+    start, measured = "Heat maps of benchmarks won; wins over all others:", data.dropna(subset="measured")
+    alt = plots.by_model(source, start, measured, lambda own: f"{own['measured'].sum():.0f}")
+    return Drawing(canvas, data, alt, plots.count_note(source, len(used)))
 
 
 # --- predicted words ------------------------------------------------------------------------------------------------
@@ -122,7 +176,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one run predicts at one place: words with their probabilities, and whether the true one is among them.
+    """The words that one run predicts at one place with their probabilities, and whether the true one is among them.
 
     `hit` is None where the vocabulary was cut and does not hold the true word.
     """
@@ -132,13 +186,16 @@ class Prediction:
     hit: bool | None
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`*tons 0.90`, `million 0.04`..., one a line, the true word with an asterisk."""
         return "\n".join(f"{'*' if word == self.place.target else ''}{word} {p:.2f}" for word, p in self.top)
 
 
+Predictions = dict[str, dict[Place, Prediction]]  # by model and place
+
+
 def predictions(found: Records, run: Run) -> Iterator[Prediction]:
-    """The run's predictions at the study's places; none before they are measured."""
+    """Yield the run's predictions at the study's places; none before they are measured."""
     for context in found.predictions(run.path):
         target = str(context["published_target"] or context["target"])
         yield Prediction(
@@ -148,95 +205,131 @@ def predictions(found: Records, run: Run) -> Iterator[Prediction]:
         )
 
 
-def predictions_of(source: Source, dataset: str) -> dict[str, dict[Place, Prediction]]:
-    """Predictions by place of the first run of every model that has them."""
-    found = {}
-    for model in source.models:
-        for run in source.runs(dataset, model)[:1]:
-            found[model] = {one.place: one for one in predictions(source.records, run)}
-    return {model: own for model, own in found.items() if own}
-
-
-def places(source: Source, dataset: str, measured: Mapping[str, Mapping[Place, Prediction]]) -> list[Place]:
-    """The places of the rows: those measured, then those published."""
-    own = [place for predictions in measured.values() for place in predictions]
-    return list(dict.fromkeys([*own, *published_places(source, dataset)]))
-
-
-def published_places(source: Source, dataset: str) -> list[Place]:
-    """Those published for the corpus or the one it stands for."""
+def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
+    """Return predictions of the first run of every model, all places (measured, then published), and published ones."""
+    firsts = {model: run for model in source.models for run in source.runs(dataset, model)[:1]}
+    by_place = {model: {one.place: one for one in predictions(source.records, run)} for model, run in firsts.items()}
+    measured = {model: own for model, own in by_place.items() if own}
     rows = records.read_csv(PUBLISHED / CONTEXTS)
     rows = rows[rows["dataset"] == source.corpus(dataset)]
     columns = (rows[key] for key in ("group", "context", "true_next_token"))
-    return [Place(group, int(number), target) for group, number, target in zip(*columns, strict=True)]
+    printed = [Place(group, int(number), target) for group, number, target in zip(*columns, strict=True)]
+    return measured, list(dict.fromkeys([*(place for own in measured.values() for place in own), *printed])), printed
 
 
 @cache
 def published_words(name: str) -> Mapping[tuple[Place, str], str]:
-    """(place, model) -> the published words with their probabilities, one a line, a hit with an asterisk."""
-    found: dict[tuple[Place, str], list[str]] = {}
+    """Return (place, model) -> the published words with their probabilities, one a line, a hit with an asterisk."""
+    lines: dict[tuple[Place, str], list[str]] = {}
     for row in records.read_csv(PUBLISHED / name).to_dict("records"):
         place = Place(row["group"], int(row["context"]), row["true_next_token"])
-        found.setdefault((place, row["model"]), []).append(
-            f"{'*' if row['hit'] == '1' else ''}{row['word']} {row['prob']}"
-        )
-    return {key: "\n".join(words) for key, words in found.items()}
+        text = f"{'*' if row['hit'] == '1' else ''}{row['word']} {row['prob']}"
+        lines.setdefault((place, row["model"]), []).append(text)
+    return {key: "\n".join(own) for key, own in lines.items()}
 
 
-SHOWN_RANKS = ("1", "5", "10")  # of the true next word
-
-
-@view("top5", row="Context")
+@view("table", "top5", row="Context")
 @by_corpus
-def top5(source: Source, options: Words, dataset: str) -> Part:
-    """Contexts by models: the five most probable next words."""
-    measured = predictions_of(source, dataset)
-    shown = {f"{place.group} {place.number} {place.target}": place for place in places(source, dataset, measured)}
+def top5(source: Source, options: PublishedWords, dataset: str) -> Section:
+    """Return contexts by models: the five most probable next words."""
+    measured, places, _ = _predictions_on(source, dataset)
+    printed = published_words(options.words)
+    shown = {f"{place.group} {place.number} {place.target}": place for place in places}
     rows = {}
     for key, place in shown.items():
-        known = all(place not in own or own[place].hit is not None for own in measured.values())
+        is_known = all(place not in own or own[place].hit is not None for own in measured.values())
         name = f"{GROUPS.get(place.group, place.group)} {place.number}: {place.target}"
-        rows[key] = name if known else f"{name} (not in this vocabulary)"
-    cell = partial(_words_cell, source, dataset, measured, published_words(options.words))
-    return source.part(dataset, rows, source.rows, lambda row, model: cell(shown[row], model))
+        rows[key] = name if is_known else f"{name} (not in this vocabulary)"
+
+    def cell(row: str, model: str) -> Cell:
+        own, text = measured.get(model, {}).get(shown[row]), printed.get((shown[row], model))
+        gaps = source.gaps(dataset, model, source.planned(dataset, model)[:1] if own else [])
+        return Cell(
+            label=own.text if own else "",
+            published=PublishedCell(text) if text else None,
+            same=own is not None and source.same(dataset, model),
+            gaps=gaps or (() if own else (Gap(GapCode.NO_PLACE),)),
+        )
+
+    return source.section(dataset, rows, source.rows, cell)
 
 
-def _words_cell(
-    source: Source,
-    dataset: str,
-    measured: Mapping[str, Mapping[Place, Prediction]],
-    published: Mapping[tuple[Place, str], str],
-    place: Place,
-    model: str,
-) -> Cell:
-    own, printed = measured.get(model, {}).get(place), published.get((place, model))
-    return Cell(
-        words=own.words if own else "",
-        published=Published(printed) if printed else None,
-        same=own is not None and source.same(dataset, model),
-        gaps=source.gaps(dataset, model, source.planned(dataset, model)[:1] if own else [])
-        or (() if own else (Gap(GapCode.NO_PLACE),)),
-    )
-
-
-@view("hit-rates")
+@view("table", "hit-rates")
 @by_corpus
-def hit_rates(source: Source, options: NoOptions, dataset: str) -> Part:
-    """Models by the first 1, 5 and 10 words: the share of test contexts whose true next word is among them."""
-    columns = {rank: f"Among the first {rank} (%)" for rank in SHOWN_RANKS}
-    return source.part(dataset, source.models, columns, partial(_hit_cell, source, dataset))
+def hit_rates(source: Source, options: NoOptions, dataset: str) -> Section:
+    """Return the share of test contexts (in percent, of the first run) whose true next word is among the first k."""
+
+    def cell(model: str, k: str) -> Cell:
+        metric, seeds = f"{metrics.HIT_RATE}{k}", source.planned(dataset, model)[:1]
+        shares = [source.values(dataset, model, f"{metric}{end}") for end in ("", "_low", "_high")]
+        known = [100 * values[seed] for values in shares for seed in seeds if seed in values]
+        if len(known) < len(shares):
+            return Cell(metric=metric, gaps=source.gaps(dataset, model, []))
+        rate, low, high = known
+        rows = source.records.rows
+        own = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
+        contexts = own[own["seed"] == seeds[0]]["n"].iloc[0]
+        note = f"{numbers.number(low)} to {numbers.number(high)}, {numbers.counts([contexts])}"
+        return Cell(MeasuredCell(rate), digits=2, metric=metric, note=note, gaps=source.gaps(dataset, model, seeds))
+
+    columns = {k: f"Among the first {k} (%)" for k in ("1", "5", "10")}
+    return source.section(dataset, source.models, columns, cell)
 
 
-def _hit_cell(source: Source, dataset: str, model: str, rank: str) -> Cell:
-    """Of the first run: its share in percent, with its interval."""
-    metric, seeds = f"{metrics.HIT_RATE}{rank}", source.planned(dataset, model)[:1]
-    shares = [source.values(dataset, model, f"{metric}{end}") for end in ("", "_low", "_high")]
-    known = [100 * values[seed] for values in shares for seed in seeds if seed in values]
-    if len(known) < len(shares):
-        return Cell(metric=metric, gaps=source.gaps(dataset, model, []))
-    rate, low, high = known
-    rows = source.records.rows
-    own = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
-    contexts = own[own["seed"] == seeds[0]]["n"].iloc[0]
-    note = f"{numbers.number(low)} to {numbers.number(high)}, {numbers.counts([contexts])}"
-    return Cell(measured=Measured(rate), digits=2, metric=metric, note=note, gaps=source.gaps(dataset, model, seeds))
+@view("figure", "hits")
+def hits(source: Source, options: NoOptions) -> Drawing:
+    """Draw models by contexts: is the true next word among the first five? Measured, then published (Figure 3)."""
+    rows = [row for dataset in source.corpora for row in _hits(source, dataset)]
+    data = pd.DataFrame(rows, columns=["dataset", "model", "group", "context", "target", *SIDES])
+    sides = SIDES if data["published"].notna().any() else SIDES[:1]
+
+    def draw(panel: Axes, row: tuple[str, str], _: object) -> None:
+        dataset, side = row
+        name = plots.corpus_title(source, dataset) if side == "measured" else source.published_title(dataset)
+        _hit_panel(source, panel, data[data["dataset"] == dataset], side, f"{name}: {side}")
+
+    height = 0.3 * len(source.rows) + 1.6 if len(data) else 0.6
+    canvas = plots.crossed([(d, side) for d in source.corpora for side in sides], [None], 9.2, height, draw)
+    measured = data.dropna(subset="measured")
+    start = "Squares, filled where the true word is among the first five:"
+    alt = plots.by_model(source, start, measured, lambda own: f"{own['measured'].sum():.0f} of {len(own)}")
+    return Drawing(canvas, data, alt, plots.count_note(source, len(measured[["dataset", "model"]].drop_duplicates())))
+
+
+def _hits(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
+    """Yield a line per place and model of a corpus."""
+    predicted, places, printed = _predictions_on(source, dataset)
+    for place in places:
+        where = {"condition": f"^group={place.group};context={place.number}$"}
+        for model in source.rows:
+            own, corpus = predicted.get(model, {}).get(place), source.corpus(dataset)
+            published = source.find_published(corpus, model, TOP5_HIT, where) if place in printed else None
+            hit = None if own is None or own.hit is None else float(own.hit)
+            yield dataset, model, *place, hit, published.number if published else None
+
+
+def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
+    """Draw a row of squares per model, filled for hits, with their count at its end."""
+    data = data[data.groupby(["group", "context", "target"])[side].transform("count") > 0]
+    shown = set(data.dropna(subset=side)["model"])
+    if not shown:
+        plots.empty(axes, f"{title}: nothing to show")
+        return
+    spots = data[["group", "context", "target"]].drop_duplicates()
+    looks, names = plots.styles(list(source.rows)), list[str]()
+    for height, model in enumerate(model for model in source.rows if model in shown):
+        hit = data[data["model"] == model][side].to_numpy(dtype=float)
+        for value, fill in ((1, "full"), (0, "none")):
+            spot = np.flatnonzero(hit == value)
+            look = looks[model].dot | {"marker": "s", "markersize": 11, "fillstyle": fill, "mew": 0.8}
+            axes.plot(spot, [height] * len(spot), **look)
+        axes.text(len(hit) - 0.2, height, f"{np.nansum(hit):.0f} of {np.isfinite(hit).sum()}", va="center", fontsize=9)
+        names.append(plots.short_name(source.study, model))
+    for edge in np.flatnonzero(spots["group"].to_numpy()[1:] != spots["group"].to_numpy()[:-1]):
+        axes.axvline(edge + 0.5, color=LIGHT.muted, linewidth=1)
+    counts = ", ".join(f"{GROUPS.get(group, group)}: {len(own)}" for (group,), own in groups(spots, "group"))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xticks(range(len(spots)), list(spots["target"]), rotation=50, ha="right")
+    axes.set(xlim=(-0.7, len(spots) + 0.9), ylim=(len(names) - 0.4, -0.6), title=f"{title} ({counts})")
+    axes.tick_params(length=0, labelcolor=LIGHT.ink)
+    axes.grid(visible=False)

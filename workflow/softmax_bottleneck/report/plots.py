@@ -23,13 +23,12 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from softmax_bottleneck.records.metrics import SUPERSCRIPT, TEST_PPL
 from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report.source import Source, label
-from softmax_bottleneck.study import ROOT, Run, Study
+from softmax_bottleneck.study import ROOT, Study
 
 mpl.use("Agg")  # seaborn imports pyplot, which would look for a screen
 
@@ -44,7 +43,6 @@ PALETTE: Mapping[str, str] = {
     "mos": "#1f6fc9",
     "moss": "#d65fa8",
 }
-
 SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
 MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
@@ -69,7 +67,7 @@ Column = TypeVar("Column")
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of everything that is not a model."""
+    """Colours of everything that is not a model; those of the style sheet are LIGHT."""
 
     paper: str
     ink: str
@@ -83,7 +81,7 @@ DARK = Theme("#16191d", "#e6e9ec", "#a3abb3", "#33393f")
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a view made: the canvas, the numbers in it, a description in words, and what is missing or counted."""
+    """The result of a view: the canvas, the numbers in it, a description, and a note on what is missing or counted."""
 
     canvas: Canvas
     data: pd.DataFrame
@@ -106,76 +104,63 @@ class Style:
 
 
 def styles(models: Sequence[str]) -> dict[str, Style]:
-    """A colour, marker and line per model: fixed for known names, else chosen by the name from the spare colours.
+    """Return a colour, marker and line per model: fixed for known names, else chosen by the name from spare colours.
 
     Models share no colour as long as there are spare ones; marker and line are the same in every figure.
     """
-    free = list(SPARE)
-    found = {}
+    free, looks = list(SPARE), {}
     for model in models:
         colour, number = PALETTE.get(model), [*PALETTE, model].index(model)
         if colour is None:
             pool, number = free or list(SPARE), int(hashlib.sha256(model.encode()).hexdigest(), 16)
             colour = pool[number % len(pool)]
             free = [other for other in pool if other != colour]
-        found[model] = Style(colour, MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)])
-    return found
+        looks[model] = Style(colour, MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)])
+    return looks
 
 
 # --- canvas ---------------------------------------------------------------------------------------------------------
-def rc_settings() -> Any:
-    """Settings of matplotlib for all figures: report/figures.mplstyle in the light colours."""
-    coloured = {
-        LIGHT.ink: ("text.color", "axes.labelcolor", "axes.titlecolor"),
-        LIGHT.muted: ("axes.edgecolor", "xtick.color", "ytick.color"),
-        LIGHT.paper: ("figure.facecolor", "axes.facecolor"),
-        LIGHT.grid: ("grid.color",),
-    }
-    plain: Any = mpl.rc_params_from_file(STYLE_SHEET, use_default_template=False)
-    return {**plain, **{name: colour for colour, names in coloured.items() for name in names}}
-
-
 def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
-    """A canvas of rows x columns axes, each `width` x `height` inches."""
+    """Return a canvas and its rows x columns axes, each `width` x `height` inches."""
     canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
     canvas.set_layout_engine("constrained", w_pad=0.08, h_pad=0.1)
     return canvas, canvas.subplots(rows, columns, squeeze=False)
 
 
-def empty(axes: Axes, words: str) -> None:
-    """Words in the place of a plot."""
+def empty(axes: Axes, text: str) -> None:
+    """Write a text in the place of a plot."""
     axes.set_axis_off()
-    axes.text(0.5, 0.5, words, ha="center", va="center", color=LIGHT.muted, transform=axes.transAxes, wrap=True)
+    axes.text(0.5, 0.5, text, ha="center", va="center", color=LIGHT.muted, transform=axes.transAxes, wrap=True)
 
 
-def words_alone(words: str, data: pd.DataFrame) -> Drawing:
-    """Words in the place of a whole figure."""
+def only_text(text: str, data: pd.DataFrame) -> Drawing:
+    """Return a text in the place of a whole figure."""
     canvas, ((axes,),) = panels(1, 1, 8.6, 0.3)
-    empty(axes, words)
-    return Drawing(canvas, data, words)
+    empty(axes, text)
+    return Drawing(canvas, data, text)
 
 
 def by_corpus(
     source: Source,
+    data: pd.DataFrame,
     size: tuple[int, float, float],
-    frame: Callable[[str], pd.DataFrame],
     draw: Callable[[NDArray[Any], str, pd.DataFrame], None],
-) -> tuple[Canvas, pd.DataFrame]:
-    """A row of panels per corpus, drawn from the data of that corpus, or words where there are none; and all the data.
+) -> Canvas:
+    """Return a row of panels per corpus, drawn from the data of that corpus, or a text where there are none.
 
     `size` is how many panels a row has, and their width and height in inches.
     """
-    frames = {dataset: frame(dataset) for dataset in source.corpora}
-    frames = {dataset: data for dataset, data in frames.items() if dataset in source.datasets or len(data)}
+    frames = {dataset: data[data["dataset"] == dataset] for dataset in source.corpora}
+    frames = {dataset: own for dataset, own in frames.items() if dataset in source.datasets or len(own)}
     canvas, axes = panels(len(frames), *size)
-    for row, (dataset, data) in zip(axes, frames.items(), strict=True):
-        if len(data):
-            draw(row, dataset, data)
+    for row, (dataset, own) in zip(axes, frames.items(), strict=True):
+        if len(own):
+            draw(row, dataset, own)
         else:
             empty(row[0], f"{corpus_title(source, dataset)}: nothing to show yet")
             for panel in row[1:]:
                 panel.set_axis_off()
-    return canvas, pd.concat(frames.values(), ignore_index=True)
+    return canvas
 
 
 def crossed(
@@ -185,7 +170,7 @@ def crossed(
     height: float,
     draw: Callable[[Axes, Row, Column], None],
 ) -> Canvas:
-    """A panel for every row and column."""
+    """Return a panel for every row and column."""
     canvas, axes = panels(len(rows), len(columns), width, height)
     for line, row in zip(axes, rows, strict=True):
         for panel, column in zip(line, columns, strict=True):
@@ -194,29 +179,26 @@ def crossed(
 
 
 def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style], *, lines: bool = True) -> None:
-    """Names of models below all panels, as lines or as dots."""
+    """Write the names of models below all panels, as lines or as dots, in as many even columns as fit."""
     handles = []
     for model, name in names.items():
         style = looks[model]
         look: dict[str, Any] = {"linestyle": style.dash, "linewidth": 2.2} if lines else style.dot
         handles.append(Line2D([], [], **{"color": style.colour, "label": name, **look}))
+    letters, entry, letter = [len(name) for name in names.values()], *LEGEND_INCHES
+
+    def fits(columns: int) -> bool:
+        widest = [max(own) for own in np.array_split(letters, columns)]
+        return bool(sum(entry + letter * name for name in widest) <= canvas.get_figwidth())
+
     if handles:
-        columns = _legend_columns([len(name) for name in names.values()], canvas.get_figwidth())
+        columns = next((count for count in range(len(letters), 1, -1) if fits(count)), 1)
         canvas.legend(handles=handles, loc="outside lower center", ncols=columns)
-
-
-def _legend_columns(letters: Sequence[int], inches: float) -> int:
-    """How many columns fit: they share the names evenly, and each is as wide as its longest."""
-    for columns in range(len(letters), 1, -1):
-        widest = [max(names) for names in np.array_split(letters, columns)]
-        if sum(LEGEND_INCHES[0] + LEGEND_INCHES[1] * name for name in widest) <= inches:
-            return columns
-    return 1
 
 
 # --- what is drawn into panels --------------------------------------------------------------------------------------
 def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Style], *, dots: bool = False) -> None:
-    """A thick line at every model's mean over its seeds, never of fewer of them further right; seeds thin, or dots."""
+    """Draw a thick line at every model's mean over its seeds, as far as all reach; seeds as thin lines or dots."""
     for model, style in looks.items():
         own = data[data["model"] == model]
         table = own.pivot_table(index=x, columns="seed", values=y).interpolate(method="index", limit_area="inside")
@@ -229,14 +211,14 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
 
 
 def dots(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Style], **more: Any) -> None:
-    """A dot per line of the data, in its model's colour and shape."""
+    """Draw a dot per line of the data, in its model's colour and shape."""
     for model, style in looks.items():
         own = data[data["model"] == model]
         axes.plot(own[x], own[y], **style.dot | {"mec": LIGHT.paper, "mew": 0.7} | more)
 
 
 def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
-    """A table as squares in shades of blue with their numbers, legible on light and on dark screens."""
+    """Draw a table as squares in shades of blue with their numbers, legible on light and on dark screens."""
     blues = sns.color_palette("blend:#eef3f9,#69a5ea", as_cmap=True)
     fixed: dict[str, Any] = {"cmap": blues, "vmin": 0, "annot": True, "cbar": False, "linecolor": LIGHT.paper}
     sns.heatmap(table, ax=axes, fmt=form, annot_kws={"color": "#10151b"}, **fixed, **look)
@@ -245,22 +227,22 @@ def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
     axes.tick_params(axis="y", rotation=0)
 
 
-def level(axes: Axes, value: float, words: str, end: Literal["left", "right"] = "right") -> None:
-    """A dashed line across, with words at the end where the curves leave room."""
+def level(axes: Axes, value: float, text: str, end: Literal["left", "right"] = "right") -> None:
+    """Draw a dashed line across, with a text at the end where the curves leave room."""
     axes.axhline(value, color=LIGHT.ink, linewidth=1, linestyle=DASHED)
     x = {"left": 0.01, "right": 0.99}[end]
-    axes.text(x, value, words, transform=axes.get_yaxis_transform(), ha=end, va="bottom", fontsize=8.5)
+    axes.text(x, value, text, transform=axes.get_yaxis_transform(), ha=end, va="bottom", fontsize=8.5)
 
 
 def log_y(axes: Axes) -> None:
-    """A log axis with powers of ten as ticks."""
+    """Make the y axis logarithmic with powers of ten as ticks."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(power))
-    axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axes.yaxis.set_major_formatter(power)
+    axes.yaxis.set_minor_formatter(lambda *_: "")
 
 
 def power(value: float, _position: object = None) -> str:
-    """A tick of a log axis: 10⁻³, or 2·10⁻³ between the powers."""
+    """Return a tick of a log axis: 10⁻³, or 2·10⁻³ between the powers."""
     if value <= 0:
         return ""
     exponent = math.floor(math.log10(value) + 1e-9)
@@ -270,12 +252,12 @@ def power(value: float, _position: object = None) -> str:
 
 
 def integer(value: float, _position: object = None) -> str:
-    """A tick with thin spaces between thousands."""
+    """Return a tick with thin spaces between thousands."""
     return f"{value:,.0f}".replace(",", "\u2009")
 
 
 def to_svg(canvas: Canvas) -> str:
-    """The canvas as SVG, with a style sheet for dark screens, and short, since pages carry dozens of them.
+    """Return the canvas as SVG, with a style sheet for dark screens, and short, since reports carry dozens of them.
 
     Coordinates have a tenth of a point; comments, names of groups, groups for nothing and line ends go; letters have
     short names.
@@ -287,7 +269,11 @@ def to_svg(canvas: Canvas) -> str:
         svg = re.sub(pattern, short, svg)
     svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda path: _shorter_numbers(path[0]), svg)
     svg = re.sub(r' style="[^"]*"', lambda style: re.sub("(?<=[:;]) ", "", style[0]), svg)
-    return _without_bare_groups(svg).replace("<defs>", f"<style>{_dark_rules()}</style> <defs>", 1)
+    # CSS that exchanges the light colours, which matplotlib writes into style attributes, for the dark ones.
+    pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
+    rules = [f'[style*="{kind}:{a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
+    style = f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
+    return _without_bare_groups(svg).replace("<defs>", f"{style} <defs>", 1)
 
 
 def _shorter_numbers(attribute: str) -> str:
@@ -297,73 +283,67 @@ def _shorter_numbers(attribute: str) -> str:
 
 
 def _without_bare_groups(svg: str) -> str:
-    """Without groups that have no attributes: nine in ten of matplotlib's."""
+    """Remove groups that have no attributes: nine in ten of matplotlib's."""
     bare: list[bool] = []
 
-    def kept(tag: re.Match[str]) -> str:
+    def replacement(tag: re.Match[str]) -> str:
         if tag[0] == "</g>":
             return "" if bare.pop() else tag[0]
         bare.append(tag[0] == "<g>")
         return "" if bare[-1] else tag[0]
 
-    return re.sub(r"<g>|<g [^>]*>|</g>", kept, svg)
-
-
-def _dark_rules() -> str:
-    """CSS that exchanges the light colours, which matplotlib writes into style attributes, for the dark ones."""
-    pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
-    rules = [f'[style*="{kind}:{a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
-    return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
+    return re.sub(r"<g>|<g [^>]*>|</g>", replacement, svg)
 
 
 # --- which runs are drawn, in words ---------------------------------------------------------------------------------
-def planned_runs(source: Source, dataset: str) -> list[Run]:
-    """The runs an experiment needs on a corpus, in the plan's order."""
-    return [run for run in source.study.runs_of(source.experiment) if run.dataset == dataset]
-
-
 def count_note(source: Source, have: int | pd.DataFrame) -> str:
-    """How many of the planned runs are drawn (their number, or the data drawn), and which have no results, and why."""
+    """Return how many planned runs are drawn (given their number or the data), and which have no results, and why."""
     if isinstance(have, pd.DataFrame):
         have = len(have[["dataset", "model", "seed"]].drop_duplicates())
-    runs = [run for dataset in source.datasets for run in planned_runs(source, dataset)]
-    named = []
+    runs = [run for dataset in source.datasets for run in source.runs_on(dataset)]
+    absent = []
     for dataset, model in dict.fromkeys((run.dataset, run.model) for run in runs):
         if gaps := source.gaps(dataset, model, source.values(dataset, model, TEST_PPL)):
-            named.append(f"{_on(source, dataset, model)} ({'; '.join(map(str, gaps))})")
-    more = f" and {len(named) - ABSENT_NAMED} more" if len(named) > ABSENT_NAMED else ""
-    absent = f" Without results: {', '.join(named[:ABSENT_NAMED])}{more}." if named else ""
-    return f"{have} of {len(runs)} planned runs are in this figure.{absent}"
+            absent.append(f"{_model_on(source, dataset, model)} ({'; '.join(map(str, gaps))})")
+    more = f" and {len(absent) - ABSENT_NAMED} more" if len(absent) > ABSENT_NAMED else ""
+    without = f" Without results: {', '.join(absent[:ABSENT_NAMED])}{more}." if absent else ""
+    return f"{have} of {len(runs)} planned runs are in this figure.{without}"
 
 
-def by_model(source: Source, start: str, data: pd.DataFrame, words: Callable[[pd.DataFrame], str]) -> str:
-    """A description: some words on the data of every model on every corpus."""
-    texts = [f"{_on(source, d, model)} {words(own)}" for (d, model), own in groups(data, "dataset", "model")]
+def by_model(source: Source, start: str, data: pd.DataFrame, describe: Callable[[pd.DataFrame], str]) -> str:
+    """Return a description: `start`, then a text on the data of every model on every corpus."""
+    texts = [f"{_model_on(source, d, model)} {describe(own)}" for (d, model), own in groups(data, "dataset", "model")]
     return f"{start} {'; '.join(texts)}." if texts else NOTHING
 
 
-def _on(source: Source, dataset: str, model: str) -> str:
+def _model_on(source: Source, dataset: str, model: str) -> str:
     where = f" on {corpus_title(source, dataset)}" if len(source.corpora) > 1 else ""
     return f"{short_name(source.study, model)}{where}"
 
 
 def corpus_title(source: Source, dataset: str) -> str:
-    """A corpus' name, short enough for a panel."""
+    """Return a corpus' name, short enough for a panel."""
     return textwrap.shorten(source.dataset(dataset).title, 48, placeholder="…") or dataset
 
 
 def paper_title(source: Source, dataset: str, same: bool) -> str:
-    """`Penn Treebank: published, full size`: of published numbers beside a corpus; `same`: in the same setting."""
+    """Return `Penn Treebank: published, full size`, the title of numbers that are not in the `same` setting."""
     return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 
 
 def short_name(study: Study, model: str) -> str:
-    """A model's name, short enough for a tick; members of a grid differ at its end, which stays."""
+    """Return a model's name, short enough for a tick; members of a grid differ at its end, which stays."""
     text, half = label(study, model), LONGEST_NAME // 2
     return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def names_in(source: Source, data: pd.DataFrame) -> dict[str, str]:
-    """The models of some data and their short names, in the experiment's order."""
+    """Return the models of some data and their short names, in the experiment's order."""
     present = set(data["model"])
     return {model: short_name(source.study, model) for model in source.rows if model in present}
+
+
+def finished(source: Source, canvas: Canvas, data: pd.DataFrame, alt: str) -> Drawing:
+    """Return a drawing of the models of some data with its legend, and a note on the runs that are drawn."""
+    legend(canvas, names_in(source, data), styles(list(source.models)))
+    return Drawing(canvas, data, alt, count_note(source, data))

@@ -1,4 +1,4 @@
-"""Options of views: typed, refused where nobody knows them, and read without any plotting library."""
+"""Options of views: typed, rejected if unknown, and read without any plotting library."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.report import figures, options, views
-from softmax_bottleneck.report.registry import FIGURES, VIEWS
+from softmax_bottleneck.report import options, views
 from softmax_bottleneck.store.errors import UserError
 
 STUDIES = sorted(path for path in (config.ROOT / "config").glob("*.yaml") if "own-model" not in path.name)
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
-def test_every_study_tells_its_views_only_what_they_know(file: Path) -> None:
+def test_every_bundled_study_has_known_options(file: Path) -> None:
     options.check_options(config.load_study(file))
 
 
@@ -41,7 +40,7 @@ def test_every_study_tells_its_views_only_what_they_know(file: Path) -> None:
         ("hit-rates", "{first: 3}", r"options: unknown key 'first'"),
     ],
 )  # fmt: skip
-def test_an_option_nobody_knows_is_refused_with_file_and_key(
+def test_an_unknown_option_is_rejected_with_file_and_key(
     tmp_path: Path, experiment: str, given: str, message: str
 ) -> None:
     name = f"parthiban2021-{experiment}"
@@ -50,7 +49,7 @@ def test_an_option_nobody_knows_is_refused_with_file_and_key(
         options.check_options(study)
 
 
-def test_what_an_experiment_itself_says_wrong_names_its_file(tmp_path: Path) -> None:
+def test_an_error_in_an_experiments_own_file_names_it(tmp_path: Path) -> None:
     (tmp_path / "experiments").mkdir()
     text = (config.ROOT / "config" / "experiments" / "known-truth.yaml").read_text(encoding="utf-8")
     file = tmp_path / "experiments" / "known-truth.yaml"
@@ -64,17 +63,13 @@ def test_what_an_experiment_itself_says_wrong_names_its_file(tmp_path: Path) -> 
             options.check_options(fake.load(tmp_path))
 
 
-def test_every_view_is_registered_once_with_the_options_its_function_takes() -> None:
-    assert views and figures  # importing them registers
-    made = {name: view.make for name, view in VIEWS.items()}
-    for known, functions in ((options.TABLES, made), (options.FIGURES, FIGURES)):
-        assert known.keys() == functions.keys()
-        for name, function in functions.items():
-            parameters = list(inspect.signature(function).parameters.values())
-            hints = typing.get_type_hints(inspect.unwrap(function))
-            assert hints[parameters[1].name] is known[name], name
-    for kind in {*options.TABLES.values(), *options.FIGURES.values()}:
-        assert dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen and kind.__doc__
+def test_every_view_is_registered_with_the_options_its_function_takes() -> None:
+    assert views.VIEWS.keys() == {(kind, name) for kind, known in options.OPTIONS.items() for name in known}
+    for (kind, name), view in views.VIEWS.items():
+        second = list(inspect.signature(view.make).parameters.values())[1].name
+        declared = options.OPTIONS[kind][name]
+        assert typing.get_type_hints(inspect.unwrap(view.make))[second] is declared, name
+        assert dataclasses.is_dataclass(declared) and declared.__dataclass_params__.frozen
 
 
 def test_options_are_read_without_pandas_torch_or_matplotlib() -> None:

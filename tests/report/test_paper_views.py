@@ -18,9 +18,8 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.ranks import robustness
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import cells, figures, source, views
-from softmax_bottleneck.report.figures import functions
-from softmax_bottleneck.report.views import ranks, words
+from softmax_bottleneck.report import cells, source, views
+from softmax_bottleneck.report.views import functions, words
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import check
@@ -71,18 +70,18 @@ def table(made, name: str) -> cells.Table:
     return views.build(study, source.experiment_of(study, PREFIX + name, "table"), found)
 
 
-def figure(made, name: str) -> tuple[figures.Figure, list[dict[str, str]]]:
+def figure(made, name: str) -> tuple[views.Figure, list[dict[str, str]]]:
     study, found = made
-    drawn = figures.build(study, source.experiment_of(study, PREFIX + name, "figure"), found)
+    drawn = views.build(study, source.experiment_of(study, PREFIX + name, "figure"), found)
     return drawn, list(csv.DictReader(io.StringIO(drawn.csv)))
 
 
 def flat(one: cells.Table) -> list[tuple[str, str, str, cells.Cell]]:
     return [
-        (part.dataset, row.key, column, cell)
-        for part in one.parts
-        for row in part.rows
-        for column, cell in zip(part.columns, row.cells, strict=True)
+        (section.dataset, row.key, column, cell)
+        for section in one.sections
+        for row in section.rows
+        for column, cell in zip(section.columns, row.cells, strict=True)
     ]
 
 
@@ -151,12 +150,8 @@ def test_shared_runs_are_trained_once() -> None:
     main = [experiment for experiment in study.experiments if experiment.id.startswith(PREFIX)]
     assert len({run.path for experiment in main for run in study.runs_of(experiment)}) == total == 309
     assert len(study.needed) == len({run.path for run in study.shown})
-
-
-def test_the_second_stage_is_declared_whole() -> None:
-    searches = paper().searches
-    for name in ("mos-fair-stage2", "softmax-fair-stage2"):
-        assert (searches[name].size, searches[name].members) == (2940, ())
+    for name in ("mos-fair-stage2", "softmax-fair-stage2"):  # declared whole, not trained
+        assert (study.searches[name].size, study.searches[name].members) == (2940, ())
 
 
 def published_counts() -> list[tuple[str, str, str]]:
@@ -183,31 +178,18 @@ def test_parameter_counts_of_the_plan_are_the_published_ones() -> None:
 
 
 # --- every experiment -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", sorted(n for n in ALL if "table" in n))
-def test_every_published_number_of_a_table_stands_in_it(made, name: str) -> None:
-    study, _ = made
-    one = table(made, name)
-    shown = {cell.published.value for *_, cell in flat(one) if cell.published}
-    experiment = source.experiment_of(study, PREFIX + name, "table")
-    own = [file for file in experiment.published if file.startswith(f"parthiban2021_{name.replace('-', '_')}.")]
-    rows = source.read_published(tuple(own))
-    ignored = {"SM 5.1 text", "Table 1 caption", "SM 2.2 text"}  # facts about the rows, not in the table
-    printed = set(rows[~rows["table"].isin(ignored)]["value"].str.replace("|", ", "))
-    assert printed - shown <= {"N/A"}
-    assert one.parts and all(part.rows for part in one.parts)
+ABSENT = {cells.GapCode.IN_OTHER_STUDY, cells.GapCode.NOT_IN_STUDY, cells.GapCode.QUOTATION}
 
 
 def test_every_table_is_filled_once_all_runs_are_done(made) -> None:
-    study, _ = made
+    study, found = made
     for experiment in study.experiments:
-        if experiment.kind != "table" or experiment.source != "parthiban2021":
-            continue
-        one = views.build(study, experiment, made[1])
-        gaps = {cell.gap for *_, cell in flat(one) if cell.wanted and not cell.measured and not cell.words}
-        assert all(gap == "" or re.search("not in this study|not computable|no correlation", gap) for gap in gaps), (
-            experiment.id,
-            gaps,
-        )
+        if experiment.kind == "table" and experiment.source == "parthiban2021":
+            one = views.build(study, experiment, found)
+            assert one.sections and all(section.rows for section in one.sections)
+            empty = [cell for *_, cell in flat(one) if cell.wanted and not cell.measured and not cell.label]
+            codes = {gap.code for cell in empty for gap in cell.gaps}
+            assert codes <= ABSENT | {cells.GapCode.NOT_COMPUTABLE}, experiment.id
 
 
 @pytest.mark.parametrize("name", sorted(n for n in ALL if "figure" in n))
@@ -268,10 +250,10 @@ def test_the_measured_correlation_is_that_of_scipy(made) -> None:
 
 def test_predicted_words_stand_beside_the_published_ones(made) -> None:
     one = table(made, "sm-table2")
-    assert len(one.parts[0].rows) == 18
-    first = one.parts[0].rows[0]
+    assert len(one.sections[0].rows) == 18
+    first = one.sections[0].rows[0]
     assert first.label == "Yang et al. 2018 1: tons"
-    assert first.cells[0].words == "*tons 0.90\na 0.05\nb 0.02\nc 0.01\nd 0.00"
+    assert first.cells[0].label == "*tons 0.90\na 0.05\nb 0.02\nc 0.01\nd 0.00"
     assert first.cells[0].published.value.startswith("*tons 0.90\nmillion 0.04")
 
 
@@ -302,7 +284,7 @@ def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> No
 
 def test_the_matrix_that_gets_noise_is_that_of_the_studys_model_and_said_so(made) -> None:
     for name in ("sm-table14", "sm-table15", "sm-table16"):
-        (part,) = table(made, name).parts
+        (part,) = table(made, name).sections
         assert part.note == "The matrix is that of MoS (NT) on Penn Treebank: its first 60 test contexts."
     found = {(row, column): cell for _, row, column, cell in flat(table(made, "sm-table16"))}
     cell = found["c = 1e-25", "Effective rank, ε = 10⁻³"]
@@ -324,19 +306,6 @@ def test_ranks_of_all_contexts_stand_beside_the_published_ones_on_wikitext_alone
     assert all(found[key].measured.mean == press[key].measured.mean + 7 for key in found)
 
 
-def test_slopes_before_and_after_training_stand_side_by_side(made) -> None:
-    found = {(d, row, column): c for d, row, column, c in flat(table(made, "table3"))}
-    assert found["ptb", "lms-plif", "Mean slope at the start"].text.startswith("1.107")
-    assert found["wikitext-2", "lms-plif", "after training"].published is not None
-
-
-def test_figure_1_draws_the_papers_curves(made) -> None:
-    rows = figure(made, "figure1")[1]
-    assert {(float(row["c"]), float(row["k"])) for row in rows} == {(2, 4), (0, 2)}
-    assert (min(float(r["logit"]) for r in rows), max(float(r["logit"]) for r in rows)) == (-6, 6)
-    assert functions.RANGE == (-6, 6)  # also of the other axis
-
-
 def test_figure_6_shows_both_perplexities_and_the_size_along_the_components(made) -> None:
     drawn, rows = figure(made, "figure6")
     published = {(r["dataset"], float(r["value"])): r for r in rows if r["origin"] == "published"}
@@ -346,61 +315,24 @@ def test_figure_6_shows_both_perplexities_and_the_size_along_the_components(made
     assert "training perplexity" in drawn.alt and "rank" not in drawn.alt
 
 
-def test_the_fairness_test_is_over_the_random_seeds_and_the_narrow_softmax_has_a_search(made) -> None:
+def test_the_fairness_test_is_over_the_random_seeds(made) -> None:
     (cell,) = (c for _, row, column, c in flat(table(made, "table5")) if row == "mos-fair" and "Student" in column)
     assert cell.note == "n = 3 each"  # of three random seeds and the authors' own
-    assert made[0].searches["softmax-fair280-stage1"].size == 8
 
 
-CONTRADICTIONS = {
-    "table1": ("0.40", "supplement"),
-    "table2": ("over 11 runs", "over 10", "10\u207b\u2078"),
-    "table3": ("Neither the number of runs nor how averaging begins is published", "ET-ASGD"),
-    "table5": ("how averaging begins", "number of seeds"),
-    "table6": ("82,430", "82,429", "245,568", "245,370", "9,983", "9,979"),
-    "sm-table3": ("WS-353-REL twice",),
-    "sm-table6": ("1881", "1882", "0.25"),
-}
-
-
-@pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_what_the_papers_contradict_stands_in_the_caption(made, name: str) -> None:
-    page = views.table_page(table(made, name))
-    assert all(words in page for words in CONTRADICTIONS[name])
-
-
-def test_captions_say_what_the_runs_of_this_study_are(made) -> None:
+def test_captions_name_the_settings_of_the_runs_that_are_shown(made) -> None:
     study, found = made
     one = source.experiment_of(study, PREFIX + "sm-table4", "table")
-    texts = {}
-    for name, runs in (("paper", study.runs), ("small", tuple(
-        dataclasses.replace(r, schedule=dataclasses.replace(r.schedule, learning_rate=10.5)) for r in study.runs
-    ))):  # fmt: skip
-        texts[name] = views.build(dataclasses.replace(study, runs=runs), one, found).caption
-    assert "learning rate of 20 for 1000 epochs" in texts["paper"] and "learning rate of 10.5" in texts["small"]
-    assert "{" not in "".join(source.Source.of(study, e, found).caption for e in study.experiments)
-    assert (
-        "Penn Treebank" not in figure(made, "figure5")[0].caption and "WikiText-2" in figure(made, "figure5")[0].caption
-    )
-
-
-def test_captions_of_the_demonstration_are_of_its_runs_and_not_of_the_papers() -> None:
-    study = config.load_study(config.ROOT / "config" / "demo.yaml")
-    captions = {
-        e.id: source.Source.of(study, e, records.Records(pd.DataFrame(), pd.DataFrame())).caption
-        for e in study.experiments
-    }
-    for name, said in {
-        "parthiban2021-sm-table10": "window of 2 epochs), the others after epoch 11 (ET-ASGD)",
-        "parthiban2021-sm-table5": "at a learning rate of 15 for 500 epochs",  # of the paper, whose corpus is not there
-        "parthiban2021-sm-table12": "MoS of 3 components trained with NT-ASGD for 16 epochs",
-        "ganea2019-table1": "word vectors of 16 in every model (in the paper 400), trained with ET-ASGD",
-        "benka2021-table1": "Trained for 14 epochs (in the paper 50)",
-        "kanai2018-table1": "here it is 0.",
-    }.items():
-        assert said in " ".join(captions[name].split()), captions[name]
-    tied = {run.body.tied for run in study.runs}
-    assert tied == {False} and not any("tied" in e.title for e in study.experiments)
+    one = dataclasses.replace(one, caption="{schedule.learning_rate} {schedule.epochs} {head.components} {corpora}")
+    assert source.Source(study, one, found).caption == "20 1000 1, 3, 5, 10, 15, 20 Penn Treebank"
+    slower = [dataclasses.replace(r, schedule=dataclasses.replace(r.schedule, learning_rate=10.5)) for r in study.runs]
+    changed = dataclasses.replace(study, runs=tuple(slower))
+    assert source.Source(changed, one, found).caption.startswith("10.5 1000 ")
+    assert "{" not in "".join(source.Source(study, e, found).caption for e in study.experiments)
+    demo, nothing = config.load_study(config.ROOT / "config" / "demo.yaml"), records.Records(*[pd.DataFrame()] * 2)
+    absent = next(e for e in demo.experiments if e.id == PREFIX + "sm-table5")  # its corpus is in the paper alone
+    absent = dataclasses.replace(absent, caption="{schedule.learning_rate} {schedule.epochs}")
+    assert source.Source(demo, absent, nothing).caption == "15 500"
 
 
 def test_smooth_functions_hug_the_piecewise_linear_ones() -> None:
@@ -423,7 +355,7 @@ def test_what_is_not_in_a_study_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     found = collect.collect(study)
     for experiment in study.experiments[-5:]:
         assert study.runs_of(experiment) == () and experiment.is_void
-        item = (views if experiment.kind == "table" else figures).build(study, experiment, found)
+        item = views.build(study, experiment, found)
         words = item.note or item.alt
         assert experiment.needs in words and re.search("Not in this study|none of its models|larger study", words)
     assert item.csv.count("published") == 105  # dots of the figure, which stand alone
@@ -453,38 +385,16 @@ def test_one_seed_less_is_said_wherever_it_was_used(
         if gone not in study.runs_of(experiment):
             continue
         planned = len([run for run in study.runs_of(experiment) if run.model == "gss"])
+        shown = views.build(study, experiment, found)
         if experiment.kind == "table":
-            page = views.table_page(views.build(study, experiment, found))
-            own = [c for d, row, _, c in flat(views.build(study, experiment, found)) if c.runs.endswith("/gss")]
+            own = [c for d, row, _, c in flat(shown) if c.runs.endswith("/gss")]
             averaged = [c for c in own if c.count and c.measured]
             assert all(c.count == f"n = {planned - 1} of {planned}" for c in averaged), experiment.id
             assert all(f"seed 1 {state}" in c.gap for c in averaged), experiment.id
-            words = page
-        else:
-            drawn = figures.build(study, experiment, found)
-            words = drawn.note
-        assert f"seed 1 {state}" in words, experiment.id
+        text = views.table_page(shown) if experiment.kind == "table" else shown.note
+        assert f"seed 1 {state}" in text, experiment.id
         used += 1
     assert used >= 8
-
-
-def test_views_need_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path, fake.paper_text(experiments=()))
-    found = collect.collect(study)
-    for experiment in study.experiments:
-        item = (views if experiment.kind == "table" else figures).build(study, experiment, found)
-        assert "nan" not in (views.table_page(item) if experiment.kind == "table" else item.alt).lower().replace(
-            "finance", ""
-        )
-
-
-def test_every_experiment_of_a_study_has_its_file() -> None:
-    study = paper()
-    assert {dataclasses.asdict(e)["id"] for e in study.experiments} <= {
-        path.stem for path in (config.ROOT / "config" / "experiments").glob("*.yaml")
-    }
-    assert ranks.PAPER_SIZE == robustness.PAPER_SIZE
 
 
 def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Path, monkeypatch) -> None:
@@ -499,5 +409,5 @@ def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Pa
     facts = {"status": "ok", "contexts": [place | {"note": "'centrust' is not in this vocabulary"}, kept], "hits": {}}
     artefacts.write_json(Store().run_folder(run.path) / "topk.json", facts)
     cut, plain = words.predictions(collect.collect(study), run)
-    assert (cut.place.target, cut.hit, cut.words) == ("centrust", None, "<unk> 0.50\nthe 0.10")
-    assert (plain.place.target, plain.hit, plain.words) == ("the", True, "<unk> 0.50\n*the 0.10")
+    assert (cut.place.target, cut.hit, cut.text) == ("centrust", None, "<unk> 0.50\nthe 0.10")
+    assert (plain.place.target, plain.hit, plain.text) == ("the", True, "<unk> 0.50\n*the 0.10")

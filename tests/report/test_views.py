@@ -1,0 +1,419 @@
+"""Tables and figures of made-up results: cells against published files and independent arithmetic, and their gaps."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import math
+import re
+import statistics as plain
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import fake_results as fake
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import cells, numbers, plots, source, views
+from softmax_bottleneck.report.options import NoOptions, options_of
+from softmax_bottleneck.report.registry import VIEWS
+from softmax_bottleneck.report.views import rank_perplexity, words
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.study import Column, load_experiment
+
+FIGURES = (
+    *("known-truth-figure", "parthiban2021-figure4", "parthiban2021-figure7", "parthiban2021-rank-perplexity"),
+    "parthiban2021-learning-curves",
+)
+Made = tuple[config.Study, records.Records]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory):
+    """The small study and the one with published settings, all runs done."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+        made = {}
+        for name, text in (("fake", fake.STUDY), ("paper", fake.paper_text())):
+            study = fake.load(folder, text)
+            fake.write_all(study)
+            made[name] = (study, collect.collect(study))
+        yield made
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+    return tmp_path
+
+
+def build(made: Made, name: str) -> cells.Table | views.Figure:
+    study, found = made
+    (experiment,) = (one for one in study.experiments if one.id == name)
+    return views.build(study, experiment, found)
+
+
+def rows(figure: views.Figure) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(figure.csv)))
+
+
+def cell(table: cells.Table, dataset: str, row: str, column: str) -> cells.Cell:
+    section = next(section for section in table.sections if section.dataset == dataset)
+    return next(one for one in section.rows if one.key == row).cells[section.columns.index(column)]
+
+
+def every(table: cells.Table) -> list[tuple[str, str, cells.Cell]]:
+    return [(section.dataset, row.key, c) for section in table.sections for row in section.rows for c in row.cells]
+
+
+# --- published numbers ----------------------------------------------------------------------------------------------
+def test_every_published_number_of_a_table_stands_in_exactly_one_cell(finished) -> None:
+    table = build(finished["paper"], "parthiban2021-table6")
+    shown = [(dataset, model, one.published.value) for dataset, model, one in every(table) if one.published]
+    printed = records.read_csv(source.PUBLISHED / "parthiban2021_table6.csv")
+    names = printed["dataset"].map({"ptb": "ptb", "wt2": "wikitext-2"})
+    assert sorted(shown) == sorted(zip(names, printed["model"], printed["value"], strict=True))
+    table = build(finished["paper"], "parthiban2021-table2")
+    for place, printed in {
+        ("ptb", "softmax", "Test perplexity"): ("57.08", "0.09", "11"),
+        ("ptb", "mos", "p against Softmax (Student)"): ("2.02e-15", "", "10"),
+    }.items():
+        assert cell(table, *place).published == cells.PublishedCell(*printed)
+
+
+def test_a_choice_between_two_published_numbers_and_an_unknown_file_are_rejected(finished) -> None:
+    study, found = finished["paper"]
+    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    loose = dataclasses.replace(experiment, columns=(Column("test_ppl", "Test perplexity"),))
+    with pytest.raises(UserError, match=r"parthiban2021-table2: test_ppl of softmax on ptb: several published numbers"):
+        views.build(study, loose, found)
+    with pytest.raises(UserError, match=r"did you mean 'parthiban2021_table2\.csv'"):
+        source.read_published(("parthiban2021_table22.csv",))
+    with pytest.raises(UserError, match="no table 'parthiban2021-table22' in this study; did you mean"):
+        source.experiment_of(study, "parthiban2021-table22", "table")
+
+
+# --- measured numbers -----------------------------------------------------------------------------------------------
+def test_means_and_spreads_are_those_of_the_standard_library(finished) -> None:
+    study, _ = finished["fake"]
+    for model in study.labels:
+        values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
+        one = cell(build(finished["fake"], "parthiban2021-table2"), "truth-demo", model, "Test perplexity")
+        expected = (pytest.approx(plain.fmean(values), rel=1e-14), pytest.approx(plain.stdev(values), rel=1e-9), 3)
+        assert dataclasses.astuple(one.measured) == expected
+    one = cell(build(finished["fake"], "parthiban2021-table6"), "truth-demo", "softmax", "Press rank")
+    assert one.text == "18" and one.count == "n = 1"
+
+
+def test_p_values_are_those_of_scipy_without_the_authors_seeds(finished) -> None:
+    study, _ = finished["paper"]
+    table = build(finished["paper"], "parthiban2021-table2")
+    samples = {
+        model: [
+            fake.perplexities(run)["test_ppl"]
+            for run in study.needed
+            if (run.dataset, run.model) == ("ptb", model) and run.seed > 1000 and run.seed != 1881
+        ]
+        for model in study.labels
+    }
+    for model in ("ss", "mos"):
+        for column, equal in (("p against Softmax (Student)", True), ("p against Softmax (Welch)", False)):
+            p = stats.ttest_ind(samples[model], samples["softmax"], equal_var=equal).pvalue
+            one = cell(table, "ptb", model, column)
+            assert one.measured.mean == pytest.approx(p, rel=1e-9)
+            assert one.note == "n = 3 each" and one.difference is None
+    assert cell(table, "ptb", "softmax", "p against Softmax (Student)").text == numbers.DASH
+
+
+def test_gains_are_softmax_minus_model(finished) -> None:
+    study, _ = finished["fake"]
+    first = {run.model: fake.perplexities(run)["test_ppl"] for run in reversed(study.needed)}
+    table = build(finished["fake"], "parthiban2021-table1")
+    gain = cell(table, "truth-demo", "mos", "Perplexity gain")
+    assert gain.measured.mean == pytest.approx(first["softmax"] - first["mos"])
+    quoted = cell(table, "truth-demo", "mos", "Perplexity gain in the original paper")
+    assert quoted.published.value == "2.88" and quoted.measured is None and quoted.count == ""
+
+
+def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
+    """Figure 4 follows from SM Table 3; rhos are put in as if they had been measured."""
+    study, found = finished["paper"]
+    printed = records.read_csv(source.PUBLISHED / "parthiban2021_sm_table3.csv")
+    printed["dataset"] = printed["dataset"].map({"ptb": "ptb", "wt2": "wikitext-2"})
+    first = {(run.dataset, run.model): run for run in reversed(study.needed)}
+    lines = [
+        ("measured", "wordsim", r.dataset, r.model, r.condition.split(";")[0], "spearman", float(r.value), math.nan, 1,
+         first[r.dataset, r.model].seed, "x")
+        for r in printed.itertuples() if (r.dataset, r.model) in first
+    ]  # fmt: skip
+    rhos = records.Records(pd.DataFrame(lines, columns=list(records.COLUMNS)), found.states)
+    experiment = source.experiment_of(study, "parthiban2021-figure4", "figure")
+    sections = words.wins_table(source.Source(study, experiment, rhos), NoOptions())
+    shown = [one for section in sections for row in section.rows for one in row.cells if one.wanted]
+    assert len(shown) == 2 * 6 * 5
+    assert all(one.measured.mean == one.published.number for one in shown)
+
+
+# --- differences ----------------------------------------------------------------------------------------------------
+def test_differences_only_where_the_setting_is_the_published_one(finished) -> None:
+    small = build(finished["fake"], "parthiban2021-table2")
+    assert all(one.difference is None for *_, one in every(small))
+    same = cell(build(finished["paper"], "parthiban2021-table2"), "ptb", "ss", "Test perplexity")
+    assert same.difference == pytest.approx(same.measured.mean - 57.05)
+    assert same.inside is (abs(same.difference) <= 0.15)
+    study, _ = finished["paper"]
+    run, paper = study.needed[0], source.paper_study()
+    assert source.same_setting(dataclasses.replace(run, seed=5, threads=4), paper)
+    assert not source.same_setting(run, None)
+    for part, key, value in (("schedule", "epochs", 999), ("body", "dropout_input", 0.1)):
+        changed = dataclasses.replace(run, **{part: dataclasses.replace(getattr(run, part), **{key: value})})
+        assert not source.same_setting(changed, paper)
+
+
+def test_a_difference_on_the_edge_of_the_published_spread() -> None:
+    def compared(mean: float, *printed: str) -> cells.Cell:
+        return cells.Cell(cells.MeasuredCell(mean), cells.PublishedCell(*printed), same=True)
+
+    assert compared(57.25, "57.00", "0.25").inside is True and compared(57.26, "57.00", "0.25").inside is False
+    assert compared(57.26, "57.00").inside is None
+    assert compared(56.5, "57.00", "0.25").difference_text == "−0.50"
+    assert compared(1.0, "N/A").difference is None
+
+
+# --- gaps -----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("G1")
+def test_every_subset_of_seeds_says_how_many_there_are_and_why(place: Path) -> None:
+    study = fake.load(place, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2, 3, 4, 5]"))
+    runs = [run for run in study.needed if run.model == "gss"]
+    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = dataclasses.replace(experiment, models=("gss",))
+    for run in runs:
+        fake.write_run(run)
+    complete = collect.collect(study)
+    for kept in itertools.chain.from_iterable(itertools.combinations(runs, size) for size in range(len(runs) + 1)):
+        ids, gone = {run.run_id for run in kept}, [str(run.seed) for run in runs if run not in kept]
+        is_kept = complete.states["run_id"].isin(ids) | (complete.states["model"] != "gss")
+        states = complete.states.assign(state=np.where(is_kept, "ok", "diverged"))
+        left = complete.rows[complete.rows["run_id"].isin(ids) | (complete.rows["model"] != "gss")]
+        table = views.build(study, experiment, records.Records(left, states))
+        one = cell(table, "truth-demo", "gss", "Test perplexity")
+        values = [fake.perplexities(run)["test_ppl"] for run in kept]
+        assert one.count == (f"n = {len(kept)}" if len(kept) == 5 else f"n = {len(kept)} of 5")
+        named = {0: "", 1: f"seed {', '.join(gone)} ", 5: "5 seeds "}.get(len(gone), f"seeds {', '.join(gone)} ")
+        assert one.gap == (named and f"{named}diverged")
+        assert (one.measured is None) == (not kept)
+        if kept:
+            assert one.measured.mean == pytest.approx(plain.fmean(values))
+            assert one.measured.sd == (None if len(kept) == 1 else pytest.approx(plain.stdev(values)))
+
+
+@pytest.mark.fault("G2", "G13")
+def test_no_run_at_all_leaves_no_numbers(place: Path) -> None:
+    study = fake.load(place)
+    found = collect.collect(study)
+    for experiment in study.experiments:
+        shown = views.build(study, experiment, found)
+        if experiment.kind == "table":
+            assert "nan" not in views.table_page(shown).lower()
+            for _, row, one in every(shown):
+                is_exactly_zero = row == "language" and one.note == "exact"
+                assert one.measured is None or is_exactly_zero, (experiment.id, row)
+        else:
+            assert ElementTree.fromstring(shown.svg) is not None and "nan" not in shown.alt
+
+
+def test_diverged_runs_enter_a_second_mean_at_the_perplexity_where_they_stopped(place: Path) -> None:
+    """As Kanai et al. 2018 average ReLU (2.78e5 ± 8e5); the first mean leaves them out."""
+    study = fake.load(place)
+    fake.write_all(study)
+    gone, *kept = (run for run in study.needed if run.model == "gss")
+    fake.write_done(gone, "diverged", "valid perplexity 278000 is over 10 times the vocabulary size")
+    table = build((study, collect.collect(study)), "parthiban2021-table2")
+    values = [fake.perplexities(run)["valid_ppl"] for run in kept]
+    one = cell(table, "truth-demo", "gss", "Validation perplexity")
+    assert one.measured.mean == pytest.approx(plain.mean(values)) and one.count == "n = 2 of 3"
+    both = [*values, 278000.0]
+    assert one.note.startswith(f"{plain.mean(both):.2f} ± {plain.stdev(both):.2f} ")
+    other = cell(table, "truth-demo", "gss", "Test perplexity")
+    assert other.note == "" and "seed 1 diverged" in other.gap
+
+
+# --- single views ---------------------------------------------------------------------------------------------------
+def test_a_language_heads_its_table_with_two_kinds_of_exact_values(place: Path) -> None:
+    """Those expected of its distribution, and those on this very text."""
+    study = fake.load(place)
+    fake.write_all(study)
+    for run in study.needed:
+        ranks = {"law_rank_press": 102, "law_rank_eff_1e-3": 30, "law_rank_eff_1e-4": 47, "law_rank_eff_1e-5": 62}
+        fake.write_measure(run, law_test_ppl=28.46, **ranks)
+    made = study, collect.collect(study)
+    shown = build(made, "known-truth").sections[0].rows
+    assert [row.key for row in shown][:3] == ["language", "language-text", "softmax"]
+    assert [one.text for one in shown[0].cells][:4] == ["29.00", "0.00", "0.0000", "102"]
+    assert [shown[1].cells[0].text, *(one.text for one in shown[1].cells[3:])] == ["28.46", "102", "30", "47", "62"]
+    lines = rows(build(made, "known-truth-figure"))
+    ppl = [row for row in lines if row["metric"] == "test_ppl"]
+    assert {(float(row["exact"]), float(row["exact_on_text"])) for row in ppl} == {(29.0, 28.46)}
+    assert {float(row["exact"]) for row in lines if row["metric"] == "rank_press"} == {102.0}
+    expected = {(run.model, str(run.seed)): fake.perplexities(run)["test_ppl"] for run in study.needed}
+    assert {(r["model"], r["seed"]): float(r["value"]) for r in ppl} == pytest.approx(expected, rel=1e-7)
+
+
+def test_correlations_are_of_one_kind_of_run_and_of_eight_at_least(finished) -> None:
+    """Of 18 runs with one schedule there is one, with its interval; of two schedules of nine runs there are two."""
+    study, found = finished["fake"]
+    experiment = source.experiment_of(study, "parthiban2021-rank-perplexity", "figure")
+    figure = views.build(study, experiment, found)
+    points = np.array([(fake.perplexities(run)["test_ppl"], fake.rank_of(run)) for run in study.needed])
+    r = f"{np.corrcoef(points.T)[0, 1]:+.2f}".replace("-", "−")
+    assert re.findall(r"r = (\S+) \(95 % interval .*?, n = (\d+)\)", figure.note) == [(r, "18")]
+    published = {r["model"]: r for r in rows(figure) if (r["origin"], r["dataset"]) == ("published", "truth-demo")}
+    assert (published["mos"]["test_ppl"], published["ss"]["rank_press"]) == ("54.91", "5113")
+    longer = [
+        dataclasses.replace(r, schedule=dataclasses.replace(r.schedule, epochs=99)) if r.model in ("mos", "gss") else r
+        for r in study.runs
+    ]
+    two = views.build(dataclasses.replace(study, runs=tuple(longer)), experiment, found).note
+    assert re.findall(r"(\d+) epochs: (?:r = .*?n = (\d+)|no correlation from (\d+) runs)", two) == [
+        ("10", "12", ""), ("99", "", "6"),
+    ]  # fmt: skip
+    whole = source.Source(study, experiment, found)
+    unprinted = source.Source(study, dataclasses.replace(experiment, models=("moc",)), found)
+    panels = [len(rank_perplexity.rank_perplexity(one, NoOptions()).canvas.axes) for one in (whole, unprinted)]
+    assert panels == [4, 1]  # of WikiText-2 published means alone; no half for them where there are none
+
+
+def test_word_similarity_shows_pairs_and_gaps(finished) -> None:
+    table = build(finished["paper"], "parthiban2021-sm-table3")
+    assert [row.label for row in table.sections[0].rows][:3] == ["WS-353", "WS-353-SIM", "WS-353-REL"]
+    pairs = cell(table, "ptb", "benchmark=MC-30", "not in vocabulary")
+    assert (pairs.measured.mean, pairs.difference) == (21, 0)
+    absent = cell(table, "ptb", "benchmark=RG-65", "Softmax")
+    assert absent.measured is None and absent.published.value == "0.3697"
+    assert absent.gaps == (cells.Gap(cells.GapCode.SEEDS, ("seed 141", "not computed")),)
+
+
+def test_rank_demo_keeps_readings_apart(finished) -> None:
+    study, found = finished["fake"]
+    other = found.synthetic[found.synthetic["model"] == "mos"].assign(value=7.0)
+    other["condition"] += ";tanh=False"
+    both = records.Records(pd.concat([found.rows, other], ignore_index=True), found.states)
+    by_label = {row.label: row for row in build((study, both), "merity2017-ranks").sections[0].rows}
+    assert list(by_label) == ["Softmax", "MoC", "MoS", "MoS (tanh=False)"]
+    assert by_label["MoS (tanh=False)"].cells[1].measured == cells.MeasuredCell(7.0, 0.0, 3)
+    assert [one.published.value for one in by_label["MoS"].cells] == ["34", "629", "979", "995", "997"]
+    assert [one.measured.mean for one in by_label["MoS"].cells] == [35, 435, 835, 1001, 1001]
+
+
+def test_a_new_model_needs_no_edit(place: Path) -> None:
+    text = fake.STUDY.replace("  moc: {head: moc}", "  moc: {head: moc}\n  brand-new: {head: gss, label: Brand new}")
+    study = fake.load(place, text)
+    fake.write_all(study)
+    found = collect.collect(study)
+    for name in ("known-truth", "parthiban2021-table2", "parthiban2021-table6"):
+        last = build((study, found), name).sections[0].rows[-1]
+        assert last.label == "Brand new" and last.cells[0].measured
+
+
+def test_spectrum_data_start_at_one_fall_and_keep_the_cliff(finished) -> None:
+    study, _ = finished["fake"]
+    lines = rows(build(finished["fake"], "parthiban2021-figure7"))
+    for run in study.needed[:4]:
+        own = [r for r in lines if (r["model"], r["seed"]) == (run.model, str(run.seed))]
+        indices, values = ([float(r[key]) for r in own] for key in ("index", "relative_singular_value"))
+        sigma = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")["singular_values"]
+        np.testing.assert_allclose(values, sigma[np.array(indices, dtype=int) - 1] / sigma[0], rtol=1e-7)
+        rank = fake.rank_of(run)
+        assert {rank, rank + 1} <= set(indices) and indices[-1] == len(sigma)
+
+
+@pytest.mark.parametrize("name", ["sm-figure2", "sm-figure4"])
+def test_singular_values_of_the_supplement_are_raw_on_a_log_axis(finished, name: str) -> None:
+    """SM Figures 2 and 4, in contrast to Figure 7: not divided by the largest, and not cut below the tolerance."""
+    study, found = finished["fake"]
+    one = load_experiment(f"parthiban2021-{name}", config.ROOT / "config")
+    one = dataclasses.replace(one, datasets=("truth-demo",), models=("softmax", "mos"))
+    study = dataclasses.replace(study, experiments=(one,))
+    with plots.mpl.rc_context(fname=plots.STYLE_SHEET):
+        drawing = VIEWS["figure", "spectrum"].make(source.Source(study, one, found), options_of(study, one))
+    (axes,) = drawing.canvas.axes
+    run = next(run for run in study.needed if run.model == "mos")
+    sigma = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")["singular_values"]
+    assert axes.get_yscale() == "log" and axes.get_ylim()[0] < sigma.min() and axes.get_ylim()[1] > sigma.max() > 100
+    assert sigma[0] in set(drawing.data["singular_value"])
+
+
+def test_kanais_singular_values_are_those_of_the_finetuned_models(place: Path) -> None:
+    study = fake.load(place, fake.paper_text(experiments=()))
+    one = source.experiment_of(study, "kanai2018-singular-values", "figure")
+    trained = study.runs_of(one)[0]
+    after = study.last_stage(trained, one.stages)
+    known = pd.DataFrame([{"run_id": after.run_id, "seed": 1, "value": 1.0}]).reindex(columns=list(records.COLUMNS))
+    spectra = {trained.path: np.array([[1, 2], [7.0, 1.0]]), after.path: np.array([[1, 2], [30.0, 2.0]])}
+    found = dataclasses.replace(collect.collect(study), spectra=spectra, rows=known)
+    assert [row["singular_value"] for row in rows(views.build(study, one, found))] == ["30", "2"]
+
+
+def test_learning_curves_repeat_no_epoch_and_long_ones_keep_their_switch_and_end(place: Path) -> None:
+    study = fake.load(place)
+    first, second = study.needed[:2]
+    fake.write_epochs(first, 5)
+    log = Store().run_folder(first.path) / "epochs.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines()
+    log.write_text("\n".join([*lines, lines[-1], lines[0][:9]]), encoding="utf-8")  # resumed, then cut off
+    shown = rows(build((study, collect.collect(study)), "parthiban2021-learning-curves"))
+    assert [row["epoch"] for row in shown] == ["1", "2", "3", "4", "5"]
+    fake.write_epochs(second, 1000)
+    shown = rows(build((study, collect.collect(study)), "parthiban2021-learning-curves"))
+    epochs = [int(row["epoch"]) for row in shown if row["seed"] == str(second.seed)]
+    assert {1, 6, 7, 1000} <= set(epochs) and 100 < len(epochs) < 200
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished) -> None:
+    study, found = finished["fake"]
+    hostile = dataclasses.replace(study, labels={**study.labels, "mos": "</td><script>alert(1)</script>", "ss": "=1+1"})
+    experiment = source.experiment_of(hostile, "parthiban2021-table2", "table")
+    table = views.build(hostile, dataclasses.replace(experiment, title="{{7*7}} $x$ <b>"), found)
+    html = views.table_page(table)
+    assert "<script" not in html and "{{7*7}} $x$ &lt;b&gt;" in html
+    lines = list(csv.DictReader(io.StringIO(table.csv)))
+    assert len(lines) == len(every(table))
+    line = next(row for row in lines if (row["row"], row["column"]) == ("mos", "Test perplexity"))
+    assert float(line["measured"]) == cell(table, "truth-demo", "mos", "Test perplexity").measured.mean
+    assert (line["n"], line["published"]) == ("3", "54.91")
+
+
+@pytest.mark.fault("G11")
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished, name: str) -> None:
+    """Also with hostile labels, which are drawn literally."""
+    study, found = finished["fake"]
+    labels = {**study.labels, "mos": "$\\frac{1}{0}$ <script> & ]]>", "softmax": "$", "moc": "{{7*7}}"}
+    hostile = dataclasses.replace(study, labels=labels)
+    figure = build((hostile, found), name)
+    assert build((hostile, found), name) == figure
+    for element in ElementTree.fromstring(figure.svg).iter():
+        assert element.tag.split("}")[-1] not in {"script", "foreignObject", "a"}
+        for key, value in element.attrib.items():
+            assert not key.startswith("on")
+            assert not key.endswith("href") or value.startswith("#")
+    assert "<dc:date>" not in figure.svg and "url(http" not in figure.svg and "@import" not in figure.svg
+    assert len(figure.alt) > 40 and rows(figure)
+
+
+def test_every_declared_experiment_has_a_view_and_published_files() -> None:
+    for path in sorted((config.ROOT / "config" / "experiments").glob("*.yaml")):
+        experiment = config.load_experiment(path.stem, path.parent)
+        assert (experiment.kind, experiment.view) in VIEWS, path
+        source.read_published(experiment.published)

@@ -1,0 +1,99 @@
+"""Functions of logits: GSS and piecewise linear ones from their formulas, and those that PLIF learns.
+
+Parthiban et al. 2021, Figure 1; Ganea et al. 2019, Figures 1 and 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report.options import NoOptions, Pieces, Pointwise
+from softmax_bottleneck.report.plots import DASHES, LIGHT, SPARE, Drawing
+from softmax_bottleneck.report.registry import view
+from softmax_bottleneck.report.source import Source
+
+RANGE = (-6.0, 6.0)  # of logits, and of their images, in Figure 1
+CURVE_POINTS = 121
+CURVE_RANGE = 8.0  # of the logits around zero at which a learned function is shown
+
+
+def piecewise_linear(logits: NDArray[np.float64], c: float, k: float) -> NDArray[np.float64]:
+    """Return slope k below c and 1 above it, through (c, c) (Parthiban et al. 2021, eq. 3)."""
+    return np.where(logits < c, k * (logits - c) + c, logits)
+
+
+def smooth(logits: NDArray[np.float64], c: float, k: float) -> NDArray[np.float64]:
+    """Return GSS: k (l - c) + c - (k - 1) ln(exp(l - c) + 1) (Parthiban et al. 2021, eq. 5)."""
+    return k * (logits - c) + c - (k - 1) * np.logaddexp(logits - c, 0)
+
+
+@view("figure", "pointwise")
+def pointwise(source: Source, options: Pointwise) -> Drawing:
+    """Draw curves of the piecewise linear function and of its smooth version."""
+    canvas, ((axes,),) = plots.panels(1, 1, 7.0, 4.4)
+    logits = np.linspace(*RANGE, CURVE_POINTS)
+    axes.plot(logits, logits, color=LIGHT.muted, linewidth=1, label="identity (Softmax)")
+    frames = []
+    for colour, curve in zip(SPARE, options.curves, strict=False):
+        sharp, rounded = (function(logits, curve.c, curve.k) for function in (piecewise_linear, smooth))
+        axes.plot(logits, sharp, color=colour, linestyle=DASHES[1], linewidth=1.2)
+        name = numbers.true_minus(f"c = {curve.c:g}, k = {curve.k:g}")
+        axes.plot(logits, rounded, color=colour, linewidth=2, label=name)
+        columns = {"c": curve.c, "k": curve.k, "logit": logits, "piecewise_linear": sharp, "smooth": rounded}
+        frames.append(pd.DataFrame(columns))
+    axes.set(xlim=RANGE, ylim=RANGE, xlabel="logit l", ylabel="f(l)")
+    axes.legend(loc="lower right")
+    settings = "; ".join(f"c {curve.c:g}, k {curve.k:g}" for curve in options.curves)
+    data = pd.concat(frames, ignore_index=True)
+    return Drawing(canvas, data, f"Piecewise linear functions and smooth ones that hug them, for {settings}.")
+
+
+@view("figure", "plif-pieces")
+def pieces(source: Source, options: Pieces) -> Drawing:
+    """Draw an increasing piecewise linear function with few pieces, from the formula of LMS-PLIF."""
+    slope_K, width = np.array(options.slopes), 2 * options.bound / len(options.slopes)
+    knots = np.linspace(-options.bound, options.bound, len(slope_K) + 1)
+    values = np.concatenate([[0.0], np.cumsum(slope_K) * width])
+    canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
+    axes.plot(knots, values, "o-", color=SPARE[0], linewidth=2, markersize=5, mec=LIGHT.paper)
+    axes.set(xlabel="logit l", ylabel="g(l)", title=f"{len(slope_K)} pieces of equal width")
+    data = pd.DataFrame({"knot": knots, "value": values})
+    return Drawing(canvas, data, f"A rising line with kinks at {len(knots)} knots; slopes {slope_K.tolist()}.")
+
+
+@view("figure", "learned-function")
+def learned(source: Source, options: NoOptions) -> Drawing:
+    """Draw the piecewise linear function before and after training, less its value at 0, and their difference."""
+    columns = ["dataset", "model", "seed", "logit", "initial", "learned"]
+    frames = [pd.DataFrame(columns=columns).astype(dict.fromkeys(columns[3:], float))]
+    for dataset in source.corpora:
+        for model in source.models:
+            for run in source.runs(dataset, model):
+                if function := source.records.function(run.path):
+                    logit, initial, trained = (np.array(function[key]) for key in ("logit", "initial", "trained"))
+                    zero = int(np.argmin(np.abs(logit)))
+                    values = (dataset, model, run.seed, logit, initial - initial[zero], trained - trained[zero])
+                    frames.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
+    data = pd.concat(frames[1:] or frames, ignore_index=True)
+    near, looks = data[data["logit"].abs() <= CURVE_RANGE], plots.styles(list(source.models))
+
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        left, right = row
+        own = own[own["logit"].abs() <= CURVE_RANGE]
+        for model, style in looks.items():
+            for _, run in own[own["model"] == model].groupby("seed"):
+                left.plot(run["logit"], run["initial"], color=LIGHT.muted, linestyle=DASHES[1], linewidth=1)
+                left.plot(run["logit"], run["learned"], color=style.colour, linewidth=1.6)
+                right.plot(run["logit"], run["learned"] - run["initial"], color=style.colour, linewidth=1.4)
+        left.set(title=plots.corpus_title(source, dataset), xlabel="logit l", ylabel="g(l) − g(0)")
+        right.set(title="what training changed", xlabel="logit l", ylabel="learned − initial")
+
+    canvas = plots.by_corpus(source, data, (2, 4.7, 3.4), draw)
+    start = f"Rising curves before and after training. Largest change for logits within ±{CURVE_RANGE:g}:"
+    alt = plots.by_model(source, start, near, lambda own: f"{(own['learned'] - own['initial']).abs().max():.3g}")
+    return Drawing(canvas, data, alt, f"Dashed: before training. {plots.count_note(source, data)}")
