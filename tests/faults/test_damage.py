@@ -150,7 +150,7 @@ def test_an_unfinished_study_loses_nothing_to_repair_but_what_is_damaged(home: S
 def test_repair_says_what_it_costs(home: Study, name: str, trains: str, capsys: pytest.CaptureFixture[str]) -> None:
     flip(home.store.run_folder(home.needed[0].path) / name)
     assert main(["repair", "--study", str(home.file)]) == 0
-    assert capsys.readouterr().err.rstrip().endswith(f"`make reproduce` makes them again{trains}")
+    assert capsys.readouterr().err.rstrip().endswith(f"`make reproduce` recomputes what was removed{trains}")
 
 
 @pytest.mark.fault("E14")

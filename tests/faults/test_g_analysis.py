@@ -188,7 +188,7 @@ def test_g1_the_page_begins_with_its_gaps_and_verify_exits_3(place, capsys):
     assert words.index("Gaps") < words.index("seed 2 (nan in epoch 3)") < words.index("How to read the tables")
     assert program.main(["verify", "--study", "study.yaml"]) == 3
     assert program.main(["report", "--study", "study.yaml"]) == 0
-    assert "error: fake: not complete, or not sound" in capsys.readouterr().err
+    assert "error: fake: incomplete or damaged" in capsys.readouterr().err
 
 
 @pytest.mark.fault("G1")
@@ -506,7 +506,7 @@ def test_g13_a_page_without_results_says_so_and_exits_3(place, capsys):
     study = fake.load(place, few("[1, 2]"))
     assert program.main(["collect", "--study", "study.yaml"]) == program.main(["render", "--study", "study.yaml"]) == 0
     assert program.main(["report", "--study", "study.yaml"]) == 3
-    assert "none of 4 planned runs is there; the page says so" in capsys.readouterr().err
+    assert "none of the 4 planned runs has results" in capsys.readouterr().err
     page = Store().study_folder(study.name) / "report" / "index.html"
     assert artefacts.is_sound(page)
     assert "No run has finished yet; 4 are planned" in Page(page.read_text(encoding="utf-8")).words

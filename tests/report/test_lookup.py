@@ -39,9 +39,9 @@ def test_a_number_is_printed_with_its_seeds_files_and_hashes(study, capsys) -> N
 
 def test_without_results_the_command_that_makes_them_is_named(study, capsys) -> None:
     """Those of an unfinished study are read where its page lies."""
-    for words in (["number", "truth-demo/mos/test_ppl"], ["claims"], ["summary"]):
+    for words in (["number", "truth-demo/mos/test_ppl"], ["claims"]):
         assert main([*words[:1], "--study", "study.yaml", *words[1:]]) == 2
-        assert "no results yet: `make reproduce CONFIG=study.yaml` makes them" in capsys.readouterr().err
+        assert "study fake has no results yet" in capsys.readouterr().err
     collect.collect_to(study, partial.folder_of(study))
     assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_ppl"]) == 0
 
