@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from softmax_bottleneck.corpora import tokenise
 from softmax_bottleneck.corpora.corpus import Corpus
-from softmax_bottleneck.measuring import predictions as topk
+from softmax_bottleneck.measuring import predictions
 from softmax_bottleneck.measuring.statistics import wilson
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import ROOT
@@ -25,7 +25,7 @@ def make_corpus(test_tokens: int = 500) -> Corpus:
 
 # --- places ---------------------------------------------------------------------------------------------------------
 def test_published_places():
-    places = topk.published_places(CONTEXTS)
+    places = predictions.published_places(CONTEXTS)
     groups = [place.group for place in places]
     assert groups == ["yang2018_cherry_picked"] * 6 + ["authors_cherry_picked"] * 6 + ["random"] * 6
     assert [place.number for place in places] == [*range(1, 7)] * 3
@@ -36,36 +36,38 @@ def test_published_places():
 def test_published_places_are_in_penn_treebank(mirror: Path):
     """All 18 next words stand where the published contexts end; in the cut with 2,000 words some are `<unk>`."""
     whole = tokenise.read_corpus("ptb", mirror / "ptb")
-    places = topk.published_places(CONTEXTS)
-    topk.check_places(places, whole)
+    places = predictions.published_places(CONTEXTS)
+    predictions.check_places(places, whole)
     assert [whole.words[whole.test[place.index]] for place in places] == [place.published_word for place in places]
     small = tokenise.restrict(whole, 2000, 200_000, "ptb-small")
-    topk.check_places(places, small)
-    top = topk.TopWords(np.arange(5), np.zeros(5), 9)
-    shown = {place.published_word: topk.describe(place, top, small) for place in places}
+    predictions.check_places(places, small)
+    top = predictions.TopWords(np.arange(5), np.zeros(5), 9)
+    shown = {place.published_word: predictions.describe(place, top, small) for place in places}
     assert (shown["tons"]["target"], shown["centrust"]["target"]) == ("tons", "<unk>")
     assert "'centrust' is not in this vocabulary" in shown["centrust"]["note"]
 
 
 @pytest.mark.parametrize("index", [0, 500, 10_000])
-def test_a_place_outside_the_text_is_refused(index):
+def test_a_place_outside_the_text_is_rejected(index):
     with pytest.raises(DataError, match="500 tokens"):
-        topk.check_places([topk.Place("random", 1, index, 5, "w1")], make_corpus())
+        predictions.check_places([predictions.Place("random", 1, index, 5, "w1")], make_corpus())
 
 
-def test_another_text_is_refused():
+def test_another_text_is_rejected():
     tokens = make_corpus()
     tokens.test[100:103] = WORDS.index("w7"), WORDS.index("<unk>"), WORDS.index("w9")
-    topk.check_places([topk.Place("random", 1, 100, 5, "w7"), topk.Place("random", 2, 101, 5, "absent")], tokens)
+    predictions.check_places(
+        [predictions.Place("random", 1, 100, 5, "w7"), predictions.Place("random", 2, 101, 5, "absent")], tokens
+    )
     for index, word in ((100, "w8"), (101, "w7"), (102, "absent")):
         with pytest.raises(DataError, match=f"test token {index} is .* but '{word}' was published"):
-            topk.check_places([topk.Place("random", 1, index, 5, word)], tokens)
+            predictions.check_places([predictions.Place("random", 1, index, 5, word)], tokens)
 
 
 def test_sampled_places_are_words_with_a_whole_quotation_and_always_the_same():
     tokens = make_corpus()
-    places = topk.sampled_places(tokens)
-    assert places == topk.sampled_places(make_corpus())
+    places = predictions.sampled_places(tokens)
+    assert places == predictions.sampled_places(make_corpus())
     indices = [place.index for place in places]
     assert len(set(indices)) == 18 and indices == sorted(indices)
     assert all(place.index >= place.quoted and tokens.test[place.index] > 1 for place in places)
@@ -75,14 +77,14 @@ def test_sampled_places_are_words_with_a_whole_quotation_and_always_the_same():
 def test_short_texts_have_fewer_places(length):
     tokens = make_corpus(length)
     tokens.test[:] = 7
-    assert 1 <= len(topk.sampled_places(tokens)) <= min(18, length - 1)
+    assert 1 <= len(predictions.sampled_places(tokens)) <= min(18, length - 1)
 
 
 # --- what is said of them -------------------------------------------------------------------------------------------
 def test_description_reads_the_text_by_index():
     tokens = make_corpus()
-    top = topk.TopWords(np.array([4, 2, 3, 5, 6]), np.log([0.4, 0.2, 0.1, 0.05, 0.01]), 6)
-    shown = topk.describe(topk.Place("random", 3, 77, 4), top, tokens)
+    top = predictions.TopWords(np.array([4, 2, 3, 5, 6]), np.log([0.4, 0.2, 0.1, 0.05, 0.01]), 6)
+    shown = predictions.describe(predictions.Place("random", 3, 77, 4), top, tokens)
     assert shown["text"] == " ".join(WORDS[word] for word in tokens.test[73:77])
     assert shown["target"] == WORDS[tokens.test[77]]
     assert (shown["group"], shown["context"], shown["index"], shown["note"]) == ("random", 3, 77, "")
@@ -93,7 +95,7 @@ def test_description_reads_the_text_by_index():
 
 def test_hit_rates_count_ranks():
     ranks = np.array([1, 1, 2, 5, 6, 10, 11, 400])
-    rates = topk.hit_rates(ranks)
+    rates = predictions.hit_rates(ranks)
     assert {k: one["rate"] for k, one in rates.items()} == {"1": 2 / 8, "5": 4 / 8, "10": 6 / 8}
     assert all(one["low"] < one["rate"] < one["high"] and one["n"] == 8 for one in rates.values())
 
