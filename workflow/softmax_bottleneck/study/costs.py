@@ -1,7 +1,7 @@
-"""What a run will cost, before it is started: arithmetic, hours, memory and disk, from its settings alone.
+"""Estimates of what a run costs, from its settings alone: FLOP, hours, memory and disk.
 
-Hours are arithmetic over a rate, plus a time for every update. The rates of a GPU are modelled, those of a CPU's core
-measured; a plan says so. They are for deciding where to run, and in what order, not for a bill.
+Hours are FLOP divided by a rate, plus a time for every update. The rates of a GPU are modelled; those of a CPU core are
+measured. The estimates help to decide where to run, and in which order.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from softmax_bottleneck.study import Evaluation, Fit, Run, Unit
 
 @dataclass(frozen=True)
 class Rates:
-    """What a device sustains, multiply-adds counted as two.
+    """Sustained rates of a device; a multiply-add is two FLOP.
 
     Attributes:
-        vocabulary, network: FLOP/s of training's products over the vocabulary, and of all others.
-        update_s: launches, masks and waiting for the steps in time, of every update.
-        segment_s: the same of a forward pass over the few words of a segment of dynamic evaluation.
+        vocabulary, network: FLOP/s of the products over the vocabulary in training, and of all others.
+        update_s: overhead of an update: launches, masks and sequential steps in time.
+        segment_s: overhead of a forward pass over a segment in dynamic evaluation.
         float64, eigenvalues: FLOP/s of Gram matrices, and of their eigenvalues (4/3 n^3).
-        weights: bytes/s at which one stream of text, a token at a time, reads the network's weights.
-        cells: words in contexts per second of an update of fits, besides products; for a function, or one of a mixture.
+        weights: bytes/s at which a single stream of text reads the network's weights, once per token.
+        cells: (context, word) pairs per second of an update of fits, besides matrix products, for each function of a
+            head or component of a mixture.
     """
 
     vocabulary: float
@@ -45,28 +46,31 @@ RATES = {
     ("gpu", "tf32"): replace(_H100, vocabulary=240e12, network=240e12, update_s=3.4e-3),
     ("gpu", "bf16"): replace(_H100, vocabulary=400e12),
 }
-"""By device and precision; a CPU has no tf32."""
+"""Rates by device and precision; a CPU has no tf32."""
 BASIS = "GPU hours are modelled, for one H100 (docs/gpu.md); CPU hours rest on measurements of one core."
 BACKWARD = 3  # forward + backward is about three forward passes
-MEAN_CHUNK = 0.975  # of bptt, where lengths are drawn
-UPDATE_FLOPS = 10  # per weight, of one update in dynamic evaluation
-FIT_UPDATE_S = 1e-3  # of every fit besides
-# Words in contexts per second that the host makes for an update: the law's own, or those of a fresh sample.
+MEAN_CHUNK = 0.975  # of bptt, where chunk lengths are random
+UPDATE_FLOPS = 10  # per weight and update of dynamic evaluation
+FIT_UPDATE_S = 1e-3  # overhead of every fit
+# (Context, word) pairs per second that the host prepares for an update: exact probabilities, or a new sample.
 LAW_CELLS, SAMPLE_CELLS = 7e8, 3e7
-# Weights, gradients, averages and the best so far; all but the gradients once more while a resume state is written.
+# Weights, gradients, averages and the best weights; all but the gradients twice while a resume state is written.
 HELD_WEIGHTS = 7
-KEPT_WEIGHTS = 8  # copies that a run leaves whose ranks along training are asked for
-LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum comes from factors, not from a Gram matrix
+KEPT_WEIGHTS = 8  # copies that a run leaves if its ranks along training are measured
+LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum is computed from factors, without a Gram matrix
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimate of one run.
+    """Estimated cost of one run.
 
-    cpu_h, gpu_h: hours of its training; measure_cpu_h, measure_gpu_h: of what is measured then, perplexities and ranks.
-    flops: of the whole training. memory_gb: largest working set in training. spectrum_gb: memory for the singular
-    values, on the host. disk_gb: weights, two resume states, the hidden states of the test text; weights kept on the
-    way.
+    Attributes:
+        flops: FLOP of the whole training.
+        cpu_h, gpu_h: hours of training.
+        measure_cpu_h, measure_gpu_h: hours of measuring perplexities and ranks.
+        memory_gb: largest working set in training.
+        spectrum_gb: memory for the singular values, on the host.
+        disk_gb: weights, two resume states, the hidden states of the test text, and weights kept during training.
     """
 
     flops: float
@@ -79,13 +83,13 @@ class Cost:
     disk_gb: float
 
     def hours(self, kind: str) -> float:
-        """All of them on a `cpu` or `gpu`."""
+        """Return the hours of training and measuring on a `cpu` or `gpu`."""
         return float(getattr(self, f"{kind}_h") + getattr(self, f"measure_{kind}_h"))
 
 
 @dataclass(frozen=True)
 class _Model:
-    """Arithmetic of a model: FLOP of one forward pass per token, over the vocabulary and in all the rest."""
+    """FLOP of one forward pass per token, over the vocabulary and in the rest of the network."""
 
     vocabulary: float
     network: float
@@ -96,27 +100,26 @@ class _Model:
         return cls(2 * words * _rows_of(run), 2 * max(0, parameters - words))
 
     def seconds(self, tokens: float, rates: Rates) -> float:
-        """Of a forward pass over so many tokens."""
+        """Return the seconds of a forward pass over this many tokens."""
         return tokens * (self.vocabulary / rates.vocabulary + self.network / rates.network)
 
 
 def _rows_of(model: Run | Fit) -> int:
-    """Of logits, for one context."""
+    """Return the number of rows of logits for one context."""
     return int(model.head.options.get("components", 1)) if model.head.name != "moc" else 1
 
 
 def rates_of(kind: str, precision: str) -> Rates:
-    """Of a device; at fp32 where it has not the precision."""
+    """Return the rates of a device, at fp32 if it lacks the precision."""
     return RATES.get((kind, precision), RATES[kind, "fp32"])
 
 
 def evaluation_hours(
     wanted: Evaluation, parameters: int, tokens: dict[str, int], vocabulary_size: int
 ) -> dict[str, float]:
-    """Hours of a dynamic evaluation by kind of device: statistics, every setting tried, both texts twice.
+    """Return the hours of a dynamic evaluation by device: statistics, every setting tried, both texts twice.
 
-    Both texts are read once by the trained weights, without a backward pass. Every update goes a few times through all
-    weights.
+    The trained weights read both texts once without a backward pass. An update reads all weights several times.
     """
     settings, model = wanted.settings, _Model.of(wanted.run, parameters, vocabulary_size)
     tried = len(settings.learning_rates) * len(settings.decays) * (settings.tune_tokens or tokens["valid"])
@@ -134,7 +137,7 @@ def evaluation_hours(
 
 
 def fit_hours(unit: Unit, kind: str) -> float:
-    """Hours of the fits of a unit; those of equal parameters are taken at the width they may not exceed."""
+    """Return the hours of the fits of a unit; fits of equal parameters count at the width of the other head."""
     rates, (contexts, words) = rates_of(kind, "fp32"), unit.shape
     cells = contexts * words
     seconds = cells / (SAMPLE_CELLS if unit.sample else LAW_CELLS)
@@ -146,7 +149,7 @@ def fit_hours(unit: Unit, kind: str) -> float:
 
 
 def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, kind: str) -> float:
-    """Hours of all epochs and their validation, which is fp32."""
+    """Return the hours of all epochs and of their validation, which is fp32."""
     schedule, model = run.schedule, _Model.of(run, parameters, vocabulary_size)
     rates, exact = rates_of(kind, schedule.precision), rates_of(kind, "fp32")
     epoch = tokens["train"] / schedule.pieces
@@ -160,7 +163,7 @@ def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary
 def measuring_hours(
     run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool, kind: str
 ) -> float:
-    """Hours of perplexities and of all spectra: one, and those of the weights that were kept."""
+    """Return the hours of perplexities and spectra; a `tracked` run has spectra of the weights it keeps."""
     rates, model = rates_of(kind, "fp32"), _Model.of(run, parameters, vocabulary_size)
     contexts, width = tokens["test"], run.body.embedding_size + 2
     if run.head.name in LOG_LINEAR:
@@ -176,9 +179,9 @@ def measuring_hours(
 
 
 def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool = False) -> Cost:
-    """Cost of a run with so many trainable parameters on a corpus with so many tokens per split.
+    """Return the cost of a run from its number of trainable parameters and the tokens per split of its corpus.
 
-    `tracked` says whether it keeps weights on the way.
+    A `tracked` run keeps weights during training.
     """
     model = _Model.of(run, parameters, vocabulary_size)
     passes = BACKWARD * tokens["train"] / run.schedule.pieces + tokens["valid"]

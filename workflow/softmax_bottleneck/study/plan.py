@@ -1,4 +1,4 @@
-"""The plan of a study, as far as its files say: sizes of corpora, training jobs by name, what is done."""
+"""What follows from a study without running it: declared sizes of corpora, training jobs by name, and finished runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from softmax_bottleneck.study import Dataset, Run, Study
 
 @dataclass(frozen=True)
 class Size:
-    """Tokens per split and number of word types of a corpus."""
+    """Number of tokens per split and of word types of a corpus."""
 
     tokens: dict[str, int]
     vocabulary_size: int
 
 
 def declared_size(dataset: Dataset) -> Size | None:
-    """Size of a corpus as its YAML declares it, if it does."""
+    """Return the size of a corpus that its YAML declares, or None."""
     tokens = cast(Mapping[str, int], dataset.expected.get("tokens", {}))
     if "vocabulary_size" in dataset.expected and tokens.keys() == {"train", "valid", "test"}:
         return Size(dict(tokens), dataset.expected["vocabulary_size"])
@@ -30,19 +30,18 @@ def declared_size(dataset: Dataset) -> Size | None:
 
 
 def tracked(study: Study) -> tuple[Run, ...]:
-    """Runs whose weights are kept at some epochs: those of experiments with the option `snapshots`."""
+    """Return the runs that keep their weights at some epochs: those of experiments with the option `snapshots`."""
     asking = [experiment for experiment in study.experiments if experiment.options.get("snapshots")]
     paths = {run.path for experiment in asking for run in study.runs_of(experiment)}
     return tuple(run for run in study.needed if run.path in paths)
 
 
 def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
-    """Training jobs by name: so many seeds of one model at a time as the study's `replicas_per_job` says.
+    """Return the training jobs by name, each with up to `replicas_per_job` seeds of one model.
 
-    With `mixed_jobs`, so many runs on one corpus.
-
-    A job of one run has the run's path as its name, another one `<dataset>/<model>/<seed>+<seed>...-<hash>`. Which runs
-    make a job depends on the study alone and not on what is done, so that every process finds the same jobs.
+    With `mixed_jobs`, a job has runs of any model on one corpus. The name of a job is the path of its only run, or
+    `<dataset>/<model>/<seed>+<seed>...-<hash>`. Jobs depend on the study alone and not on what is finished, so that
+    every process finds the same jobs.
     """
     families: dict[tuple[str, str], list[Run]] = {}
     for run in study.needed:
@@ -62,5 +61,5 @@ def _job_name(runs: tuple[Run, ...]) -> str:
 
 
 def is_done(study: Study, run: Run) -> bool:
-    """Whether training has ended (also as diverged)."""
+    """Return True if training has ended (also if it diverged)."""
     return (study.store.run_folder(run.path) / "done.json").exists()

@@ -143,7 +143,8 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
     where = f"{where}: {place}" if place else where
     if detail["type"] == "value_error":
         raise UserError(f"{where}: {detail['ctx']['error']}")
-    expected = (detail["msg"][0].lower() + detail["msg"][1:]).replace("valid tuple", "list")
+    message = detail["msg"].replace("valid tuple", "list").partition(" or an instance of")[0]
+    expected = message[0].lower() + message[1:]
     if detail["type"] == "float_type" and isinstance(detail["input"], str):
         expected += "; it is read as text: write 0.001 or 1.0e-3, without quotes"
     raise UserError(f"{where}: {detail['input']!r:.60} is not allowed ({expected})")
