@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import small
-import yaml
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.corpora.download import download
@@ -145,16 +144,3 @@ def test_plan_refuses_what_tokenise_refuses(
     download(study, "tiny", small.quiet)
     with pytest.raises(UserError, match=said):
         tokenise(study, "tiny", small.quiet)
-
-
-@pytest.mark.fault("C18")
-def test_all_keys_that_are_missing_are_named_at_once(tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text("study: mine\nseeds: [1]\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"study\.yaml: title, datasets, settings, models, experiments are not set$"):
-        config.load_study(tmp_path / "study.yaml")
-    study = small.values(settings=[{"body": {"embedding_size": 5}, "schedule": {"epochs": 1}}])
-    with pytest.raises(
-        UserError, match=r"models\.softmax: body: hidden_size, layers, .*; schedule: optimizer, .* are not"
-    ):
-        small.load(tmp_path, study)
-    assert yaml.safe_load((tmp_path / "study.yaml").read_text(encoding="utf-8"))["study"] == "small"
