@@ -26,6 +26,7 @@ TABLE = {
     "artefact": "Table",
     "kind": "table",
     "title": "Later",
+    "view": "summary",
     "models": ["softmax", "mos"],
     "stages": ["finetune", "dynamic"],
     "columns": [

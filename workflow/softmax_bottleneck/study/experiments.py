@@ -54,7 +54,7 @@ class Experiment:
         caption: what is shown and how it is computed; `{schedule.epochs}` is that of the runs shown, `{corpora}` what
             they are trained on.
         kind: table or figure.
-        view: name of the function that makes cells or a plot from records.
+        view: name of the view that makes cells or a plot from records.
         published: files of report/published that are joined to it.
         models: rows of the published table in its order, with grids expanded; empty if no training runs are needed.
         datasets: corpora of the published table; a study without them shows its own.
