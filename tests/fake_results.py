@@ -70,6 +70,10 @@ def load(folder: Path, text: str = STUDY) -> Study:
     return config.load_study(path)
 
 
+def experiment(study: Study, name: str) -> config.Experiment:
+    return next(one for one in study.experiments if one.id == name)
+
+
 def noise(*facts: object) -> float:
     """A number in [-1, 1) that depends on the facts alone."""
     digest = hashlib.sha256(repr(facts).encode()).digest()

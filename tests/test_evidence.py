@@ -16,7 +16,6 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, evidence, records
 from softmax_bottleneck.report import cells, render, source, views
-from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
@@ -58,7 +57,7 @@ def carried(study: config.Study, model: str = "gss", seed: int = 3) -> dict[str,
 
 
 def rows(study: config.Study, name: str = "parthiban2021-table2") -> dict[str, cells.Row]:
-    table = views.build(study, source.experiment_of(study, name, "table"), collect.collect(study))
+    table = views.build(study, fake.experiment(study, name), collect.collect(study))
     return {row.key: row for row in table.sections[0].rows}
 
 
@@ -92,7 +91,7 @@ def test_it_stands_in_a_row_of_its_own_and_in_no_mean(study: config.Study) -> No
 @pytest.mark.fault("G10")
 def test_its_text_is_escaped_and_its_rows_are_among_the_records(study: config.Study) -> None:
     carried(study)
-    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = fake.experiment(study, "parthiban2021-table2")
     found = collect.collect(study)
     page = views.table_page(views.build(study, experiment, found))
     assert "<b>A. Name" not in page and "&lt;b&gt;A. Name" in page
@@ -188,7 +187,7 @@ def test_a_panel_per_network_shows_every_point_on_the_same_axis(tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
     experiment = load_experiment("published-size-ranks", study.file.parent)
-    drawing = draw(source.Source(study, experiment, collect.collect(study)), NoOptions())
+    drawing = draw(source.Source(study, experiment, collect.collect(study)))
     panels = [panel for panel in drawing.canvas.axes if panel.axison]
     runs = [kept(path.stem).run for path in KEPT if draw is published_size.spectra or kept(path.stem).epoch_ranks]
     assert len(panels) == len({(run.dataset, run.body.kind, run.body.embedding_size) for run in runs})

@@ -153,7 +153,7 @@ def test_g1_all_32_subsets_of_five_seeds_are_told_everywhere(place):
 def _assert_cell(
     study: Study, found: records.Records, kept: set[int], lost: dict[int, Any], values: list[float]
 ) -> None:
-    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = fake.experiment(study, "parthiban2021-table2")
     table = views.build(study, experiment, found)
     part = next(part for part in table.sections if part.dataset == "truth-demo")
     row = next(row for row in part.rows if row.key == "gss")
@@ -210,7 +210,7 @@ def test_g1_a_lost_seed_changes_no_other_cell_in_whatever_order(place):
 
 def _cells(study: Study) -> dict[tuple[str, str, str], tuple[object, ...]]:
     found = collect.collect(study)
-    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = fake.experiment(study, "parthiban2021-table2")
     parts = views.build(study, experiment, found).sections
     return {
         (part.dataset, row.key, column): (cell.text, cell.count, cell.gap)
@@ -310,7 +310,7 @@ def test_g6_no_rho_is_words_with_the_coverage(place):
         path = Store().run_folder(run.path) / "wordsim.json"
         artefacts.write_json(path, {"status": "ok", "benchmarks": {"None-999": none}})
     found = collect.collect(study)
-    table = views.build(study, source.experiment_of(study, "parthiban2021-sm-table3", "table"), found)
+    table = views.build(study, fake.experiment(study, "parthiban2021-sm-table3"), found)
     (row,) = [row for part in table.sections for row in part.rows if row.label == "None-999"] or [None]
     if row is not None:
         *rhos, pairs, absent = row.cells
@@ -518,7 +518,7 @@ def test_g13_a_page_without_results_says_so_and_exits_3(place, capsys):
 @pytest.mark.fault("G14")
 def test_g14_what_was_not_published_is_said_and_never_zero(place, monkeypatch):
     study = fake.load(place, fake.paper_text("[1001]", ("table2",)))
-    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = fake.experiment(study, "parthiban2021-table2")
     whole = source.read_published(experiment.published)
     gone = whole[~((whole["model"] == "gss") & (whole["metric"] == "test_ppl"))]
     monkeypatch.setattr(source, "read_published", lambda names: gone)

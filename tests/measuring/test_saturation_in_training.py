@@ -15,7 +15,7 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.measuring.perplexity import Contexts
 from softmax_bottleneck.measuring.saturation import saturation
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import source, views
+from softmax_bottleneck.report import views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 
@@ -55,7 +55,7 @@ def test_what_was_measured_is_drawn_by_epoch(tmp_path, monkeypatch):
         rows = [{"epoch": epoch, **numbers, **more} for epoch in (1, 2)]
         artefacts.write_json(Store().run_folder(run.path) / "epochs_rank.json", {"status": "ok", "rows": rows})
         fake.write_run(run)
-    experiment = source.experiment_of(study, "saturation-training", "figure")
+    experiment = fake.experiment(study, "saturation-training")
     drawn = views.build(study, experiment, collect.collect(study))
     rows = list(csv.DictReader(io.StringIO(drawn.csv)))
     assert {row["gradient_passed"] for row in rows} == {"", "0.25"} and {row["weight_entropy"] for row in rows} == {

@@ -13,7 +13,7 @@ from softmax_bottleneck.measuring import synthetic
 from softmax_bottleneck.ranks import robustness
 from softmax_bottleneck.ranks.robustness import Truncated
 from softmax_bottleneck.records import records
-from softmax_bottleneck.report.options import Robustness
+from softmax_bottleneck.report.views import VIEWS
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training import trained
@@ -115,4 +115,4 @@ def test_the_matrix_is_that_of_the_studys_own_model(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("size", [0, -1, 1.5, "big", 10**6])
 def test_a_size_that_is_none_is_rejected(size: Any) -> None:
     with pytest.raises(ValueError, match="size"):
-        Robustness(synthetic="noise", size=size)
+        VIEWS["table", "robustness"].options(synthetic="noise", size=size)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
 import re
 from pathlib import Path
 
+import fake_results as fake
 import numpy as np
 import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import cells, fits, source, views
+from softmax_bottleneck.report import cells, fits, views
 from softmax_bottleneck.report.views.fits import share_limits
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
@@ -110,7 +110,7 @@ def bare(study: Study, tmp_path_factory) -> records.Records:
 
 
 def data(study: Study, found: records.Records, name: str) -> tuple[views.Figure, pd.DataFrame]:
-    figure = views.build(study, source.experiment_of(study, name, "figure"), found)
+    figure = views.build(study, fake.experiment(study, name), found)
     lines = [line.split(",") for line in figure.csv.splitlines()]
     return figure, pd.DataFrame(lines[1:], columns=lines[0])
 
@@ -159,7 +159,7 @@ def test_the_numbers_drawn_are_those_of_the_fits(study, filled):
 
 
 def table(study: Study, found: records.Records, name: str) -> cells.Table:
-    return views.build(study, source.experiment_of(study, name, "table"), found)
+    return views.build(study, fake.experiment(study, name), found)
 
 
 def test_the_loss_stands_by_law_head_and_width(study, filled):
@@ -248,22 +248,9 @@ def test_models_of_ganea_have_the_published_sizes(paper):
         assert round((counts[model] + knots.get(model, 0)) / 1e6, 1) == millions
 
 
-def test_demo_and_truth_are_cuts_of_the_same_study():
-    """The known-truth laws of the demonstration, of config/truth.yaml and of its texts are the same family."""
-    studies = {name: config.load_study(config.ROOT / "config" / f"{name}.yaml") for name in ("demo", "truth", "paper")}
-    laws = {name: {k: v for k, v in s.fits["truth"][0].law.items() if k != "rank"} for name, s in studies.items()}
-    assert laws["demo"] == laws["truth"] == laws["paper"]
-    assert {u.law_id for u in studies["truth"].units} == {u.law_id for u in studies["paper"].fits["truth"]}
-    for name, dataset in studies["truth"].datasets.items():
-        own = {key: value for key, value in dataclasses.asdict(dataset.language).items() if key in laws["truth"]}
-        wanted = {k: v for k, v in laws["truth"].items() if not k.endswith("_tokens")}
-        assert {k: v for k, v in own.items() if k in wanted} == wanted and name == f"truth-rank{dataset.language.rank}"
-    assert all(run.schedule.pieces == run.schedule.epochs for run in studies["truth"].runs)
-
-
 def test_ganeas_figure_5_shows_how_far_drawn_laws_are_from_uniform(study, filled):
     """KL(P || 1/M) = ln M - H(P): with H = ln(M) / 2, as made up, it is the other half."""
-    figure = views.build(study, source.experiment_of(study, "ganea2019-figure5", "figure"), filled)
+    figure = views.build(study, fake.experiment(study, "ganea2019-figure5"), filled)
     rows = pd.read_csv(io.StringIO(figure.csv))
     assert set(zip(rows["M"], rows["alpha"], strict=True)) == {(10, 0.1), (10, 1), (50, 0.1), (50, 1)}
     np.testing.assert_allclose(rows["drawn"], np.log(rows["M"]) / 2)

@@ -20,9 +20,8 @@ from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, numbers, plots, source, views
-from softmax_bottleneck.report.options import NoOptions, options_of
 from softmax_bottleneck.report.registry import VIEWS
-from softmax_bottleneck.report.views import rank_perplexity, words
+from softmax_bottleneck.report.views import rank_perplexity, ranks, words
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -59,8 +58,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def build(made: Made, name: str) -> cells.Table | views.Figure:
     study, found = made
-    (experiment,) = (one for one in study.experiments if one.id == name)
-    return views.build(study, experiment, found)
+    return views.build(study, fake.experiment(study, name), found)
 
 
 def rows(figure: views.Figure) -> list[dict[str, str]]:
@@ -93,14 +91,12 @@ def test_every_published_number_of_a_table_stands_in_exactly_one_cell(finished) 
 
 def test_a_choice_between_two_published_numbers_and_an_unknown_file_are_rejected(finished) -> None:
     study, found = finished["paper"]
-    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = fake.experiment(study, "parthiban2021-table2")
     loose = dataclasses.replace(experiment, columns=(Column("test_ppl", "Test perplexity"),))
     with pytest.raises(UserError, match=r"parthiban2021-table2: test_ppl of softmax on ptb: several published numbers"):
         views.build(study, loose, found)
     with pytest.raises(UserError, match=r"did you mean 'parthiban2021_table2\.csv'"):
         source.read_published(("parthiban2021_table22.csv",))
-    with pytest.raises(UserError, match="no table 'parthiban2021-table22' in this study; did you mean"):
-        source.experiment_of(study, "parthiban2021-table22", "table")
 
 
 # --- measured numbers -----------------------------------------------------------------------------------------------
@@ -157,8 +153,8 @@ def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
         for r in printed.itertuples() if (r.dataset, r.model) in first
     ]  # fmt: skip
     rhos = records.Records(pd.DataFrame(lines, columns=list(records.COLUMNS)), found.states)
-    experiment = source.experiment_of(study, "parthiban2021-figure4", "figure")
-    sections = words.wins_table(source.Source(study, experiment, rhos), NoOptions())
+    experiment = fake.experiment(study, "parthiban2021-figure4")
+    sections = words.wins_table(source.Source(study, experiment, rhos))
     shown = [one for section in sections for row in section.rows for one in row.cells if one.wanted]
     assert len(shown) == 2 * 6 * 5
     assert all(one.measured.mean == one.published.number for one in shown)
@@ -195,7 +191,7 @@ def test_a_difference_on_the_edge_of_the_published_spread() -> None:
 def test_every_subset_of_seeds_says_how_many_there_are_and_why(place: Path) -> None:
     study = fake.load(place, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2, 3, 4, 5]"))
     runs = [run for run in study.needed if run.model == "gss"]
-    experiment = source.experiment_of(study, "parthiban2021-table2", "table")
+    experiment = fake.experiment(study, "parthiban2021-table2")
     experiment = dataclasses.replace(experiment, models=("gss",))
     for run in runs:
         fake.write_run(run)
@@ -272,7 +268,7 @@ def test_a_language_heads_its_table_with_two_kinds_of_exact_values(place: Path) 
 def test_correlations_are_of_one_kind_of_run_and_of_eight_at_least(finished) -> None:
     """Of 18 runs with one schedule there is one, with its interval; of two schedules of nine runs there are two."""
     study, found = finished["fake"]
-    experiment = source.experiment_of(study, "parthiban2021-rank-perplexity", "figure")
+    experiment = fake.experiment(study, "parthiban2021-rank-perplexity")
     figure = views.build(study, experiment, found)
     points = np.array([(fake.perplexities(run)["test_ppl"], fake.rank_of(run)) for run in study.needed])
     r = f"{np.corrcoef(points.T)[0, 1]:+.2f}".replace("-", "−")
@@ -289,7 +285,7 @@ def test_correlations_are_of_one_kind_of_run_and_of_eight_at_least(finished) -> 
     ]  # fmt: skip
     whole = source.Source(study, experiment, found)
     unprinted = source.Source(study, dataclasses.replace(experiment, models=("moc",)), found)
-    panels = [len(rank_perplexity.rank_perplexity(one, NoOptions()).canvas.axes) for one in (whole, unprinted)]
+    panels = [len(rank_perplexity.rank_perplexity(one).canvas.axes) for one in (whole, unprinted)]
     assert panels == [4, 1]  # of WikiText-2 published means alone; no half for them where there are none
 
 
@@ -345,7 +341,7 @@ def test_singular_values_of_the_supplement_are_raw_on_a_log_axis(finished, name:
     one = dataclasses.replace(one, datasets=("truth-demo",), models=("softmax", "mos"))
     study = dataclasses.replace(study, experiments=(one,))
     with plots.mpl.rc_context(fname=plots.STYLE_SHEET):
-        drawing = VIEWS["figure", "spectrum"].make(source.Source(study, one, found), options_of(study, one))
+        drawing = ranks.spectrum(source.Source(study, one, found), **views.options_of(study, one))
     (axes,) = drawing.canvas.axes
     run = next(run for run in study.needed if run.model == "mos")
     sigma = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")["singular_values"]
@@ -355,7 +351,7 @@ def test_singular_values_of_the_supplement_are_raw_on_a_log_axis(finished, name:
 
 def test_kanais_singular_values_are_those_of_the_finetuned_models(place: Path) -> None:
     study = fake.load(place, fake.paper_text(experiments=()))
-    one = source.experiment_of(study, "kanai2018-singular-values", "figure")
+    one = fake.experiment(study, "kanai2018-singular-values")
     trained = study.runs_of(one)[0]
     after = study.last_stage(trained, one.stages)
     known = pd.DataFrame([{"run_id": after.run_id, "seed": 1, "value": 1.0}]).reindex(columns=list(records.COLUMNS))
@@ -383,7 +379,7 @@ def test_learning_curves_repeat_no_epoch_and_long_ones_keep_their_switch_and_end
 def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished) -> None:
     study, found = finished["fake"]
     hostile = dataclasses.replace(study, labels={**study.labels, "mos": "</td><script>alert(1)</script>", "ss": "=1+1"})
-    experiment = source.experiment_of(hostile, "parthiban2021-table2", "table")
+    experiment = fake.experiment(hostile, "parthiban2021-table2")
     table = views.build(hostile, dataclasses.replace(experiment, title="{{7*7}} $x$ <b>"), found)
     html = views.table_page(table)
     assert "<script" not in html and "{{7*7}} $x$ &lt;b&gt;" in html

@@ -174,7 +174,7 @@ def _measure(args: argparse.Namespace, say: Say) -> None:
 
 
 def _check(args: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.report.options import check_options
+    from softmax_bottleneck.report.views import check_options
 
     check_options(_study(args))
     _step(args, say)
@@ -212,7 +212,7 @@ def _report(args: argparse.Namespace, say: Say) -> None:
 # --- commands for people --------------------------------------------------------------------------------------------
 def _plan(args: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras.plan import text
-    from softmax_bottleneck.report.options import check_options
+    from softmax_bottleneck.report.views import check_options
     from softmax_bottleneck.training import check
 
     study = _study(args)

@@ -56,6 +56,10 @@ class Frames:
         present = set(self.fits["model"])
         return [model for model in self.names if model in present]
 
+    def have(self, metrics: Sequence[str] = ()) -> bool:
+        """Return True if there are fits with all of these metrics."""
+        return bool(len(self.fits)) and set(metrics) <= set(self.fits)
+
 
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one line per fit or distribution: model, seed, a column per part of its condition, and one per metric.

@@ -343,7 +343,20 @@ def names_in(source: Source, data: pd.DataFrame) -> dict[str, str]:
     return {model: short_name(source.study, model) for model in source.rows if model in present}
 
 
-def finished(source: Source, canvas: Canvas, data: pd.DataFrame, alt: str) -> Drawing:
-    """Return a drawing of the models of some data with its legend, and a note on the runs that are drawn."""
+def figure_by_corpus(
+    source: Source,
+    data: pd.DataFrame,
+    size: tuple[int, float, float],
+    draw: Callable[[NDArray[Any], str, pd.DataFrame], None],
+    start: str,
+    describe: Callable[[pd.DataFrame], str],
+    described: pd.DataFrame | None = None,
+) -> Drawing:
+    """Return `by_corpus` with a legend of its models, a description of each, and a note on the runs that are drawn.
+
+    `described` is the part of the data that the description is of, where it is not all.
+    """
+    canvas = by_corpus(source, data, size, draw)
     legend(canvas, names_in(source, data), styles(list(source.models)))
+    alt = by_model(source, start, data if described is None else described, describe)
     return Drawing(canvas, data, alt, count_note(source, data))

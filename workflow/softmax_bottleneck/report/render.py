@@ -27,7 +27,6 @@ from softmax_bottleneck.report import (
     views,
 )
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.options import check_options
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.views import overview
 from softmax_bottleneck.store import artefacts, provenance
@@ -45,7 +44,7 @@ def render(study: Study, folder: Path) -> None:
     Raises:
         DataError: the records are damaged.
     """
-    check_options(study)
+    views.check_options(study)
     found = records.load(folder)
     show_archived = found.evidence and not study.is_of_own_texts
     archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]

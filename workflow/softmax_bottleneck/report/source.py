@@ -70,14 +70,6 @@ def same_setting(run: Run, paper: Study | None) -> bool:
     return any(other.settings == run.settings for other in candidates)
 
 
-def experiment_of(study: Study, name: str, kind: str) -> Experiment:
-    """Return the study's table or figure with this id (UserError with the nearest id there is)."""
-    known = {experiment.id: experiment for experiment in study.experiments if experiment.kind == kind}
-    if name not in known:
-        raise UserError(f"{study.file}: no {kind} {name!r} in this study{did_you_mean(name, list(known))}")
-    return known[name]
-
-
 def label(study: Study, model: str) -> str:
     """Return a model's name in tables and figures; for one not in the study that of config/paper.yaml or its head.
 

@@ -5,26 +5,33 @@ Ganea et al. 2019, Figures 2, 3 and 5 to 8, and the known-truth study.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import wraps
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from softmax_bottleneck.records import metrics
-from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_TRUTH, KL_UNIFORM, PRESS_RANK, RANK_TRUTH, find
+from softmax_bottleneck.records.metrics import (
+    GAP_CLOSED,
+    KL,
+    KL_TRUTH,
+    KL_UNIFORM,
+    PEARSON,
+    PRESS_RANK,
+    RANK_TRUTH,
+    find,
+)
 from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import claims, numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Section, mean_of, section
 from softmax_bottleneck.report.fits import BASELINE, Frames, correlations, levels
-from softmax_bottleneck.report.options import FitCurves, FitLoss, FitMaps, FitMetrics, Fits
 from softmax_bottleneck.report.plots import DASHES, LIGHT, SPARE, Drawing, Style
-from softmax_bottleneck.report.registry import view
+from softmax_bottleneck.report.registry import MetricName, view
 from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.study import schema
 
 RANKS = (PRESS_RANK, "rank_eff_1e-3", "rank_eff_1e-4")
 LAW_NAMES = {"alpha": "α =", "M": "M =", "r": "Columns of the law, r ="}
@@ -42,46 +49,46 @@ LEAST_SHARE = -1.0  # gap closed that a panel shows: as much again as the softma
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 @view("table", "fit-loss")
-def loss(source: Source, options: FitLoss) -> Iterator[Section]:
+def loss(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
     """Yield KL(P*||Q) of every model by width, a section per distribution."""
-    frames = Frames.of(source.study, source.records, options.fits)
+    frames = Frames.of(source.study, source.records, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
     keys = [key for key in LAW_NAMES if key in frames.fits]
     for law, own in frames.fits.groupby(keys, sort=True) if len(frames.fits) else ():
 
         def cell(model: str, width: float, own: pd.DataFrame = own) -> Cell:
-            values = own[(own["model"] == model) & (own["d"] == width)][options.metric].dropna()
-            return Cell(measured=mean_of(values), metric=options.metric, planned=own["seed"].nunique())
+            values = own[(own["model"] == model) & (own["d"] == width)][metric].dropna()
+            return Cell(measured=mean_of(values), metric=metric, planned=own["seed"].nunique())
 
         title = ", ".join(f"{LAW_NAMES[key]} {value:g}" for key, value in zip(keys, law, strict=True))
         yield section("synthetic", title, frames.names, widths, cell)
 
 
 @view("table", "fit-correlations", row="Fits")
-def fit_correlations(source: Source, options: Fits) -> Iterator[Section]:
+def fit_correlations(source: Source, *, fits: str) -> Iterator[Section]:
     """Yield Pearson's r of a rank and KL(P*||Q), mean and range over distributions: within a head, and over heads."""
-    frames = Frames.of(source.study, source.records, options.fits)
-    fits = frames.fits
-    if fits.empty:
+    frames = Frames.of(source.study, source.records, fits)
+    every = frames.fits
+    if every.empty:
         return
-    chosen = {model: (f"{name}, over widths", fits[fits["model"] == model]) for model, name in frames.names.items()}
-    chosen |= {f"d{d:g}": (f"All heads at d = {d:g}", fits[fits["d"] == d]) for d in levels(fits, "d")}
-    chosen["all"] = ("All heads and widths", fits)
+    chosen = {model: (f"{name}, over widths", every[every["model"] == model]) for model, name in frames.names.items()}
+    chosen |= {f"d{d:g}": (f"All heads at d = {d:g}", every[every["d"] == d]) for d in levels(every, "d")}
+    chosen["all"] = ("All heads and widths", every)
 
     def cell(row: str, rank: str) -> Cell:
         by_law = correlations(chosen[row][1], ["r", "seed"], rank)
         mean = mean_of(by_law)
         if mean is None:
-            return Cell(metric=metrics.PEARSON, gaps=(Gap(GapCode.TOO_FEW_FITS, (numbers.MIN_POINTS,)),))
+            return Cell(metric=PEARSON, gaps=(Gap(GapCode.TOO_FEW_FITS, (numbers.MIN_POINTS,)),))
         spread = numbers.interval(min(by_law), max(by_law))
-        return Cell(MeasuredCell(mean.mean, None, mean.n), metric=metrics.PEARSON, note=spread)
+        return Cell(MeasuredCell(mean.mean, None, mean.n), metric=PEARSON, note=spread)
 
     rows = {key: name for key, (name, _) in chosen.items()}
     yield section("synthetic", "Within one law", rows, {rank: find(rank).label for rank in RANKS}, cell)
 
 
 @view("table", "fit-conclusions", row="Statement")
-def conclusions(source: Source, options: Fits) -> Iterator[Section]:
+def conclusions(source: Source, *, fits: str) -> Iterator[Section]:
     """Yield every claim that has limits, with its verdict: those about gradients, or those about the loss of fits."""
     gradients = source.experiment.source == "gradient"
     chosen = [claim for claim in claims.CLAIMS if claim.limits and (claim.source == "gradient") == gradients]
@@ -97,17 +104,8 @@ def conclusions(source: Source, options: Fits) -> Iterator[Section]:
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
-def of_fits(make: Callable[[Frames, Any], Drawing | None]) -> Callable[[Source, Any], Drawing]:
-    """Make a figure of a function of fits and options; a text where there is nothing to draw."""
-
-    @wraps(make)
-    def drawn(source: Source, options: Fits) -> Drawing:
-        frames = Frames.of(source.study, source.records, options.fits)
-        wanted = options.metrics if isinstance(options, FitMetrics) else ()
-        drawing = make(frames, options) if len(frames.fits) and set(wanted) <= set(frames.fits) else None
-        return drawing or plots.only_text(NOT_YET, pd.DataFrame(columns=["model", "seed"]))
-
-    return drawn
+def _nothing() -> Drawing:
+    return plots.only_text(NOT_YET, pd.DataFrame(columns=["model", "seed"]))
 
 
 def _drawing(
@@ -152,18 +150,30 @@ def _log_y(axes: Axes, values: pd.Series[float]) -> None:
 
 
 @view("figure", "fit-maps")
-@of_fits
-def maps(frames: Frames, options: FitMaps) -> Drawing | None:
-    """Draw heat maps over M and D, a row per concentration and metric, and below them curves over D, a panel per M."""
-    named = frames.fits["alpha"].isin(options.alphas or levels(frames.fits, "alpha"))
-    fits = frames.fits[~named if options.others else named]
-    if fits.empty:
-        return None
-    rows = [(alpha, metric) for alpha in levels(fits, "alpha") for metric in options.metrics]
-    sizes, models = levels(fits, "M"), frames.models
+def maps(
+    source: Source,
+    *,
+    fits: str,
+    metrics: tuple[MetricName, ...],
+    alphas: tuple[schema.Number, ...] = (),
+    others: schema.Flag = False,
+) -> Drawing:
+    """Draw heat maps over M and D, a row per concentration and metric, and below them curves over D, a panel per M.
+
+    Concentrations are those named, all where none is, or, with `others`, all but those.
+    """
+    frames = Frames.of(source.study, source.records, fits)
+    if not frames.have(metrics):
+        return _nothing()
+    named = frames.fits["alpha"].isin(alphas or levels(frames.fits, "alpha"))
+    shown = frames.fits[~named if others else named]
+    if shown.empty:
+        return _nothing()
+    rows = [(alpha, metric) for alpha in levels(shown, "alpha") for metric in metrics]
+    sizes, models = levels(shown, "M"), frames.models
     canvas, axes = plots.panels(2 * len(rows), max(len(models), len(sizes)), 3.1, 2.5)
     for squares, lines, (alpha, metric) in zip(axes[::2], axes[1::2], rows, strict=True):
-        own, label = fits[fits["alpha"] == alpha], find(metric).label
+        own, label = shown[shown["alpha"] == alpha], find(metric).label
         top = float(own.groupby(["model", "M", "d"])[metric].mean().max())  # all of a row share their colours
         for panel, model in zip(squares, models, strict=False):
             table = own[own["model"] == model].pivot_table(index="M", columns="d", values=metric, aggfunc="mean")
@@ -172,24 +182,24 @@ def maps(frames: Frames, options: FitMaps) -> Drawing | None:
             plots.heat_map(panel, table, ".2f", vmax=top, linewidths=1, **ticks)
             panel.set(title=f"{frames.names[model]}: {label}", xlabel="width D", ylabel="words M")
         for panel, size in zip(lines, sizes, strict=False):
-            shown = own[own["M"] == size]
-            plots.curves(panel, shown, "d", metric, _looks(shown, models), dots=True)
-            _log_axis(panel, shown, "d")
+            of_size = own[own["M"] == size]
+            plots.curves(panel, of_size, "d", metric, _looks(of_size, models), dots=True)
+            _log_axis(panel, of_size, "d")
             law = frames.laws[(frames.laws["alpha"] == alpha) & (frames.laws["M"] == size)]
             if metric == KL and len(law):
                 plots.level(panel, float(law[KL_UNIFORM].mean()), "no context")
             panel.set(title=f"α = {alpha:g}, M = {size:g}", ylabel=label, ylim=(0, None))
         for panel in (*squares[len(models) :], *lines[len(sizes) :]):
             panel.set_axis_off()
-    return _drawing(frames, canvas, fits, options.metrics, "Heat maps and curves over words and widths.")
+    return _drawing(frames, canvas, shown, metrics, "Heat maps and curves over words and widths.")
 
 
 @view("figure", "law-uniformity")
-@of_fits
-def uniformity(frames: Frames, options: Fits) -> Drawing | None:
+def uniformity(source: Source, *, fits: str) -> Drawing:
     """Draw how far Dirichlet distributions are from the uniform one, by concentration, sampled and expected."""
-    if not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.laws):
-        return None
+    frames = Frames.of(source.study, source.records, fits)
+    if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.laws):
+        return _nothing()
     data = frames.laws[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
     data = data.assign(drawn=np.log(data["M"]) - data[ENTROPY])  # KL(P || 1/M) = ln M - H(P)
     canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
@@ -207,35 +217,49 @@ REFERENCES = {"d": "Dotted: d = r.", "r": "Dotted: d = r.", "rank": "Dashed: the
 
 
 @view("figure", "fit-curves")
-@of_fits
-def curves_of_fits(frames: Frames, options: FitCurves) -> Drawing | None:
-    """Draw a row of panels per metric (and per value of `rows`), along `x`, a panel per value of `panels`."""
-    fits, with_gap = frames.fits, GAP_CLOSED in options.metrics
-    if with_gap:  # of fits narrower than their distribution's columns, where a softmax fails
-        fits = fits[(fits["r"] > fits["d"]) & (fits["model"] != BASELINE)]
-        if fits.empty:
-            return None
-    models = [model for model in frames.models if model in set(fits["model"])]
+def curves_of_fits(
+    source: Source,
+    *,
+    fits: str,
+    metrics: tuple[MetricName, ...],
+    x: Literal["d", "r", "rank", "alpha"],
+    panels: Literal["d", "r", "M"],
+    rows: Literal["", "d"] = "",
+) -> Drawing:
+    """Draw a row of panels per metric (and per value of `rows`), along `x`, a panel per value of `panels`.
+
+    d is the width of the model, r and `rank` are the columns and the rank of the distribution, M its words, alpha its
+    concentration.
+    """
+    frames = Frames.of(source.study, source.records, fits)
+    shown, with_gap = frames.fits, GAP_CLOSED in metrics
+    if frames.have(metrics) and with_gap:  # narrower than their distribution's columns, where a softmax fails
+        shown = shown[(shown["r"] > shown["d"]) & (shown["model"] != BASELINE)]
+    if shown.empty or not frames.have(metrics):
+        return _nothing()
+    models = [model for model in frames.models if model in set(shown["model"])]
 
     def draw(panel: Axes, row: tuple[str, float], value: float) -> None:
         metric, level = row
-        own = fits[(fits[options.panels] == value) & (fits[options.rows] == level if options.rows else True)]
-        plots.curves(panel, own, options.x, metric, _looks(own, models), dots=True)
-        _log_axis(panel, own, options.x)
+        own = shown[(shown[panels] == value) & (shown[rows] == level if rows else True)]
+        plots.curves(panel, own, x, metric, _looks(own, models), dots=True)
+        _log_axis(panel, own, x)
         panel.set_ylabel(find(metric).label)
-        title = f"{options.panels} = {value:g}"
-        panel.set_title(f"{title}, {options.rows} = {level:g}" if options.rows else title)
-        _references(panel, frames.laws, own, options, metric, value)
+        title = f"{panels} = {value:g}"
+        panel.set_title(f"{title}, {rows} = {level:g}" if rows else title)
+        _references(panel, frames.laws, own, x, metric)
+        if {x, panels} == {"d", "r"} and own[x].min() <= value <= own[x].max():
+            panel.axvline(value, color=LIGHT.muted, linewidth=1, linestyle=DASHES[2])
 
-    rows = [(metric, level) for metric in options.metrics for level in levels(fits, options.rows) or [0.0]]
-    canvas = plots.crossed(rows, levels(fits, options.panels), 3.1, 2.8, draw)
-    columns, notes = list(options.metrics), [REFERENCES.get(options.x, "")]
+    lines = [(metric, level) for metric in metrics for level in levels(shown, rows) or [0.0]]
+    canvas = plots.crossed(lines, levels(shown, panels), 3.1, 2.8, draw)
+    columns, notes = list(metrics), [REFERENCES.get(x, "")]
     if with_gap:
         columns += ["width", "parameters"]
-        below = set(fits[fits[GAP_CLOSED] < LEAST_SHARE]["model"])
+        below = set(shown[shown[GAP_CLOSED] < LEAST_SHARE]["model"])
         names = ", ".join(frames.names[model] for model in models if model in below)
         notes += [f"Below −100 %, off the scale: fits of {names}."] * bool(below)
-    return _drawing(frames, canvas, fits, columns, "Curves of fits to known laws.", " ".join(filter(None, notes)))
+    return _drawing(frames, canvas, shown, columns, "Curves of fits to known laws.", " ".join(filter(None, notes)))
 
 
 def share_limits(shares: pd.Series[float]) -> tuple[float, float]:
@@ -245,42 +269,39 @@ def share_limits(shares: pd.Series[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _references(
-    axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, options: FitCurves, metric: str, value: float
-) -> None:
+def _references(axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
     """Draw the references for the curves, on the scale that shows them."""
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(lambda share, _: numbers.percent(share))
         axes.set_ylim(share_limits(own[metric]))
-    elif options.x == "rank":
+    elif x == "rank":
         exact = laws.groupby("rank")[LAW_RANKS.get(metric, metric)].mean()
         axes.plot(exact.index, exact, color=LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(plots.integer)
     else:
         _log_y(axes, own[metric])
-    if {options.x, options.panels} == {"d", "r"} and own[options.x].min() <= value <= own[options.x].max():
-        axes.axvline(value, color=LIGHT.muted, linewidth=1, linestyle=DASHES[2])
 
 
 @view("figure", "fit-scatter")
-@of_fits
-def scatter(frames: Frames, options: FitMetrics) -> Drawing:
+def scatter(source: Source, *, fits: str, metrics: tuple[MetricName, ...]) -> Drawing:
     """Draw KL(P*||Q) against measured ranks, a dot per fit in its head's colour, a panel per width."""
-    fits = frames.fits
+    frames = Frames.of(source.study, source.records, fits)
+    if not frames.have(metrics):
+        return _nothing()
 
     def draw(panel: Axes, metric: str, width: float) -> None:
-        own = fits[fits["d"] == width]
+        own = frames.fits[frames.fits["d"] == width]
         plots.dots(panel, own, metric, KL, plots.styles(frames.models), markersize=4.5, alpha=0.8)
         by_law = correlations(own, ["r", "seed"], metric)
         mean = f", r = {numbers.signed(float(np.mean(by_law)))}" if by_law else ""
         panel.set(title=f"d = {width:g}{mean}", xlabel=find(metric).label, ylabel=find(KL).label)
         _log_y(panel, own[KL])
 
-    canvas = plots.crossed(options.metrics, levels(fits, "d"), 3.0, 2.9, draw)
+    canvas = plots.crossed(metrics, levels(frames.fits, "d"), 3.0, 2.9, draw)
     note = "In the titles: Pearson’s r over heads within one law, mean over laws."
-    return _drawing(frames, canvas, fits, [*options.metrics, KL], "Scatter plots of distance against rank.", note)
+    return _drawing(frames, canvas, frames.fits, [*metrics, KL], "Scatter plots of distance against rank.", note)
 
 
 # --- the same for models that read a text ---------------------------------------------------------------------------
@@ -288,7 +309,7 @@ TEXT_METRICS = (RANK_TRUTH, KL_TRUTH, PRESS_RANK)
 
 
 @view("figure", "truth-of-texts")
-def of_texts(source: Source, options: Fits) -> Drawing:
+def of_texts(source: Source, *, fits: str) -> Drawing:
     """Draw KL(P*||Q) of language models against the rank of their text's distribution, a panel per width.
 
     Dashed: free context vectors of the same head and width, where the study has them.
@@ -304,7 +325,7 @@ def of_texts(source: Source, options: Fits) -> Drawing:
     data = pd.DataFrame(rows, columns=["dataset", "model", "head", "seed", "d", *TEXT_METRICS])
     if data.empty:
         return plots.only_text(NOT_YET, data)
-    free = Frames.of(source.study, source.records, options.fits).fits
+    free = Frames.of(source.study, source.records, fits).fits
     looks = {head: replace(style, dash="-") for head, style in plots.styles(list(dict.fromkeys(data["head"]))).items()}
     dashed = {head: replace(style, dash=DASHES[1]) for head, style in looks.items()}
 

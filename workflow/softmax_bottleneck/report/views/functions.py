@@ -12,10 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from softmax_bottleneck.report import numbers, plots
-from softmax_bottleneck.report.options import NoOptions, Pieces, Pointwise
 from softmax_bottleneck.report.plots import DASHES, LIGHT, SPARE, Drawing
 from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.study import schema
 
 RANGE = (-6.0, 6.0)  # of logits, and of their images, in Figure 1
 CURVE_POINTS = 121
@@ -32,14 +32,22 @@ def smooth(logits: NDArray[np.float64], c: float, k: float) -> NDArray[np.float6
     return k * (logits - c) + c - (k - 1) * np.logaddexp(logits - c, 0)
 
 
+@schema.section
+class Curve:
+    """A setting of GSS: slope k below c."""
+
+    c: schema.Number
+    k: schema.Number
+
+
 @view("figure", "pointwise")
-def pointwise(source: Source, options: Pointwise) -> Drawing:
+def pointwise(source: Source, *, curves: tuple[Curve, ...]) -> Drawing:
     """Draw curves of the piecewise linear function and of its smooth version."""
     canvas, ((axes,),) = plots.panels(1, 1, 7.0, 4.4)
     logits = np.linspace(*RANGE, CURVE_POINTS)
     axes.plot(logits, logits, color=LIGHT.muted, linewidth=1, label="identity (Softmax)")
     frames = []
-    for colour, curve in zip(SPARE, options.curves, strict=False):
+    for colour, curve in zip(SPARE, curves, strict=False):
         sharp, rounded = (function(logits, curve.c, curve.k) for function in (piecewise_linear, smooth))
         axes.plot(logits, sharp, color=colour, linestyle=DASHES[1], linewidth=1.2)
         name = numbers.true_minus(f"c = {curve.c:g}, k = {curve.k:g}")
@@ -48,16 +56,16 @@ def pointwise(source: Source, options: Pointwise) -> Drawing:
         frames.append(pd.DataFrame(columns))
     axes.set(xlim=RANGE, ylim=RANGE, xlabel="logit l", ylabel="f(l)")
     axes.legend(loc="lower right")
-    settings = "; ".join(f"c {curve.c:g}, k {curve.k:g}" for curve in options.curves)
+    settings = "; ".join(f"c {curve.c:g}, k {curve.k:g}" for curve in curves)
     data = pd.concat(frames, ignore_index=True)
     return Drawing(canvas, data, f"Piecewise linear functions and smooth ones that hug them, for {settings}.")
 
 
 @view("figure", "plif-pieces")
-def pieces(source: Source, options: Pieces) -> Drawing:
-    """Draw an increasing piecewise linear function with few pieces, from the formula of LMS-PLIF."""
-    slope_K, width = np.array(options.slopes), 2 * options.bound / len(options.slopes)
-    knots = np.linspace(-options.bound, options.bound, len(slope_K) + 1)
+def pieces(source: Source, *, slopes: tuple[schema.Number, ...], bound: schema.Number = 2.0) -> Drawing:
+    """Draw a piecewise linear function on [−bound, bound] from the slope of every piece, by the formula of LMS-PLIF."""
+    slope_K, width = np.array(slopes), 2 * bound / len(slopes)
+    knots = np.linspace(-bound, bound, len(slope_K) + 1)
     values = np.concatenate([[0.0], np.cumsum(slope_K) * width])
     canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
     axes.plot(knots, values, "o-", color=SPARE[0], linewidth=2, markersize=5, mec=LIGHT.paper)
@@ -67,7 +75,7 @@ def pieces(source: Source, options: Pieces) -> Drawing:
 
 
 @view("figure", "learned-function")
-def learned(source: Source, options: NoOptions) -> Drawing:
+def learned(source: Source) -> Drawing:
     """Draw the piecewise linear function before and after training, less its value at 0, and their difference."""
     columns = ["dataset", "model", "seed", "logit", "initial", "learned"]
     frames = [pd.DataFrame(columns=columns).astype(dict.fromkeys(columns[3:], float))]

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, TEST_PPL
 from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import plots
-from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source, exact_value
@@ -68,7 +67,7 @@ def experiment(study: Study) -> Experiment:
 
 
 @view("figure", "overview")
-def overview(source: Source, options: NoOptions) -> Drawing:
+def overview(source: Source) -> Drawing:
     """Draw a panel per corpus with results: sizes to the right, perplexity upwards, the best possible one dashed."""
     data = _points(source)
     if data.empty:

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,11 +23,11 @@ from softmax_bottleneck.records.evidence import Evidence
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Row, Section, mean_of
-from softmax_bottleneck.report.options import Comparison, NoOptions, Pairwise
 from softmax_bottleneck.report.plots import LIGHT, Drawing
-from softmax_bottleneck.report.registry import by_corpus, view
+from softmax_bottleneck.report.registry import MetricName, by_corpus, view
 from softmax_bottleneck.report.source import Source, exact_value, same_setting
 from softmax_bottleneck.study import Column as ColumnSpec
+from softmax_bottleneck.study import schema
 
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
 TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistics.welch_t}
@@ -36,8 +36,18 @@ TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistic
 # --- models by metrics ----------------------------------------------------------------------------------------------
 @view("table", "summary")
 @by_corpus
-def summary(source: Source, options: Comparison, dataset: str) -> Section:
-    """Return models by metrics; below a model its archived runs, a row per origin and hardware."""
+def summary(
+    source: Source,
+    dataset: str,
+    *,
+    baseline: str = "softmax",
+    tested: MetricName = TEST_PPL,
+    seeds_not_tested: tuple[schema.Integer, ...] = (),
+) -> Section:
+    """Return models by metrics; below a model its archived runs, a row per origin and hardware.
+
+    p-values compare means of `tested` with the baseline's; `seeds_not_tested` enter means and no test.
+    """
     columns = [column for column in source.experiment.columns if not column.datasets or dataset in column.datasets]
     archived: dict[tuple[str, str, str], list[Evidence]] = defaultdict(list)
     for run in evidence.chosen(source.study, source.experiment, source.records.evidence):
@@ -55,28 +65,30 @@ def summary(source: Source, options: Comparison, dataset: str) -> Section:
         column = columns[number]
         if row in imported:
             return _imported_cell(source, dataset, *imported[row], column)
-        metric, is_gain, baseline = column.metric.partition(metrics.GAIN)
+        metric, is_gain, other = column.metric.partition(metrics.GAIN)
         if not column.measured:
             return source.blank(dataset, row, column)
         if metric in TESTS:
-            return _test_cell(source, options, dataset, row, column)
+            return _test_cell(source, column, dataset, (row, baseline), tested, seeds_not_tested)
         if is_gain:
-            return _gain_cell(source, column, dataset, (row, baseline), metric)
+            return _gain_cell(source, column, dataset, (row, other), metric)
         if metric.endswith(metrics.REDUCTION):
             metric = metric.removesuffix(metrics.REDUCTION)
-            return _gain_cell(source, column, dataset, (row, options.baseline), metric, percent=True)
+            return _gain_cell(source, column, dataset, (row, baseline), metric, percent=True)
         return source.cell(dataset, row, column)
 
     return source.section(dataset, rows, source.column_labels(columns), cell)
 
 
-def _test_cell(source: Source, options: Comparison, dataset: str, model: str, column: ColumnSpec) -> Cell:
-    """Return a two-sided unpaired test against the baseline (Parthiban et al. 2021, SM Table 1)."""
-    blank = source.blank(dataset, model, column)
-    if model == options.baseline:
+def _test_cell(
+    source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], tested: str, without: Sequence[int]
+) -> Cell:
+    """Return a two-sided unpaired test of two models (Parthiban et al. 2021, SM Table 1)."""
+    blank = source.blank(dataset, models[0], column)
+    if models[0] == models[1]:
         return replace(blank, note="reference", runs="")
-    by_seed = [source.values(dataset, name, options.tested, column.stage) for name in (model, options.baseline)]
-    samples = [[v for seed, v in values.items() if seed not in options.seeds_not_tested] for values in by_seed]
+    by_seed = [source.values(dataset, model, tested, column.stage) for model in models]
+    samples = [[value for seed, value in values.items() if seed not in without] for values in by_seed]
     result = TESTS[column.metric](*samples)
     if result.p is None:
         return replace(blank, gaps=(Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
@@ -121,18 +133,25 @@ def _imported_cell(source: Source, dataset: str, model: str, runs: Sequence[Evid
 # --- every pair of models -------------------------------------------------------------------------------------------
 @view("table", "pairwise", origin="this study")
 @by_corpus
-def pairwise(source: Source, options: Pairwise, dataset: str) -> Section:
+def pairwise(
+    source: Source,
+    dataset: str,
+    *,
+    tested: MetricName = TEST_PPL,
+    stage: Literal["", "finetuned", "dynamic"] = "",
+    welch: schema.Flag = False,
+) -> Section:
     """Return p of an unpaired two-sided test of row against column, and which is lower (Kanai et al. 2018)."""
-    metric = metrics.P_VALUE_WELCH if options.welch else metrics.P_VALUE
+    metric = metrics.P_VALUE_WELCH if welch else metrics.P_VALUE
 
     def cell(row: str, column: str) -> Cell:
         if row == column:
             return Cell(wanted=False)
-        samples = {model: source.values(dataset, model, options.tested, options.stage) for model in (row, column)}
+        samples = {model: source.values(dataset, model, tested, stage) for model in (row, column)}
         result = TESTS[metric](*(values.values() for values in samples.values()))
         if result.p is None:
             have = samples.items()
-            gaps = tuple(gap for model, own in have for gap in source.gaps(dataset, model, own, options.stage))
+            gaps = tuple(gap for model, own in have for gap in source.gaps(dataset, model, own, stage))
             return Cell(metric=metric, gaps=gaps or (Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
         means = [sum(values.values()) / len(values) for values in samples.values()]
         lower = "lower" if means[0] < means[1] else "higher"
@@ -163,7 +182,7 @@ TRUTH_COLUMNS = ["dataset", "model", "metric", "seed", "value", "exact", "exact_
 
 
 @view("table", "truth")
-def truth_table(source: Source, options: Comparison) -> Iterator[Section]:
+def truth_table(source: Source) -> Iterator[Section]:
     """Return `summary` for the synthetic languages only, headed by the language's own values."""
 
     def exact_cell(dataset: str, column: ColumnSpec, exact: str | None) -> Cell:
@@ -172,7 +191,7 @@ def truth_table(source: Source, options: Comparison) -> Iterator[Section]:
         metric = exact or column.metric
         return Cell(measured=measured, digits=column.digits, metric=metric, note=note, wanted=exact != "")
 
-    for section in summary(source, options):
+    for section in summary(source):
         if source.dataset(section.dataset).kind == "language":
             rows = []
             for key, (name, exact) in EXACT.items():
@@ -183,7 +202,7 @@ def truth_table(source: Source, options: Comparison) -> Iterator[Section]:
 
 
 @view("figure", "truth")
-def truth_figure(source: Source, options: NoOptions) -> Drawing:
+def truth_figure(source: Source) -> Drawing:
     """Draw test perplexity beside the entropy bound and Press rank beside the true rank: a dot per run, a bar per mean.
 
     A dashed line stands at each value of the language.
@@ -247,7 +266,7 @@ EPOCH_COLUMNS = ["dataset", "model", "seed", "epoch", "phase", metrics.TRAIN_PPL
 
 
 @view("figure", "learning-curves")
-def learning_curves(source: Source, options: NoOptions) -> Drawing:
+def learning_curves(source: Source) -> Drawing:
     """Draw validation perplexity by epoch, from the epoch logs of all runs, finished or not."""
     data = pd.concat([_epochs(source, dataset) for dataset in source.corpora], ignore_index=True)
     looks = plots.styles(list(source.models))
@@ -264,10 +283,11 @@ def learning_curves(source: Source, options: NoOptions) -> Drawing:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(title=plots.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
 
-    canvas = plots.by_corpus(source, data, (1, 8.6, 3.9), draw)
+    def best(own: pd.DataFrame) -> str:
+        return f"{own.groupby('seed')[VALID_PPL].min().mean():.1f}"
+
     start = "Falling curves of validation perplexity; mean of the runs' best:"
-    alt = plots.by_model(source, start, data, lambda own: f"{own.groupby('seed')[VALID_PPL].min().mean():.1f}")
-    return plots.finished(source, canvas, data, alt)
+    return plots.figure_by_corpus(source, data, (1, 8.6, 3.9), draw, start, best)
 
 
 def _epochs(source: Source, dataset: str) -> pd.DataFrame:

@@ -16,7 +16,6 @@ from softmax_bottleneck.records.evidence import Evidence
 from softmax_bottleneck.records.metrics import PRESS_RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Section
-from softmax_bottleneck.report.options import NoOptions
 from softmax_bottleneck.report.plots import Drawing, Style
 from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source, label, same_setting
@@ -53,7 +52,7 @@ def families(source: Source) -> dict[str, str]:
 
 # --- the table ------------------------------------------------------------------------------------------------------
 @view("table", "published-size", row="Run")
-def published_size(source: Source, options: NoOptions) -> list[Section]:
+def published_size(source: Source) -> list[Section]:
     """Return archived runs by metrics, a section per corpus, the smallest model first."""
     labels, family, columns = archived_labels(source), families(source), source.experiment.columns
     runs = {one.name: one for one in sorted(source.records.evidence, key=_parameters)}
@@ -147,7 +146,7 @@ def _by_network(
 
 
 @view("figure", "published-size-spectra")
-def spectra(source: Source, options: NoOptions) -> Drawing:
+def spectra(source: Source) -> Drawing:
     """Draw relative singular values on log axes, a panel per corpus, body and width, a curve per model."""
 
     def draw(panel: Any, own: pd.DataFrame, looks: Mapping[str, Style], dataset: str) -> None:
@@ -192,7 +191,7 @@ def _apart(data: pd.DataFrame) -> pd.DataFrame:
 
 
 @view("figure", "published-size-ranks")
-def ranks_along_training(source: Source, options: NoOptions) -> Drawing:
+def ranks_along_training(source: Source) -> Drawing:
     """Draw Press rank by epoch on a log axis, a panel per corpus, body and width, a line per model."""
     columns = ("epoch", PRESS_RANK, VALID_PPL)
 
@@ -216,7 +215,7 @@ def ranks_along_training(source: Source, options: NoOptions) -> Drawing:
 
 
 @view("figure", "published-size-widths")
-def ranks_by_width(source: Source, options: NoOptions) -> Drawing:
+def ranks_by_width(source: Source) -> Drawing:
     """Draw Press rank and test perplexity by width d, a row per corpus, a line per family trained at several widths."""
     shown = (PRESS_RANK, TEST_PPL)
     rows, settings = [], []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +25,13 @@ from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, TEST_PPL, fi
 from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Section
-from softmax_bottleneck.report.options import NoOptions, Sweeps, Windows
 from softmax_bottleneck.report.plots import DASHES, LIGHT, Drawing, Style
-from softmax_bottleneck.report.registry import by_corpus, view
+from softmax_bottleneck.report.registry import MetricName, by_corpus, view
 from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.study import schema
 
 MEASURED, PUBLISHED, PRINTED = "measured", "published", "printed"  # origins
+Windows = Mapping[str, tuple[schema.Number, schema.Number]]  # of perplexities that the paper singles out, by corpus
 STAR = {"marker": "*", "markersize": 12, "mfc": "none", "mec": "auto", "mew": 1.4}  # no model's marker
 
 
@@ -115,7 +116,7 @@ def correlations_by_kind(source: Source, dataset: str, points: pd.DataFrame) -> 
 
 @view("table", "correlation", row="Runs", origin="this study")
 @by_corpus
-def correlation(source: Source, options: Windows, dataset: str) -> Section:
+def correlation(source: Source, dataset: str, *, windows: Windows) -> Section:
     """Return r over the whole grid and over the paper's window of perplexities: measured, published dots, printed."""
     corpus, points = source.corpus(dataset), grid(source, dataset)
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
@@ -124,7 +125,7 @@ def correlation(source: Source, options: Windows, dataset: str) -> Section:
     planned = sum(len(source.planned(dataset, model)) for model in source.models)
     missing = [Gap(GapCode.GRID_RUNS, (planned - len(ours), planned))] if len(ours) < planned else []
     missing += [Gap(GapCode.UNLEARNED, (source.unlearned_note,))] if source.unlearned_note else []
-    low, high = options.windows[corpus]
+    low, high = windows[corpus]
     rows = {"all": "The whole grid", "window": f"Test perplexity {low} to {high}"}
     shown = {("all", MEASURED): ours, ("all", PUBLISHED): theirs}
     shown["window", PUBLISHED] = theirs[theirs[TEST_PPL].between(low, high)]
@@ -171,7 +172,7 @@ def _drawing(source: Source, canvas: Any, data: pd.DataFrame, correlations: list
 
 
 @view("figure", "rank-perplexity")
-def rank_perplexity(source: Source, options: NoOptions) -> Drawing:
+def rank_perplexity(source: Source) -> Drawing:
     """Draw Press rank against test perplexity, a dot per run, a hollow star per published mean.
 
     Published stars share the axes only where the setting is the same; else they have a panel of their own.
@@ -193,7 +194,7 @@ def rank_perplexity(source: Source, options: NoOptions) -> Drawing:
 
 
 @view("figure", "grid-scatter")
-def grid_scatter(source: Source, options: Windows) -> Drawing:
+def grid_scatter(source: Source, *, windows: Windows) -> Drawing:
     """Draw Press rank against test perplexity over the grid of c and k, and the published dots with the window."""
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published, correlations = bool((data["origin"] == PUBLISHED).any()), list[str]()
@@ -205,7 +206,7 @@ def grid_scatter(source: Source, options: Windows) -> Drawing:
         correlations.append(f"{name}: {correlation_text(ours)}")
         if has_published:
             _grid_panel(row[1], theirs, plots.paper_title(source, dataset, same))
-            window = options.windows.get(source.corpus(dataset), (math.nan, math.nan))
+            window = windows.get(source.corpus(dataset), (math.nan, math.nan))
             row[1].axvspan(*window, color=LIGHT.grid, zorder=0)
             correlations.append(f"{source.published_title(dataset)}, published dots: {correlation_text(theirs)}")
 
@@ -238,13 +239,22 @@ APART = 0.12  # of the axis at least lies between two numbers above it
 
 
 @view("figure", "sweep")
-def sweep(source: Source, options: Sweeps) -> Drawing:
-    """Draw numbers against a setting of the head, measured and published, and the size of the models above."""
-    wanted = list(dict.fromkeys([*(metric for panel in options.panels for metric in panel), *options.above]))
+def sweep(
+    source: Source,
+    *,
+    sweeps: Mapping[str, str],
+    panels: tuple[tuple[MetricName, ...], ...] = ((TEST_PPL,), (PRESS_RANK,)),
+    above: tuple[MetricName, ...] = (),
+) -> Drawing:
+    """Draw the metrics of every panel against settings of the head, with their labels, measured and published.
+
+    A metric of `above` stands on the upper axis.
+    """
+    wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *above]))
     rows = [
         (dataset, setting, value, model, *point)
         for dataset in source.corpora
-        for setting in options.sweeps
+        for setting in sweeps
         for value, model in _sweep_models(source, setting)
         for point in _points(source, dataset, model, wanted)
     ]
@@ -256,20 +266,20 @@ def sweep(source: Source, options: Sweeps) -> Drawing:
         setting, points, title = row
         _sweep_panel(panel, points, metrics)
         names = " and ".join(find(metric).words for metric in metrics)
-        panel.set(title=title, xlabel=options.sweeps[setting], ylabel=names)
+        panel.set(title=title, xlabel=sweeps[setting], ylabel=names)
         panel.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
-        for metric in options.above:
+        for metric in above:
             _upper_axis(panel, points, metric)
 
-    panels = []
+    rows_of_panels = []
     for (dataset, setting), points in groups(data, "dataset", "setting"):
         is_ours, same = points["origin"] == MEASURED, source.same(dataset, *(set(points["model"]) & set(source.models)))
         ours, theirs = plots.corpus_title(source, dataset), plots.paper_title(source, dataset, False)
         if same or is_ours.all() or not is_ours.any():
-            panels.append((setting, points, ours if is_ours.any() else theirs))
+            rows_of_panels.append((setting, points, ours if is_ours.any() else theirs))
         else:
-            panels += [(setting, points[is_ours], f"{ours}: measured"), (setting, points[~is_ours], theirs)]
-    canvas = plots.crossed(panels, options.panels, 4.7, 3.2 if options.above else 3.0, draw)
+            rows_of_panels += [(setting, points[is_ours], f"{ours}: measured"), (setting, points[~is_ours], theirs)]
+    canvas = plots.crossed(rows_of_panels, panels, 4.7, 3.2 if above else 3.0, draw)
     measured = data[data["origin"] == MEASURED]
     texts = [
         f"{row['setting']} {row['value']:g}: {', '.join(f'{find(m).words} {row[m]:.5g}' for m in wanted)}"

@@ -8,40 +8,50 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from pydantic import Field
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, VALID_PPL
 from softmax_bottleneck.records.records import FINETUNED, groups
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of, section
-from softmax_bottleneck.report.options import RankDemo, Robustness, Snapshots, Spectrum
 from softmax_bottleneck.report.plots import Drawing
 from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source, label
+from softmax_bottleneck.study import schema
 
 SIGMA, RAW = "relative_singular_value", "singular_value"
 
 
 # --- singular values ------------------------------------------------------------------------------------------------
 @view("figure", "spectrum")
-def spectrum(source: Source, options: Spectrum) -> Drawing:
-    """Draw singular values, relative to the largest or raw: the first ones on a linear axis, or all on a log axis."""
-    data, looks = _singular_values(source, options), plots.styles(list(source.models))
+def spectrum(
+    source: Source,
+    *,
+    panels: tuple[Literal["first", "all", "raw"], ...] = ("first", "all"),
+    first: schema.Positive = 500,
+    top: schema.Number = 0.2,
+) -> Drawing:
+    """Draw singular values over the largest: the `first` ones on a linear axis up to `top`, or all on a log axis.
+
+    `raw` panels show all as they are on a log axis.
+    """
+    data, looks = _singular_values(source, panels), plots.styles(list(source.models))
 
     def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
         title, longest = plots.corpus_title(source, dataset), int(own["index"].max())
-        for panel, side in zip(row, options.panels, strict=True):
+        for panel, side in zip(row, panels, strict=True):
             if side == "first":
-                shown = min(options.first, longest)
+                shown = min(first, longest)
                 plots.curves(panel, own[own["index"] <= shown], "index", SIGMA, looks)
                 panel.set(title=title, xlabel=f"index (first {shown})", ylabel="σ / σ max")
-                panel.set(xlim=(0, shown), ylim=(0, options.top))
+                panel.set(xlim=(0, shown), ylim=(0, top))
                 continue
             y, text = (RAW, "σ, not divided by the largest") if side == "raw" else (SIGMA, "σ / σ max")
             plots.curves(panel, own[own[y] > 0], "index", y, looks)
@@ -55,17 +65,15 @@ def spectrum(source: Source, options: Spectrum) -> Drawing:
             if tolerances:
                 plots.level(panel, float(np.median(tolerances)), "Press tolerance", end="left")
 
-    count = len(options.panels)
-    canvas = plots.by_corpus(source, data, (count, 4.7 if count > 1 else 7.0, 3.5), draw)
-    start = "Falling curves of singular values; drawn per model:"
-    alt = plots.by_model(source, start, data, lambda own: f"{own['index'].max()} of them")
-    return plots.finished(source, canvas, data, alt)
+    count = len(panels)
+    size, start = (count, 4.7 if count > 1 else 7.0, 3.5), "Falling curves of singular values; drawn per model:"
+    return plots.figure_by_corpus(source, data, size, draw, start, lambda own: f"{own['index'].max()} of them")
 
 
-def _singular_values(source: Source, options: Spectrum) -> pd.DataFrame:
+def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
     """Return a line per drawn singular value of the runs whose numbers are in the records, in the panels' scale."""
     known = set(source.records.rows["run_id"])
-    scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in options.panels)
+    scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", *scales])]
     for dataset in source.corpora:
         for trained in source.runs_on(dataset):
@@ -92,7 +100,7 @@ SATURATION = ("rank_centred", "weight_entropy", "hidden_anisotropy", "gradient_p
 
 
 @view("figure", "rank-training")
-def rank_training(source: Source, options: Snapshots) -> Drawing:
+def rank_training(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
     """Draw Press rank by epoch, and against validation perplexity, for every run that kept its epochs."""
     data, looks = _epochs(source, (PRESS_RANK, "rank_eff_1e-3", VALID_PPL)), plots.styles(list(source.models))
 
@@ -109,12 +117,11 @@ def rank_training(source: Source, options: Snapshots) -> Drawing:
     def ends(own: pd.DataFrame) -> str:
         return f"from {own[PRESS_RANK].iloc[0]:.0f} to {own[PRESS_RANK].iloc[-1]:.0f}"
 
-    canvas = plots.by_corpus(source, data, (2, 4.7, 3.4), draw)
-    return plots.finished(source, canvas, data, plots.by_model(source, "Lines of Press rank by epoch:", data, ends))
+    return plots.figure_by_corpus(source, data, (2, 4.7, 3.4), draw, "Lines of Press rank by epoch:", ends)
 
 
 @view("figure", "saturation-training")
-def saturation_training(source: Source, options: Snapshots) -> Drawing:
+def saturation_training(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
     """Draw other numbers of an output layer by epoch, for every run that kept its epochs."""
     data, looks = _epochs(source, SATURATION), plots.styles(list(source.models))
 
@@ -128,10 +135,8 @@ def saturation_training(source: Source, options: Snapshots) -> Drawing:
     def ends(own: pd.DataFrame) -> str:
         return f"from {own['hidden_anisotropy'].iloc[0]:.2f} to {own['hidden_anisotropy'].iloc[-1]:.2f}"
 
-    canvas = plots.by_corpus(source, data, (len(SATURATION), 3.0, 2.9), draw)
-    start = "Lines by epoch; anisotropy of hidden states:"
-    alt = plots.by_model(source, start, data.dropna(subset="hidden_anisotropy"), ends)
-    return plots.finished(source, canvas, data, alt)
+    start, known = "Lines by epoch; anisotropy of hidden states:", data.dropna(subset="hidden_anisotropy")
+    return plots.figure_by_corpus(source, data, (len(SATURATION), 3.0, 2.9), draw, start, ends, known)
 
 
 def _epochs(source: Source, names: tuple[str, ...]) -> pd.DataFrame:
@@ -158,7 +163,7 @@ DEFAULT = "default"  # the reading without further options
 
 
 @view("table", "rank-demo")
-def rank_demo(source: Source, options: RankDemo) -> Iterator[Section]:
+def rank_demo(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
     """Return the rank of untrained layers by number of components, mean over samples, and the closest reading.
 
     A section per matrix, a row per model and reading of the text; published numbers stand beside the first matrix.
@@ -229,8 +234,13 @@ ROBUSTNESS = (
 
 
 @view("table", "robustness", row="Matrix")
-def robustness(source: Source, options: Robustness) -> Iterator[Section]:
-    """Return rounds or noise levels by the numbers computed for them, beside the published ones."""
+def robustness(
+    source: Source,
+    *,
+    synthetic: Literal["rebuild", "noise", "noise-effective"],
+    size: Annotated[schema.Integer, Field(ge=20, le=20_000)] = 1000,
+) -> Iterator[Section]:
+    """Yield rounds or noise levels by the numbers that the step `synthetic` computed, beside the published ones."""
     names = (source.experiment.artefact, "SM 5.1 text")
     drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
     measured, published = _by_step(drawn), _by_step(printed)
@@ -238,8 +248,8 @@ def robustness(source: Source, options: Robustness) -> Iterator[Section]:
     present = {metric for _, metric in [*published, *measured]}
     columns = {metric: metrics.find(metric).label for metric in ROBUSTNESS if metric in present}
     match = re.search(r"size=(\d+);of=([^;/]+)/([^;]+)", "".join(drawn["condition"].iloc[:1]))
-    size, dataset, model = match.groups() if match else ("0", "", "")
-    same_matrix = int(size) == PAPER_SIZE and source.same(dataset, model)
+    contexts, dataset, model = match.groups() if match else ("0", "", "")
+    same_matrix = int(contexts) == PAPER_SIZE and source.same(dataset, model)
     missing: tuple[Gap, ...] = (Gap(GapCode.LEVEL_NOT_DRAWN),)
     if drawn.empty:
         needs = source.experiment.needs
@@ -264,7 +274,7 @@ def robustness(source: Source, options: Robustness) -> Iterator[Section]:
         )
 
     where = source.dataset(dataset).title if dataset else ""
-    note = f"The matrix is that of {label(source.study, model)} on {where}: its first {int(size):,} test contexts."
+    note = f"The matrix is that of {label(source.study, model)} on {where}: its first {int(contexts):,} test contexts."
     title = "Ten singular values of a trained model"
     yield section("synthetic", title, steps, columns, cell, note if dataset else "")
 

@@ -7,17 +7,25 @@ from dataclasses import replace
 from decimal import Decimal
 
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
-from softmax_bottleneck.report.options import Settings
 from softmax_bottleneck.report.registry import by_corpus, view
 from softmax_bottleneck.report.source import Source, label
-from softmax_bottleneck.study import Run, Search
+from softmax_bottleneck.study import Run, Search, schema
+
+
+@schema.section
+class Setting:
+    """A line of a table of settings: its key in a study file, its name in report/published, its label."""
+
+    setting: str
+    published: str
+    label: str
 
 
 @view("table", "settings", row="Setting", origin="this study")
 @by_corpus
-def settings(source: Source, options: Settings, dataset: str) -> Section:
+def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
     """Return settings by models: those of the study's runs beside the published values."""
-    lines = {line.setting: line for line in options.settings}
+    lines = {line.setting: line for line in settings}
 
     def cell(setting: str, model: str) -> Cell:
         published = _published_setting(source, dataset, model, lines[setting].published)
@@ -55,18 +63,18 @@ def _published_setting(source: Source, dataset: str, model: str, name: str) -> P
 
 
 @view("table", "search", row="Setting or run", origin="this study")
-def search(source: Source, options: Settings) -> Iterator[Section]:
+def search(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
     """Yield the values that a search combines, declared and published, then a row per combination that is trained."""
     for dataset in source.corpora:
-        yield _declared(source, options, dataset)
+        yield _declared(source, settings, dataset)
     for dataset in source.datasets:
         for entry in source.experiment.entries:
             if source.study.searches[entry].members:
                 yield _trained(source, dataset, entry)
 
 
-def _declared(source: Source, options: Settings, dataset: str) -> Section:
-    lines = {line.setting: line for line in options.settings}
+def _declared(source: Source, settings: tuple[Setting, ...], dataset: str) -> Section:
+    lines = {line.setting: line for line in settings}
 
     def cell(row: str, entry: str) -> Cell:
         declared = source.study.searches.get(entry, Search({}, 0, ()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -23,7 +23,6 @@ from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, T
 from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of
-from softmax_bottleneck.report.options import NoOptions, PublishedWords
 from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.registry import by_corpus, view
 from softmax_bottleneck.report.source import PUBLISHED, Source
@@ -36,7 +35,7 @@ SIDES = ["measured", "published"]
 # --- similarity of word vectors -------------------------------------------------------------------------------------
 @view("table", "wordsim", row="Benchmark")
 @by_corpus
-def wordsim(source: Source, options: NoOptions, dataset: str) -> Section:
+def wordsim(source: Source, dataset: str) -> Section:
     """Return benchmarks by models (Spearman's rho), with the pairs of each benchmark in the vocabulary."""
     rho = next(iter(source.experiment.columns), ColumnSpec(SPEARMAN))
     measured = source.records.conditions(SPEARMAN, dataset)
@@ -54,7 +53,7 @@ def wordsim(source: Source, options: NoOptions, dataset: str) -> Section:
 
 @view("table", "coverage", row="Benchmark", origin="this study")
 @by_corpus
-def coverage(source: Source, options: NoOptions, dataset: str) -> Section:
+def coverage(source: Source, dataset: str) -> Section:
     """Return benchmarks by their number of pairs, and of pairs with a word that the corpus does not have."""
 
     def cell(benchmark: str, metric: str) -> Cell:
@@ -88,7 +87,7 @@ def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) ->
 
 @view("table", "wins", origin="this study")
 @by_corpus
-def wins_table(source: Source, options: NoOptions, dataset: str) -> Section:
+def wins_table(source: Source, dataset: str) -> Section:
     """Return on how many benchmarks the row's model has the larger rho (mean over runs) than the column's."""
     conditions = source.records.conditions(SPEARMAN, dataset)
     rhos: dict[str, dict[str, float | None]] = {}
@@ -119,9 +118,9 @@ def wins_table(source: Source, options: NoOptions, dataset: str) -> Section:
 
 
 @view("figure", "wins")
-def wins_figure(source: Source, options: NoOptions) -> Drawing:
+def wins_figure(source: Source) -> Drawing:
     """Draw heat maps of benchmarks won, measured and published side by side (Figure 4)."""
-    sections = {section.dataset: section for section in wins_table(source, options)}
+    sections = {section.dataset: section for section in wins_table(source)}
     rows = [
         (
             *(dataset, row.key, other.key, cell.measured.mean if cell.measured else math.nan),
@@ -174,21 +173,17 @@ class Place(NamedTuple):
     target: str
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The words that one run predicts at one place with their probabilities, and whether the true one is among them.
+class Prediction(NamedTuple):
+    """The words that one run predicts at one place, and whether the true one is among them.
 
-    `hit` is None where the vocabulary was cut and does not hold the true word.
+    Attributes:
+        text: `*tons 0.90`, `million 0.04`..., a word and its probability a line, the true word with an asterisk.
+        hit: None where the vocabulary was cut and does not hold the true word.
     """
 
     place: Place
-    top: tuple[tuple[str, float], ...]
+    text: str
     hit: bool | None
-
-    @property
-    def text(self) -> str:
-        """`*tons 0.90`, `million 0.04`..., one a line, the true word with an asterisk."""
-        return "\n".join(f"{'*' if word == self.place.target else ''}{word} {p:.2f}" for word, p in self.top)
 
 
 Predictions = dict[str, dict[Place, Prediction]]  # by model and place
@@ -198,11 +193,10 @@ def predictions(found: Records, run: Run) -> Iterator[Prediction]:
     """Yield the run's predictions at the study's places; none before they are measured."""
     for context in found.predictions(run.path):
         target = str(context["published_target"] or context["target"])
-        yield Prediction(
-            Place(str(context["group"]), int(context["context"]), target),
-            top=tuple((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"]),
-            hit=None if context["note"] else bool(context["hit"]),
-        )
+        words = ((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"])
+        text = "\n".join(f"{'*' if word == target else ''}{word} {p:.2f}" for word, p in words)
+        place = Place(str(context["group"]), int(context["context"]), target)
+        yield Prediction(place, text, None if context["note"] else bool(context["hit"]))
 
 
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
@@ -230,10 +224,10 @@ def published_words(name: str) -> Mapping[tuple[Place, str], str]:
 
 @view("table", "top5", row="Context")
 @by_corpus
-def top5(source: Source, options: PublishedWords, dataset: str) -> Section:
-    """Return contexts by models: the five most probable next words."""
+def top5(source: Source, dataset: str, *, words: str) -> Section:
+    """Return contexts by models: the five most probable next words, beside those of a file of report/published."""
     measured, places, _ = _predictions_on(source, dataset)
-    printed = published_words(options.words)
+    printed = published_words(words)
     shown = {f"{place.group} {place.number} {place.target}": place for place in places}
     rows = {}
     for key, place in shown.items():
@@ -256,7 +250,7 @@ def top5(source: Source, options: PublishedWords, dataset: str) -> Section:
 
 @view("table", "hit-rates")
 @by_corpus
-def hit_rates(source: Source, options: NoOptions, dataset: str) -> Section:
+def hit_rates(source: Source, dataset: str) -> Section:
     """Return the share of test contexts (in percent, of the first run) whose true next word is among the first k."""
 
     def cell(model: str, k: str) -> Cell:
@@ -277,7 +271,7 @@ def hit_rates(source: Source, options: NoOptions, dataset: str) -> Section:
 
 
 @view("figure", "hits")
-def hits(source: Source, options: NoOptions) -> Drawing:
+def hits(source: Source) -> Drawing:
     """Draw models by contexts: is the true next word among the first five? Measured, then published (Figure 3)."""
     rows = [row for dataset in source.corpora for row in _hits(source, dataset)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "group", "context", "target", *SIDES])
