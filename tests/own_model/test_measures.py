@@ -103,6 +103,6 @@ def test_memory_of_a_softmax_is_that_of_its_factors(files) -> None:
     result = analyse(bias=None, targets="y.npy", seconds=0.5)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak <= result.plan.needed
+    assert peak <= result.bytes_needed
     result.matrix.n, result.matrix.width = 262_144, 2304
     assert result.matrix.bytes_needed(20_000) < 8e9

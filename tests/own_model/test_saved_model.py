@@ -85,7 +85,6 @@ UNSOUND = [
     ("config.json", WEIGHTS, "{", "config.json: not sound"),
     ("tokenizer.json", WEIGHTS, '{"model": []}', "tokenizer.json: not sound"),
     (INDEX, WEIGHTS, "[1, 2", "not sound"),
-    (INDEX, TEXT, None, "no model.safetensors.index.json in it; copy it there, or use --weights-only"),
     (SHARDS[0], WEIGHTS, None, f"{SHARDS[0]} is missing (1 of 2 shards)"),
 ]
 

@@ -339,12 +339,9 @@ def _rank(args: argparse.Namespace, say: Say) -> None:
         raise errors.UserError(f"--config {args.config} holds all options: leave out {', '.join(sorted(named))}")
     if args.compare:
         if args.config or named:
-            raise errors.UserError("--compare: takes no other option than --out")
-        models = page.read_compared(args.compare)
-        path = page.write_comparison(models, args.out or Store().own_folder("comparison"))
-        for row in [("", *(model.name for model in models)), *page.compare(models)]:
+            raise errors.UserError("--compare: takes no other option")
+        for row in page.compare(args.compare):
             print("  ".join(f"{text:32.32}" for text in row).rstrip())
-        say(f"wrote {path}")
         return
     checked = request.read_request(args.config) if args.config else request.request(named, "rank")
     name = args.config or Path(checked.model or "model").resolve()

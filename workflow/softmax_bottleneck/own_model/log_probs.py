@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -64,8 +63,8 @@ class Bound:
     cliff: tuple[int, float] | None = None
 
 
-class LogProbs(ABC):
-    """A matrix ln P [m, n] in files whose shapes fit; nothing large is read yet.
+class _Matrix:
+    """A matrix [m, n] in files whose shapes fit; nothing large is read yet.
 
     Attributes:
         files: all files that are read.
@@ -91,18 +90,6 @@ class LogProbs(ABC):
         self.base_bytes = BASE_BYTES + max((2 * shard.size_bytes for shard in files if shard.column_major), default=0)
         self.array_bytes = self.base_bytes + self.dtype.itemsize * sum(math.prod(shard.shape) for shard in files)
 
-    @abstractmethod
-    def bytes_needed(self, rows: int) -> int:
-        """Estimate the peak memory of computing the singular values of so many rows."""
-
-    @abstractmethod
-    def spectrum(self, rows: Indices | None, say: Say) -> Spectrum:
-        """Return the singular values of some rows; None for all."""
-
-    @abstractmethod
-    def bound(self, ranks: RankReport) -> Bound | None:
-        """Check the softmax bound, if there is one that can be exceeded; `ranks` are those of the analysed rows."""
-
 
 def open_log_probs(request: Request) -> LogProbs:
     """Find the files of a request and check their shapes.
@@ -120,7 +107,7 @@ def open_log_probs(request: Request) -> LogProbs:
 
 
 # --- hidden states and an output layer ------------------------------------------------------------------------------
-class Layer(LogProbs):
+class Layer(_Matrix):
     """log_softmax(g(H W^T + b)) of hidden states H [m, D], weight W [n, D] and bias b [n], or none; g of the head."""
 
     width: int
@@ -145,7 +132,7 @@ class Layer(LogProbs):
             self.highest_rank = min(m, n, self.width + 2)
 
     def bytes_needed(self, rows: int) -> int:
-        """Add to H and W the triangles of the factors, or blocks and a Gram matrix."""
+        """Estimate the peak memory: H, W and triangles of the factors, or blocks and a Gram matrix."""
         entries = (rows + self.n) * self.width
         if self.pointwise is None:
             work = 8 * TRIANGLES * (self.width + 2) ** 2
@@ -154,7 +141,7 @@ class Layer(LogProbs):
         return self.base_bytes + self.dtype.itemsize * entries + work
 
     def spectrum(self, rows: Indices | None, say: Say) -> Spectrum:
-        """Compute them by QR of the factors for a softmax, else by a Gram matrix."""
+        """Return the singular values of some rows, or all: by QR of the factors for a softmax, else a Gram matrix."""
         layer = self.load(rows)
         factors = (layer.hidden_ND, layer.weight_VD, layer.bias_V)
         if self.pointwise is None:
@@ -269,7 +256,7 @@ class LoadedLayer:
 
 
 # --- matrices as they are -------------------------------------------------------------------------------------------
-class StoredLogProbs(LogProbs):
+class StoredLogProbs(_Matrix):
     """Log-probabilities themselves, of any head; rows that do not add up to one raise DataError."""
 
     head = ("log_probs", {})
@@ -284,12 +271,12 @@ class StoredLogProbs(LogProbs):
             )
 
     def bytes_needed(self, rows: int) -> int:
-        """Add to the Gram matrix the part itself where it is transposed."""
+        """Estimate the peak memory: a Gram matrix, and the rows themselves where they are transposed."""
         held = self.dtype.itemsize * rows * self.n if rows < self.n else 0
         return self.base_bytes + held + _gram_bytes(rows, self.n, self.dtype)
 
     def spectrum(self, rows: Indices | None, say: Say) -> Spectrum:
-        """Compute them by the smaller Gram matrix."""
+        """Return the singular values of some rows, or all, by the smaller Gram matrix."""
         m = self.m if rows is None else len(rows)
 
         def checked() -> Iterator[Floats]:
@@ -311,7 +298,7 @@ class StoredLogProbs(LogProbs):
         return _gram_spectrum(blocks, (m, self.n), say)
 
     def bound(self, ranks: RankReport) -> Bound | None:
-        """Check it on everything that was read, if the width is known and numbers are not too coarsely rounded."""
+        """Check the softmax bound on all rows read, if the width is known and numbers are not too coarsely rounded."""
         if self.width is None or self.note or self.width + 2 >= min(ranks.m, ranks.n):
             return None
         limit, rank = self.width + 2, ranks.press.rank
@@ -336,6 +323,9 @@ class OutputMatrix(StoredLogProbs):
 
     def _require_usable(self, block_RV: Floats, rows: Sequence[int] | Indices) -> None:
         """Accept any numbers: they are weights."""
+
+
+LogProbs = Layer | StoredLogProbs
 
 
 # --- singular values ------------------------------------------------------------------------------------------------

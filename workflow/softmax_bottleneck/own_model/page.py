@@ -1,15 +1,14 @@
-"""Files that `rank` writes: rank.json, spectrum.npz, spectrum.svg and a page; and a comparison of several rank.json.
+"""Files that `rank` writes: rank.json, spectrum.npz, spectrum.svg and a page; and a table of several rank.json.
 
-A page is one file without script or network; every text in it is escaped, the plot is an image.
+The page is one file without script or network; every text in it is escaped, the plot is an image.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import cycle
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,12 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from softmax_bottleneck.own_model.rank import Result, gib
-from softmax_bottleneck.ranks import Spectrum
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 
 MUTED, ACCENT = "#5d656e", "#d55e00"
-COLOURS = ("#1a5fb4", "#7a3e9d", "#00806c", "#b8860b", "#8b1a1a", "#5d656e")
 POINTS = 2000  # of a curve
 LISTED = 12  # singular values on the page; all are in spectrum.npz
-STYLE: Any = {  # the same numbers give the same bytes
-    "svg.hashsalt": "softmax-bottleneck",
-    "svg.fonttype": "path",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#e3e6ea",
-}
 CAPTION = (
     "Singular values of the matrix of log-probabilities, relative to the largest. The Press rank counts those above the"
     " tolerance; values near the noise floor are rounding errors of the method. All values are in spectrum.npz."
@@ -45,34 +35,13 @@ Row = tuple[str, ...]
 # --- one model ------------------------------------------------------------------------------------------------------
 def write(result: Result, folder: Path) -> Path:
     """Write rank.json, spectrum.npz, spectrum.svg and index.html to a folder; return the page."""
-    sigma, press, matrix, sample = result.spectrum.sigma, result.ranks.press, result.matrix, result.sample
-    largest = result.spectrum.sigma_max or 1.0
-    floor = max(result.spectrum.noise_floor / largest, 1e-17)
-    levels = {"Press tolerance": (max(press.tolerance / largest, floor / 10), ACCENT), "noise floor": (floor, MUTED)}
-    curves = {"as they are": result.spectrum}
-    if "both" in result.measures.spectra:
-        curves["centred"] = result.measures.spectra["both"]
-    rank = f"Press rank {press.rank:,}, of {min(matrix.m, matrix.n):,} that its size allows"
-    if sample:
-        rank = f"a Press rank of at least {sample.at_least:,} and at most {sample.at_most:,}"
-    picture = plot(curves, levels)
-    html = fill_template(
-        title=result.request.title,
-        summary=f"The {matrix.m:,} × {matrix.n:,} {matrix.title} has {rank}.",
-        header=("Quantity", "Value"),
-        rows=rows(result),
-        notes=result.notes(),
-        picture=picture,
-        alt=f"Falling curve of {len(sigma):,} singular values, relative to the largest; {press.rank:,} above the"
-        " tolerance.",
-        caption=CAPTION,
-    )
+    picture = _plot(result)
     parents = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **result.spectrum.to_arrays())}
     for index, path in enumerate(result.request.files()):  # names only, never their folders; they may be any bytes
         name = path.name.encode("utf-8", "backslashreplace").decode("utf-8")
         parents[f"{index} {name}"] = artefacts.sha256_file(path)
     artefacts.write_text(folder / "spectrum.svg", picture)
-    artefacts.write_text(folder / "index.html", html)
+    artefacts.write_text(folder / "index.html", _page(result, picture))
     artefacts.write_json(folder / "rank.json", to_json(result) | {"provenance": provenance.block(parents)})
     return folder / "index.html"
 
@@ -94,7 +63,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "bound": asdict(bound) if bound else None,
         "sample": asdict(sample) if sample else None,
         "notes": result.notes(),
-        "memory_estimate_bytes": result.plan.needed,
+        "memory_estimate_bytes": result.bytes_needed,
         "wall_s": round(result.seconds, 3),
     }
 
@@ -128,7 +97,7 @@ def rows(result: Result) -> list[Row]:
         ("tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"),
         ("noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"),
         ("largest singular values", ", ".join(f"{sigma:.6g}" for sigma in result.spectrum.sigma[:LISTED])),
-        ("memory, time", f"{gib(result.plan.needed)} planned, {result.seconds:.0f} s"),
+        ("memory, time", f"{gib(result.bytes_needed)} planned, {result.seconds:.0f} s"),
     ]
 
 
@@ -177,105 +146,82 @@ QUANTITIES = {  # label -> where it is in rank.json; of lists their length
 }
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One model of a comparison: its rank.json and the spectrum beside it."""
-
-    name: str
-    facts: dict[str, Any]
-    spectrum: Spectrum
-    sha256: str
-
-
-def read_compared(paths: Sequence[Path]) -> list[Compared]:
-    """Read the rank.json of at least two models; equal titles are told apart by a number.
+def compare(paths: Sequence[Path]) -> list[Row]:
+    """Return a table of several rank.json: the titles, then a row for every quantity that some model has.
 
     Raises:
-        UserError: fewer than two, or a file that is no rank.json; DataError: a damaged one.
+        UserError: fewer than two files, or one that is no rank.json; DataError: a damaged one.
     """
     if len(paths) < 2:
         raise UserError("--compare: give the rank.json of two models or more")
-    models: list[Compared] = []
+    models = []
     for path in paths:
-        facts = artefacts.read_json(path)
-        if not {"title", "metrics", "contexts"} <= facts.keys():
+        models.append(artefacts.read_json(path))
+        if not {"title", "metrics", "contexts"} <= models[-1].keys():
             raise UserError(f"--compare: {path}: not a rank.json of `rank`; give results/own/<model>/rank.json")
-        spectrum = Spectrum.from_arrays(artefacts.read_npz(path.with_name("spectrum.npz")))
-        same = sum(model.facts["title"] == facts["title"] for model in models)
-        name = facts["title"] + (f" ({same + 1})" if same else "")
-        models.append(Compared(name, facts, spectrum, artefacts.sha256_file(path)))
-    return models
+    table = [(label, *(_value(model, place) for model in models)) for label, place in QUANTITIES.items()]
+    titles = ("", *(model["title"] for model in models))
+    return [titles, *(row for row in table if any(value != "–" for value in row[1:]))]
 
 
-def compare(models: Sequence[Compared]) -> list[Row]:
-    """Return a row for every quantity that some model has: its label, then each model's value or a dash."""
-
-    def text(facts: Any, place: str) -> str:
-        for key in place.split("."):
-            try:
-                facts = facts[int(key) if isinstance(facts, list) else key]
-            except (KeyError, TypeError):  # was not measured
-                return "–"
-        if facts is None:
+def _value(facts: Any, place: str) -> str:
+    """Format what is at a place of a rank.json; a dash where it was not measured."""
+    for key in place.split("."):
+        try:
+            facts = facts[int(key) if isinstance(facts, list) else key]
+        except (KeyError, TypeError):
             return "–"
-        value = len(facts) if isinstance(facts, list) else facts
-        return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-    table = [(label, *(text(model.facts, place) for model in models)) for label, place in QUANTITIES.items()]
-    return [row for row in table if any(value != "–" for value in row[1:])]
-
-
-def write_comparison(models: Sequence[Compared], folder: Path) -> Path:
-    """Write comparison.json, spectrum.svg and index.html to a folder; return the page."""
-    picture = plot({model.name: model.spectrum for model in models}, {})
-    names, table = [model.name for model in models], compare(models)
-    html = fill_template(
-        title=", ".join(names),
-        summary=f"{len(models)} models side by side.",
-        header=("Quantity", *names),
-        rows=table,
-        notes=[],
-        picture=picture,
-        alt=f"Falling curves of the singular values of {len(models)} models.",
-        caption="Singular values, each model's relative to its own largest, against their index.",
-    )
-    parents = {f"{index} rank.json": model.sha256 for index, model in enumerate(models)}
-    facts = {"models": names, "table": {row[0]: list(row[1:]) for row in table}}
-    artefacts.write_text(folder / "spectrum.svg", picture)
-    artefacts.write_text(folder / "index.html", html)
-    artefacts.write_json(folder / "comparison.json", facts | {"provenance": provenance.block(parents)})
-    return folder / "index.html"
+    if facts is None:
+        return "–"
+    value = len(facts) if isinstance(facts, list) else facts
+    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 # --- the page and its plot ------------------------------------------------------------------------------------------
-def fill_template(*, picture: str, **parts: Any) -> str:
-    """Return the page with these parts and an SVG plot; every text in it is escaped."""
+def _page(result: Result, picture: str) -> str:
+    """Return the page; every text in it is escaped."""
+    matrix, sample, press = result.matrix, result.sample, result.ranks.press
+    rank = f"Press rank {press.rank:,}, of {min(matrix.m, matrix.n):,} that its size allows"
+    if sample:
+        rank = f"a Press rank of at least {sample.at_least:,} and at most {sample.at_most:,}"
+    curve = f"Falling curve of {len(result.spectrum.sigma):,} singular values, relative to the largest"
     loader = jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8")
     templates = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    image = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}"
-    return templates.get_template("page.html.j2").render(image=image, **parts)
+    return templates.get_template("page.html.j2").render(
+        title=result.request.title,
+        summary=f"The {matrix.m:,} × {matrix.n:,} {matrix.title} has {rank}.",
+        rows=rows(result),
+        notes=result.notes(),
+        image=f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}",
+        alt=f"{curve}; {press.rank:,} above the tolerance.",
+        caption=CAPTION,
+    )
 
 
-def plot(curves: Mapping[str, Spectrum], levels: Mapping[str, tuple[float, str]]) -> str:
-    """Return an SVG of singular values relative to the largest of each curve, on a log axis, with dashed levels."""
-    floors = [max(spectrum.noise_floor / (spectrum.sigma_max or 1.0), 1e-17) for spectrum in curves.values()]
-    with mpl.rc_context(STYLE):
+def _plot(result: Result) -> str:
+    """Return an SVG of singular values relative to the largest, on a log axis, also centred, and of the tolerance."""
+    curves = {"as they are": result.spectrum}
+    if "both" in result.measures.spectra:
+        curves["centred"] = result.measures.spectra["both"]
+    largest = result.spectrum.sigma_max or 1.0
+    floor = max(result.spectrum.noise_floor / largest, 1e-17)
+    tolerance = max(result.ranks.press.tolerance / largest, floor / 10)
+    with mpl.rc_context({"svg.hashsalt": "softmax-bottleneck"}):  # the same numbers give the same bytes
         canvas = Canvas(figsize=(8.6, 4.2), layout="constrained")
         axes = canvas.subplots()
-        for (name, spectrum), floor, colour in zip(curves.items(), floors, cycle(COLOURS), strict=False):
+        for name, spectrum in curves.items():
             drawn = np.unique(np.linspace(0, len(spectrum.sigma) - 1, POINTS).astype(np.intp))
             height = np.maximum(spectrum.sigma[drawn] / (spectrum.sigma_max or 1.0), floor / 10)
-            axes.plot(drawn + 1, height, ".-", color=colour, linewidth=1.8, ms=3, label=name)
-        axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(min(floors) / 10, 2))
-        for name, (level, colour) in levels.items():
-            axes.axhline(level, color=colour, linestyle=(0, (4, 3)), linewidth=1)
+            axes.plot(drawn + 1, height, ".-", ms=3, label=name)
+        axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(floor / 10, 2))
+        for name, level, colour in (("Press tolerance", tolerance, ACCENT), ("noise floor", floor, MUTED)):
+            axes.axhline(level, color=colour, linestyle="--", linewidth=1)
             place: Any = {"ha": "right", "transform": axes.get_yaxis_transform(), "fontsize": 9}
             axes.text(0.99, level * 1.2, name, color=colour, **place)
-        axes.grid(visible=True)
-        if len(curves) > 1:
-            axes.legend(loc="lower left", frameon=False)
+        axes.grid(visible=True, color="#e3e6ea")
+        axes.legend(loc="lower left", frameon=False)
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     return buffer.getvalue()

@@ -32,16 +32,6 @@ LEAST_ROWS = 256  # fewer show nothing
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Number of rows that are analysed; bytes that they and the whole matrix need, and their limit."""
-
-    rows: int
-    needed: int
-    whole: int
-    limit: int
-
-
-@dataclass(frozen=True)
 class Sample:
     """Bounds on the Press rank of the whole matrix from random rows of it.
 
@@ -63,7 +53,7 @@ class Result:
     request: Request
     model_notes: list[str]
     matrix: LogProbs
-    plan: Plan
+    bytes_needed: int
     spectrum: Spectrum
     ranks: RankReport
     bound: Bound | None
@@ -93,26 +83,28 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     elif request.model:
         export = saved_model.export_layer(request, folder, say)
     matrix = open_log_probs(export.request)
-    plan = make_plan(matrix, parse_bytes(request.max_memory) if request.max_memory else int(FREE_SHARE * free_bytes()))
-    whole = f"the {matrix.title} of {matrix.m} x {matrix.n} needs {gib(plan.whole)} of memory"
-    if plan.rows < matrix.m:
-        say(f"{whole}, more than the limit of {gib(plan.limit)}: {plan.rows} random rows instead")
-        rows = np.random.default_rng(request.seed).choice(matrix.m, plan.rows, replace=False)
+    limit = parse_bytes(request.max_memory) if request.max_memory else int(FREE_SHARE * free_bytes())
+    fitting, sample = fitting_rows(matrix, limit), None
+    needed = f"the {matrix.title} of {matrix.m} x {matrix.n} needs {gib(matrix.bytes_needed(matrix.m))} of memory"
+    if fitting < matrix.m:
+        say(f"{needed}, more than the limit of {gib(limit)}: {fitting} random rows instead")
+        rows = np.random.default_rng(request.seed).choice(matrix.m, fitting, replace=False)
         spectrum = matrix.spectrum(np.sort(rows).astype(np.intp), say)
-        sample = Sample(plan.rows, lower_bound(spectrum, matrix.m, matrix.n), matrix.highest_rank)
+        sample = Sample(fitting, lower_bound(spectrum, matrix.m, matrix.n), matrix.highest_rank)
     else:
-        say(f"{whole}; the limit is {gib(plan.limit)}")
-        spectrum, sample = matrix.spectrum(None, say), None
+        say(f"{needed}; the limit is {gib(limit)}")
+        spectrum = matrix.spectrum(None, say)
     ranks = rank_report(spectrum)
     bound = matrix.bound(ranks)
-    measures = measure(export.request, matrix, plan.limit, say)
+    measures = measure(export.request, matrix, limit, say)
     notes = list(export.notes)
     if export.tokens and measures.words and measures.words.never:
         never = [repr(export.tokens[word]) for word in measures.words.never]
         more = f" and {len(never) - NAMED:,} more" if len(never) > NAMED else ""
         notes.append(f"unargmaxable: {', '.join(never[:NAMED])}{more}")
     seconds = time.monotonic() - started
-    return Result(request, notes, matrix, plan, spectrum, ranks, bound, sample, measures, seconds)
+    needed_bytes = matrix.bytes_needed(fitting)
+    return Result(request, notes, matrix, needed_bytes, spectrum, ranks, bound, sample, measures, seconds)
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
@@ -129,8 +121,8 @@ def gib(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-def make_plan(matrix: LogProbs, limit: int) -> Plan:
-    """Choose the largest number of rows that fits into so many bytes.
+def fitting_rows(matrix: LogProbs, limit: int) -> int:
+    """Return the largest number of rows whose analysis fits into so many bytes.
 
     Raises:
         UserError: not even a few rows fit; the message says what would.
@@ -143,7 +135,7 @@ def make_plan(matrix: LogProbs, limit: int) -> Plan:
     if fitting < least:
         needed = gib(matrix.bytes_needed(least))
         raise UserError(f"max_memory: {gib(limit)} is too little even for {least} rows: {needed} are needed")
-    return Plan(fitting, matrix.bytes_needed(fitting), matrix.bytes_needed(matrix.m), limit)
+    return fitting
 
 
 def lower_bound(part: Spectrum, m: int, n: int) -> int:

@@ -88,6 +88,7 @@ class OpenModel:
         layer: its output matrix.
         words: rows of that matrix that belong to a token; those beyond are padding.
         window: tokens that it reads at once, in any number of rows.
+        cap: of its logits, by its configuration.
     """
 
     path: Path
@@ -97,11 +98,7 @@ class OpenModel:
     layer: Any
     words: int
     window: int
-
-    @property
-    def config(self) -> Any:
-        """The configuration of its text part: the model may see or hear as well."""
-        return self.model.config.get_text_config(decoder=True)
+    cap: float | None = None
 
     def token_ids(self, text: str) -> list[int]:
         """Tokenise a text."""
@@ -171,17 +168,12 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
     notes += [PADDING.format(padding)] if padding else []
     notes += [f"logits are scaled by {rule.scale:.6g}"] if rule.scale != 1 else []
     notes += [f"logits are capped at {rule.cap:g}: the width does not bound their rank"] if rule.cap else []
-    arrays_only = replace(
-        request,
-        model=None,
-        text=None,
-        hidden=(str(folder / "hidden-*.npy"),),
-        weight=(str(folder / "weight.npy"),),
-        bias=str(folder / "bias.npy") if bias is not None else None,
-        targets=str(folder / "targets.npy"),
-        head="softmax" if rule.cap is None else f"softcap:c={rule.cap}",
-    )
-    return Export(arrays_only, notes, [str(opened.tokenizer.id_to_token(number)) for number in range(words)])
+    files: dict[str, Any] = {key: str(folder / f"{key}.npy") for key in ("bias", "targets")}
+    files |= {"hidden": (str(folder / "hidden-*.npy"),), "weight": (str(folder / "weight.npy"),)}
+    files |= {"bias": None} if bias is None else {}
+    head = "softmax" if rule.cap is None else f"softcap:c={rule.cap}"
+    tokens = [str(opened.tokenizer.id_to_token(number)) for number in range(words)]
+    return Export(replace(request, model=None, text=None, head=head, **files), notes, tokens)
 
 
 def _read_text(path: Path) -> str:
@@ -194,9 +186,8 @@ def _read_text(path: Path) -> str:
 
 def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:
     """Return the rule that comes closest to the model's logits, of its configuration's cap, none, or a scale."""
-    cap = next(filter(None, (getattr(opened.config, name, None) for name in CAPS)), None)
     scale = float((plain_RV * logits_RV).sum() / (plain_RV * plain_RV).sum())
-    rules = [OutputRule(cap=cap), OutputRule()]
+    rules = [OutputRule(cap=opened.cap), OutputRule()]
     if abs(scale - 1) > TOLERANCE:  # else it would fit rounding errors
         rules.append(OutputRule(scale=scale))
     return min(rules, key=lambda rule: float(np.abs(rule.logits(plain_RV) - logits_RV).max()))
@@ -222,10 +213,11 @@ def open_model(path: Path, text: str) -> OpenModel:
     if layer is None or not hasattr(layer, "weight"):
         raise UserError(f"{path}: {type(model).__name__} has no output matrix; {ADVICE}")
     words = min(max(tokenizer.get_vocab().values()) + 1, len(layer.weight))
-    opened = OpenModel(path, torch, model, tokenizer, layer, words, WINDOW)
-    longest = getattr(opened.config, "max_position_embeddings", None)
-    if longest and longest > 0:  # XLNet says -1: no limit
-        opened = replace(opened, window=min(WINDOW, longest))
+    config = model.config.get_text_config(decoder=True)  # of a model that sees or hears as well
+    longest = getattr(config, "max_position_embeddings", None) or -1  # XLNet says -1: no limit
+    cap = next(filter(None, (getattr(config, name, None) for name in CAPS)), None)
+    window = min(WINDOW, longest) if longest > 0 else WINDOW
+    opened = OpenModel(path, torch, model, tokenizer, layer, words, window, cap)
     _require_causal(opened, text)
     return opened
 
@@ -264,8 +256,6 @@ def _require_loadable(path: Path, with_text: bool = True) -> dict[str, Any]:
         raise DataError(f"{path}: {missing[0]} is missing ({len(missing)} of {len(shards)} shards); copy it there")
     if not list(path.glob("*.safetensors")):
         raise UserError(f"{path}: no .safetensors in it; pickled weights are not read: save it with save_pretrained")
-    if with_text and shards and not [*path.glob("model.safetensors"), *path.glob("*.index.json")]:
-        raise UserError(f"{path}: no model.safetensors.index.json in it; copy it there, or use --weights-only")
     return config
 
 
