@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
-from pydantic import Field, with_config
-from typing_extensions import TypedDict
+from pydantic import Field
 
 from softmax_bottleneck.records import evidence, records
 from softmax_bottleneck.records.integrity import Finding
@@ -53,16 +52,6 @@ class StoredRows:
     run_id: list[RunId]
 
 
-@with_config(evidence.MORE)
-class StoredClaim(TypedDict):
-    """A conclusion as claims.json has it; its other keys are texts and numbers."""
-
-    id: schema.Name
-    dataset: str
-    verdict: str
-    numbers: list[schema.Options]
-
-
 @schema.section
 class ArchiveFile:
     """What report/evidence/studies/<study>-<hardware>.json.gz holds.
@@ -75,6 +64,7 @@ class ArchiveFile:
         environments: git, versions and hardware of the runs.
         states: of the planned runs, by column.
         stages: likewise of finetuning and dynamic evaluation.
+        claims: the entries of claims.json.
     """
 
     study: schema.Name
@@ -87,7 +77,7 @@ class ArchiveFile:
     rows: StoredRows
     states: Columns
     stages: Columns
-    claims: list[StoredClaim]
+    claims: list[schema.Options]
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +192,7 @@ def load(path: Path) -> FinishedStudy:
     rows = rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"})
     found = Records(rows, states, stages, environments=tuple(stored.environments))
     facts = (stored.study, stored.title, stored.hardware, stored.corpora)
-    return FinishedStudy(path.name.removesuffix(ENDING), *facts, list(map(dict, stored.claims)), found)
+    return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found)
 
 
 def find(name: str) -> list[FinishedStudy]:

@@ -54,7 +54,7 @@ Facts = Mapping[str, Any]  # an entry as claims.json has it
 def to_csv(entries: Iterable[Facts]) -> str:
     """Return one line per claim and corpus: verdict, reason, numbers and premises."""
     facts = ("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion", "stability")
-    texts = ("numbers", "premises", "left_out")
+    texts = ("numbers", "premises")
     lines = [{**entry, **{key: "; ".join(_texts(entry)[key]) for key in texts}} for entry in entries]
     return tidy.to_csv(pd.DataFrame(lines, columns=[*facts, *texts]))
 
@@ -77,7 +77,6 @@ def _texts(entry: Facts) -> dict[str, list[str]]:
         "numbers": [f"{number['what']}: {number['text']}" for number in entry["numbers"]],
         "premises": [f"{'ok' if one['holds'] else 'BROKEN'}: {one['text']}" for one in entry["premises"]],
         "stability": [] if agree is None else [f"{agree:.0%} of {RESAMPLES:,} bootstrap samples agree"],
-        "left_out": list(entry["left_out"]),
     }
 
 

@@ -41,7 +41,7 @@ Code = StrEnum(
     "NO_MODEL NO_RUN ALL_DIVERGED NO_VALUE TOO_FEW INCONCLUSIVE UNSTABLE ONE_SIZE EPOCHS SETTINGS CEILING "
     "STEP_SIZE MACHINES LEARNED CONVERGED AVERAGED_ALIKE AVERAGED WIDTH SEED_NOISE SIZE_UNKNOWN SIZE "
     "EQUAL_PAIR NO_EQUAL_PAIR CONTROL TREATMENT RANKS_APART BENCHMARKS RUNS PUBLISHED_WIDTH "
-    "FITS_CONVERGED STATE UNLEARNED",
+    "FITS_CONVERGED",
 )
 
 
@@ -137,7 +137,6 @@ class Entry:
     Attributes:
         reason: why the verdict is not the rule's own, or why the rule decides nothing.
         outcome: of the rule alone; None if it could not be evaluated.
-        left_out: planned runs that are not in the numbers, and why.
     """
 
     claim: Claim
@@ -146,7 +145,6 @@ class Entry:
     reason: Finding | None = None
     outcome: r.Outcome | None = None
     premises: tuple[Premise, ...] = ()
-    left_out: tuple[Finding, ...] = ()
 
     @property
     def numbers(self) -> tuple[r.Number, ...]:
@@ -172,19 +170,17 @@ class Entry:
             "stability": self.stability,
             "numbers": [asdict(number) | {"text": number.text} for number in self.numbers],
             "premises": [{"code": one.code, "text": str(one), "holds": one.holds} for one in self.premises],
-            "left_out": list(map(str, self.left_out)),
         }
 
 
 # --- judging --------------------------------------------------------------------------------------------------------
 def judge(data: CorpusData, claim: Claim) -> Entry:
     """Return the verdict on a claim by the runs of a corpus."""
-    left_out = tuple(_left_out(data, claim))
     missing = _missing(data, claim)
     outcome = None if missing else claim.rule.judge(data, *claim.models)
     if outcome is None or outcome.missing:
         missing = missing or Finding(Code.NO_VALUE, outcome.missing or {} if outcome else {})
-        return Entry(claim, data.dataset, r.CANNOT, missing, left_out=left_out)
+        return Entry(claim, data.dataset, r.CANNOT, missing)
     verdict = outcome.verdict
     reason: Finding | None = None
     facts: dict[str, Any] = dict(zip(("needed", "units"), outcome.needed, strict=True))
@@ -199,7 +195,7 @@ def judge(data: CorpusData, claim: Claim) -> Entry:
     if broken:
         reason = min(broken, key=lambda premise: premise.becomes != r.CANNOT)
         verdict = reason.becomes
-    return Entry(claim, data.dataset, verdict, reason, outcome, premises, left_out)
+    return Entry(claim, data.dataset, verdict, reason, outcome, premises)
 
 
 def _missing(data: CorpusData, claim: Claim) -> Finding | None:
@@ -217,21 +213,6 @@ def _missing(data: CorpusData, claim: Claim) -> Finding | None:
     return None
 
 
-def _left_out(data: CorpusData, claim: Claim) -> Iterator[Finding]:
-    """Yield the planned runs of the claim's models without numbers, and those no better than a unigram model."""
-    models = {model for pattern in claim.models for model in data.matching(pattern)}
-    absent: dict[tuple[str, str], set[int]] = {}
-    for (model, _), runs in data.planned.items():
-        for row in runs if model in models else ():
-            if row["state"] != "ok":
-                absent.setdefault((data.label(model), row["state"]), set()).add(row["seed"])
-    for (label, state), seeds in sorted(absent.items()):
-        yield Finding(Code.STATE, {"model": label, "state": state, "seeds": ", ".join(map(str, sorted(seeds)))})
-    unlearned = {key: why for key, why in data.records.unlearned.items() if key[0] == data.dataset and key[1] in models}
-    for (_, model, seed), why in sorted(unlearned.items(), key=lambda item: (data.label(item[0][1]), item[0])):
-        yield Finding(Code.UNLEARNED, {"model": data.label(model), "seed": seed, "why": why})
-
-
 def _premises(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
     """Yield the premises of the rule and of the claim, equal size, and the control with the true distribution."""
     if claim.corpora != SYNTHETIC:
@@ -239,21 +220,17 @@ def _premises(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]
     yield from (premise for check in claim.premises if (premise := check(data, claim.models)))
     if claim.rule.favours:
         yield _size(data, claim, verdict)
-    models, verdicts = _control(claim)
+    models, verdicts = claim.control or NONE
+    if claim.control is None and claim.rule.control:  # that of the rule
+        side, expected_verdict = claim.rule.control
+        models = tuple(TRUTH if n == side else model for n, model in enumerate(claim.models))
+        verdicts = (expected_verdict,)
     control = claim.rule.judge(data, *models) if models and data.truth else None
     if control and not control.missing:
         expected = verdicts or (verdict,)
         facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
         spoils = DECIDED if control.verdict == r.UNDECIDED else ANY
         yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
-
-
-def _control(claim: Claim) -> Control:
-    """Return the control of a claim: its own, or that of its rule."""
-    if claim.control or not claim.rule.control:
-        return claim.control or NONE
-    side, verdict = claim.rule.control
-    return tuple(TRUTH if n == side else model for n, model in enumerate(claim.models)), (verdict,)
 
 
 # --- premises -------------------------------------------------------------------------------------------------------
