@@ -1,14 +1,16 @@
 """Write the tables of docs/results.md from a finished study, and docs/overview.svg from the demonstration.
 
 python docs/draw_results.py [config/demo.yaml]   # needs results/ of that study
+python docs/draw_results.py heads                # the table of heads, from the archived studies
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
@@ -16,7 +18,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records import records  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
-from softmax_bottleneck.report import cells, claims, findings, source  # noqa: E402
+from softmax_bottleneck.report import archive, cells, claims, findings, source  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402
@@ -44,6 +46,37 @@ def begin(study: str) -> str:
 
 
 END = "<!-- end of results -->"
+
+
+def between(start: str, body: str, text: str) -> str:
+    """Return the page's text with a new body between the markers; raise ValueError if it has none."""
+    if start not in text:
+        raise ValueError(f"docs/results.md has no line {start}")
+    pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
+    return pattern.sub(lambda _: f"{start}\n{body}{END}", text, count=1)
+
+
+def table_of_heads(text: str) -> str:
+    """Return the page's text with every head relative to the softmax, in all archived studies."""
+    found = findings.head_table(archive.load_all(), config.load_study(ROOT / "config" / "demo.yaml"))
+    assert found is not None
+    heads = [f"{one['corpus']} ({one['study']}, {one['hardware']})" for one in found["columns"]]
+    rows = [["head", *heads], ["---"] * (len(heads) + 1)]
+    for row in found["rows"]:
+        rows.append([row["label"], *(" ".join(_parts(cell)) for cell in row["cells"])])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return between(begin("heads"), "\n".join(["", *lines, ""]), text)
+
+
+def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts of a cell: value, interval, n, and how many times the softmax's parameters it has."""
+    if not cell:
+        yield "not run"
+        return
+    yield cell["value"]
+    if cell.get("interval"):
+        yield f"({cell['interval']})"
+    yield f"{cell['n']}{', ' + cell['size'] + ' × parameters' if cell.get('size') else ''}"
 
 
 def results(study: Study, found: Records) -> list[str]:
@@ -82,20 +115,18 @@ def _cell(values: Sequence[float], digits: int) -> str:
 
 def write(study: Study, found: Records, text: str) -> str:
     """Return the page's text with new results of the study between its markers; raise ValueError if it has none."""
-    start = begin(study.name)
-    if start not in text:
-        raise ValueError(f"docs/results.md has no line {start}")
-    pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
     verdicts = claims.counts(claims.ledger(found, claims.of_study(study), study))
     tally = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items() if number)
     short = f"Verdicts of this study on the conclusions: {tally}. {findings.in_short(study, found)}"
     picture = ["", IMAGE] if study.name == PICTURED else []
-    body = "\n".join(["", short, *picture, *results(study, found)])
-    return pattern.sub(lambda _: f"{start}\n{body}{END}", text, count=1)
+    return between(begin(study.name), "\n".join(["", short, *picture, *results(study, found)]), text)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Write docs/results.md and, for the demonstration, docs/overview.svg."""
+    if [*arguments] == ["heads"]:
+        PAGE.write_text(table_of_heads(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
     study = config.load_study(Path(arguments[0] if arguments else "config/demo.yaml"))
     folder = Store().study_folder(study.name)
     text = write(study, records.load(folder), PAGE.read_text(encoding="utf-8"))

@@ -113,3 +113,11 @@ def test_the_runs_and_hours_of_the_full_study_are_those_of_its_plan() -> None:
         runs, stated = re.search(r"full size: ([\d,]+) runs \| about ([\d,]+) GPU hours", text).groups()
         assert int(runs.replace(",", "")) == len(study.needed), page
         assert float(stated.replace(",", "")) == pytest.approx(hours, rel=0.05), page
+
+
+def test_the_table_of_heads_is_that_of_the_archives() -> None:
+    assert draw_results.table_of_heads(RESULTS) == RESULTS
+    for study in draw_results.archive.load_all():
+        for dataset in study.datasets:
+            values = [*study.records.values(dataset, "softmax", "test_ppl").values()]
+            assert not values or f"{sum(values) / len(values):.2f}" in RESULTS.split(draw_results.begin("heads"))[1]
