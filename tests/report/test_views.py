@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import itertools
-import math
 import re
 import statistics as plain
 import xml.etree.ElementTree as ElementTree
@@ -21,7 +20,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, numbers, plots, source, views
 from softmax_bottleneck.report.registry import VIEWS
-from softmax_bottleneck.report.views import rank_perplexity, ranks, words
+from softmax_bottleneck.report.views import rank_perplexity, ranks
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -139,25 +138,6 @@ def test_gains_are_softmax_minus_model(finished) -> None:
     assert gain.measured.mean == pytest.approx(first["softmax"] - first["mos"])
     quoted = cell(table, "truth-demo", "mos", "Perplexity gain in the original paper")
     assert quoted.published.value == "2.88" and quoted.measured is None and quoted.count == ""
-
-
-def test_wins_of_the_published_rhos_are_the_published_wins(finished) -> None:
-    """Figure 4 follows from SM Table 3; rhos are put in as if they had been measured."""
-    study, found = finished["paper"]
-    printed = records.read_csv(source.PUBLISHED / "parthiban2021_sm_table3.csv")
-    printed["dataset"] = printed["dataset"].map({"ptb": "ptb", "wt2": "wikitext-2"})
-    first = {(run.dataset, run.model): run for run in reversed(study.needed)}
-    lines = [
-        ("measured", "wordsim", r.dataset, r.model, r.condition.split(";")[0], "spearman", float(r.value), math.nan, 1,
-         first[r.dataset, r.model].seed, "x")
-        for r in printed.itertuples() if (r.dataset, r.model) in first
-    ]  # fmt: skip
-    rhos = records.Records(pd.DataFrame(lines, columns=list(records.COLUMNS)), found.states)
-    experiment = fake.experiment(study, "parthiban2021-figure4")
-    sections = words.wins_table(source.Source(study, experiment, rhos))
-    shown = [one for section in sections for row in section.rows for one in row.cells if one.wanted]
-    assert len(shown) == 2 * 6 * 5
-    assert all(one.measured.mean == one.published.number for one in shown)
 
 
 # --- differences ----------------------------------------------------------------------------------------------------
@@ -297,18 +277,6 @@ def test_word_similarity_shows_pairs_and_gaps(finished) -> None:
     absent = cell(table, "ptb", "benchmark=RG-65", "Softmax")
     assert absent.measured is None and absent.published.value == "0.3697"
     assert absent.gaps == (cells.Gap(cells.GapCode.SEEDS, ("seed 141", "not computed")),)
-
-
-def test_rank_demo_keeps_readings_apart(finished) -> None:
-    study, found = finished["fake"]
-    other = found.synthetic[found.synthetic["model"] == "mos"].assign(value=7.0)
-    other["condition"] += ";tanh=False"
-    both = records.Records(pd.concat([found.rows, other], ignore_index=True), found.states)
-    by_label = {row.label: row for row in build((study, both), "merity2017-ranks").sections[0].rows}
-    assert list(by_label) == ["Softmax", "MoC", "MoS", "MoS (tanh=False)"]
-    assert by_label["MoS (tanh=False)"].cells[1].measured == cells.MeasuredCell(7.0, 0.0, 3)
-    assert [one.published.value for one in by_label["MoS"].cells] == ["34", "629", "979", "995", "997"]
-    assert [one.measured.mean for one in by_label["MoS"].cells] == [35, 435, 835, 1001, 1001]
 
 
 def test_a_new_model_needs_no_edit(place: Path) -> None:

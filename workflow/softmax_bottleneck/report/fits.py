@@ -42,9 +42,9 @@ class Frames:
     names: dict[str, str]
 
     @classmethod
-    def of(cls, study: Study, found: Records, plan: str) -> Frames:
+    def of(cls, study: Study, results: Records, plan: str) -> Frames:
         """Return the fits of a plan from the records of a study."""
-        rows = found.synthetic[found.synthetic["table"] == plan]
+        rows = results.synthetic[results.synthetic["table"] == plan]
         both = (wide(rows[rows["model"] != LAW]), wide(rows[rows["model"] == LAW]))
         # Log-probabilities are r products, a bias and a normaliser.
         fits, laws = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)

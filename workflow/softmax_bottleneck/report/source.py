@@ -102,9 +102,9 @@ def absent_model(corpus: str, model: str) -> Gap:
     return Gap(GapCode.IN_OTHER_STUDY, (files[0],)) if files else Gap(GapCode.NOT_IN_STUDY)
 
 
-def exact_value(found: Records, dataset: str, metric: str) -> float | None:
+def exact_value(results: Records, dataset: str, metric: str) -> float | None:
     """Return a known property of a synthetic language, the same in every run's records; None before the first run."""
-    rows = found.rows[(found.rows["dataset"] == dataset) & (found.rows["metric"] == metric)]
+    rows = results.rows[(results.rows["dataset"] == dataset) & (results.rows["metric"] == metric)]
     return None if rows.empty else float(rows["value"].iloc[0])
 
 
@@ -119,8 +119,8 @@ class Source:
         rows: its models, then those of the published table that this study lacks, and their names.
     """
 
-    def __init__(self, study: Study, experiment: Experiment, found: Records) -> None:
-        self.study, self.experiment, self.records = study, experiment, found
+    def __init__(self, study: Study, experiment: Experiment, results: Records) -> None:
+        self.study, self.experiment, self.records = study, experiment, results
         self.published, self.paper = read_published(experiment.published), paper_study()
         self.datasets = experiment.datasets
         self.corpora = (*experiment.datasets, *experiment.absent_datasets)

@@ -94,9 +94,9 @@ def _file_of(study: Study, experiment: Experiment) -> str:
     return str(find_config("experiments", experiment.id, study.file.parent))
 
 
-def build(study: Study, experiment: Experiment, found: Records) -> Table | Figure:
+def build(study: Study, experiment: Experiment, results: Records) -> Table | Figure:
     """Return the table or figure of an experiment (UserError for an unknown view or option)."""
-    source, options = Source(study, experiment, found), options_of(study, experiment)
+    source, options = Source(study, experiment, results), options_of(study, experiment)
     view = VIEWS[experiment.kind, experiment.view]
     is_empty = experiment.is_void and not experiment.quotes
     if experiment.kind == "table":

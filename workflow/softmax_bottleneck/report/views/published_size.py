@@ -38,14 +38,16 @@ def besides_width(run: Run) -> str:
 
 def archived_labels(source: Source) -> dict[str, str]:
     """Return the names of archived models; of several with one name all but the shortest key add it."""
-    labels = {one.run.model: one.label or label(source.study, one.run.model) for one in source.records.evidence}
+    labels = {}
+    for archived in source.records.evidence:
+        labels[archived.run.model] = archived.label or label(source.study, archived.run.model)
     first = {name: model for model, name in sorted(labels.items(), key=lambda item: -len(item[0]))}
     return {model: name if first[name] == model else f"{name} ({model})" for model, name in labels.items()}
 
 
 def families(source: Source) -> dict[str, str]:
     """Return archived model -> of those identical except for their width the one with the shortest name."""
-    runs = sorted((one.run for one in source.records.evidence), key=lambda run: len(run.model))
+    runs = sorted((archived.run for archived in source.records.evidence), key=lambda run: len(run.model))
     first: dict[str, str] = {}
     return {run.model: first.setdefault(besides_width(run), run.model) for run in runs}
 
@@ -55,7 +57,7 @@ def families(source: Source) -> dict[str, str]:
 def published_size(source: Source) -> list[Section]:
     """Return archived runs by metrics, a section per corpus, the smallest model first."""
     labels, family, columns = archived_labels(source), families(source), source.experiment.columns
-    runs = {one.name: one for one in sorted(source.records.evidence, key=_parameters)}
+    runs = {archived.name: archived for archived in sorted(source.records.evidence, key=_parameters)}
 
     def cell(name: str, number: int) -> Cell:
         archived, column = runs[name], columns[number]
@@ -69,19 +71,19 @@ def published_size(source: Source) -> list[Section]:
         )
 
     sections = []
-    for dataset in dict.fromkeys(one.run.dataset for one in source.records.evidence):
-        own = [one for one in runs.values() if one.run.dataset == dataset]
-        differ = [name for name in ("origin", "hardware") if len({getattr(one, name) for one in own}) > 1]
+    for dataset in dict.fromkeys(archived.run.dataset for archived in source.records.evidence):
+        own = [archived for archived in runs.values() if archived.run.dataset == dataset]
+        differ = [key for key in ("origin", "hardware") if len({getattr(archived, key) for archived in own}) > 1]
         rows = {}
-        for one in own:  # a width has a column of its own
-            name = labels[family[one.run.model]]
-            rows[one.name] = ", ".join([name, f"seed {one.run.seed}", *(getattr(one, key) for key in differ)])
+        for archived in own:  # a width has a column of its own
+            name, seed = labels[family[archived.run.model]], f"seed {archived.run.seed}"
+            rows[archived.name] = ", ".join([name, seed, *(getattr(archived, key) for key in differ)])
         sections.append(source.section(dataset, rows, source.column_labels(columns), cell))
     return sections
 
 
-def _parameters(one: Evidence) -> float:
-    return one.values.get(("parameters", ""), 0.0)
+def _parameters(archived: Evidence) -> float:
+    return archived.values.get(("parameters", ""), 0.0)
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
@@ -126,9 +128,10 @@ def _by_network(
         return plots.only_text(plots.NOTHING, data)
     archive, networks = Archive(source, data), defaultdict[tuple[str, str, int], list[Evidence]](list)
     shown = set(zip(data["dataset"], data["model"], strict=True))
-    for one in source.records.evidence:
-        if (one.run.dataset, one.run.model) in shown:
-            networks[one.run.dataset, one.run.body.kind, one.run.body.embedding_size].append(one)
+    for archived in source.records.evidence:
+        run = archived.run
+        if (run.dataset, run.model) in shown:
+            networks[run.dataset, run.body.kind, run.body.embedding_size].append(archived)
     columns = min(2, len(networks))
     canvas, axes = plots.panels(math.ceil(len(networks) / columns), columns, 9.2 / columns, 6.0 - 1.25 * columns)
     for panel, ((dataset, body, width), own) in zip(axes.flat, sorted(networks.items()), strict=False):
@@ -153,7 +156,7 @@ def spectra(source: Source) -> Drawing:
         plots.curves(panel, _apart(own[own[SIGMA] > LOWEST]), "index", SIGMA, looks)
         plots.log_y(panel)
         panel.set(xlabel="index", ylabel="σ / σ max", xscale="log")  # some end at d + 2, others at the vocabulary
-        of_corpus = [one.values for one in source.records.evidence if one.run.dataset == dataset]
+        of_corpus = [archived.values for archived in source.records.evidence if archived.run.dataset == dataset]
         tolerance, largest = (RANK_TOLERANCE, ""), (SIGMA_MAX, "")
         shares = [own[tolerance] / own[largest] for own in of_corpus if tolerance in own and largest in own]
         if shares:
@@ -166,12 +169,12 @@ def spectra(source: Source) -> Drawing:
     return replace(drawing, data=_apart(drawing.data))
 
 
-def _relative(archived: Iterable[Evidence]) -> pd.DataFrame:
-    """Return a line per archived singular value of every run."""
+def _relative(archive: Iterable[Evidence]) -> pd.DataFrame:
+    """Return a line per archived singular value of every run, relative to the largest."""
     rows = [
-        (one.run.dataset, one.run.model, one.run.seed, index, sigma / one.spectrum[0][1])
-        for one in archived
-        for index, sigma in one.spectrum
+        (archived.run.dataset, archived.run.model, archived.run.seed, index, sigma / archived.spectrum[0][1])
+        for archived in archive
+        for index, sigma in archived.spectrum
     ]
     return pd.DataFrame(rows, columns=[*KEYS, "index", SIGMA])
 
@@ -195,11 +198,11 @@ def ranks_along_training(source: Source) -> Drawing:
     """Draw Press rank by epoch on a log axis, a panel per corpus, body and width, a line per model."""
     columns = ("epoch", PRESS_RANK, VALID_PPL)
 
-    def frame(archived: Iterable[Evidence]) -> pd.DataFrame:
+    def frame(archive: Iterable[Evidence]) -> pd.DataFrame:
         rows = [
-            (one.run.dataset, one.run.model, one.run.seed, *(epoch.get(key) for key in columns))
-            for one in archived
-            for epoch in one.epoch_ranks
+            (archived.run.dataset, archived.run.model, archived.run.seed, *(epoch.get(key) for key in columns))
+            for archived in archive
+            for epoch in archived.epoch_ranks
         ]
         return pd.DataFrame(rows, columns=[*KEYS, *columns]).astype({PRESS_RANK: float, VALID_PPL: float})
 
@@ -219,10 +222,10 @@ def ranks_by_width(source: Source) -> Drawing:
     """Draw Press rank and test perplexity by width d, a row per corpus, a line per family trained at several widths."""
     shown = (PRESS_RANK, TEST_PPL)
     rows, settings = [], []
-    for one in source.records.evidence:
-        numbers = (one.values.get((metric, "")) for metric in shown)
-        rows.append((one.run.dataset, one.run.model, one.run.seed, one.run.body.embedding_size, *numbers))
-        settings.append(besides_width(one.run))
+    for archived in source.records.evidence:
+        run, numbers = archived.run, (archived.values.get((metric, "")) for metric in shown)
+        rows.append((run.dataset, run.model, run.seed, run.body.embedding_size, *numbers))
+        settings.append(besides_width(run))
     data = pd.DataFrame(rows, columns=[*KEYS, WIDTH, *shown]).astype({PRESS_RANK: float, TEST_PPL: float})
     counts = data.groupby(["dataset", np.array(settings, dtype=object)])[WIDTH].transform("nunique")
     data = data[counts > 1].sort_values(WIDTH, kind="stable", ignore_index=True)

@@ -298,14 +298,14 @@ def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
     searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
     members = {model for search in searches for model in search.members}
     heads = {run.model: run.head for run in reversed(source.study.runs) if run.model in members}
-    found = []
+    members_by_value = []
     for model in source.rows:
         named = re.fullmatch(rf".*{setting}([0-9.]+)", model) if model in source.experiment.absent else None
         if model in heads:
-            found.append((float(heads[model].options[setting]), model))
+            members_by_value.append((float(heads[model].options[setting]), model))
         elif named:
-            found.append((float(named[1]), model))
-    return sorted(found, key=lambda pair: pair[0])
+            members_by_value.append((float(named[1]), model))
+    return sorted(members_by_value, key=lambda pair: pair[0])
 
 
 def _sweep_panel(axes: Axes, points: pd.DataFrame, metrics: Sequence[str]) -> None:

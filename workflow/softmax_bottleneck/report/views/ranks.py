@@ -78,10 +78,10 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
     for dataset in source.corpora:
         for trained in source.runs_on(dataset):
             run = source.study.last_stage(trained, source.experiment.stages)
-            found = source.records.spectrum(run.path) if run.run_id in known else None
-            if found is not None and len(found[1]) and found[1][0] > 0:
-                values = {"dataset": dataset, "model": run.model, "seed": run.seed, "index": found[0]}
-                values |= {SIGMA: found[1] / found[1][0], RAW: found[1]}
+            thinned = source.records.spectrum(run.path) if run.run_id in known else None
+            if thinned is not None and len(thinned[1]) and thinned[1][0] > 0:
+                values = {"dataset": dataset, "model": run.model, "seed": run.seed, "index": thinned[0]}
+                values |= {SIGMA: thinned[1] / thinned[1][0], RAW: thinned[1]}
                 frames.append(pd.DataFrame(values)[list(frames[0])])
     return pd.concat(frames[1:] or frames, ignore_index=True)
 

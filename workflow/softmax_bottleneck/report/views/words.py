@@ -189,9 +189,9 @@ class Prediction(NamedTuple):
 Predictions = dict[str, dict[Place, Prediction]]  # by model and place
 
 
-def predictions(found: Records, run: Run) -> Iterator[Prediction]:
+def predictions(results: Records, run: Run) -> Iterator[Prediction]:
     """Yield the run's predictions at the study's places; none before they are measured."""
-    for context in found.predictions(run.path):
+    for context in results.predictions(run.path):
         target = str(context["published_target"] or context["target"])
         words = ((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"])
         text = "\n".join(f"{'*' if word == target else ''}{word} {p:.2f}" for word, p in words)
@@ -202,7 +202,9 @@ def predictions(found: Records, run: Run) -> Iterator[Prediction]:
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
     """Return predictions of the first run of every model, all places (measured, then published), and published ones."""
     firsts = {model: run for model in source.models for run in source.runs(dataset, model)[:1]}
-    by_place = {model: {one.place: one for one in predictions(source.records, run)} for model, run in firsts.items()}
+    by_place = {
+        model: {shown.place: shown for shown in predictions(source.records, run)} for model, run in firsts.items()
+    }
     measured = {model: own for model, own in by_place.items() if own}
     rows = records.read_csv(PUBLISHED / CONTEXTS)
     rows = rows[rows["dataset"] == source.corpus(dataset)]
