@@ -254,11 +254,7 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-FORMATS: Mapping[str, Callable[[Path, str], Shard]] = {
-    ".npy": _numpy,
-    ".npz": _numpy,
-    ".safetensors": _safetensors,
-}
+FORMATS: Mapping[str, Callable[[Path, str], Shard]] = {".npy": _numpy, ".npz": _numpy, ".safetensors": _safetensors}
 
 
 def safetensors_names(path: Path) -> list[str]:

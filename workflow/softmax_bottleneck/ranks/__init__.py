@@ -1,4 +1,4 @@
-"""Singular values of log-probability matrices, and the ranks that are read off them (docs/ranks.md).
+"""Singular values of log-probability matrices, and their ranks (docs/ranks.md).
 
 NumPy and SciPy only: ``from softmax_bottleneck.ranks import press_rank, singular_values``.
 """

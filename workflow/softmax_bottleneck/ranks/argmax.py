@@ -1,13 +1,14 @@
-"""Words that can never be the most probable one, whatever the context vector (Grivas, Bogoychev and Lopez 2022,
+"""Unargmaxable words: never the most probable one, whatever the context vector (Grivas, Bogoychev and Lopez 2022,
 "Low-Rank Softmax Can Have Unargmaxable Classes in Theory but Rarely in Practice").
 
-Word i can win if some h has w_i . h + b_i > w_j . h + b_j for all j. Two directions settle most words by dot products
-alone: away from the mean of all word vectors, plain and whitened; far enough along a direction in which w_i is ahead no
-bias matters. The rest are linear programs with few rivals, those that are ahead of i joining until i leads or cannot:
+Word i is argmax-reachable if some h has w_i . h + b_i > w_j . h + b_j for all j. Two directions settle most words by
+dot products alone: away from the mean of all word vectors, plain and whitened. Far enough along a direction in which
+w_i leads, no bias matters. The rest are linear programs with few rivals; words that are ahead of i join until i leads
+or cannot:
 
     maximise m,   (w_i - w_j) . h + (b_i - b_j) t >= m for all rivals j,   -1 <= h <= 1,   0 <= t <= 1
 
-whose best m is zero where no h exists. Any increasing function of the logits (a cap) leaves all this as it is.
+whose best m is zero if no h exists. Any increasing function of the logits (a cap) changes nothing.
 
 Suffixes: V words, D width, R rows handled at once, S rivals.
 """
@@ -31,13 +32,14 @@ RIDGE = 1e-8  # of the variance, added in every direction before whitening divid
 
 @dataclass(frozen=True)
 class WordsThatWin:
-    """How many words can be the most probable one, and which never are.
+    """Numbers of argmax-reachable words, and the unargmaxable ones.
 
     Attributes:
         by_direction: words for which a direction was found by dot products.
         by_program: words for which a linear program found one.
-        never: numbers of the words for which it found none; of words with the same vector and bias none wins.
-        unsettled: words for which time was not enough.
+        never: numbers of the unargmaxable words, for which none exists; words with equal vector and bias are among
+            them.
+        unsettled: words that were not decided in time.
         wall_s: seconds it took.
     """
 
@@ -49,10 +51,10 @@ class WordsThatWin:
 
 
 def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
-    """Which words of an output layer can be the most probable one; stops after `seconds` with the rest unsettled.
+    """Find the unargmaxable words of an output layer; stop after `seconds` and leave the rest unsettled.
 
-    The clock is looked at before every block of words, and every program has what is left. Memory: some blocks of 16
-    MiB and 24 D^2 bytes beside the weights. Time: 2 V^2 D flops a direction, then a program a word.
+    The time is checked before every block of words, and every program gets the time that is left. Memory: some blocks
+    of 16 MiB and 24 D^2 bytes beside the weights. Time: 2 V^2 D flops a direction, then a program a word.
 
     Raises:
         DataError: a number is nan or infinite.
@@ -83,7 +85,7 @@ def _plain(weight_VD: Floats, deadline: float) -> Float64:
 
 
 def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
-    """The inverse of the word vectors' covariance, nearly; None where time is up before all are summed."""
+    """Return the inverse of the word vectors' covariance, nearly; None if time ends before all are summed."""
     mean_D = weight_VD.mean(0, dtype=np.float64)
     covariance_DD = np.zeros((len(mean_D), len(mean_D)))
     step = max(1, BLOCK_BYTES // mean_D.nbytes)
@@ -97,7 +99,7 @@ def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """The words that are not surely ahead of all others in the direction (w_i - mean) M."""
+    """Return the words that are not surely ahead of all others in the direction (w_i - mean) M."""
     mean_D, longest = weight_VD.mean(0), np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())
     rounding = weight_VD.shape[1] * np.finfo(weight_VD.dtype).eps * longest
     step = max(1, BLOCK_BYTES // weight_VD[:, 0].nbytes)
@@ -124,7 +126,7 @@ class _Layer:
         self.mean_D = weight_VD.mean(0)
 
     def can_win(self, word: int, deadline: float) -> bool | None:
-        """Whether a context makes this word the most probable one; None where time, or rounding, does not let say."""
+        """Return True if a context makes this word the most probable one; None if time or rounding leave it open."""
         rivals = self._ahead_of(word, self.weight_VD[word] - self.mean_D, 0.0, least=-np.inf)
         while (left_s := deadline - time.monotonic()) > 0:
             found = self._best(word, rivals, left_s)
@@ -140,7 +142,7 @@ class _Layer:
         return None
 
     def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
-        """The context h, with t, in which the word is farthest ahead of these rivals, and by how much."""
+        """Return the context h, with t, in which the word leads these rivals most, and by how much."""
         from scipy.optimize import linprog  # a quarter of a second to import, which no step of a run needs
 
         ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
@@ -159,7 +161,7 @@ class _Layer:
         return solved.x[:width], float(solved.x[width]), float(solved.x[-1])
 
     def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
-        """At most RIVALS words with the highest scores, of those that are ahead by `least`."""
+        """Return at most RIVALS words with the highest scores, of those that are ahead by `least`."""
         lead_V = self.weight_VD @ h_D + t * self.bias_V
         lead_V -= lead_V[word]
         lead_V[word] = -np.inf
@@ -168,7 +170,7 @@ class _Layer:
         return chosen
 
     def _leads(self, word: int, h_D: Float64, t: float) -> bool:
-        """In float64, block by block."""
+        """Return True if the word leads all others, in float64, block by block."""
         own = float(self.weight_VD[word].astype(np.float64) @ h_D + t * self.bias_V[word])
         step = max(1, BLOCK_BYTES // (8 * len(h_D)))
         for start in range(0, len(self.bias_V), step):

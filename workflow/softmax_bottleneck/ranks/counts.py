@@ -1,4 +1,4 @@
-"""Ranks, counted from singular values: the Press rank, effective ranks, and all that they depend on."""
+"""Ranks counted from singular values: the Press rank, effective ranks, and what they depend on."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ class PressRank:
 
     @property
     def tolerance_sensitive(self) -> bool:
-        """Whether a tolerance 1 % larger or smaller would give another rank."""
+        """True if a tolerance 1 % larger or smaller would give another rank."""
         return self.low != self.high
 
 
 def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> PressRank:
-    """Press rank of an m x n matrix from its singular values; zeros may be left out.
+    """Return the Press rank of an m x n matrix from its singular values; zeros may be left out.
 
     The published counts use the epsilon of float32 whatever the numbers were computed in; with that of float64
     every count changes.
-    DataError when one is negative, nan or infinite.
+
+    Raises:
+        DataError: a value is negative, nan or infinite.
     """
     values = sound(sigma)
     sigma_max = float(values.max())
@@ -52,9 +54,9 @@ def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> Pr
 
 
 def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
-    """Smallest k with sum_{i<=k} sigma_i^2 >= (1 - epsilon) sum_i sigma_i^2 (Parthiban et al. 2021, Table 6).
+    """Return the smallest k with sum_{i<=k} sigma_i^2 >= (1 - epsilon) sum_i sigma_i^2 (Parthiban 2021, Table 6).
 
-    Counted as what may be left out, from the smallest up, so that no small square drowns in a large sum. A zero
+    Squares are summed from the smallest up, so that none is lost in a large sum. A zero
     matrix has effective rank 0.
     """
     if not 0 < epsilon < 1:
@@ -65,10 +67,10 @@ def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
 
 
 def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
-    """Where singular values fall farthest from one to the next: how many are before it, and by what factor they fall.
+    """Return the index after which singular values fall most from one to the next, and by what factor.
 
-    Of log-probabilities of a softmax layer without the means of rows and columns it is the layer's width. Values below
-    what float32 can tell from zero count as equal to that.
+    For centred log-probabilities of a softmax layer the index is the layer's width. Values below what float32 can tell
+    from zero count as equal to that.
     """
     sigma = sound(spectrum.with_zeros())
     levels = np.maximum(sigma, max(spectrum.noise_floor, FLOAT32_EPS * sigma[0], np.finfo(float).tiny))
@@ -77,7 +79,7 @@ def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
 
 
 def sound(sigma: ArrayLike) -> Float64:
-    """Singular values as an array, none of them negative, nan or infinite (DataError)."""
+    """Return singular values as an array; DataError if one is negative, nan or infinite."""
     values = np.asarray(sigma, dtype=np.float64)
     if values.ndim != 1 or not len(values):
         raise DataError(f"singular values have shape {values.shape}, expected one row of at least one")
@@ -89,7 +91,7 @@ def sound(sigma: ArrayLike) -> Float64:
 
 @dataclass(frozen=True)
 class RankReport:
-    """The ranks of one matrix and everything they depend on.
+    """The ranks of one matrix and what they depend on.
 
     Attributes:
         press: Press rank, its neighbours and its tolerance.
@@ -97,7 +99,7 @@ class RankReport:
         n_zero: singular values that are exactly zero.
         eps: machine epsilon in the tolerance.
         noise_floor: singular values below this are rounding errors of the method.
-        note: what a reader must know about the count, or nothing.
+        note: a caveat about the count, or "".
         m, n, method, dtype: see `Spectrum`.
     """
 
@@ -114,17 +116,17 @@ class RankReport:
 
     @property
     def floor_clear(self) -> bool:
-        """Whether the tolerance is so far above the noise floor that noise shifts it by less than half of 1 %."""
+        """True if the tolerance is so far above the noise floor that noise shifts it by less than half of 1 %."""
         return self.press.tolerance >= CLEAR_MARGIN * self.noise_floor
 
     def metrics(self) -> dict[str, int]:
-        """The ranks under the names of the published tables: rank_press, its neighbours, rank_eff_1e-3 and so on."""
+        """Return the ranks by the names of the published tables: rank_press, its neighbours, rank_eff_1e-3, ..."""
         press = self.press
         ranks = {"rank_press": press.rank, "rank_press_low": press.low, "rank_press_high": press.high}
         return ranks | {f"rank_eff_{_plain(epsilon)}": rank for epsilon, rank in self.effective.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """A flat JSON object of everything."""
+        """Return everything as a flat JSON object."""
         return {
             **self.metrics(),
             "tolerance_sensitive": self.press.tolerance_sensitive,
@@ -139,7 +141,7 @@ class RankReport:
 def rank_report(
     spectrum: Spectrum, *, epsilons: Sequence[float] = EFFECTIVE_EPSILONS, eps: float = FLOAT32_EPS
 ) -> RankReport:
-    """Press rank and epsilon-effective ranks of a spectrum. A zero matrix has rank 0 by every rule."""
+    """Return Press rank and effective ranks of a spectrum. A zero matrix has rank 0 by every rule."""
     press = press_rank(spectrum.sigma, spectrum.m, spectrum.n, eps)
     return RankReport(
         press=press,
@@ -163,6 +165,6 @@ def _note(press: PressRank, spectrum: Spectrum) -> str:
 
 
 def _plain(epsilon: float) -> str:
-    """0.001 as 1e-3, as the tables write it."""
+    """Format 0.001 as 1e-3, as in the tables."""
     mantissa, exponent = f"{epsilon:e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"

@@ -1,8 +1,8 @@
-"""How much of a loss' gradient an output matrix lets through to the body (Godey and Artzi 2026).
+"""Preserved gradient: the share of a loss' gradient that an output matrix passes to the body (Godey and Artzi 2026).
 
 A context's loss has a gradient g [V] by the logits W h + b; the body sees W^T g alone, and so only what of g lies in
-the D-dimensional column space of W. With P the projection on that space, |P g| <= |g|: the rest is lost. Authors say
-it in different ways, so all are here:
+the D-dimensional column space of W. With P the projection on that space, |P g| <= |g|: the rest is lost. Definitions
+differ, so all are here:
 
     norm_mean      mean over contexts of |P g| / |g|
     energy_mean    mean over contexts of |P g|^2 / |g|^2
@@ -31,7 +31,7 @@ SMALLEST_SINGULAR = 1e-12  # of the largest: directions below it are none of W's
 
 @dataclass(frozen=True)
 class GradientShare:
-    """What passes, by each definition of the module's docstring; `contexts` whose gradient is not zero."""
+    """The preserved share by each definition of the module's docstring; `contexts` whose gradient is not zero."""
 
     contexts: int
     norm_mean: float
@@ -41,7 +41,7 @@ class GradientShare:
 
 
 def gradient_share(gradients: Iterable[Floats], weight_VD: Floats) -> GradientShare:
-    """Shares of the gradients by the logits, in blocks [any, V], that pass the output matrix.
+    """Return the shares of gradients by the logits, in blocks [any, V], that pass the output matrix.
 
     Memory: a block beside the weights. Time: 2 N V D flops and a QR of W.
 

@@ -1,4 +1,4 @@
-"""Gram matrices in float64 and their eigenvalues: on the CPU, or on a device of torch's, whose answer is then checked.
+"""Gram matrices in float64 and their eigenvalues: on the CPU, or on a torch device, whose eigenvalues are then checked.
 
 Suffixes: m rows, n columns of the matrix M; the Gram matrix M^T M is n x n.
 """
@@ -58,7 +58,7 @@ class Gram:
         return max(1, min(BLOCK, SYRK_ENTRIES // n))
 
     def add(self, chunk: Floats) -> None:
-        """Add the products of these rows."""
+        """Add the products of some rows."""
         start = 0
         while start < len(chunk):
             part = chunk[start : start + len(self._block) - self._filled]
@@ -79,7 +79,7 @@ class Gram:
         self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
 
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
-        """Singular values of the m x n matrix whose Gram matrix this is; destroys the lower triangle.
+        """Return singular values of the m x n matrix with this Gram matrix; destroy the lower triangle.
 
         The floor: a sum of products rounded `depth` times is off by depth eps/2 of the sum of magnitudes (so E is at
         most that times the trace, rigorously); LAPACK's eigenvalues by p(n) eps sigma_max^2, p growing slowly (sqrt(n)
@@ -100,7 +100,7 @@ class Gram:
         return self._solver(self.matrix)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """As `spectrum` for columns, but the sum goes on: it waits in the upper triangle, which LAPACK leaves alone."""
+        """Return `spectrum` of the rows so far and keep the sum in the upper triangle, which LAPACK leaves alone."""
         self._add_block()
         diagonal = self.matrix.diagonal().copy()
         _mirror(self.matrix, source=self.matrix.T)
@@ -111,12 +111,12 @@ class Gram:
 
 
 class DeviceGram(Gram):
-    """A Gram matrix on a device of torch's (handed in), with its eigenvalues, as far as they can be trusted.
+    """A Gram matrix on a device of torch (handed in), with its eigenvalues as far as they can be trusted.
 
-    Solvers on GPUs are known to fail, or to answer wrongly, for n above some 23,000. So the eigenvalues must add up to
-    the trace, their squares to the squared Frobenius norm, and as many must lie above the Press tolerance as the
-    inertia of the shifted matrix says; else the CPU finds them from the same matrix, and the spectrum's method says so.
-    Memory on the device: three to four times 8 n^2 bytes.
+    Solvers on GPUs are known to fail, or to return wrong values, for n above some 23,000. So the eigenvalues must add
+    up to the trace, their squares to the squared Frobenius norm, and as many must lie above the Press tolerance as the
+    inertia of the shifted matrix says; else the CPU computes them from the same matrix, and the spectrum's method says
+    so. Memory on the device: three to four times 8 n^2 bytes.
     """
 
     def __init__(self, n: int, solver: Solver | None = None, *, torch: Any, device: Any) -> None:
@@ -134,7 +134,7 @@ class DeviceGram(Gram):
         self.matrix.addmm_(rows_RN.T, rows_RN)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """As `Gram.spectrum_so_far`; torch's solver leaves the matrix alone."""
+        """Return `spectrum` of the rows so far; torch's solver leaves the matrix alone."""
         self._add_block()
         kept = self.matrix
         spectrum = self.spectrum(m, n, "gram-of-columns", dtype)
@@ -165,7 +165,7 @@ class DeviceGram(Gram):
         return bool(fewest <= self._inertia_count(threshold) <= most)
 
     def _inertia_count(self, threshold: float) -> int:
-        """As `inertia_count`, on the device; by the CPU where the device has no room or no routine for it."""
+        """Compute `inertia_count` on the device, or on the CPU if the device lacks memory or a routine for it."""
         try:
             shifted = self.matrix.clone()
             shifted.diagonal().sub_(threshold)
@@ -176,10 +176,10 @@ class DeviceGram(Gram):
 
 
 def lapack_eigenvalues(matrix: Float64) -> Float64:
-    """Eigenvalues, ascending, of the symmetric matrix whose lower triangle this is (Fortran order); destroys it.
+    """Return the eigenvalues, ascending, of the symmetric matrix with this lower triangle (Fortran order); destroy it.
 
     In two stages, over a band (LAPACK's dsyevd_2stage, for which scipy has no function): three fifths of the time of
-    `evd`, which is taken where scipy's library is without it.
+    `evd`, which is used if scipy's library lacks it.
     """
     routine = _lapack("dsyevd_2stage_")
     if routine is None:
@@ -203,7 +203,7 @@ def lapack_eigenvalues(matrix: Float64) -> Float64:
 
 @contextmanager
 def lapack_threads(count: int) -> Iterator[None]:
-    """So many threads for scipy's LAPACK while inside, where it is OpenBLAS."""
+    """Give scipy's LAPACK so many threads inside the context, if it is OpenBLAS."""
     ask, give = _lapack("openblas_get_num_threads"), _lapack("openblas_set_num_threads")
     before = ask() if ask and give else 0
     if before:
@@ -217,16 +217,16 @@ def lapack_threads(count: int) -> Iterator[None]:
 
 @cache
 def _lapack(name: str) -> Any:
-    """A routine of the library that scipy is linked with; its wheels put a prefix before all names. None without it."""
+    """Return a routine of the library that scipy is linked with, or None; its wheels put a prefix before all names."""
     library = ctypes.CDLL(cython_lapack.__file__)
     return getattr(library, f"scipy_{name}", None) or getattr(library, name, None)
 
 
 def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
-    """Number of eigenvalues above a threshold, without computing any (lower triangle is read).
+    """Count the eigenvalues above a threshold without computing any (the lower triangle is read).
 
     Sylvester's law of inertia: A - threshold I = L D L^T has as many positive eigenvalues as D, whose blocks are 1 x
-    1 or 2 x 2. With a Gram matrix and tol^2 this is the Press rank by another road: n^3/3 flops against 4/3 n^3.
+    1 or 2 x 2. With a Gram matrix and tol^2 this is the Press rank by another method: n^3/3 flops against 4/3 n^3.
     Memory: one copy of the matrix.
     """
     shifted = np.array(symmetric_nn, dtype=np.float64, order="F")
@@ -239,7 +239,7 @@ def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
 
 
 def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
-    """Positive eigenvalues of the D of Bunch and Kaufman's factors.
+    """Count the positive eigenvalues of the D of Bunch and Kaufman's factors.
 
     They mark both rows of a 2 x 2 block by a negative pivot; its determinant is negative: one eigenvalue each side.
     """
@@ -248,7 +248,7 @@ def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
 
 
 def _mirror(matrix: Float64, source: Float64) -> None:
-    """Set what lies above the diagonal to the same entries of `source`, the transpose; a band at a time."""
+    """Copy the entries above the diagonal from `source`, the transpose, a band at a time."""
     for start in range(0, len(matrix), BLOCK):
         stop = min(start + BLOCK, len(matrix))
         matrix[start:stop, stop:] = source[start:stop, stop:]

@@ -1,4 +1,4 @@
-"""How the Press rank and the effective rank answer to rounding and to noise (Parthiban et al. 2021, SM section 5).
+"""Response of the Press rank and the effective rank to rounding and noise (Parthiban et al. 2021, SM section 5).
 
 Both experiments keep the ten largest singular values of a run's log-probability matrix over its first contexts.
 Rebuilding: take the matrix apart and put it together ten times (SM Table 14). Noise: add independent N(0, c/n^2)
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from softmax_bottleneck.ranks.counts import effective_rank, press_rank
 from softmax_bottleneck.ranks.spectra import gram_singular_values
 from softmax_bottleneck.store.seeds import derive
 
-Array = NDArray[np.float64]
 Say = Callable[[str], None]
 Row = dict[str, str | int | float]
 
@@ -36,22 +36,8 @@ TRUE_RANK = 10
 ROUNDS = 10
 EPSILON = float(np.finfo(np.float64).eps)
 EFFECTIVE = ("1e-3", "1e-4", "1e-5")
-NOISE = (
-    "1e-2",
-    "1e-4",
-    "1e-8",
-    "1e-16",
-    "1e-20",
-    "1e-21",
-    "1e-22",
-    "1e-23",
-    "1e-24",
-    "1e-25",
-    "1e-26",
-    "1e-28",
-    "1e-32",
-)
-NOISE_EFFECTIVE = ("1e-20", "1e-21", "1e-22", "1e-23", "1e-24", "1e-25")
+NOISE = tuple(f"1e-{n}" for n in (2, 4, 8, 16, 20, 21, 22, 23, 24, 25, 26, 28, 32))
+NOISE_EFFECTIVE = tuple(f"1e-{n}" for n in range(20, 26))
 
 
 @dataclass(frozen=True)
@@ -61,7 +47,7 @@ class Truncated:
     Attributes:
         left_NK, sigma_K, right_KV: the kept part of its singular value decomposition, in descending order.
         press_rank: of the whole matrix, at float32's tolerance.
-        of: whose it is, in words without a semicolon.
+        of: name of the model, without a semicolon.
     """
 
     left_NK: NDArray[np.floating[Any]]
@@ -72,7 +58,7 @@ class Truncated:
 
     @classmethod
     def of_matrix(cls, log_p_NV: NDArray[np.float32], of: str) -> Truncated:
-        """The ten largest singular values of a matrix that has more (scipy's Lanczos iteration, from a fixed start)."""
+        """Keep the ten largest singular values of a matrix that has more, by Lanczos iteration from a fixed start."""
         matrix_NV = np.asarray(log_p_NV, dtype=np.float64)
         start = np.ones(min(matrix_NV.shape))
         left_NK, sigma_K, right_KV = svds(matrix_NV, k=TRUE_RANK, v0=start)
@@ -82,7 +68,7 @@ class Truncated:
 
 
 def predicted_rank(c: float, size: int) -> int:
-    """Press rank that the quarter-circle law predicts under noise of variance c/n^2 (size n, largest value 1).
+    """Predict the Press rank under noise of variance c/n^2 by the quarter-circle law (size n, largest value 1).
 
     The singular values of the noise, divided by sqrt(c/n), have density sqrt(4 - x^2)/pi on [0, 2]; those above the
     tolerance count, and the ten true ones are always above it.
@@ -94,7 +80,7 @@ def predicted_rank(c: float, size: int) -> int:
 
 
 def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Tidy rows of one experiment: option `synthetic` (rebuild, noise, noise-effective)."""
+    """Yield the tidy rows of one experiment: option `synthetic` (rebuild, noise, noise-effective)."""
     yield from EXPERIMENTS[options["synthetic"]](matrix, say)
 
 
@@ -123,15 +109,9 @@ def _rebuild(matrix: Truncated, say: Say) -> Iterator[Row]:
 
 
 # --- noise ----------------------------------------------------------------------------------------------------------
-def _noise(matrix: Truncated, say: Say) -> Iterator[Row]:
-    yield from _noisy("SM Table 15", NOISE, matrix, say, effective=False)
-
-
-def _noise_effective(matrix: Truncated, say: Say) -> Iterator[Row]:
-    yield from _noisy("SM Table 16", NOISE_EFFECTIVE, matrix, say, effective=True)
-
-
-def _noisy(table: str, levels: tuple[str, ...], matrix: Truncated, say: Say, *, effective: bool) -> Iterator[Row]:
+def _noise(
+    matrix: Truncated, say: Say, *, table: str, levels: tuple[str, ...], effective: tuple[str, ...]
+) -> Iterator[Row]:
     rng = np.random.default_rng(derive(0, "robustness", "noise"))
     size = len(matrix.left_NK)
     noise_NN = rng.standard_normal((size, size))
@@ -144,13 +124,13 @@ def _noisy(table: str, levels: tuple[str, ...], matrix: Truncated, say: Say, *, 
         yield _row(*where, "rank_press", rank)
         yield _row(*where, "rank_predicted", predicted_rank(float(c), size))
         yield _row(*where, "rank_predicted_paper", predicted_rank(float(c), PAPER_SIZE))
-        for epsilon in EFFECTIVE if effective else ():
+        for epsilon in effective:
             yield _row(*where, f"rank_eff_{epsilon}", effective_rank(sigma_N, float(epsilon)))
         say(f"noise on {size} x {size}: c = {c}, rank {rank}")
 
 
 EXPERIMENTS: Mapping[str, Callable[[Truncated, Say], Iterator[Row]]] = {
     "rebuild": _rebuild,
-    "noise": _noise,
-    "noise-effective": _noise_effective,
+    "noise": partial(_noise, table="SM Table 15", levels=NOISE, effective=()),
+    "noise-effective": partial(_noise, table="SM Table 16", levels=NOISE_EFFECTIVE, effective=EFFECTIVE),
 }

@@ -1,4 +1,4 @@
-"""How far an output layer uses its width: measures of saturation of small language models.
+"""Measures of saturation: how far an output layer uses its width.
 
 Godey, Villemonte de la Clergerie and Sagot 2024, "Why do small language models underperform? Studying language model
 saturation via the softmax bottleneck". Suffixes: N vectors, D width.
@@ -18,10 +18,10 @@ from softmax_bottleneck.store.errors import DataError
 
 
 def singular_value_entropy(sigma: ArrayLike) -> float:
-    """Entropy of the singular values divided by their sum, in nats: 0 of rank 1, ln(how many) where all are equal.
+    """Return the entropy of the singular values divided by their sum, in nats: 0 at rank 1, ln(count) if all are equal.
 
-    The paper prints its distance from the uniform distribution, ln(how many) minus this, which falls to 0 where all
-    directions are used alike and jumps where a model saturates. Zeros count among the values, but add nothing.
+    The paper prints the distance from the uniform distribution, ln(count) minus this, which is 0 if all directions are
+    used equally and jumps when a model saturates. Zeros count among the values, but add nothing.
 
     Raises:
         DataError: a value is negative, nan or infinite, or all are zero.
@@ -36,15 +36,15 @@ def singular_value_entropy(sigma: ArrayLike) -> float:
 
 
 def singular_value_divergence(sigma: ArrayLike) -> float:
-    """Kullback-Leibler divergence, nats, of the normalised singular values from the uniform distribution."""
+    """Return the KL divergence, in nats, of the normalised singular values from the uniform distribution."""
     return math.log(len(sound(sigma))) - singular_value_entropy(sigma)
 
 
 def anisotropy(vectors_ND: Floats) -> float:
-    """Mean cosine of the angle between two different ones of these vectors (Ethayarajh 2019, section 3).
+    """Return the mean cosine between two different vectors (Ethayarajh 2019, section 3).
 
-    0 for vectors in all directions alike, 1 where all point the same way. From the sum s of the N unit vectors, the
-    mean is (|s|^2 - N) / (N (N - 1)): one pass, no pairs.
+    0 for vectors that point evenly in all directions, 1 if all point the same way. From the sum s of the N unit
+    vectors, the mean is (|s|^2 - N) / (N (N - 1)): one pass, no pairs.
 
     Raises:
         DataError: fewer than two vectors, or one of them is zero or not finite.

@@ -1,21 +1,21 @@
 """Singular values and ranks of log-probability matrices, from a stream of rows or from factors.
 
-The rank of ln P(word | context) over test contexts is what the field compares heads by (Yang et al. 2018; Kanai et
-al. 2018, Table 3; Parthiban et al. 2021, Table 6). The published way is a full SVD of a matrix of 3 to 33 GB. Two
-exact ways are here:
+The field compares heads by the rank of ln P(word | context) over test contexts (Yang et al. 2018; Kanai et al. 2018,
+Table 3; Parthiban et al. 2021, Table 6). The published method is a full SVD of a matrix of 3 to 33 GB. Two exact
+methods are here:
 
 * `gram_singular_values`: rows are streamed into the float64 Gram matrix G = M^T M, whose eigenvalues are the squares
   of the singular values. The matrix itself is never held.
 * `factored_singular_values`: for heads that are linear in the end, ln P = [H | 1 | -logZ] [W | b | 1]^T, so that thin
   QRs of both factors and the SVD of a core of D + 2 columns give the whole spectrum.
 
-How far down a Gram matrix can see. The computed G is off by some E with |E| = e, so its eigenvalues are off by at
-most e (Weyl) and singular values below sqrt(e), the *noise floor*, are noise. Rows are float32 and exact in float64,
-so e comes only from summation and from the eigenvalue solver: some hundred float64 epsilons of sigma_max^2. The
-published tolerance squared is tol^2 = (m+n+1)/4 eps32^2 sigma_max^2 = 16 (m+n+1) eps64 sigma_max^2: for a test set
-thousands of times e, and the counts are those of an SVD. A Gram matrix in float32 has its floor above the tolerance,
-and a tolerance with float64's epsilon lies below every Gram's floor. Matrices so small that the margin is thin take
-the SVD itself, and every `RankReport` says whether its tolerance was clear of the floor.
+Precision of a Gram matrix. The computed G is off by some E with |E| = e, so its eigenvalues are off by at most e (Weyl)
+and singular values below sqrt(e), the *noise floor*, are noise. Rows are float32 and exact in float64, so e comes only
+from summation and from the eigenvalue solver: some hundred float64 epsilons of sigma_max^2. The published tolerance
+squared is tol^2 = (m+n+1)/4 eps32^2 sigma_max^2 = 16 (m+n+1) eps64 sigma_max^2: for a test set thousands of times e,
+and the counts are those of an SVD. A Gram matrix in float32 has its floor above the tolerance, and a tolerance with
+float64's epsilon lies below every Gram's floor. Small matrices, whose margin is thin, take the SVD itself, and every
+`RankReport` states whether its tolerance was clear of the floor.
 
 Suffixes: m or N rows (contexts), n or V columns (words), D context width. Singular values are float64, in descending
 order.
@@ -32,14 +32,7 @@ import numpy as np
 import scipy.linalg
 
 from softmax_bottleneck.ranks.gram import BLOCK, Gram
-from softmax_bottleneck.ranks.spectrum import (
-    FLOAT64_EPS,
-    Float64,
-    Floats,
-    Spectrum,
-    refuse_empty,
-    refuse_non_finite,
-)
+from softmax_bottleneck.ranks.spectrum import FLOAT64_EPS, Float64, Floats, Spectrum, refuse_empty, refuse_non_finite
 from softmax_bottleneck.store.errors import DataError
 
 Progress = Callable[[int], None]
@@ -51,10 +44,10 @@ DIRECT_ENTRIES = 1 << 20  # up to this many entries the SVD itself takes less th
 
 
 def singular_values(matrix_mn: Floats, centring: Centring = "none") -> Spectrum:
-    """Singular values of a matrix in memory, float32 or float64, by whichever way suits its shape.
+    """Return the singular values of a matrix in memory, float32 or float64, by the method that suits its shape.
 
-    `centring` rows: without the mean of every row (of log-probabilities: without log Z and all else that one number for
-    a context can hide); both: without the means of rows and columns (without the frequencies of words too). Errors as
+    `centring` rows subtracts the mean of every row (of log-probabilities: removes log Z, and whatever else is one
+    number a context); both also subtracts the mean of every column (removes the frequencies of words). Errors as
     `gram_singular_values`.
     """
     return centred_singular_values(lambda: [matrix_mn], matrix_mn.shape[1], centring)
@@ -68,7 +61,7 @@ def centred_singular_values(
     progress: Progress | None = None,
     make_gram: MakeGram = Gram,
 ) -> Spectrum:
-    """As `gram_singular_values`, of the centred matrix (see `singular_values`); `both` asks for the rows twice."""
+    """Return the singular values of the centred matrix (see `singular_values`); `both` reads the rows twice."""
     rows: Iterable[Floats] = chunks()
     if centring != "none":
         mean_n = _mean_row(_centred_rows(rows)) if centring == "both" else 0.0
@@ -89,23 +82,19 @@ def _mean_row(chunks: Iterable[Float64]) -> Float64:
 
 
 def gram_singular_values(
-    chunks: Iterable[Floats],
-    n_columns: int,
-    *,
-    progress: Progress | None = None,
-    make_gram: MakeGram = Gram,
+    chunks: Iterable[Floats], n_columns: int, *, progress: Progress | None = None, make_gram: MakeGram = Gram
 ) -> Spectrum:
-    """Singular values of the matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
+    """Return the singular values of the matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
 
-    Memory: 8 n^2 bytes for the Gram matrix, overwritten by the eigenvalue solver, beside one chunk; in the beginning
-    up to 2 n^2 bytes of rows more, because a matrix with few rows (m <= n/2) has the smaller m x m Gram matrix of its
-    rows, and one with few entries is taken apart by an SVD. Time: m n^2 flops, then 4/3 n^3.
+    Memory: 8 n^2 bytes for the Gram matrix, overwritten by the eigenvalue solver, beside one chunk; at first up to
+    2 n^2 bytes of rows more, because a matrix with few rows (m <= n/2) takes the smaller m x m Gram matrix of its rows,
+    and one with few entries an SVD. Time: m n^2 flops, then 4/3 n^3.
 
     Args:
-        chunks: consecutive rows; a buffer may be filled anew for each chunk.
+        chunks: consecutive rows; the caller may reuse one buffer for all chunks.
         n_columns: width of every chunk.
         progress: called with the number of rows read so far, once per chunk.
-        make_gram: makes the Gram matrix of so many columns: `Gram`, with another solver perhaps, or a `DeviceGram`.
+        make_gram: returns the Gram matrix of so many columns: a `Gram`, perhaps with another solver, or a `DeviceGram`.
 
     Raises:
         DataError: a number is nan or infinite (the row is named: LAPACK would answer nan, which counts as rank 0), a
@@ -123,9 +112,9 @@ def nested_singular_values(
     progress: Progress | None = None,
     make_gram: MakeGram = Gram,
 ) -> tuple[Spectrum | None, Spectrum]:
-    """Singular values of the first rows of a matrix, and of all of it, in one pass over its rows.
+    """Return singular values of the first rows of a matrix, and of all of it, in one pass over its rows.
 
-    The first is None where `first_rows` is, and where there are no more rows than that. Arguments, memory (also for
+    The first spectrum is None if `first_rows` is None or there are no more rows than that. Arguments, memory (also for
     two spectra) and errors as `gram_singular_values`; time: another 4/3 n^3 flops.
     """
     stream = _Rows(_cut_after(chunks, first_rows), n_columns, progress)
@@ -149,7 +138,7 @@ def nested_singular_values(
 
 
 def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Floats]:
-    """The same rows, with a chunk ending after the first so many."""
+    """Yield the same rows, with a chunk that ends after `first_rows`."""
     count = 0
     for chunk in chunks:
         inside = 0 if first_rows is None else first_rows - count
@@ -162,12 +151,12 @@ def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Flo
 
 
 def _is_tall(n_rows: int, n_columns: int) -> bool:
-    """Whether the Gram matrix of the columns is the way: not for few rows, nor for few entries."""
+    """Return True if the Gram matrix of the columns is used: not for few rows, nor for few entries."""
     return n_rows > n_columns // 2 and n_rows * n_columns > DIRECT_ENTRIES
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Copies (the caller may reuse its buffer) of all chunks, or of so many that the matrix is tall."""
+    """Copy (the caller may reuse its buffer) all chunks, or so many that the matrix is tall."""
     held: deque[Floats] = deque()
     count = 0
     for chunk in rows:
@@ -179,7 +168,7 @@ def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
 
 
 class _Rows:
-    """Chunks on their way, each checked; knows how many rows have passed and their type."""
+    """An iterator of checked chunks that counts the rows and knows their type."""
 
     def __init__(self, chunks: Iterable[Floats], n_columns: int, progress: Progress | None) -> None:
         self._chunks = chunks
@@ -214,7 +203,7 @@ def _drain(held: deque[Floats]) -> Iterator[Floats]:
 
 
 def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spectrum:
-    """Of a matrix held in memory: small, or with fewer rows than columns."""
+    """Return the spectrum of a matrix in memory that is small or has fewer rows than columns."""
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:
         return dense_singular_values(matrix_mn)
@@ -225,10 +214,10 @@ def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spe
 
 
 def dense_singular_values(matrix_mn: Floats) -> Spectrum:
-    """Singular values of a matrix in memory by LAPACK's float64 SVD: for small ones, and for tiny tolerances.
+    """Return singular values of a matrix in memory by LAPACK's float64 SVD: for small ones, and for tiny tolerances.
 
-    Memory: 16 m n bytes. Divide and conquer (gesdd) first; where that does not converge, QR iteration (gesvd), and the
-    method says so. DataError on nan or an infinity.
+    Memory: 16 m n bytes. Divide and conquer (gesdd) first; if that does not converge, QR iteration (gesvd), named in
+    `method`. DataError on nan or an infinity.
     """
     m, n = matrix_mn.shape
     refuse_empty(m, n)
@@ -247,7 +236,7 @@ def dense_singular_values(matrix_mn: Floats) -> Spectrum:
 def factored_singular_values(
     contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, log_z_N: Floats, centring: Centring = "none"
 ) -> Spectrum:
-    """Singular values of ln P = H W^T + b - log Z, exactly, from its factors [H | 1 | -log Z] and [W | b | 1].
+    """Return the exact singular values of ln P = H W^T + b - log Z from its factors [H | 1 | -log Z] and [W | b | 1].
 
     At most D + 2 are not zero (Yang et al. 2018, section 2: the softmax bottleneck; one more for the bias, one for
     log Z), D + 1 with rows centred, D with both (see `singular_values`): the rest of the min(N, V) is exactly zero and
@@ -256,7 +245,7 @@ def factored_singular_values(
     the N x V matrix ever exist.
 
     Args:
-        contexts_ND: context vectors that meet the word matrix (after mixing, for MoC).
+        contexts_ND: context vectors that are multiplied by the word matrix (after mixing, for MoC).
         weight_VD: word matrix.
         bias_V: its bias.
         log_z_N: log of the sum over words of exp(H W^T + b), as `log_normalisers` gives it.
@@ -304,7 +293,7 @@ def _require_shapes(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, log_
 
 
 def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -> Float64:
-    """R [min(n_rows, n_columns), n_columns] of the thin QR of a tall matrix that is made some rows at a time.
+    """Return R [min(n_rows, n_columns), n_columns] of the thin QR of a tall matrix, made of some rows at a time.
 
     R of all rows so far and the next block is R of them together (Golub and Van Loan, "Matrix Computations", 5.2), as
     accurate as one QR.
@@ -320,7 +309,7 @@ def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -
 def log_normalisers(
     contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, *, block_bytes: int = BLOCK_BYTES
 ) -> Float64:
-    """log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N], by blocks of words, contexts and logits of this size."""
+    """Return log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N], by blocks of words and contexts of this size."""
     words = max(1, min(len(weight_VD), block_bytes // (8 * weight_VD.shape[1])))
     rows = max(1, block_bytes // (8 * words))
     log_z_N = np.full(len(contexts_ND), -np.inf)

@@ -1,4 +1,4 @@
-"""What a spectrum is, and what is refused on the way to one.
+"""The spectrum of a matrix, and the checks of its input.
 
 Suffixes: m rows, n columns. Singular values are float64, in descending order.
 """
@@ -27,7 +27,7 @@ class Spectrum:
 
     Attributes:
         sigma: computed singular values, float64, descending; min(m, n) - n_zero of them.
-        n_zero: further singular values that are exactly zero by construction (the factored way).
+        n_zero: further singular values that are exactly zero by construction (from factors).
         m: rows.
         n: columns.
         method: how they were computed: svd, gram-of-columns, gram-of-rows or factors, all in float64.
@@ -49,16 +49,16 @@ class Spectrum:
         return float(self.sigma[0])
 
     def with_zeros(self) -> Float64:
-        """All min(m, n) singular values, the exact zeros included."""
+        """Return all min(m, n) singular values, including the exact zeros."""
         return np.concatenate([self.sigma, np.zeros(self.n_zero)])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything as named arrays without objects, for an .npz; `from_arrays` reads it back."""
+        """Return all attributes as named arrays without objects, for an .npz; `from_arrays` reads them back."""
         return {name: np.asarray(getattr(self, name)) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Spectrum:
-        """The spectrum that `to_arrays` wrote."""
+        """Return the spectrum that `to_arrays` wrote."""
         plain = {name: arrays[name].item() for name in cls.__dataclass_fields__ if name != "sigma"}
         return cls(sigma=arrays["sigma"], **plain)
 
