@@ -126,6 +126,8 @@ def interval(value_Q: Floats, rng: np.random.Generator) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     try:
         for name, text in probe(open_model(Path(sys.argv[1]), TEMPLATES[0])).items():
             print(f"{name:24}  {text}")

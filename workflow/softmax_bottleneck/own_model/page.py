@@ -24,10 +24,6 @@ from softmax_bottleneck.store.errors import UserError
 MUTED, ACCENT = "#5d656e", "#d55e00"
 POINTS = 2000  # of a curve
 LISTED = 12  # singular values on the page; all are in spectrum.npz
-CAPTION = (
-    "Singular values of the matrix of log-probabilities, relative to the largest. The Press rank counts those above the"
-    " tolerance; values near the noise floor are rounding errors of the method. All values are in spectrum.npz."
-)
 CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
 Row = tuple[str, ...]
 
@@ -180,24 +176,10 @@ def _value(facts: Any, place: str) -> str:
 # --- the page and its plot ------------------------------------------------------------------------------------------
 def _page(result: Result, picture: str) -> str:
     """Return the page; every text in it is escaped."""
-    matrix, sample, press = result.matrix, result.sample, result.ranks.press
-    rank = f"Press rank {press.rank:,}, of {min(matrix.m, matrix.n):,} that its size allows"
-    if sample:
-        rank = f"a Press rank of at least {sample.at_least:,} and at most {sample.at_most:,}"
-    curve = f"Falling curve of {len(result.spectrum.sigma):,} singular values, relative to the largest"
     loader = jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8")
-    templates = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return templates.get_template("page.html.j2").render(
-        title=result.request.title,
-        summary=f"The {matrix.m:,} × {matrix.n:,} {matrix.title} has {rank}.",
-        rows=rows(result),
-        notes=result.notes(),
-        image=f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}",
-        alt=f"{curve}; {press.rank:,} above the tolerance.",
-        caption=CAPTION,
-    )
+    templates = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    image = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8')).decode('ascii')}"
+    return templates.get_template("page.html.j2").render(result=result, rows=rows(result), image=image)
 
 
 def _plot(result: Result) -> str:

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,14 +209,16 @@ def open_model(path: Path, text: str) -> OpenModel:
     Raises:
         UserError, DataError: a model that is missing, damaged or not causal, or needs code of its own.
     """
-    torch, model, tokenizer = _load(path, _require_loadable(path))
+    config = _require_loadable(path)
+    with redirect_stdout(None):  # transformers prints messages about its own docstrings
+        torch, model, tokenizer = _load(path, config)
     layer = model.get_output_embeddings()
     if layer is None or not hasattr(layer, "weight"):
         raise UserError(f"{path}: {type(model).__name__} has no output matrix; {ADVICE}")
     words = min(max(tokenizer.get_vocab().values()) + 1, len(layer.weight))
-    config = model.config.get_text_config(decoder=True)  # of a model that sees or hears as well
-    longest = getattr(config, "max_position_embeddings", None) or -1  # XLNet says -1: no limit
-    cap = next(filter(None, (getattr(config, name, None) for name in CAPS)), None)
+    of_text = model.config.get_text_config(decoder=True)  # of a model that sees or hears as well
+    longest = getattr(of_text, "max_position_embeddings", None) or -1  # XLNet says -1: no limit
+    cap = next(filter(None, (getattr(of_text, name, None) for name in CAPS)), None)
     window = min(WINDOW, longest) if longest > 0 else WINDOW
     opened = OpenModel(path, torch, model, tokenizer, layer, words, window, cap)
     _require_causal(opened, text)
