@@ -83,8 +83,8 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
             if needed_gb > (there_gb := _memory_gb(study, on_gpu)):
                 raise UserError(
                     f"{study.file}: models.{run.model}: {what} on {run.dataset} takes about {needed_gb:.1f} GB of"
-                    f" memory, and {there_gb:.1f} GB are there: make the model smaller, or set limits.memory_gb where runs go"
-                    " elsewhere"
+                    f" memory, and {there_gb:.1f} GB are there: make the model smaller, or set limits.memory_gb"
+                    " where runs go elsewhere"
                 )
 
 
