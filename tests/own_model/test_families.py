@@ -265,6 +265,16 @@ def test_logits_of_a_window_are_never_copied_whole(place: Path, monkeypatch: pyt
         np.testing.assert_array_equal(np.load(file), np.load(place / "blocks" / file.name))
 
 
+@pytest.mark.parametrize(
+    ("data", "message"), [(None, "no such file"), (b"\x8b", "not UTF-8"), (b"w1", "fewer than two")]
+)
+def test_a_text_that_cannot_be_read_is_one_line(data: bytes | None, message: str, capsys) -> None:
+    save("Llama")
+    Path("text.txt").unlink() if data is None else Path("text.txt").write_bytes(data)
+    assert main(["rank", "--model", "model", "--text", "text.txt", "--out", "out"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_logits_of_an_unknown_kind_are_rejected() -> None:
     plain = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
     with pytest.raises(UserError, match=r"neither W h \+ b nor that scaled or capped: they differ by .*--log-probs"):

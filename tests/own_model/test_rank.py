@@ -335,7 +335,7 @@ def test_the_packages_of_the_rank_extra_are_enough(files) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert "head gss: needs torch" in done.stderr and "plan: needs torch, which is not installed" in done.stderr
+    assert "rank: needs torch, which is not" in done.stderr and "plan: needs torch, which is not" in done.stderr
 
 
 # --- the rule of the workflow ---------------------------------------------------------------------------------------

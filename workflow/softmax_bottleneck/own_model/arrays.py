@@ -93,10 +93,13 @@ class Shard:
                 data = file.read(rows * self.columns * self.stored.itemsize)
                 if len(data) < rows * self.columns * self.stored.itemsize:
                     raise EOFError("the file ends too early")
-                block_NC = np.frombuffer(data, self.stored)
+                block_NC: NDArray[Any] = np.frombuffer(data, self.stored)
                 if self.column_major:
                     block_NC = block_NC.reshape(self.shape, order="F")
-                block_NC = _widened(block_NC.reshape(rows, self.columns), self.dtype)
+                block_NC = block_NC.reshape(rows, self.columns)
+                if self.dtype == "bfloat16":  # the upper half of a float32
+                    block_NC = (block_NC.astype(np.uint32) << 16).view(np.float32)
+                block_NC = block_NC.astype(np.float64 if self.dtype == "float64" else np.float32, copy=False)
                 self._require_usable(block_NC, first)
                 yield block_NC
 
@@ -108,13 +111,6 @@ class Shard:
                 f"{self.label}: row {first + row}, column {column} is {block_NC[row, column]}: a rank needs finite"
                 f" numbers up to {LARGEST:g}. Export it again (log-probabilities: log_softmax, not log of softmax)"
             )
-
-
-def _widened(raw: NDArray[Any], dtype: str) -> Floats:
-    """Return half precision in float32, without rounding, and other numbers in native byte order."""
-    if dtype == "bfloat16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.astype(np.float64 if dtype == "float64" else np.float32, copy=False)
 
 
 @contextmanager

@@ -173,14 +173,10 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
 
     Raises:
         UserError: the head has weights of its own (a mixture, a learned function), which hidden states and an output
-            matrix do not hold; or torch is not installed.
+            matrix do not hold.
     """
-    try:
-        import torch
-    except ImportError:
-        raise UserError(
-            f"head {name}: needs torch, which is not installed; only softmax and log_probs do without"
-        ) from None
+    import torch
+
     try:
         module = heads.build_pointwise(name, options)
     except UserError:

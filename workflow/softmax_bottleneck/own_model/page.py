@@ -84,10 +84,8 @@ def rows(result: Result) -> list[Row]:
         table.append((f"softmax bound d + 2 = {bound.limit}", text))
     table += _measure_rows(result)
     if sample:
-        table += [
-            ("part", f"{sample.rows:,} random rows"),
-            ("Press rank of the whole", f"at least {sample.at_least:,}, at most {sample.at_most:,}"),
-        ]
+        text = f"at least {sample.at_least:,}, at most {sample.at_most:,}; the part has {sample.rows:,} random rows"
+        table.append(("Press rank of the whole", text))
     return [
         *table,
         ("tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"),

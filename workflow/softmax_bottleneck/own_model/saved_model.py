@@ -136,7 +136,10 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
         UserError, DataError: as `open_model`; a text that cannot be read or is too short; unknown output rule.
     """
     assert request.model is not None and request.text is not None
-    text = _read_text(Path(request.text))
+    if not Path(request.text).is_file():
+        raise UserError(f"{request.text}: no such file; give a text file in UTF-8")
+    with damage_refused(f"{request.text}: not UTF-8", "give a text file in UTF-8"):
+        text = Path(request.text).read_text(encoding="utf-8")
     opened = open_model(Path(request.model), text)
     ids = opened.token_ids(text)
     windows = [ids[start : start + opened.window] for start in range(0, len(ids), opened.window)]
@@ -175,14 +178,6 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
     head = "softmax" if rule.cap is None else f"softcap:c={rule.cap}"
     tokens = [str(opened.tokenizer.id_to_token(number)) for number in range(words)]
     return Export(replace(request, model=None, text=None, head=head, **files), notes, tokens)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise UserError(f"{path}: cannot be read ({reason}); give a text file in UTF-8") from None
 
 
 def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:
