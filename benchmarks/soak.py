@@ -32,7 +32,7 @@ from typing import Any
 
 import pytest
 import small
-import test_a_reproduce
+import test_reproduce
 import tiny_runs
 import torch
 from run_hash import content_sha256, result_hash
@@ -379,10 +379,10 @@ def workflow_failures(number: int, folder: Path) -> Counter:
     with small.inside_new(folder / "base"):
         small.tokenised(base := Path.cwd())
     with small.inside_new(folder / "undisturbed"):
-        study = small.begun(base, Path.cwd(), test_a_reproduce.one_run())
+        study = small.begun(base, Path.cwd(), test_reproduce.one_run())
         small.finish(study)
-        expected = test_a_reproduce.outcome(Path(), study)
-    ends = [draw.choice(test_a_reproduce.FAULTS) for _ in range(number)]
+        expected = test_reproduce.outcome(Path(), study)
+    ends = [draw.choice(test_reproduce.FAULTS) for _ in range(number)]
     tries = [(happens, base, folder / str(index), expected) for index, happens in enumerate(ends)]
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for happens, wrong in zip(ends, pool.map(_ended_early, tries), strict=True):
@@ -396,10 +396,10 @@ def _ended_early(one: tuple[Callable[[config.Study], None], Path, Path, dict[str
     happens, base, folder, expected = one
     wrong = ""
     with small.inside_new(folder), redirect_stdout(io.StringIO()):
-        study = small.begun(base, Path.cwd(), test_a_reproduce.one_run())
+        study = small.begun(base, Path.cwd(), test_reproduce.one_run())
         try:
             happens(study)
-            test_a_reproduce.goes_on(study, expected)
+            test_reproduce.goes_on(study, expected)
         except AssertionError as error:
             broken = traceback.extract_tb(error.__traceback__)[-1].line
             wrong = f"{happens.__name__}: {broken} {' '.join(str(error).split())[:300]}"

@@ -225,7 +225,7 @@ def _doctor(args: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras import doctor
 
     findings = doctor.examine(*_study_file(args))
-    print(doctor.as_json(findings) if args.json else doctor.text(findings))
+    print(doctor.text(findings))
     doctor.verdict(findings)
 
 
@@ -358,8 +358,7 @@ def _rank(args: argparse.Namespace, say: Say) -> None:
 def _crate(args: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.extras import crate
 
-    deposit = crate.Deposit(tuple(args.author), args.licence, frozenset(args.include))
-    say(f"wrote {crate.build(_study(args), deposit, packed=args.zip)}")
+    say(f"wrote {crate.build(_study(args), args.author, args.licence, args.include, args.zip)}")
 
 
 def _hours(text: str) -> float:
@@ -437,7 +436,7 @@ RANK = """--config --hidden --weight --bias --head --log-probs --model --text --
     --max-memory --seconds --compare --seed --title --out"""
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Say], None], str, str]] = {
     "plan": (_plan, STUDY + "--json --budget", "list experiments with their runs, hours and disk space"),
-    "doctor": (_doctor, STUDY + "--json", "check whether a study can run on this machine"),
+    "doctor": (_doctor, STUDY, "check whether a study can run on this machine"),
     "reproduce": (_reproduce, STUDY + "--cores --verbose snakemake", "run a study up to its report, or resume it"),
     "slurm": (_slurm, STUDY + "--tries --anyway snakemake", "run a study on a SLURM cluster, after `doctor`"),
     "new-study": (_new_study, "--texts --name --into", "write a corpus and a small study from a folder of texts"),

@@ -1,4 +1,4 @@
-"""The page of a study that is not finished: of what is there by now, apart from the study's own, and nobody's input."""
+"""The interim report of an unfinished study, in a folder of its own that no step reads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from softmax_bottleneck.study import Study
 
 FOLDER = "partial"
 PAGE = "report/index.html"
-FIRST_S = 45.0  # after which a run that is done is worth a page
+FIRST_S = 45.0  # before the first interim report
 RELOAD_S = 30
-CPU_SHARE = 0.04  # of one core at most goes into pages
+CPU_SHARE = 0.04  # of one core that interim reports may use
 LOWEST_PRIORITY = 19
 FORWARD = """<!doctype html>
 <html lang="en">
@@ -33,20 +33,20 @@ FORWARD = """<!doctype html>
 
 
 def folder_of(study: Study) -> Path:
-    """Where records and page of the unfinished study lie."""
+    """Return the folder of an unfinished study's records and report."""
     return study.store.study_folder(study.name) / FOLDER
 
 
 def partial(study: Study, reload_s: int | None = None) -> Path:
-    """Write records and page of what is there now; the page's path.
+    """Write records and report of the results so far; return the report's path.
 
-    With `reload_s` the page says that the study is running, and is loaded again by the browser after so many seconds.
+    With `reload_s` the report says that the study is running, and the browser reloads it after so many seconds.
 
     Raises:
-        DataError: what is there is damaged.
-        OSError: the disk refused.
+        DataError: a result is damaged.
+        OSError: the disk failed.
     """
-    from softmax_bottleneck.report import render, report  # two seconds to import: a study begins before them
+    from softmax_bottleneck.report import render, report  # takes two seconds to import, also for a study that begins
 
     folder = folder_of(study)
     collect.collect_to(study, folder)
@@ -54,10 +54,18 @@ def partial(study: Study, reload_s: int | None = None) -> Path:
     return report.report(folder, reload_s)
 
 
-class LivePage:
-    """The page of a running study, made again as runs end: apart, at the lowest priority, and seldom enough.
+def remove(study: Study, was_live: bool) -> None:
+    """Remove the interim report of a finished study; a browser that shows a live one is forwarded to the report."""
+    folder = folder_of(study)
+    shutil.rmtree(folder, ignore_errors=True)
+    if was_live:
+        artefacts.write_text(folder / PAGE, FORWARD)
 
-    A page that cannot be made is no trouble of the study: the log has what was said.
+
+class LivePage:
+    """The interim report of a running study, rewritten as runs end, at the lowest priority.
+
+    A report that cannot be written does not disturb the study; its messages are in the log.
     """
 
     def __init__(self, study: Study, overrides: Sequence[str], log: IO[bytes]) -> None:
@@ -71,13 +79,13 @@ class LivePage:
         self.is_there = False
 
     def look(self, runs_done: int, say: Say) -> None:
-        """Begin a page when it is time and there is something new; take note of one that has ended."""
+        """Start a new report if one is due and runs have ended; report the first one that is written."""
         if self.child is not None:
             if self.child.poll() is None:
                 return
             if self.child.returncode == 0 and not self.is_there:
                 self.is_there = True
-                say(f"page so far, made again as runs end: {(folder_of(self.study) / PAGE).resolve()}")
+                say(f"interim report, updated as runs end: {(folder_of(self.study) / PAGE).resolve()}")
             self.child, self.due = None, time.monotonic() + (_children_cpu_s() - self.cpu_before_s) / CPU_SHARE
         if runs_done > self.runs_shown and time.monotonic() >= self.due:
             self.runs_shown, self.cpu_before_s = runs_done, _children_cpu_s()
@@ -85,7 +93,7 @@ class LivePage:
             self.child = subprocess.Popen(call, stdout=self.log, stderr=self.log, start_new_session=True)
 
     def stop(self) -> None:
-        """End a page that is being made; what is left of it goes."""
+        """Stop a report that is being written and remove what it has written."""
         if self.child is not None and self.child.poll() is None:
             self.child.kill()
             self.child.wait()
@@ -93,14 +101,6 @@ class LivePage:
 
 
 def _children_cpu_s() -> float:
-    """CPU time of the processes that this one has started and seen the end of."""
+    """Return the CPU time of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def remove(study: Study, was_live: bool) -> None:
-    """Remove what lies apart: the study is finished. A browser that shows its live page is led to the report."""
-    folder = folder_of(study)
-    shutil.rmtree(folder, ignore_errors=True)
-    if was_live:
-        artefacts.write_text(folder / PAGE, FORWARD)

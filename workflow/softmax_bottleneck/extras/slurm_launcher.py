@@ -1,8 +1,7 @@
-"""A study on a cluster from one command: looked at first, then Snakemake with the profile, repeated after a pause.
+"""Run Snakemake with a profile, and repeat it after a pause if it fails.
 
-Snakemake's retries answer jobs that fail. They are used up in seconds when the batch system itself is away, and nothing
-is left when Snakemake is killed with its machine. What is done stays done, and leases keep jobs apart that an earlier
-call left behind, so that calling again is always right.
+Snakemake's own retries answer failed jobs. They are used up in seconds if SLURM itself does not answer, and are lost if
+Snakemake is killed. Repeating is always safe: finished work is kept, and leases keep apart jobs of an earlier call.
 """
 
 from __future__ import annotations
@@ -15,24 +14,23 @@ from pathlib import Path
 
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import BusyError
+from softmax_bottleneck.store.progress import Say
 
-Say = Callable[[str], None]
-TRIES = 5
-PAUSE_S = 60.0  # before the second try; twice as long before each further one
+PAUSE_S = 60.0  # before the second try; it doubles with each further try
 PROFILE = paths.ROOT / "workflow" / "profiles" / "slurm"
 
 
-def command(study: Path, overrides: Sequence[str], words: Sequence[str], profile: Path = PROFILE) -> list[str]:
-    """Snakemake's command line for a study through a profile (None is named: SLURM's), with further words."""
+def command(study: Path, overrides: Sequence[str], options: Sequence[str], profile: Path = PROFILE) -> list[str]:
+    """Return Snakemake's command line for a study, with further options."""
     call = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.ROOT / "Snakefile")]
     call += ["--workflow-profile", str(profile), "--configfile", str(study)]
-    return [*call, *(["--config", *overrides] if overrides else []), *words]
+    return [*call, *(["--config", *overrides] if overrides else []), *options]
 
 
 def repeat(
     call: Sequence[str], tries: int, pause_s: float, say: Say, sleep: Callable[[float], object] = time.sleep
 ) -> int:
-    """Call until it succeeds, another workflow works here, or the tries are used up; the last exit code."""
+    """Call until success, `tries` calls, or another workflow runs in this project; return the last exit code."""
     for attempt in range(1, tries + 1):
         code = subprocess.run(call, check=False).returncode
         if code in (0, BusyError.exit_code) or attempt == tries:

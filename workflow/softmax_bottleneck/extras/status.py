@@ -1,4 +1,4 @@
-"""How far a study is, in one line: runs done of those planned, what is at work, and about how long it will take."""
+"""The progress line of a running study: runs done, steps at work, and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -20,14 +20,28 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.progress import Say, duration
 from softmax_bottleneck.study import Study
 
-Step = tuple[str, str]  # its name, and what it works on
+Step = tuple[str, str]  # its name, and the path of its run or unit of fits
 SHOWN = 4  # steps at work that a line names
-TERMINAL_S, LINES_S = 1.0, 30.0  # between lines on a terminal, where each replaces the one before, and elsewhere
+TERMINAL_S, LINES_S = 1.0, 30.0  # between updates of the line on a terminal, and between lines elsewhere
 CLEAR = "\r\x1b[K"
 
 
+@dataclass(frozen=True)
+class Training:
+    """A training run: the hours that `check` estimates (only ratios count), its epochs, and those logged so far."""
+
+    hours: float
+    epochs: int
+    epochs_s: Sequence[float]
+
+    @property
+    def share(self) -> float:
+        """The fraction of its epochs that are done."""
+        return min(1.0, len(self.epochs_s) / self.epochs)
+
+
 def planned_steps(study: Study) -> dict[Step, Path]:
-    """Every step of the runs and fits of a study, and the file that says that it is done."""
+    """Return every step of the study's runs and fits, with the file that its end leaves."""
     folder, trained = study.store.run_folder, {run.path: "train" for run in study.needed}
     measured = trained | {run.path: "finetune" for run in study.finetuned}
     steps = {(step, path): folder(path) / "done.json" for path, step in measured.items()}
@@ -37,80 +51,61 @@ def planned_steps(study: Study) -> dict[Step, Path]:
 
 
 def runs_done(study: Study, left: Sequence[Step]) -> int:
-    """Number of trained runs of which no step is left."""
+    """Return the number of trained runs without a step left."""
     return len({run.path for run in study.needed} - {path for _, path in left})
 
 
 def line(study: Study, left: Sequence[Step], tried: Sequence[Attempt], now: float) -> str:
-    """`6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 left`.
+    """Return `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 left`.
 
     Args:
-        study: what is planned.
+        study: the study.
         left: its steps that are not done yet.
         tried: the steps of this call.
         now: seconds since 1970.
     """
-    at_work = [attempt for attempt in tried if attempt.works]
-    words = [f"{one.step} {_name(one.what)}{_epoch(study, one)}".strip() for one in at_work[:SHOWN]]
-    words[SHOWN - 1 :] = [f"{len(at_work) - SHOWN + 1} more"] if len(at_work) > SHOWN else words[SHOWN - 1 :]
-    seconds = seconds_left(left, tried, _trainings(study), now)
-    parts = [f"{runs_done(study, left)} of {len(study.needed)} runs", ", ".join(words)]
+    trainings = _trainings(study)
+    at_work = [_label(attempt, trainings.get(attempt.what)) for attempt in tried if attempt.works]
+    if len(at_work) > SHOWN:
+        at_work[SHOWN - 1 :] = [f"{len(at_work) - SHOWN + 1} more"]
+    seconds = seconds_left(left, tried, {path: one for path, one in trainings.items() if one.hours}, now)
+    parts = [f"{runs_done(study, left)} of {len(study.needed)} runs", ", ".join(at_work)]
     return "; ".join(filter(None, [*parts, f"about {duration(seconds)} left" if seconds is not None else ""]))
 
 
-def _name(what: str) -> str:
-    """`mos/1` of the path of a run: its model and seed, without what only tells runs of one name apart."""
-    parts = what.split("/")
-    return f"{parts[1]}/{parts[2].partition('-')[0]}" if len(parts) > 2 else what
-
-
-def _epoch(study: Study, attempt: Attempt) -> str:
-    """How far a run in training is, by its epoch log."""
-    run = next((run for run in study.needed if run.path == attempt.what), None)
-    if attempt.step != "train" or run is None:
-        return ""
-    return f" epoch {min(len(_epochs_s(study, run.path)) + 1, run.schedule.epochs)} of {run.schedule.epochs}"
-
-
-def _epochs_s(study: Study, path: str) -> list[float]:
-    """Seconds of every epoch that a run has logged, in this call or before; lines cut short or damaged are none."""
-    log, found = study.store.run_folder(path) / "epochs.jsonl", []
-    for line in log.read_bytes().splitlines() if log.exists() else []:
-        with suppress(ValueError, KeyError, TypeError):  # what is damaged is for `verify` to tell
-            found.append(float(json.loads(line)["wall_s"]))
-    return found
+def _label(attempt: Attempt, training: Training | None) -> str:
+    """Return `train mos/1 epoch 5 of 8`: a step with the model and seed of its run."""
+    parts = attempt.what.split("/")
+    name = f"{parts[1]}/{parts[2].partition('-')[0]}" if len(parts) > 2 else attempt.what
+    epoch = ""
+    if attempt.step == "train" and training is not None:
+        epoch = f" epoch {min(len(training.epochs_s) + 1, training.epochs)} of {training.epochs}"
+    return f"{attempt.step} {name}{epoch}".strip()
 
 
 def _trainings(study: Study) -> dict[str, Training]:
-    """Of every run that `check` has priced."""
+    """Return every training run by its path, with hours of 0 if `check` has not estimated it yet."""
     path = study.store.study_folder(study.name) / "check.json"
     costs = artefacts.read_json(path)["runs"] if artefacts.is_sound(path) else {}
-    priced = [(run, costs[run.path]["cpu_h"]) for run in study.needed if run.path in costs]
-    return {run.path: Training(hours, run.schedule.epochs, _epochs_s(study, run.path)) for run, hours in priced}
-
-
-@dataclass(frozen=True)
-class Training:
-    """What `check` expects a training to take, of which only proportions count, and its epochs logged."""
-
-    hours: float
-    epochs: int
-    epochs_s: Sequence[float]
-
-    @property
-    def share(self) -> float:
-        """Of its epochs that are done."""
-        return min(1.0, len(self.epochs_s) / self.epochs)
+    trainings = {}
+    for run in study.needed:
+        log, epochs_s = study.store.run_folder(run.path) / "epochs.jsonl", list[float]()
+        for row in log.read_bytes().splitlines() if log.exists() else []:
+            with suppress(ValueError, KeyError, TypeError):  # a cut or damaged line is left to `verify`
+                epochs_s.append(float(json.loads(row)["wall_s"]))
+        hours = costs[run.path]["cpu_h"] if run.path in costs else 0.0
+        trainings[run.path] = Training(hours, run.schedule.epochs, epochs_s)
+    return trainings
 
 
 def seconds_left(
     left: Sequence[Step], tried: Sequence[Attempt], trainings: Mapping[str, Training], now: float
 ) -> float | None:
-    """How long the steps that are left will take; None before anything that they could be judged by.
+    """Estimate how long the remaining steps take; None before anything has ended.
 
-    Training takes, for what `check` expected of it, what all epochs logged so far took, those of runs at work and of
-    earlier calls too. Any other step takes as long as those of its name did, or as steps usually do. What is left goes
-    on side by side as the steps of this call did.
+    Training is scaled by the ratio of logged epoch times to the hours that `check` estimated, over all runs. Another
+    step takes the mean of the ended steps of its name, or of all. The steps that are left run as parallel as those of
+    this call did.
     """
     ended_s: dict[str, list[float]] = defaultdict(list)
     for one in tried:
@@ -134,13 +129,13 @@ def seconds_left(
 
 
 class Display:
-    """Shows the line while a study runs, and lets its page follow; after the `with` block neither goes on."""
+    """The progress line and the interim report of a running study, until the end of the `with` block."""
 
     def __init__(self, study: Study, ends: Path, page: LivePage, say: Say, on_terminal: bool) -> None:
         self.study, self.ends, self.page, self._say, self.on_terminal = study, ends, page, say, on_terminal
         self.steps = planned_steps(study)
         self.looked = self.printed = time.monotonic()
-        self.failed, self.told = set[Attempt](), set[Attempt]()
+        self.failed, self.reported = set[Attempt](), set[Attempt]()
 
     def __enter__(self) -> Display:
         return self
@@ -150,34 +145,31 @@ class Display:
         if self.on_terminal:
             print(CLEAR, end="", file=sys.stderr, flush=True)
 
-    def say(self, words: str) -> None:
-        """A line that stays."""
+    def say(self, message: str) -> None:
+        """Print a line that stays."""
         if self.on_terminal:
             print(CLEAR, end="", file=sys.stderr)
-        self._say(words)
-
-    def _tell_failures(self, failed: set[Attempt]) -> None:
-        """Say once how a step ended; only when seen twice: between a step's last line and its end a look may fall."""
-        for one in sorted(failed & self.failed, key=lambda one: one.began):
-            if one not in self.told:
-                self.say(one.failure[1])
-        self.told |= failed & self.failed
-        self.failed = failed
+        self._say(message)
 
     def look(self) -> None:
-        """To be called often: does something once a second."""
+        """Update the line, report failed steps and start interim reports, at most once a second."""
         now = time.monotonic()
         if now - self.looked < TERMINAL_S:
             return
         self.looked = now
         left = [step for step, file in self.steps.items() if not file.exists()]
         tried = outcomes.attempts(self.ends)
-        self._tell_failures({one for one in tried if one.code or (one.ended is None and not one.works)})
+        failed = {one for one in tried if one.code or (one.ended is None and not one.works)}
+        # A step counts as failed if seen twice: a look may fall between its last line and its end.
+        for one in sorted(failed & self.failed - self.reported, key=lambda one: one.began):
+            self.say(one.failure[1])
+        self.reported |= failed & self.failed
+        self.failed = failed
         self.page.look(runs_done(self.study, left), self.say)
         if self.on_terminal:
-            words = line(self.study, left, tried, time.time())
             width = shutil.get_terminal_size().columns - 1
-            print(f"{CLEAR}{words[:width]}", end="", file=sys.stderr, flush=True)
+            text = line(self.study, left, tried, time.time())[:width]
+            print(f"{CLEAR}{text}", end="", file=sys.stderr, flush=True)
         elif now - self.printed >= LINES_S:
             self.printed = now
             self._say(line(self.study, left, tried, time.time()))

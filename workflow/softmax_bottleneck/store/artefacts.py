@@ -1,7 +1,7 @@
-"""Where artefacts lie and how they are written: the only module that knows file names, formats and hashes.
+"""Read and write result files: the only module that knows formats and hashes.
 
 Every write is atomic (temporary file in the same folder, fsync, rename) and leaves a `<name>.sha256` beside the file;
-every read checks it, so that a truncated or flipped file is an error and never a number.
+every read checks it, so that a truncated or damaged file is an error and never a number.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from numpy.typing import NDArray
 from softmax_bottleneck.store.errors import DataError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-LEFT_S = 3600.0  # after which an unfinished file is taken to be left over
+LEFT_S = 3600.0  # age at which an unfinished file counts as abandoned
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
 def sha256_bytes(data: bytes) -> str:
-    """Hex sha256 of bytes."""
+    """Return the hex sha256 of bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file, read in blocks."""
+    """Return the hex sha256 of a file, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sidecar(path: Path) -> Path:
-    """The file that holds the sha256 of `path`."""
+    """Return the file that holds the sha256 of `path`."""
     return path.with_name(path.name + ".sha256")
 
 
 def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
-    """Let `write` fill a temporary file, then give it its name; return its sha256.
+    """Let `write` fill a temporary file, then rename it to `path`; return its sha256.
 
-    A crash at any moment leaves the old file, or the new one, whole; a crash between the two renames leaves a file
-    without its hash, which counts as unsound and is made again.
+    After a crash, the old or the new file is complete. A crash between the renames of file and hash leaves a file
+    without its hash, which counts as damaged and is recomputed.
 
     Raises:
-        OSError: the disk refused (full, quota, broken); the old file and its hash are as they were.
+        OSError: the disk is full, over quota or failing; the old file and its hash are unchanged.
     """
     temporary, mark = _temporary(path), _temporary(sidecar(path))
     watched: _Watched | None = None
@@ -63,7 +63,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
             file.flush()
             os.fsync(file.fileno())
         digest = sha256_file(temporary)
-        _write_small(mark, f"{digest}\n")  # before anything is renamed: it may not fit any more
+        _write_small(mark, f"{digest}\n")  # before anything is renamed, because the disk may be full
         _exchange(temporary, path)
         _seal(mark, path)
         _sync_folder(path.parent)
@@ -80,10 +80,10 @@ def _temporary(path: Path) -> Path:
 
 
 class _Watched:
-    """A file that remembers the first error of the disk, which writers in C report as something else.
+    """A file that remembers the first disk error, which writers in C report as another error.
 
     Attributes:
-        asked: bytes that were to be written until now.
+        asked: number of bytes passed to `write` so far.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -92,7 +92,7 @@ class _Watched:
         self.asked = 0
 
     def filled_by(self, write: Callable[[BinaryIO], object]) -> None:
-        """Call `write` with this file; an error of the disk comes out as what it is."""
+        """Call `write` with this file; raise the disk error itself."""
         try:
             write(cast(BinaryIO, self))
         except Exception:
@@ -101,7 +101,7 @@ class _Watched:
             raise
 
     def write(self, data: Any) -> int:
-        """As the file's own."""
+        """Write to the file and count the bytes."""
         self.asked += memoryview(data).nbytes
         try:
             return self._file.write(data)
@@ -114,7 +114,7 @@ class _Watched:
 
 
 def _exchange(temporary: Path, path: Path) -> None:
-    """Give a file its name; the old file's hash goes before, and comes back when the renaming fails."""
+    """Rename a file to `path`; the old hash is moved away first, and moved back if renaming fails."""
     old = sidecar(path)
     aside = _temporary(old).with_suffix(".old.tmp")
     had_hash = old.exists()
@@ -134,7 +134,7 @@ def _seal(mark: Path, path: Path) -> None:
 
 
 def explained(error: OSError, path: Path, asked: int = 0) -> OSError:
-    """An error of the disk that names the file that was to be written, and how much there is to free."""
+    """Add the file to a disk error and, if the disk is full, the sizes needed and free; return the error."""
     error.filename, error.filename2 = str(path), None
     if error.errno in FULL:
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
@@ -162,9 +162,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left half-written below a folder.
+    """Remove the unfinished files of killed processes below a folder.
 
-    What a living process of this machine writes stays; so does, for an hour, what another machine may be writing.
+    Files of running processes of this machine are kept; those of other machines are kept for an hour.
     """
     if not folder.is_dir():
         return
@@ -188,12 +188,12 @@ def write_text(path: Path, text: str) -> str:
 
 
 def write_json(path: Path, value: object) -> str:
-    """Write JSON atomically (sorted keys, no NaN: a number that is not one must be said in words)."""
+    """Write JSON atomically with sorted keys (ValueError: NaN or infinity)."""
     return write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_npy(path: Path, array: NDArray[Any]) -> str:
-    """Write one array, memory-mappable."""
+    """Write one array that can be memory-mapped."""
     return write_with(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
@@ -203,13 +203,13 @@ def write_npz(path: Path, **arrays: NDArray[Any]) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove a file and its hash, where they are there."""
+    """Remove a file and its hash, if they exist."""
     path.unlink(missing_ok=True)
     sidecar(path).unlink(missing_ok=True)
 
 
 def append_line(path: Path, text: str) -> None:
-    """Append one line and force it to the disk: a log that survives a kill."""
+    """Append one line and force it to the disk, so that the log survives a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -221,7 +221,7 @@ def append_line(path: Path, text: str) -> None:
 
 
 def seal(path: Path) -> str:
-    """Leave the sha256 of a log beside it, and return it: nothing more will be appended, and readers may check it."""
+    """Write the sha256 of a finished log beside it, so that readers can check it; return it."""
     digest = sha256_file(path)
     _write_small(sidecar(path), f"{digest}\n")
     _sync_folder(path.parent)
@@ -230,7 +230,7 @@ def seal(path: Path) -> str:
 
 # --- reading --------------------------------------------------------------------------------------------------------
 def stored_hash(path: Path) -> str | None:
-    """The sha256 that lies beside a file; None where there is none that can be read."""
+    """Return the sha256 beside a file, or None if it is missing or unreadable."""
     try:
         return sidecar(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -238,7 +238,7 @@ def stored_hash(path: Path) -> str | None:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether the file exists, can be read, and equals the hash beside it."""
+    """Return True if the file exists, is readable and matches the hash beside it."""
     try:
         return path.is_file() and stored_hash(path) == sha256_file(path)
     except OSError:
@@ -246,7 +246,7 @@ def is_sound(path: Path) -> bool:
 
 
 def checked(path: Path) -> Path:
-    """The path, if its content equals the hash beside it.
+    """Return the path if its content matches the hash beside it.
 
     Raises:
         DataError: the file or its hash is missing, or they differ.
@@ -263,7 +263,7 @@ def _mismatch(path: Path) -> DataError:
 
 
 def read_hashed(path: Path) -> tuple[bytes, str]:
-    """Content of a file whose hash holds, read once, and that sha256 (DataError otherwise)."""
+    """Return the content of a file and its sha256 (DataError: missing, or does not match its hash)."""
     if not path.is_file():
         raise DataError(f"{path}: file not found; run the step that makes it")
     data = path.read_bytes()
@@ -274,42 +274,42 @@ def read_hashed(path: Path) -> tuple[bytes, str]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Content of a file whose hash holds (DataError otherwise)."""
+    """Return the content of a file (DataError: missing, or does not match its hash)."""
     return read_hashed(path)[0]
 
 
 def read_text(path: Path) -> str:
-    """UTF-8 text of a file whose hash holds (DataError otherwise)."""
+    """Return the UTF-8 text of a file (DataError as `read_bytes`)."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """JSON of a file whose hash holds (DataError otherwise)."""
+    """Return the value of a JSON file (DataError as `read_bytes`)."""
     return json.loads(read_text(path))
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Named arrays of a file whose hash holds (DataError otherwise)."""
+    """Return the named arrays of a file (DataError as `read_bytes`)."""
     return arrays_in(read_bytes(path))
 
 
 def arrays_in(data: bytes) -> dict[str, NDArray[Any]]:
-    """Named arrays of the bytes of an .npz file, which may hold no objects (ValueError)."""
+    """Return the named arrays of the bytes of an .npz file (ValueError: it contains objects)."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """One array, memory-mapped read-only, of a file whose hash holds (DataError otherwise)."""
+    """Return the array of a file, memory-mapped read-only (DataError as `read_bytes`)."""
     array: NDArray[Any] = np.load(checked(path), mmap_mode="r", allow_pickle=False)
     return array
 
 
 def read_lines(path: Path) -> list[Any]:
-    """JSON lines of a log; a half-written last line (a kill in the middle of it) is left out.
+    """Return the values of a log of JSON lines, without a last line that a kill cut off.
 
     Raises:
-        DataError: the log was sealed, and is not what it was then.
+        DataError: the log was sealed and has changed since.
     """
     if not path.exists():
         return []

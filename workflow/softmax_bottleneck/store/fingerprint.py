@@ -1,8 +1,8 @@
-"""Hash of the source a step's numbers depend on, so that an edit re-runs exactly what it concerns.
+"""Hash the source code that a step's numbers depend on, so that an edit repeats exactly the steps that it affects.
 
-The root is the step's own module; what it imports inside the package counts too, also lazily. Comments, docstrings,
-layout and imports for the type checker do not (the hash is of the syntax tree). Standard library only: it runs while
-the workflow is parsed.
+The hash covers the step's own module and every module of the package that it imports, also inside functions. It is a
+hash of syntax trees without comments, docstrings and imports for the type checker. Only the standard library is used,
+because this runs while Snakemake parses the workflow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
-# Step -> the modules its fingerprint starts from. A head's and a body's module are added by the runs that use them.
+# Step -> the modules where its fingerprint starts. Runs add the modules of their head and body.
 STEPS = {
     "download": ("corpora.download",),
     "tokenise": ("corpora.tokenise",),
@@ -35,12 +35,12 @@ STEPS = {
     "rank": ("own_model.rank", "own_model.page"),
 }
 
-# What cannot change a number, though steps import it: whole rooms, or modules, each with the reason. An edit there
-# re-runs nothing, and what they import counts only where a step imports it as well.
+# Rooms and modules that steps import but that cannot change a number, each with the reason. An edit of these repeats
+# nothing, and their imports count only if a step imports them as well.
 NEUTRAL = {
-    "store": "finds, names, writes and checks files: what is read is what was written",
-    "study": "decides what is computed, and says all of it in the settings, which identities contain",
-    "jobs": "stops a computation and goes on with it to the same bits (the tests of resuming)",
+    "store": "finds, names, writes and checks files without changing their content",
+    "study": "decides what is computed; all of it is in the settings, which run_ids contain",
+    "jobs": "stops and resumes a computation with the same bits (see the tests of resuming)",
     "measuring.measure": "calls the steps whose files are missing or stale, and computes no number",
     "corpora.split_overlap": "warns about a text; no token depends on it",
 }
@@ -52,13 +52,13 @@ COUNTED = {
 
 
 def step_code(step: str, *modules: str) -> str:
-    """Fingerprint of a step, with the modules (a head, a body) that it picks by name."""
+    """Return the fingerprint of a step, with the modules (a head, a body) that it chooses by name."""
     return fingerprint(*STEPS[step], *modules)
 
 
 @cache
 def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
-    """12 hex digits for the named modules (`training.train`, `heads.gss`) and all of the package that they import."""
+    """Return 12 hex digits for modules (`training.train`, `heads.gss`) and all that they import from the package."""
     files = module_files(package)
     digest = hashlib.sha256()
     for module in sorted(closure(modules, package)):
@@ -67,7 +67,7 @@ def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
 
 
 def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
-    """The modules and all they import inside the package, without the neutral ones (but with those named here).
+    """Return the modules and all that they import from the package, without neutral modules unless named here.
 
     Raises:
         KeyError: there is no such module.
@@ -85,20 +85,20 @@ def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
 
 
 def is_neutral(module: str) -> bool:
-    """Whether an edit of this module re-runs nothing."""
+    """Return True if an edit of this module repeats no step."""
     return module not in COUNTED and (module in NEUTRAL or module.partition(".")[0] in NEUTRAL)
 
 
 @cache
 def module_files(package: Path = PACKAGE) -> dict[str, Path]:
-    """The modules of the package by their dotted names below it; a room's `__init__` has the room's name."""
+    """Return dotted name below the package -> file of every module; a room's `__init__` has the room's name."""
     paths = {path.relative_to(package).with_suffix(""): path for path in package.rglob("*.py")}
     parts = {name.parts[:-1] if name.name == "__init__" else name.parts: path for name, path in paths.items()}
     return {".".join(words): path for words, path in parts.items() if words}
 
 
 def _module_of(imported: str, files: Mapping[str, Path]) -> str:
-    """The module that an imported name is or lies in: `heads` for `heads.Head`; empty for the package itself."""
+    """Return the module of an imported name, as `heads` for `heads.Head`, or "" for the package itself."""
     while imported and imported not in files:
         imported = imported.rpartition(".")[0]
     return imported
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 
 @cache
 def _summary(source: str) -> tuple[str, frozenset[str]]:
-    """Hash of a source's syntax tree, and every name below the package that it imports."""
+    """Return the hash of a source's syntax tree, and every name that it imports from the package."""
     tree = ast.parse(source)
     tree.body = [node for node in tree.body if not _is_for_type_checker(node)]
     names: set[str] = set()
@@ -127,7 +127,7 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """All statements below a node, also those of handlers and cases; ten times fewer than all nodes of the tree."""
+    """Yield all statements below a node, with those of handlers and cases: ten times fewer than all nodes."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         for inner in getattr(node, name, ()):
             yield inner

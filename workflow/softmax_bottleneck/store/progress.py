@@ -1,16 +1,16 @@
-"""What a long step tells its reader: lines, and how long things take."""
+"""Progress messages of long steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-Say = Callable[[str], None]  # shows one line
+Say = Callable[[str], None]  # prints one line
 
-LOG_INTERVAL_S = 60.0  # between lines of progress when nobody watches
+LOG_INTERVAL_S = 60.0  # between progress messages in a log
 
 
 def duration(seconds: float) -> str:
-    """`0:41`, `12:05`, `3:07:00`."""
+    """Return seconds as `0:41`, `12:05` or `3:07:00`."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,4 +1,4 @@
-"""What a result was made from and with: versions, hardware, commit, and the hashes of its parents."""
+"""The provenance of a result: versions, hardware, commit, and the hashes of its inputs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
 
 
 def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str, object]:
-    """The block every artefact carries: versions, hardware, commit, and the hashes of what it was made from.
+    """Return the provenance of an artefact: versions, hardware, commit, and the hashes of its inputs.
 
     Args:
-        parents: artefact name -> sha256 of what this one was made from.
+        parents: name -> sha256 of every input.
         facts: further entries (run_id, flags, interruptions).
     """
     return {

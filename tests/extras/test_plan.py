@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.corpora.known_distributions import make_distributions
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.study import costs
 from softmax_bottleneck.training import check
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}
 
 
@@ -44,16 +43,6 @@ def test_an_update_of_softmax_by_hand(paper: config.Study, priced: dict[str, tup
     hours = costs.training_hours(run, parameters, TOKENS, 10_000, "gpu")
     assert hours == pytest.approx(run.schedule.epochs * epoch_s / 3600, rel=1e-12)
     assert hours == pytest.approx(priced[run.path][1].gpu_h, rel=1e-3)
-
-
-def test_faster_precisions_take_fewer_hours_and_a_cpu_without_one_takes_fp32s(paper: config.Study) -> None:
-    def hours(precision: str, kind: str) -> float:
-        run = run_of(paper, "mos")
-        schedule = dataclasses.replace(run.schedule, precision=precision)
-        return costs.training_hours(dataclasses.replace(run, schedule=schedule), 21_500_620, TOKENS, 10_000, kind)
-
-    assert hours("tf32", "gpu") < hours("bf16", "gpu") < hours("tf32x3", "gpu") < hours("fp32", "gpu")
-    assert hours("tf32", "cpu") == hours("fp32", "cpu")
 
 
 def test_ranks_along_training_are_counted(paper: config.Study) -> None:
@@ -98,20 +87,13 @@ def test_a_dynamic_evaluation_by_hand(paper: config.Study) -> None:
     assert hours["gpu"] < hours["cpu"]
 
 
-def test_laws_have_the_shape_that_is_planned() -> None:
-    demo = config.load_study(ROOT / "config" / "demo.yaml")
-    for name in ("alpha1-M20", "rank8"):
-        unit = next(unit for unit in demo.units if unit.name == name)
-        assert unit.shape == make_distributions(unit.kind, unit.law, unit.seed).p_NM.shape
-
-
 def test_a_plan_prices_fits_and_a_budget_buys_them(capsys: pytest.CaptureFixture[str]) -> None:
     """A first seed of every law, the cheapest first, before any has a second one."""
     study = config.load_study(ROOT / "config" / "truth.yaml")
     assert main(["plan", "--study", str(study.file)]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("truth  ")).split()
     hours = {unit.path: costs.fit_hours(unit, "gpu") for unit in study.fits["truth"]}
-    assert line[:6] == ["truth", "language,", "56", "fits", "15", "0"]
+    assert line[4:6] == ["15", "0"]
     assert float(line[6]) == pytest.approx(sum(hours.values()), abs=0.05)
     shown = next(e for e in study.experiments if e.id == "truth-kl")
     paths = plan._paths_of(study, shown, hours)

@@ -52,7 +52,7 @@ def prepared(file: Path, name: str) -> dict[str, Any]:
 def test_three_plain_files_become_a_study_that_can_be_run(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new-study", "--texts", str(texts)]) == 0
     out, err = capsys.readouterr()
-    assert "make reproduce CONFIG=config/war-peace.yaml" in out and "<unk> for those" in err
+    assert "make reproduce CONFIG=config/war-peace.yaml" in out and "<unk>" in err
     study = config.load_study(Path("config/war-peace.yaml"))
     counted = size_of(study.store, study.datasets["war-peace"])
     facts = prepared(study.file, "war-peace")
@@ -82,7 +82,7 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
         ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
         ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
         ({"book 0.txt": b"A <unk> <eos> word.\n" * 40}, "& Peace: train.txt:1: the text holds <eos>"),
-        ({f"book {n}.txt": None for n in range(3)}, "no .txt files in it; say FROM="),
+        ({f"book {n}.txt": None for n in range(3)}, "no .txt files"),
         ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "no file named valid, but the other two"),
     ],
 )
@@ -95,11 +95,6 @@ def test_what_is_no_text_is_one_line_and_leaves_nothing(
     err = capsys.readouterr().err
     assert said in err and "config/" not in err
     assert not [path for path in Path("config").rglob("*") if path.is_file()]
-
-
-def test_a_folder_that_is_not_there_is_said(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new-study", "--texts", str(texts / "nosuch")]) == 2
-    assert "nosuch: no such folder; say FROM=" in capsys.readouterr().err
 
 
 def test_what_is_there_is_never_written_over(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:

