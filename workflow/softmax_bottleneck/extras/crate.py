@@ -104,9 +104,7 @@ def _page(study: Study) -> Path:
 def _contents(study: Study, include: Iterable[str]) -> dict[str, Source]:
     """Return path in the crate -> content of every file (IncompleteError: a result does not match its hash)."""
     home = study.store.study_folder(study.name)
-    results = [
-        path for path in _visible(home) if path.suffix != ".sha256" and path.relative_to(home).parts[0] not in PACKED
-    ]
+    results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
     for name in study.datasets:  # what identifies a corpus, but never its text
         places = (study.store.corpus_folder(name) / "files.json", study.store.tokens_folder(name) / "corpus.json")
         results += [path for path in places if path.is_file()]
@@ -121,10 +119,14 @@ def _contents(study: Study, include: Iterable[str]) -> dict[str, Source]:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder in order, without caches and hidden ones."""
+    """Yield the files below a folder in order, without caches, hidden files and the hashes beside files."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in parts):
+        if (
+            path.is_file()
+            and path.suffix != ".sha256"
+            and not any(part.startswith(".") or part == "__pycache__" for part in parts)
+        ):
             yield path
 
 
