@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import fake_results as fake
+import pandas as pd
 import pytest
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import records
@@ -54,6 +55,21 @@ def test_an_archive_has_the_numbers_states_and_verdicts_of_its_study(finished: P
     shown = artefacts.read_json(own / "claims.json")["claims"]
     assert {(one["id"], one["dataset"]): one["verdict"] for one in shown}.items() <= verdicts.items()
     assert set(verdicts) > {(one["id"], one["dataset"]) for one in shown}  # those of all papers
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (["cpu AVX512, AMD EPYC", "cpu AVX2, AMD EPYC", ""], "AMD EPYC"),
+        (["cpu AVX2, cpu AVX512, AMD EPYC", "cpu AVX2, Intel Xeon"], "Intel Xeon and AMD EPYC"),
+        (["NVIDIA H100, AMD EPYC"], "NVIDIA H100, AMD EPYC"),
+        ([], "Other"),  # fits alone
+    ],
+)
+def test_machines_are_named_without_their_instruction_sets(kinds: list[str], expected: str) -> None:
+    states = pd.DataFrame({"hardware": kinds}, dtype=str)
+    found = records.Records(pd.DataFrame(), states, environments=({"hardware": {"cpu": "Other"}},))
+    assert set(archive.machines(found).split(" and ")) == set(expected.split(" and "))
 
 
 def test_an_unfinished_study_is_not_archived(finished: Path) -> None:

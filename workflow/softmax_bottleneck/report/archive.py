@@ -33,6 +33,7 @@ ENDING = ".json.gz"
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
+INSTRUCTIONS = re.compile(r"\bcpu \w+, ")  # of the state of a run
 RunId = Annotated[str, Field(pattern="^([0-9a-f]{12})?$")]  # empty for what needs no training run
 Columns = dict[str, list[Any]]
 
@@ -108,13 +109,14 @@ class FinishedStudy:
 def from_results(folder: Path, name: str) -> FinishedStudy:
     """Return the study of a results folder (DataError: damaged or missing)."""
     content, found = artefacts.read_json(folder / CLAIMS_FILE), records.load(folder)
-    return FinishedStudy(name, content["study"], name, processors(found), {}, content["claims"], found)
+    return FinishedStudy(name, content["study"], name, machines(found), {}, content["claims"], found)
 
 
-def processors(found: Records) -> str:
-    """Return the processors of the runs."""
-    names = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
-    return " and ".join(dict.fromkeys(names)) or "unknown"
+def machines(found: Records) -> str:
+    """Return the machines of the runs: their GPUs and processors, without the processors' instruction sets."""
+    processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
+    names = sorted(set(map(str, found.states["hardware"])) - {""}) or processors
+    return " and ".join(dict.fromkeys(INSTRUCTIONS.sub("", name) for name in names)) or "unknown"
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def write(study: Study) -> Path:
     content = {
         "study": study.name,
         "title": study.title,
-        "hardware": processors(found),
+        "hardware": machines(found),
         "digest": study.digest,
         "command": f"python -m softmax_bottleneck reproduce --study {evidence.called(study.file)}",
         "corpora": {name: dataset.title for name, dataset in study.datasets.items()},

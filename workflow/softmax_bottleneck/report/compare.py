@@ -53,9 +53,14 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     """Return the tables of claims and of heads: a column per study and corpus."""
     columns = [(study, corpus) for study in studies for corpus in study.datasets]
     names = ["row", *(f"{study.name}: {corpus}" for study, corpus in columns)]
-    hardware = ("Hardware", *(study.hardware for study, _ in columns))
+    hardware = ("Hardware", *(_hardware(study) for study, _ in columns))
     tables = {"Conclusions": _claims(columns), "Heads": _heads(columns)}
     return {title: pd.DataFrame([hardware, *rows], columns=names).set_index("row") for title, rows in tables.items()}
+
+
+def _hardware(study: FinishedStudy) -> str:
+    """Return the machines of a study with the processors' instruction sets, on which the last digits depend."""
+    return "; ".join(sorted(set(map(str, study.records.states["hardware"])) - {""})) or study.hardware
 
 
 def heads(study: FinishedStudy) -> str:

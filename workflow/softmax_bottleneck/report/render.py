@@ -181,7 +181,7 @@ def facts_of(study: Study, found: Records) -> list[tuple[str, str]]:
         *facts,
         ("Code", _distinct(f"commit {g.get('commit')}{' (uncommitted changes)' * bool(g.get('dirty'))}" for g in git)),
         ("Versions", _distinct(", ".join(f"{name} {number}" for name, number in own.items()) for own in versions)),
-        ("Hardware", _distinct(sorted(set(found.states["hardware"])) or [archive.processors(found)])),
+        ("Hardware", _distinct(sorted(set(found.states["hardware"])) or [archive.machines(found)])),
         *(("Mixed hardware", warning) for warning in found.mixtures()),
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
         ("Training time", f"{len(trained)} runs: {hours}"),
@@ -202,4 +202,4 @@ def result_table(study: Study, found: Records) -> str:
 def finished_study(study: Study, found: Records, judged: list[dict[str, Any]]) -> FinishedStudy:
     """Return the study as it is compared with archived ones."""
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
-    return FinishedStudy(study.name, study.name, study.title, archive.processors(found), titles, judged, found)
+    return FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
