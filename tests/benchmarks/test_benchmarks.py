@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -159,32 +156,3 @@ def test_what_the_gpu_pieces_import_is_listed() -> None:
     needed = set(script("-c", code).stdout.replace("_", "-").split())
     from_torch = {"torch", "setuptools", "charset-normalizer", "tqdm", "softmax-bottleneck"}  # some only where they are
     assert needed - from_torch <= set((gpu.__doc__ or "").replace(".", " ").split())
-
-
-def test_gpu_pieces_are_taken_up_where_they_were_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file after every piece, a failed piece with its message, and nothing measured twice."""
-    begun: list[str] = []
-
-    def piece(name: str) -> Any:
-        def run(place: gpu.Place) -> list[dict[str, Any]]:
-            begun.append(name)
-            if name == "b":
-                raise RuntimeError("CUDA out of memory\nlong story")
-            return [{"ms": 1.0}]
-
-        return run
-
-    monkeypatch.setattr(gpu, "pieces", lambda: {name: piece(name) for name in "abc"})
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
-    monkeypatch.setattr(gpu, "provenance", lambda **facts: facts)
-    place = gpu.Place(dry=True)
-    place.dry = False
-    options = argparse.Namespace(only="", list=False, minutes=0.0, out=tmp_path)
-    assert gpu.work(options, place) == 3 and not begun
-    options.minutes = 1.0
-    assert gpu.work(options, place) == 0 and gpu.work(options, place) == 0
-    assert begun == ["a", "b", "c"]
-    found = json.loads((tmp_path / "some-gpu.json").read_text(encoding="utf-8"))
-    assert found["pieces"]["b"] == {"rows": [], "problem": "RuntimeError: CUDA out of memory",
-                                    "s": found["pieces"]["b"]["s"]}  # fmt: skip
-    assert found["provenance"]["gpu"] == "Some GPU"

@@ -124,16 +124,6 @@ def test_train_passes_differ_and_eval_passes_agree():
     assert torch.equal(one.raw_TBD, one.dropped_TBD)
 
 
-def test_masks_are_drawn_anew_for_every_chunk():
-    body = make(dropout_weight=0.5)
-    generator = torch.Generator().manual_seed(1)
-    layer = body.layers[0]
-    patterns = [body._weights(layer, generator)[1] == 0 for _ in range(2)]
-    assert not torch.equal(*patterns)
-    untouched = body._weights(layer, generator)
-    assert all(untouched[i] is getattr(layer, awd_lstm.LSTM_WEIGHTS[i]) for i in (0, 2, 3))
-
-
 def test_gradient_reaches_the_raw_weights_through_the_mask():
     """Central differences of the loss in float64, same masks in every evaluation."""
     body = make(**DROPOUTS).double()
@@ -187,13 +177,6 @@ def test_embedding_noise_is_normal_independent_and_for_training_only():
     flat = noise.flatten()
     assert abs((flat[1:] * flat[:-1]).mean().item()) < 4 * 0.15**2 / count**0.5
     assert torch.equal(body.eval()._embed(ids, None), body.embedding.weight[0].expand(400, 20, -1))
-
-
-def test_noise_is_added_between_word_dropout_and_input_dropout():
-    body = make(embedding_noise=1.0, dropout_embedding=0.5, dropout_input=0.5)
-    x = body._embed(tokens(), torch.Generator().manual_seed(1))
-    zero_columns = (x == 0).all(dim=0)  # the input mask zeroes noise too; a dropped word alone does not
-    assert torch.equal(x == 0, zero_columns.expand_as(x))
 
 
 def test_state_is_carried():

@@ -3,7 +3,6 @@
 Shapes: T time steps, B sequences, D width, L rows of a batched stream.
 """
 
-import copy
 import dataclasses
 import math
 
@@ -180,31 +179,6 @@ def test_weights_go_out_and_in(tied):
     assert torch.equal(first.body.embedding.weight, second.body.embedding.weight)
 
 
-@pytest.mark.parametrize("kind", ["awd-lstm", "transformer"])
-@pytest.mark.parametrize("pointwise", ["softmax", "lms-plif"])
-@pytest.mark.parametrize("mixture", ["mos", "moc"])
-def test_a_mixture_of_one_is_the_plain_head_on_both_bodies(kind, pointwise, mixture):
-    """On the latent vector, with the same weights: perplexity of a text, and the gradient of the decoder."""
-    small = {"knots": 50} if pointwise == "lms-plif" else {}
-    options = {"components": 1, "dropout_latent": 0.0, "pointwise": pointwise, "pointwise_options": small}
-    make = transformer_run if kind == "transformer" else lambda head, options: make_run(head, options=options)
-    mixed = model.build(make(mixture, options), VOCABULARY).double().eval()
-    plain = model.build(make(pointwise, small), VOCABULARY).double().eval()
-    plain.body.load_state_dict(mixed.body.state_dict())
-    plain.head.decoder.load_state_dict(mixed.head.decoder.state_dict())
-    plain.head.pointwise.load_state_dict(mixed.head.pointwise.state_dict())
-    ids_TB = tokens(11, 4)
-    losses = []
-    for one in (mixed, plain):
-        hidden_TBD = one(ids_TB[:-1], one.initial_state(4)).dropped_TBD
-        context = hidden_TBD if one is mixed else torch.tanh(mixed.head.latent(hidden_TBD))
-        loss = one.head.mean_nll(context, ids_TB[1:].reshape(-1))
-        loss.backward()
-        losses.append(loss.detach())
-    torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
-    torch.testing.assert_close(mixed.head.decoder.weight.grad, plain.head.decoder.weight.grad, rtol=1e-9, atol=1e-12)
-
-
 # --- training -------------------------------------------------------------------------------------------------------
 def naive_plateau(run: config.Run) -> list[dict]:
     """The published script in plain PyTorch, without dropout: p -= lr * g, lr /= 1.75 unless validation improves."""
@@ -290,16 +264,3 @@ def test_averaging_can_begin_with_the_first_update(tmp_path):
     done = train.train_run(run, CORPUS, tmp_path)
     assert [row["phase"] for row in artefacts.read_lines(tmp_path / "epochs.jsonl")] == ["asgd", "asgd"]
     assert done["switch_epoch"] is None
-
-
-def test_the_copy_of_a_state_is_its_own():
-    """What a resume state holds does not change while training goes on."""
-    one = trainer.Trainer(transformer_run(), CORPUS, torch.device("cpu"))
-    one.update()
-    state = copy.deepcopy(one.state())
-    one.update()
-    other = trainer.Trainer(transformer_run(), CORPUS, torch.device("cpu"))
-    other.load(state)
-    other.update()
-    for name, tensor in model.weights(one.model).items():
-        assert torch.equal(tensor, model.weights(other.model)[name]), name

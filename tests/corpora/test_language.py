@@ -109,16 +109,6 @@ def test_entropies_against_enumeration(nano, enumerated):
     assert nano.one_word_entropy_nats == pytest.approx(one_word, abs=1e-10)
 
 
-def test_entropy_against_simulation(nano, text):
-    ids, states = text
-    surprise = -nano.log_p_CV[states, ids]
-    blocks = surprise[: len(surprise) // 100 * 100].reshape(100, -1).mean(axis=1)
-    standard_error = blocks.std(ddof=1) / 10
-    assert standard_error < 0.01
-    assert abs(surprise.mean() - nano.entropy_nats) < 4 * standard_error
-    assert abs(nano.context_entropy_nats(states).mean() - nano.entropy_nats) < 4 * standard_error
-
-
 def test_one_word_of_history_is_not_enough(nano):
     language = nano
     worth = language.one_word_entropy_nats - language.entropy_nats  # = I(topic; next word | previous word)
@@ -179,16 +169,6 @@ def test_streams_are_one_per_purpose():
     assert np.array_equal(again[0].log_p_CV, again[1].log_p_CV)
     changed = make_language(dataclasses.replace(declared("truth-nano"), seed=2))
     assert not np.array_equal(again[0].log_p_CV, changed.log_p_CV)
-
-
-# --- distance to the truth ------------------------------------------------------------------------------------------
-def test_distance_of_the_law_from_itself_and_from_the_unigram_law(nano):
-    everywhere = np.arange(len(nano.log_p_CV))
-    np.testing.assert_array_equal(nano.kl_nats(nano.log_p_CV, everywhere), 0.0)
-    unigram = np.broadcast_to(np.log(nano.unigram_V), nano.log_p_CV.shape)
-    distance = nano.kl_nats(unigram, everywhere)
-    assert (distance > 0).all()
-    assert nano.weight_C @ distance == pytest.approx(nano.unigram_entropy_nats - nano.entropy_nats, abs=1e-10)
 
 
 def test_distance_of_another_law_in_another_order_of_words(nano):

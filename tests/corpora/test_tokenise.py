@@ -103,31 +103,6 @@ def test_a_missing_file_is_named(tmp_path):
         tokenise.read_split(tmp_path / "valid.txt")
 
 
-LONG_LINE = """
-import resource, sys
-from pathlib import Path
-from softmax_bottleneck.corpora import tokenise
-from softmax_bottleneck.store.errors import UserError
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    tokenise.read_split(Path(sys.argv[1]))
-except UserError as error:
-    print(error)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-"""
-
-
-@pytest.mark.fault("B15")
-def test_a_line_of_a_gigabyte_is_refused_in_bounded_memory(tmp_path):
-    path = tmp_path / "train.txt"
-    with path.open("wb") as file:
-        file.truncate(1 << 30)
-    done = subprocess.run([sys.executable, "-c", LONG_LINE, str(path)], capture_output=True, text=True, timeout=60)
-    message, grown = done.stdout.splitlines()
-    assert message == f"{path}:1: line is longer than 67108864 bytes; break the text into lines"
-    assert float(grown) < 300  # MiB
-
-
 # --- dictionary -----------------------------------------------------------------------------------------------------
 # --- dictionary -----------------------------------------------------------------------------------------------------
 @given(LINES, LINES, LINES)

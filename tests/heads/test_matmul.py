@@ -51,11 +51,6 @@ def test_float64_and_a_build_without_onednn_take_torchs_own(monkeypatch: pytest.
     torch.testing.assert_close(found, e_RD @ weight_VD.t())
 
 
-def test_small_products_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "_faster", lambda *_: pytest.fail("measured"))
-    assert matmul.select_matmul_backends(700, torch.zeros(400, 16)) == matmul.SMALL
-
-
 @pytest.mark.parametrize(("gain", "taken"), [(3.0, True), (1.1, False)])
 def test_another_backend_must_gain_clearly(monkeypatch: pytest.MonkeyPatch, gain: float, taken: bool) -> None:
     """The clock says that all but the default library is `gain` times as fast."""
@@ -143,11 +138,3 @@ def test_a_cpu_refuses_tf32_in_a_line() -> None:
     head = heads.build("softmax", vocabulary_size=9, context_size=4, embedding_size=4)
     with pytest.raises(UserError, match=r"precision: tf32 is arithmetic of NVIDIA GPUs .* cpu: set fp32, or tf32x3"):
         head.select_matmul_backends(10, "tf32")
-
-
-def test_tf32_is_allowed_inside_alone() -> None:
-    with matmul.tf32(False), matmul.tf32(True):
-        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
-        with matmul.tf32(False):
-            assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
-        assert torch.backends.cuda.matmul.allow_tf32

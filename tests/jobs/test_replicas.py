@@ -95,31 +95,9 @@ def test_runs_of_different_models_share_a_job_where_a_study_says_so() -> None:
         assert name.split("/")[2].count("+") == len(runs) - 1  # by which the profile asks for memory
 
 
-def test_a_job_of_one_run_has_its_name() -> None:
-    study = config.load_study(NANO)
-    assert list(plan.jobs(study)) == [run.path for run in study.needed]
-
-
 def test_other_seeds_make_another_job() -> None:
     two, three = (config.load_study(NANO, {"seeds": seeds, "replicas_per_job": 3}) for seeds in ([1, 2], [1, 2, 3]))
     assert not set(plan.jobs(two)) & set(plan.jobs(three))
-
-
-def test_the_longest_name_of_a_job_is_a_file_name() -> None:
-    seeds = [2**63 - 1 - n for n in range(10)]
-    name = next(iter(plan.jobs(config.load_study(NANO, {"seeds": seeds, "replicas_per_job": 10}))))
-    assert len(Store().job_file(name).name.encode()) + len("..sha256.1234567.tmp") <= 255
-
-
-# --- training together ----------------------------------------------------------------------------------------------
-def test_each_seed_has_the_bits_it_has_alone(job: str, alone: dict[str, str]) -> None:
-    assert main(["train", *WORDS, "--run", job]) == 0
-    assert hashes(alone) == alone
-    for path in alone:
-        assert not (Store().run_folder(path) / lease.NAME).exists()
-        assert artefacts.read_json(Store().run_folder(path) / "done.json")["provenance"]["interruptions"] == 0
-    through = artefacts.read_json(Store().job_file(job))["done"]
-    assert through == {path: artefacts.sha256_file(Store().run_folder(path) / "done.json") for path in alone}
 
 
 def test_what_is_finished_stays_when_another_seed_is_not(job: str, alone: dict[str, str], capfd) -> None:
@@ -135,6 +113,11 @@ def test_what_is_finished_stays_when_another_seed_is_not(job: str, alone: dict[s
     assert main(["train", *WORDS, "--run", job]) == 0
     assert done.stat().st_mtime_ns == written
     assert hashes(alone) == alone
+    for path in alone:
+        assert not (Store().run_folder(path) / lease.NAME).exists()
+        assert artefacts.read_json(Store().run_folder(path) / "done.json")["provenance"]["interruptions"] == 0
+    through = artefacts.read_json(Store().job_file(job))["done"]
+    assert through == {path: artefacts.sha256_file(Store().run_folder(path) / "done.json") for path in alone}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
@@ -10,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,12 @@ import small
 import torch
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.jobs import processes, resumable
-from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.measuring.evaluate import evaluate as evaluate_step
 from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
 from softmax_bottleneck.measuring.wordsim import wordsim as wordsim_step
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import BusyError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training import trainer
@@ -63,11 +59,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-# --- kills ----------------------------------------------------------------------------------------------------------
-def bytes_of(paths: Iterator[Path]) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in paths if path.suffix != ".sha256"}
-
-
 def home(study: Study) -> Path:
     return study.store.study_folder(study.name)
 
@@ -92,7 +83,7 @@ def test_killed_in_a_later_step_only_that_step_is_done_again(study, monkeypatch,
     call, files = LATER_STEPS[name]
     path = study.needed[0].path
     before = small.tree(Path("results"))
-    for doomed in sorted({files[0], files[-1]}):
+    for doomed in {files[-1]} if name == "render" else sorted({files[0], files[-1]}):
         with monkeypatch.context() as patch:
             original = artefacts.write_with
 
@@ -174,54 +165,6 @@ def start_stuck(study: Study) -> subprocess.Popen[str]:
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
-
-
-# --- states that cannot be used -------------------------------------------------------------------------------------
-@pytest.mark.fault("A9")
-def test_without_a_sound_state_the_command_exits_2_until_told_to_restart(begun, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        patch.setattr(resumable, "SAVE_SHARE", 1e9)
-        at_update(patch, 9, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        assert main(command(begun)) == 143
-    capsys.readouterr()
-    for path in folder_of(begun).glob("resume-?.pt"):
-        path.write_bytes(path.read_bytes()[:-1])
-    assert main(command(begun)) == 2
-    assert "--restart" in said(capsys)
-    assert main(command(begun, "--restart")) == 0
-    assert artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["restarted"] is True
-
-
-@pytest.mark.fault("A13")
-@pytest.mark.pipeline
-def test_killing_the_workflow_stops_its_orphans_and_a_second_one_waits_its_turn(finished, tmp_path):
-    """SIGKILL of snakemake alone; its trainer notices, saves, and gives the run up."""
-    endless = small.values()
-    endless["settings"][0]["schedule"]["epochs"] = 100_000
-    with small.inside(tmp_path):
-        study = small.checked(finished, tmp_path, endless)
-        folder = folder_of(study).resolve()
-    target = f"results/runs/{study.needed[0].path}/done.json"
-    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path), "--configfile", str(study.file)]
-    words = [sys.executable, "-m", "snakemake", *where, "--cores", "1", target]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as workflow:
-        wait_for(lambda: (folder / "resume-a.pt").exists(), 240)
-        owner = json.loads((folder / "lease.json").read_text(encoding="utf-8"))
-        with pytest.raises(BusyError, match=f"owned by process {owner['pid']} on .* seen .* s ago"):
-            lease.Lease(folder).__enter__()
-        workflow.kill()
-    orphan = processes.Process(owner["pid"], owner["started"])
-    wait_for(lambda: not orphan.lives, 60)
-    assert not (folder / "lease.json").exists() and not (folder / "done.json").exists()
-    log = (tmp_path / f"results/logs/train/{study.needed[0].path}.log").read_text(encoding="utf-8")
-    assert "the workflow that started it is gone; saved" in log
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 @pytest.mark.fault("A15")

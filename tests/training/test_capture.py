@@ -28,7 +28,7 @@ OUTSIDE_THE_STEP = {
 WORDS, WIDTH = 50, 12
 SMALL = {"lms-plif": {"knots": 1000}, "moc": {"components": 3}, "mos": {"components": 3, "probability_floor": 1e-8}}
 BODIES = {
-    "awd-lstm": {"layers": 2, "dropout_weight": 0.5, "dropout_embedding": 0.1, "embedding_noise": 0.1},
+    "awd-lstm": {"layers": 1, "dropout_weight": 0.5, "dropout_embedding": 0.1, "embedding_noise": 0.1},
     "transformer": {"layers": 1, "attention_heads": 2},
 }
 

@@ -268,18 +268,6 @@ def test_rows_hold_what_was_fitted(tmp_path):
     assert list(press["value"]) == [5, 10]  # d + 2
 
 
-# --- the steps ------------------------------------------------------------------------------------------------------
-def test_a_study_says_when_it_has_no_fits(tmp_path):
-    nano = Path(__file__).parents[1] / "nano.yaml"
-    text = nano.read_text(encoding="utf-8").replace("  known-truth: {models: all}", "  truth-kl:\n  ganea2019-figure2:")
-    file = tmp_path / "study.yaml"
-    file.write_text(text, encoding="utf-8")
-    study = load_study(file)
-    for experiment in study.experiments[:2]:
-        assert experiment.is_void and "under `fits`" in experiment.needs
-    assert not study.units
-
-
 STUDY = """
 study: toy
 title: Fits alone

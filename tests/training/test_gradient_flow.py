@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from softmax_bottleneck import heads, study
 from softmax_bottleneck.corpora.known_distributions import dirichlet, make_distributions
 from softmax_bottleneck.ranks import gradient_share
-from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study.fits import FitPlan, units_of
 from softmax_bottleneck.training import free_contexts
 from softmax_bottleneck.training.fit import fit_unit
@@ -124,16 +122,3 @@ def test_a_fit_is_measured_after_a_twentieth_of_its_updates_and_at_its_end(tmp_p
     (unasked,) = units_of("toy", study.read(FitPlan, entry | {"gradient": False}, "t"), {"device": "cpu"}, "t")
     names = {row["metric"] for row in fit_unit(unasked, tmp_path / "other", tmp_path / "other law")["rows"]}
     assert found.keys() - names == {n for n in found if n.startswith("gradient") or n.endswith("_early")}
-
-
-def test_what_no_fit_measures_is_said_in_its_place(tmp_path: Path) -> None:
-    asked = yaml.safe_load((study.ROOT / "config" / "gradient.yaml").read_text(encoding="utf-8"))
-    asked["fits"]["gradient"]["gradient"] = False
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(asked), encoding="utf-8")
-    loaded = study.load_study(tmp_path / "study.yaml")
-    said = {experiment.needs for experiment in loaded.experiments if experiment.source == "gradient"}
-    assert said == {"`fits.gradient` does not measure gradients (`gradient: true`)."}
-    asked["fits"]["gradient"] |= {"kind": "dirichlet", "words": [3], "alphas": [1], "gradient": True}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(asked), encoding="utf-8")
-    with pytest.raises(UserError, match="gradient is measured on fits of kind language alone"):
-        study.load_study(tmp_path / "study.yaml")

@@ -45,49 +45,38 @@ def count(head: str, vocabulary_size: int, options: dict | None = None, **body) 
     return model.count_parameters(model.build(run(head, options, **body), vocabulary_size, "meta"))
 
 
-@pytest.mark.parametrize("head", ["softmax", "sigsoftmax", "gss"])
-def test_counts_of_pointwise_heads(head):
-    assert count(head, PTB) == 24_221_600
-    assert count(head, WT2) == 33_556_078
-
-
-def test_counts_of_plif():
-    assert count("lms-plif", PTB) == 24_321_600
-    assert count("lms-plif", WT2) == 33_656_078
-    assert count("lms-plif", PTB, {"frozen": True}) == 24_221_600
-
-
 PTB_MIXTURE = {"embedding_size": 280, "hidden_size": 960, "context_size": 620}
 WT2_MIXTURE = {"embedding_size": 300, "hidden_size": 1150, "context_size": 650}
+FAIR = {"embedding_size": 280, "hidden_size": 960, "context_size": 280}
+WIDE = {"embedding_size": 340, "hidden_size": 960, "context_size": 340}
+MIXTURES_PTB = {1: 19_057_620, 3: 19_406_620, 5: 19_755_620, 10: 20_628_120, 15: 21_500_620, 20: 22_373_120}
+MIXTURES_WT2 = {10: 33_929_778, 15: 34_909_528, 20: 35_889_278}
+PUBLISHED = [
+    *((head, words, {}, {}, total) for head in ("softmax", "sigsoftmax", "gss")
+      for words, total in ((PTB, 24_221_600), (WT2, 33_556_078))),
+    ("lms-plif", PTB, {}, {}, 24_321_600),
+    ("lms-plif", WT2, {}, {}, 33_656_078),
+    ("lms-plif", PTB, {"frozen": True}, {}, 24_221_600),
+    *((head, PTB, {"components": k}, PTB_MIXTURE, total) for head in ("mos", "moc")
+      for k, total in MIXTURES_PTB.items()),
+    *((head, WT2, {"components": k}, WT2_MIXTURE, total) for head in ("mos", "moc")
+      for k, total in MIXTURES_WT2.items()),
+    ("mos", PTB, {"components": 15}, FAIR, 17_535_200),
+    ("softmax", PTB, {}, WIDE, 17_560_880),
+    ("softmax", PTB, {}, FAIR, 16_350_800),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("head", ["mos", "moc"])
-@pytest.mark.parametrize(
-    ("components", "expected"),
-    [(1, 19_057_620), (3, 19_406_620), (5, 19_755_620), (10, 20_628_120), (15, 21_500_620), (20, 22_373_120)],
-)
-def test_counts_of_mixtures_on_ptb(head, components, expected):
-    assert count(head, PTB, {"components": components}, **PTB_MIXTURE) == expected
-
-
-@pytest.mark.parametrize("head", ["mos", "moc"])
-@pytest.mark.parametrize(("components", "expected"), [(10, 33_929_778), (15, 34_909_528), (20, 35_889_278)])
-def test_counts_of_mixtures_on_wikitext(head, components, expected):
-    assert count(head, WT2, {"components": components}, **WT2_MIXTURE) == expected
+@pytest.mark.parametrize(("head", "words", "options", "body", "total"), PUBLISHED)
+def test_parameter_counts_are_the_published_ones(head, words, options, body, total):
+    """SPEC.md 2: totals of SM Tables 4 and 5, and of the texts."""
+    assert count(head, words, options, **body) == total
 
 
 def test_counts_of_direct_output_connections():
     """Takase 2018, Tables 2 and 3: 23M and 37M."""
     assert round(count("doc", PTB, {"lower_size": 960}, **PTB_MIXTURE) / 1e6) == 23
     assert round(count("doc", WT2, {"lower_size": 1150}, **WT2_MIXTURE) / 1e6) == 37
-
-
-def test_counts_of_the_fair_models():
-    fair = {"embedding_size": 280, "hidden_size": 960, "context_size": 280}
-    wide = {"embedding_size": 340, "hidden_size": 960, "context_size": 340}
-    assert count("mos", PTB, {"components": 15}, **fair) == 17_535_200
-    assert count("softmax", PTB, **wide) == 17_560_880
-    assert count("softmax", PTB, **fair) == 16_350_800
 
 
 SMALL = {"embedding_size": 6, "hidden_size": 7, "context_size": 6, "layers": 2}
@@ -144,25 +133,6 @@ def test_groups_hold_every_trained_parameter_once(head):
     grouped = [id(p) for group in groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in built.parameters() if p.requires_grad)
     assert groups[0]["lr"] == 20.0
-
-
-def test_plif_slopes_have_their_own_rate():
-    (_, slopes) = model.build(run("lms-plif", **SMALL), 11).parameter_groups(20.0)
-    assert slopes["lr"] == 0.02
-    assert [p.numel() for p in slopes["params"]] == [100_000]
-    assert len(model.build(run("lms-plif", {"frozen": True}, **SMALL), 11).parameter_groups(20.0)) == 1
-
-
-def test_weights_leave_out_the_second_name_and_come_back():
-    first = model.build(run("softmax", seed=1, **SMALL), 11)
-    second = model.build(run("softmax", seed=2, **SMALL), 11)
-    kept = model.weights(first)
-    assert model.EMBEDDING not in kept and model.DECODER in kept
-    model.load_weights(second, kept)
-    assert second.body.embedding.weight is second.head.decoder.weight
-    ids = torch.tensor([[1, 2], [3, 4]])
-    one, two = (m.eval()(ids, m.initial_state(2)).raw_TBD for m in (first, second))
-    assert torch.equal(one, two)
 
 
 def test_weights_of_another_architecture_are_refused():

