@@ -85,7 +85,7 @@ def test_flops_of_the_published_sizes() -> None:
     assert case.step_flops() == case.head_flops() + 3 * 2 * 4 * 1400 * units
 
 
-def test_a_peak_is_seen_and_what_is_kept_is_not_counted() -> None:
+def test_peak_memory_excludes_memory_that_is_kept() -> None:
     kept: list[torch.Tensor] = []
 
     def run() -> None:
@@ -124,7 +124,7 @@ def test_a_timer_in_a_process_of_its_own() -> None:
     assert all(0 < one < 60 for one in seconds)
 
 
-def test_a_timer_that_died_is_told() -> None:
+def test_a_dead_timer_is_reported() -> None:
     served = timing.Served("no-such-script.py")
     with pytest.raises(RuntimeError, match="exit code 2"):
         served()
@@ -140,7 +140,7 @@ def test_the_gpu_pieces_run_in_small_on_a_cpu() -> None:
             assert result["problem"] is None and result["rows"], (name, result)
 
 
-def test_gpu_pieces_time_what_ships_in_blocks() -> None:
+def test_gpu_pieces_use_the_shipped_numerics_in_blocks() -> None:
     """Deterministic while they are timed, and not beyond; the clock is not looked at after every update."""
     asked: list[bool] = []
     gpu.Place(dry=True).as_shipped(lambda: asked.append(torch.are_deterministic_algorithms_enabled()))()
@@ -148,7 +148,7 @@ def test_gpu_pieces_time_what_ships_in_blocks() -> None:
     assert gpu.BLOCK >= 20
 
 
-def test_what_the_gpu_pieces_import_is_listed() -> None:
+def test_imports_of_the_gpu_benchmark_are_listed() -> None:
     """A GPU's image has torch and NumPy, and perhaps nothing else; what else is asked for is in the help."""
     code = "import gpu, sys, softmax_bottleneck.training.train, softmax_bottleneck.measuring.spectrum\n"
     code += "from importlib import metadata\nnames = metadata.packages_distributions()\n"

@@ -77,7 +77,7 @@ def enumerated(nano):
 
 
 # --- the law --------------------------------------------------------------------------------------------------------
-def test_the_law_is_the_formula(nano, enumerated):
+def test_log_probabilities_equal_the_formula(nano, enumerated):
     law, weight = enumerated
     np.testing.assert_allclose(np.exp(nano.log_p_CV), law, rtol=1e-12)
     np.testing.assert_allclose(nano.weight_C, weight, atol=1e-12)
@@ -145,7 +145,7 @@ def test_contexts_of_a_sample_follow_from_its_words(nano, text):
     assert (ids[100_000:-1] != 0).all()
 
 
-def test_samples_follow_the_law(nano, text):
+def test_samples_follow_the_true_distribution(nano, text):
     ids, states = text
     law = np.exp(nano.log_p_CV)
     statistic = freedom = 0.0

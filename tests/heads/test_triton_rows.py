@@ -94,7 +94,7 @@ def test_equal_to_float64_like_the_plain_sweep(
 
 
 @pytest.mark.parametrize("case", ["softmax", "gss", "plif", "mos"])
-def test_the_kernels_are_what_runs(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_run(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     launched = []
     plain_launch = triton_rows.RowSweep._launch
     monkeypatch.setattr(triton_rows.RowSweep, "_launch", lambda *a: (launched.append(a[1]), plain_launch(*a)))
@@ -138,7 +138,7 @@ def test_a_loss_that_is_not_a_number_shows(case: str) -> None:
     assert found.isnan().tolist() == [False, True, False]
 
 
-def test_the_cell_of_what_is_no_number_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cell_of_a_nan_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the kernel finds it, with the interpreter's own comparison of numbers."""
     function = build("plif", 3, 70).pointwise.row_function()
     assert function is not None and function.table_K2 is not None

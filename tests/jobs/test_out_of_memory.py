@@ -34,7 +34,7 @@ def held_mb(how: str) -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell what a process holds")
-def test_what_is_freed_is_kept() -> None:
+def test_freed_memory_is_kept() -> None:
     kept = held_mb("kept")
     if kept == "cannot":
         pytest.skip("this C library cannot be told to keep memory")
@@ -57,7 +57,7 @@ def test_where_the_library_has_no_such_switch(monkeypatch: pytest.MonkeyPatch) -
         "CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY",
     ],
 )
-def test_a_gpus_libraries_have_words_of_their_own_for_too_little_memory(words: str) -> None:
+def test_out_of_memory_messages_of_gpu_libraries_are_recognised(words: str) -> None:
     """Trying again with more of the machine's memory would not help: it is for a person to mend."""
     error = out_of_memory.as_out_of_memory_error(RuntimeError(words), "train")
     assert type(error) is UserError and "the GPU's memory is too small" in str(error)
@@ -68,7 +68,7 @@ def test_other_errors_of_a_gpu_are_no_lack_of_memory() -> None:
         assert out_of_memory.as_out_of_memory_error(RuntimeError(words), "train") is None
 
 
-def test_cublas_is_told_to_be_deterministic_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cublas_is_configured_as_deterministic_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the environment of every step of a workflow, and of a step that is called by hand."""
     for variable in ("CUBLAS_WORKSPACE_CONFIG", config.STUDY_VARIABLE, config.SET_VARIABLE, "PYTHONPATH", "PATH"):
         monkeypatch.setenv(variable, os.environ.get(variable, ""))

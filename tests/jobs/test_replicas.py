@@ -100,7 +100,7 @@ def test_other_seeds_make_another_job() -> None:
     assert not set(plan.jobs(two)) & set(plan.jobs(three))
 
 
-def test_what_is_finished_stays_when_another_seed_is_not(job: str, alone: dict[str, str], capfd) -> None:
+def test_finished_seeds_stay_when_another_seed_stops(job: str, alone: dict[str, str], capfd) -> None:
     """The second seed is another process' for now; the next call trains it and leaves the first as it is."""
     first, second = alone
     with lease.Lease(Store().run_folder(second)):
@@ -165,7 +165,7 @@ EXITS = [
         (["-9", "0"], StoppedError, 137),
     ],
 )
-def test_what_a_person_has_to_mend_counts_most(codes: list[str], error: type[Exception], expected: int) -> None:
+def test_errors_that_need_a_correction_come_first(codes: list[str], error: type[Exception], expected: int) -> None:
     with pytest.raises(error) as raised:
         replicas.train_together(EXITS, codes)
     assert raised.value.exit_code == expected  # type: ignore[attr-defined]

@@ -334,7 +334,7 @@ def test_finished_work_is_not_done_again(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.fault("E9")
-def test_a_damaged_record_is_said(kind, tmp_path):
+def test_a_damaged_record_is_reported(kind, tmp_path):
     kind.run(tmp_path)
     for path in outcome_record.paths(tmp_path, kind.result):
         flip(path)
@@ -409,7 +409,7 @@ def test_work_stops_when_its_workflow_is_gone(kind, alone, tmp_path, monkeypatch
 
 
 @pytest.mark.fault("A16")
-def test_sessions_on_other_hardware_are_told_apart(kind, tmp_path, monkeypatch):
+def test_sessions_on_other_hardware_are_recorded(kind, tmp_path, monkeypatch):
     killed(kind, tmp_path, 9)
     assert kind.run(tmp_path / "one")["provenance"]["mixed_hardware"] is False
     monkeypatch.setattr(resumable, "hardware_name", lambda device: "another GPU")
@@ -431,7 +431,7 @@ ALLOCATOR = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allo
         (RuntimeError("a bug"), RuntimeError, "a bug"),
     ],
 )
-def test_too_little_memory_is_said_and_may_be_tried_again(kind, alone, tmp_path, monkeypatch, error, raised, words):
+def test_out_of_memory_is_reported_and_can_be_retried(kind, alone, tmp_path, monkeypatch, error, raised, words):
     calls, (owner, function) = [], kind.inner
     inner = getattr(owner, function)
 
@@ -460,7 +460,7 @@ def test_a_second_process_is_refused(kind, tmp_path):
 
 
 @pytest.mark.fault("A13")
-def test_who_lost_the_lease_stops_without_writing(kind, tmp_path, monkeypatch):
+def test_a_process_that_lost_its_lease_stops_without_writing(kind, tmp_path, monkeypatch):
     at_step(monkeypatch, 8, lambda: write_lease(tmp_path / kind.owned, pid=1))
     with pytest.raises(BusyError, match="took this run over"):
         kind.run(tmp_path, ALWAYS)
@@ -470,7 +470,7 @@ def test_who_lost_the_lease_stops_without_writing(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.fault("A13")
-def test_who_lost_the_lease_at_the_end_leaves_no_record(kind, tmp_path, monkeypatch):
+def test_a_process_that_lost_its_lease_at_the_end_writes_no_record(kind, tmp_path, monkeypatch):
     original = resumable.Session.finish
 
     def finish(self: resumable.Session) -> dict[str, Any]:
@@ -496,7 +496,7 @@ def test_heartbeat_and_progress(kind, alone, tmp_path, monkeypatch):
 
 @pytest.mark.fault("A15")
 @pytest.mark.parametrize("jump_s", [7200.0, -7200.0])
-def test_limits_and_leases_do_not_notice_a_jumping_clock(kind, alone, tmp_path, monkeypatch, jump_s):
+def test_limits_and_leases_ignore_a_jumping_clock(kind, alone, tmp_path, monkeypatch, jump_s):
     real, owned = time.time, tmp_path / kind.owned
     monkeypatch.setattr(time, "time", lambda: real() + jump_s)
     write_lease(owned, age_s=jump_s, **of_parent()).exists()

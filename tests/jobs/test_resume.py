@@ -200,7 +200,7 @@ def test_inputs_from_the_future_cost_no_finished_training(finished, tmp_path):
 # --- other machines, and too small ones -----------------------------------------------------------------------------
 @pytest.mark.fault("A16")
 @pytest.mark.tier2
-def test_going_on_with_other_instructions_is_allowed_and_told(begun, monkeypatch):
+def test_resuming_with_other_cpu_instructions_is_recorded(begun, monkeypatch):
     with start(begun, 0.0, ATEN_CPU_CAPABILITY="default") as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143

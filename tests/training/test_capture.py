@@ -48,7 +48,7 @@ def update(model: LanguageModel, optimiser: ASGD, tokens_TB: torch.Tensor) -> to
 @pytest.mark.parametrize(
     ("head", "body"), [*((name, "awd-lstm") for name in heads.names()), ("softmax", "transformer")]
 )
-def test_an_update_reads_no_number(head: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_reads_no_value_on_the_host(head: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "_fused_sgd_", lambda *_, lr, **__: lr.device)  # has no form for `meta`
     sizes = {"context_size": WIDTH, "embedding_size": WIDTH}
     with torch.device("meta"):
@@ -78,7 +78,7 @@ class Unasked(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_what_no_order_changes_is_not_sorted_first() -> None:
+def test_order_independent_operations_are_not_sorted_first() -> None:
     """Sums of integers, one place a row: a GPU would sort both where determinism is asked for. Besides them the flag
     is off for what is done number by number alone."""
     torch.use_deterministic_algorithms(True)

@@ -87,7 +87,7 @@ def test_equals_the_published_loop_and_its_stop_rule(tmp_path, rate, epochs):
     assert done["best_valid_loss_nats"] <= min(row["valid_loss_nats"] for row in rows)
 
 
-def test_what_makes_nothing_better_keeps_the_trained_weights(tmp_path):
+def test_finetuning_that_does_not_help_keeps_the_trained_weights(tmp_path):
     """Weights whose words are as probable as they can be made for this text, and a step size that ruins them."""
     base = make_run(epochs=4, learning_rate=2.0)
     train.train_run(base, CORPUS, tmp_path / "base")

@@ -80,7 +80,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 
 # --- laws -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("alpha", "words"), [(0.05, 12), (1.0, 5), (20.0, 30)])
-def test_dirichlet_laws_have_the_moments_of_the_distribution(alpha, words):
+def test_dirichlet_samples_have_the_right_moments(alpha, words):
     drawn = laws.dirichlet(alpha, words, 4000, seed=3)
     law = drawn.p_NM.astype(np.float64)
     assert law.shape == (4000, words) and np.allclose(law.sum(1), 1, atol=1e-5)
@@ -100,7 +100,7 @@ def test_more_contexts_add_to_fewer_and_seeds_differ():
     assert not np.array_equal(few, laws.dirichlet(0.1, 7, 1000, seed=3).p_NM)
 
 
-def test_language_laws_are_those_of_the_language():
+def test_distributions_of_a_language_are_its_true_ones():
     settings = LanguageSettings.from_mapping(LAW | {"rank": 9, "seed": 4, "train_tokens": 100, "valid_tokens": 100,
                                                     "test_tokens": 100})  # fmt: skip
     truth, law = make_language(settings), laws.language(settings)
@@ -110,7 +110,7 @@ def test_language_laws_are_those_of_the_language():
     assert len(law.p_NM) == truth.reachable_C.sum()
 
 
-def test_every_update_has_a_sample_of_its_own_with_the_laws_frequencies():
+def test_every_update_has_its_own_sample_with_the_true_frequencies():
     law = laws.make_distributions(
         "language", LAW | {"rank": 9} | dict.fromkeys(("train_tokens", "valid_tokens", "test_tokens"), 100), 1
     )
@@ -228,7 +228,7 @@ def rows_of(unit: Unit, folder: Path, **options) -> list[dict]:
     return fitting.fit_unit(unit, folder / unit.path, folder / "laws" / unit.law_path, Options(**options))["rows"]
 
 
-def test_fits_do_not_depend_on_which_others_are_made(tmp_path):
+def test_fits_do_not_depend_on_other_fits(tmp_path):
     alone = units(LANGUAGE, widths=[3], models={"mos": LANGUAGE["models"]["mos"]})[0]
     together = units(LANGUAGE)[0]
     assert alone.law_id == together.law_id
@@ -257,7 +257,7 @@ def test_a_damaged_fit_is_made_again(tmp_path):
     assert rows_of(unit, tmp_path) == before
 
 
-def test_rows_hold_what_was_fitted(tmp_path):
+def test_rows_describe_the_fits(tmp_path):
     rows = pd.DataFrame(rows_of(units(LANGUAGE)[2], tmp_path))
     assert set(rows["table"]) == {"toy"} and set(rows["model"]) == {"law", "softmax", "mos", "mos-equal"}
     widths = rows[(rows["model"] == "mos-equal") & (rows["metric"] == "width")]["value"]

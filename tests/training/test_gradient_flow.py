@@ -60,7 +60,7 @@ def naive(fit: FreeContexts) -> dict[str, float]:
         ("low-rank", {"rank": 2}),  # fewer directions than the vectors are long
     ],
 )
-def test_shares_are_those_of_the_jacobian(name: str, options: dict[str, object]) -> None:
+def test_shares_equal_those_of_the_jacobian(name: str, options: dict[str, object]) -> None:
     fit = begun(name, 3, **options)
     weights = {key: value.clone() for key, value in fit.head.state_dict().items()}
     found = gradient_shares(fit, KNOWN)
@@ -69,7 +69,7 @@ def test_shares_are_those_of_the_jacobian(name: str, options: dict[str, object])
     assert found == pytest.approx(naive(fit), rel=1e-4)
 
 
-def test_for_a_softmax_words_are_what_rank_measures_of_an_output_matrix() -> None:
+def test_gradient_words_of_a_softmax_equal_those_of_its_output_matrix() -> None:
     """All words of a context, each as often as the law has it, through W less its mean row."""
     fit = begun("softmax", 3)
     weight_VD = fit.head.decoder.weight.detach().double().numpy()
@@ -80,13 +80,13 @@ def test_for_a_softmax_words_are_what_rank_measures_of_an_output_matrix() -> Non
     assert gradient_shares(fit, KNOWN)["gradient_words"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_softmax_as_wide_as_the_words_lets_all_through_and_a_narrow_one_does_not() -> None:
+def test_a_softmax_as_wide_as_the_vocabulary_preserves_the_whole_gradient() -> None:
     wide, narrow = (gradient_shares(begun("softmax", width), KNOWN) for width in (12, 2))
     assert wide["gradient_energy"] == pytest.approx(1.0, abs=1e-6) == wide["gradient_words"]
     assert narrow["gradient_energy"] < 0.5
 
 
-def test_once_fitted_nothing_of_the_best_gradient_passes_but_of_words_as_before() -> None:
+def test_a_fitted_head_preserves_no_expected_gradient() -> None:
     recipe, fit = Recipe(0, True, 600, 0.1), begun("softmax", 3)
     before = gradient_shares(fit, KNOWN)
     for number in range(recipe.updates):
@@ -96,7 +96,7 @@ def test_once_fitted_nothing_of_the_best_gradient_passes_but_of_words_as_before(
     assert after["gradient_words"] > 0.05
 
 
-def test_a_head_that_rules_words_out_has_no_share() -> None:
+def test_a_head_with_impossible_words_has_no_shares() -> None:
     fit = begun("softmax", 3)
     with torch.no_grad():
         fit.head.decoder.bias[0] = -torch.inf

@@ -102,7 +102,7 @@ def go(one: Trainer, updates: int) -> None:
 
 
 @pytest.mark.parametrize("model", ["transformer", "mos", "lms-plif"])
-def test_a_replayed_update_has_the_bits_of_a_called_one(recording: Recording, model: str) -> None:
+def test_a_replayed_update_equals_a_normal_one_bit_for_bit(recording: Recording, model: str) -> None:
     """Through SGD, the switch, the two updates that start the mean, and averaging; lengths vary, masks are drawn."""
     options = {"mos": {"components": 2}, "lms-plif": {"knots": 50}}.get(model, {})
     run = make_run("softmax" if model == "transformer" else model, options=options, learning_rate=1.0)
@@ -121,7 +121,7 @@ def test_a_replayed_update_has_the_bits_of_a_called_one(recording: Recording, mo
     assert replayed.replayed is not None and not replayed.graphs_refused
 
 
-def test_a_replayed_run_goes_on_from_a_called_ones_state(recording: Recording) -> None:
+def test_a_replayed_run_resumes_from_the_state_of_a_normal_one(recording: Recording) -> None:
     run = make_run(learning_rate=1.0)
     called = Trainer(changed(run, graphs=False), CORPUS, CPU)
     go(called, 3)
@@ -132,7 +132,7 @@ def test_a_replayed_run_goes_on_from_a_called_ones_state(recording: Recording) -
     assert_same_bits(called, replayed)
 
 
-def test_without_recording_it_goes_on_and_says_why(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_capture_is_reported_and_training_continues(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(work: Callable[[], Results]) -> tuple[Callable[[], object], Results]:
         raise RuntimeError("operation not permitted when stream is capturing")
 

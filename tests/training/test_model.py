@@ -90,7 +90,7 @@ SMALL = {"embedding_size": 6, "hidden_size": 7, "context_size": 6, "layers": 2}
         (SMALL | {"kind": "transformer", "attention_heads": 2, "dropout_weight": 0, "dropout_embedding": 0}, 6),
     ],
 )
-def test_a_head_may_read_what_the_last_layer_reads(body, lower_size):
+def test_a_head_may_read_the_input_of_the_last_layer(body, lower_size):
     built = model.build(run("doc", {"lower_size": lower_size}, **body), 11).eval()
     ids = torch.tensor([[1, 2], [3, 4]])
     read = []

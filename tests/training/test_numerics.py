@@ -44,7 +44,7 @@ MIXTURE = {"components": 3}
         ("lms-plif", "head.decoder.weight", (0, 0)),
     ],
 )
-def test_one_bad_number_anywhere_ends_a_run_as_diverged(tmp_path, monkeypatch, head, name, place, bad):
+def test_one_nan_anywhere_ends_a_run_as_diverged(tmp_path, monkeypatch, head, name, place, bad):
     options = {"knots": 40} if head == "lms-plif" else MIXTURE if head in ("mos", "moc") else None
     run = base.make_run(head, options=options, learning_rate=1.0)
     poisoned_at(monkeypatch, 9, name, place, bad)
@@ -55,7 +55,7 @@ def test_one_bad_number_anywhere_ends_a_run_as_diverged(tmp_path, monkeypatch, h
 
 
 @pytest.mark.fault("D2")
-def test_a_logit_that_is_no_number_is_looked_up_nowhere_else():
+def test_a_nan_logit_stays_nan_and_changes_no_other():
     """As an index it would end the process of a GPU; here it must stay what it is, alone."""
     head = PiecewiseLinear(40, 20.0, 1.0, frozen=False, learning_rate=0.02)
     logits_RV = torch.randn(3, 5)
@@ -66,7 +66,7 @@ def test_a_logit_that_is_no_number_is_looked_up_nowhere_else():
 
 
 @pytest.mark.fault("D1")
-def test_the_command_exits_10_and_the_workflow_is_told_0(begun, monkeypatch, capsys):
+def test_a_diverged_run_exits_with_10_or_with_0_for_the_workflow(begun, monkeypatch, capsys):
     path = begun.needed[0].path
     words = ["train", "--study", str(begun.file), "--run", path]
     with monkeypatch.context() as patch:

@@ -94,7 +94,7 @@ def test_swapped_shows_the_averages_and_gives_the_weights_back():
     assert not torch.equal(tensors[0], asgd.averages[0])
 
 
-def test_a_recorded_update_stays_valid(monkeypatch):
+def test_a_captured_update_stays_valid(monkeypatch):
     """`apply` by scalars that `prepare` fills gives the bits of Python's numbers; no tensor moves to another place."""
     tensors, twins = parameters(), parameters()
     grouped = [[{"params": ps[:2], "lr": 2.0}, {"params": ps[2:], "lr": 0.02}] for ps in (tensors, twins)]

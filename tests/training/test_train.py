@@ -63,7 +63,7 @@ def test_chunk_lengths_have_the_published_distribution():
     assert drawn[~short].std() == pytest.approx(5, abs=0.2)
 
 
-def test_too_little_text_is_said():
+def test_too_little_text_is_reported():
     with pytest.raises(UserError, match="need >= 12 tokens at batch_size 4"):
         trainer.plan_epoch(make_run().schedule, 1, 1, 2)
 
@@ -277,7 +277,7 @@ def test_foreign_states_are_refused_by_name(tmp_path, monkeypatch, run, corpus, 
 
 
 @pytest.mark.fault("E9")
-def test_finished_but_damaged_is_said(tmp_path):
+def test_damaged_weights_of_a_finished_run_are_reported(tmp_path):
     train.train_run(make_run(), CORPUS, tmp_path)
     with pytest.raises(UserError, match="belongs to another run"):
         train.train_run(make_run(seed=2), CORPUS, tmp_path)

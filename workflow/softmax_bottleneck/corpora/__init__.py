@@ -1,1 +1,1 @@
-"""Corpora: fetched, tokenised, checked; and languages whose law is known."""
+"""Corpora: download, tokenise, check; and synthetic languages with a known next-word distribution."""

@@ -1,1 +1,1 @@
-"""A job that survives: resume states, leases, signals, time limits, memory, devices."""
+"""Resumable jobs: resume states, leases, signals, time limits, memory, GPUs."""

@@ -1,1 +1,1 @@
-"""Models and how they are trained, finetuned, evaluated dynamically and fitted to known laws."""
+"""Language models: training, finetuning, dynamic evaluation, and fits to known distributions."""
