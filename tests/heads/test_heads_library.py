@@ -101,7 +101,7 @@ def test_the_examples_of_the_page_run():
 
 def test_the_example_trains_with_each_head():
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "examples" / "train_with_each_head.py"), "--steps", "12"]
+    command = [sys.executable, str(ROOT / "examples" / "train_with_each_head.py"), "--steps", "40"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     losses = re.findall(r"^(\S.*?)\s+loss ([\d.]+) -> ([\d.]+) nats", done.stdout, re.MULTILINE)
