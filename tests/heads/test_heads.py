@@ -412,9 +412,7 @@ def test_the_running_sum_of_a_gpu_is_exact(length: int) -> None:
 
 
 @pytest.mark.parametrize("knots", [1, 40])
-def test_a_nan_logit_is_looked_up_in_an_existing_cell(
-    knots: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nan_logit_is_looked_up_in_an_existing_cell(knots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU another index would end the process; here it is an error. The way of a GPU, with its histograms; the
     loss shows it, and the other rows have theirs."""
 

@@ -132,7 +132,7 @@ def test_a_replayed_run_resumes_from_the_state_of_a_normal_one(recording: Record
     assert_same_bits(called, replayed)
 
 
-def test_a_failed_capture_is_reported_and_training_continues(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_capture_is_reported_and_work_continues(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(work: Callable[[], Results]) -> tuple[Callable[[], object], Results]:
         raise RuntimeError("operation not permitted when stream is capturing")
 
