@@ -41,6 +41,14 @@ def test_every_command_and_step_in_the_pages_exists(page: Path) -> None:
     assert {command or step for command, step in found} <= set(program.COMMANDS)
 
 
+def test_help_fits_a_screen_and_imports_no_large_package() -> None:
+    code = "import sys; from softmax_bottleneck import __main__ as program; print(program.parser().format_help());"
+    code += "sys.exit(bool({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) <= 50
+
+
 def test_paths_in_the_table_of_questions_exist() -> None:
     """Every path in an answer exists in the repository or in the package."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -90,9 +90,3 @@ def test_a_mistake_names_the_key(tmp_path: Path) -> None:
     done = snakemake(project(tmp_path, NANO | {"seed": [1]}), "--dry-run")
     assert done.returncode != 0
     assert "config/config.yaml: unknown key 'seed'; did you mean 'seeds'?" in done.stdout + done.stderr
-
-
-def test_a_prefix_is_refused_and_not_half_done(tmp_path: Path) -> None:
-    done = snakemake(project(tmp_path, NANO, '    prefix:\n        "inner"\n'), "--dry-run")
-    assert done.returncode != 0
-    assert "`prefix` is not supported" in done.stdout + done.stderr
