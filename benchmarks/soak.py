@@ -265,7 +265,7 @@ def corruptions(number: int, folder: Path) -> Counter:
 def numbers(study: config.Study, run: config.Run) -> list[tuple[object, ...]]:
     """Return the records of one run."""
     found = integrity.read(run, study.store.run_folder(run.path))
-    return list(collect._run_rows(study, collect._Reading(run, run.path, found)))
+    return list(collect.run_rows(study, collect.Reading(run, run.path, found)))
 
 
 def _corrupt_result(

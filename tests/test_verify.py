@@ -73,7 +73,7 @@ def test_only_an_evaluation_that_was_made_has_two_records(study: Study, status: 
     place = folder(run) / "dynamic-0123"
     place.mkdir(parents=True)
     write_unusable(place / "dynamic.json", {"status": status, "reason": "valid perplexity 442061"}, {})
-    found = inspection._missing_files(study, {place.name: integrity.read(run, place)})
+    found = inspection._missing_files(study, place.name, integrity.read(run, place))
     assert [one.file.rpartition("/")[2] for one in found] == lacking
 
 
@@ -151,17 +151,6 @@ def test_a_table_that_was_edited_is_found(study: Study) -> None:
     assert found(study) == {}
     table.write_text("a,2\n", encoding="utf-8")
     assert found(study) == {"fake/tables/x.csv": "damaged"}
-
-
-def test_the_same_run_twice_with_other_weights_is_a_duplicate(study: Study) -> None:
-    fake.write_all(study)
-    run = study.needed[0]
-    rewrite(folder(run) / "done.json", model_sha256="a")
-    twin = Store().run_folder(f"{run.dataset}/again/{run.seed}-{run.run_id}")
-    artefacts.write_json(twin / "done.json", artefacts.read_json(folder(run) / "done.json"))
-    assert found(study) == {}
-    rewrite(twin / "done.json", model_sha256="b")
-    assert found(study) == {twin.relative_to("results/runs").as_posix(): "duplicate"}
 
 
 @pytest.mark.fault("G4")

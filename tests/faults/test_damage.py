@@ -11,8 +11,7 @@ import fake_results as fake
 import pytest
 import small
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.records.repair import repair
-from softmax_bottleneck.records.verify import verify
+from softmax_bottleneck.records.verify import repair, verify
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 

@@ -20,7 +20,6 @@ COUNTED_ALL_THE_SAME = {"store.seeds", "study.costs", "jobs.numerics"}
 # What no step of the workflow imports.
 BESIDE_THE_STEPS = {
     "__main__",
-    "records.repair",
     "records.verify",
     "report.captions",
     "report.lookup",

@@ -317,7 +317,7 @@ def _verify(args: argparse.Namespace, say: Say) -> None:
 
 def _repair(args: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.jobs import project_lock
-    from softmax_bottleneck.records.repair import repair
+    from softmax_bottleneck.records.verify import repair
 
     study = _study(args)
     project_lock.acquire()

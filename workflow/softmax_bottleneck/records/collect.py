@@ -1,7 +1,7 @@
-"""From finished runs to records: the one step that reads run folders.
+"""From finished runs to records: the only step that reads run folders.
 
-Paths come from the plan, so a result that no planned run made (another setting, older code) is never read. A run that
-is not there, or diverged, or whose files are damaged, becomes a state with its reason; its numbers enter no mean.
+The plan gives the paths, so a result of another setting or older code is never read. A run that is missing, diverged or
+damaged becomes a state with its reason. Its numbers enter no mean.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import pandas as pd
 
 from softmax_bottleneck.records import evidence, integrity
 from softmax_bottleneck.records.inspection import FILE, inspect_study
-from softmax_bottleneck.records.integrity import RunFiles
+from softmax_bottleneck.records.integrity import RunFiles, is_number, mapping
 from softmax_bottleneck.records.metrics import SIGMA_10, TOP5_HIT
 from softmax_bottleneck.records.records import (
     COLUMNS,
@@ -39,9 +39,12 @@ NO_SIMILARITIES = "word similarity not done yet"
 RANK_FACTS = {"m": "rank_rows", "n": "rank_columns", "tolerance": "rank_tolerance", "sigma_max": "sigma_max"}
 
 
+Number = tuple[str, str, str, float, int | None]  # table, condition, metric, value, n
+
+
 @dataclass(frozen=True)
-class _Reading:
-    """What the files of one run said, under one of the labels it has in the study."""
+class Reading:
+    """The files of one run, under one of the labels it has in the study."""
 
     run: Run
     path: str
@@ -50,11 +53,11 @@ class _Reading:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """Content of its JSON files by their names without the ending."""
+        """The contents of its JSON files by their names without the ending."""
         return self.found.contents
 
     def state(self, wordsim: bool) -> tuple[str, str]:
-        """State and reason of the run; `wordsim` says whether its dataset has word-similarity benchmarks."""
+        """Return the run's state and its reason; `wordsim`: the dataset has word-similarity benchmarks."""
         if finding := self.found.first_finding:
             return ("stale" if finding.kind == "stale" else "unsound"), finding.words
         if self.stage == DYNAMIC and "dynamic" not in self.files:
@@ -73,61 +76,44 @@ class _Reading:
         # Benchmarks may have to be fetched: without them a run still has its perplexities and ranks.
         return "ok", NO_SIMILARITIES if wordsim and "wordsim" not in self.files else ""
 
-    def numbers(self) -> Iterator[tuple[str, str, str, float, float, int | None]]:
-        """(table, condition, metric, value, std, n) of every number of a sound, finished run."""
+    def numbers(self) -> Iterator[Number]:
+        """Yield every number of a sound, finished run."""
         done, rank = self.files.get("done", {}), self.files.get("rank", {})
-        plain = {
-            "done": {key: done.get(key) for key in DONE_METRICS}
-            | {"wall_s": _mapping(done.get("timing")).get("wall_s")}
-            | ({"embedding_size": self.run.body.embedding_size} if done else {}),
-            "measure": _mapping(self.files.get("measure", {}).get("metrics")),
-            "rank": _mapping(rank.get("metrics")) | {new: rank.get(key) for key, new in RANK_FACTS.items()},
+        own = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
+        tables = {
+            "done": own | ({"embedding_size": self.run.body.embedding_size} if done else {}),
+            "measure": mapping(self.files.get("measure", {}).get("metrics")),
+            "rank": mapping(rank.get("metrics")) | {new: rank.get(key) for key, new in RANK_FACTS.items()},
+            "dynamic": mapping(self.files.get("dynamic", {}).get("metrics")),
         }
-        plain["dynamic"] = _mapping(self.files.get("dynamic", {}).get("metrics"))
-        for table, metrics in plain.items():
-            yield from ((table, self.stage, m, float(v), math.nan, 1) for m, v in metrics.items() if _is_number(v))
+        for table, metrics in tables.items():
+            yield from ((table, self.stage, key, float(v), 1) for key, v in metrics.items() if is_number(v))
         if self.stage:
             return
-        sigma_K = self.found.sigma_K
+        sigma_K, topk = self.found.sigma_K, self.files.get("topk", {})
         if rank and sigma_K is not None and len(sigma_K) > 9 and sigma_K[0] > 0:
-            yield "rank", "", SIGMA_10, float(sigma_K[9] / sigma_K[0]), math.nan, 1
-        for place in self.files.get("topk", {}).get("contexts", ()):
+            yield "rank", "", SIGMA_10, float(sigma_K[9] / sigma_K[0]), 1
+        for place in topk.get("contexts", ()):
             if not place["note"]:
-                where = f"group={place['group']};context={place['context']}"
-                yield "topk", where, TOP5_HIT, float(place["hit"]), math.nan, 1
-        for label, result in _mapping(self.files.get("wordsim", {}).get("benchmarks")).items():
-            for metric, value, n in _wordsim_numbers(_mapping(result)):
-                yield "wordsim", f"benchmark={label}", metric, value, math.nan, n
-        for k, share in _mapping(self.files.get("topk", {}).get("hits")).items():
-            for metric, value, n in _hit_numbers(k, _mapping(share)):
-                yield "topk", "", metric, value, math.nan, n
+                yield "topk", f"group={place['group']};context={place['context']}", TOP5_HIT, float(place["hit"]), 1
+        for label, result in mapping(self.files.get("wordsim", {}).get("benchmarks")).items():
+            pairs, known = result.get("n_pairs"), result.get("n_found")
+            if is_number(pairs) and is_number(known):
+                yield "wordsim", f"benchmark={label}", "n_pairs", float(pairs), None
+                yield "wordsim", f"benchmark={label}", "n_pairs_not_in_vocab", float(pairs - known), None
+            names = {"rho": "spearman", "low": "spearman_low", "high": "spearman_high"}
+            yield from _with_interval("wordsim", f"benchmark={label}", result, names, known)
+        for k, share in mapping(topk.get("hits")).items():
+            names = {"rate": f"hit_rate_{k}", "low": f"hit_rate_{k}_low", "high": f"hit_rate_{k}_high"}
+            yield from _with_interval("topk", "", share, names, share.get("n"))
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _wordsim_numbers(result: Mapping[str, Any]) -> Iterator[tuple[str, float, int | None]]:
-    pairs, found = result.get("n_pairs"), result.get("n_found")
-    if _is_number(pairs) and _is_number(found):
-        yield "n_pairs", float(pairs), None
-        yield "n_pairs_not_in_vocab", float(pairs - found), None
-    for key, metric in (("rho", "spearman"), ("low", "spearman_low"), ("high", "spearman_high")):
-        value = result.get(key)
-        if _is_number(value):
-            yield metric, float(value), int(found) if _is_number(found) else None
-
-
-def _hit_numbers(k: str, share: Mapping[str, Any]) -> Iterator[tuple[str, float, int | None]]:
-    """How often the true next word is among the first k; n is the number of contexts."""
-    for key, metric in (("rate", f"hit_rate_{k}"), ("low", f"hit_rate_{k}_low"), ("high", f"hit_rate_{k}_high")):
-        value, n = share.get(key), share.get("n")
-        if _is_number(value):
-            yield metric, float(value), int(n) if _is_number(n) else None
+def _with_interval(
+    table: str, condition: str, facts: Mapping[str, Any], names: Mapping[str, str], n: object
+) -> Iterator[Number]:
+    for key, metric in names.items():
+        if is_number(facts.get(key)):
+            yield table, condition, metric, float(facts[key]), int(n) if is_number(n) else None
 
 
 def _unfinished(run: Run, found: RunFiles) -> str:
@@ -140,10 +126,10 @@ def _unfinished(run: Run, found: RunFiles) -> str:
 
 
 def hardware(provenance: Mapping[str, Any]) -> str:
-    """One line on the machines of a provenance block: the devices of its sessions, and the processor."""
+    """Return the machines of a provenance block in one line: the devices of its sessions, and the processor."""
     sessions = provenance.get("sessions") or []
-    devices = [str(session["device"]) for session in sessions if "device" in _mapping(session)]
-    processor = str(_mapping(provenance.get("hardware")).get("cpu", ""))
+    devices = [str(session["device"]) for session in sessions if "device" in mapping(session)]
+    processor = str(mapping(provenance.get("hardware")).get("cpu", ""))
     found = [name for name in dict.fromkeys([*devices, processor]) if name]
     return ", ".join(found) or "unknown"
 
@@ -158,8 +144,8 @@ def collect(study: Study) -> Records:
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]
     later += [(one.run, one.path, DYNAMIC) for one in study.shown_evaluations]
     runs = {path: integrity.read(run, study.store.run_folder(path)) for run, path, _ in (*trained, *later)}
-    readings = [_Reading(run, path, runs[path], stage) for run, path, stage in (*trained, *later)]
-    rows = [row for reading in readings for row in _run_rows(study, reading)] + _synthetic_rows(study)
+    readings = [Reading(run, path, runs[path], stage) for run, path, stage in (*trained, *later)]
+    rows = [row for reading in readings for row in run_rows(study, reading)] + _synthetic_rows(study)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
     order = ["dataset", "model", "seed", "table", "metric", "condition"]
@@ -214,8 +200,8 @@ def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
 
 def _cliffs(files: RunFiles) -> list[int]:
     """Where the spectrum falls: the counted ranks, and beyond d + 2, the rank that a softmax can have."""
-    metrics = _mapping(files.contents.get("rank", {}).get("metrics"))
-    return [*(int(rank) for rank in metrics.values() if _is_number(rank)), files.run.body.embedding_size + 2]
+    metrics = mapping(files.contents.get("rank", {}).get("metrics"))
+    return [*(int(rank) for rank in metrics.values() if is_number(rank)), files.run.body.embedding_size + 2]
 
 
 def _corpora(study: Study) -> dict[str, Any]:
@@ -234,7 +220,7 @@ def evidence_of(study: Study, path: str, origin: str) -> str:
         raise UserError(f"{path}: no finished run there; train and measure it first")
     done = artefacts.read_json(folder / "done.json")
     run = Run.from_json(done["run"])
-    reading = _Reading(run, path, integrity.read(run, folder, any_code=True))
+    reading = Reading(run, path, integrity.read(run, folder, any_code=True))
     state, reason = reading.state(wordsim=False)
     if state != "ok":
         raise UserError(f"{path}: {state}: {reason}")
@@ -242,8 +228,7 @@ def evidence_of(study: Study, path: str, origin: str) -> str:
     if like is None:
         raise UserError(f"{path}: no run of {evidence.called(study.file)}; name the run's study with --study")
     rows = [
-        {"table": table, "condition": condition, "metric": metric, "value": value, "n": n}
-        for table, condition, metric, value, _, n in reading.numbers()
+        dict(zip(("table", "condition", "metric", "value", "n"), number, strict=True)) for number in reading.numbers()
     ]
     files = reading.found
     spectrum = [] if files.sigma_K is None else thinned(files.sigma_K, _cliffs(files)).T.tolist()
@@ -264,16 +249,17 @@ def evidence_of(study: Study, path: str, origin: str) -> str:
     )
 
 
-def _state(study: Study, reading: _Reading) -> tuple[str, str]:
+def _state(study: Study, reading: Reading) -> tuple[str, str]:
     return reading.state(wordsim=bool(study.datasets[reading.run.dataset].wordsim) and not reading.stage)
 
 
-def _run_rows(study: Study, reading: _Reading) -> Iterator[tuple[object, ...]]:
+def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of one run, in the order of COLUMNS."""
     run = reading.run
-    if _state(study, reading)[0] not in ("ok", "missing"):
-        return
-    for table, condition, metric, value, std, n in reading.numbers():
-        yield ("measured", table, run.dataset, run.model, condition, metric, value, std, n, run.seed, run.run_id)
+    if _state(study, reading)[0] in ("ok", "missing"):
+        for table, condition, metric, value, n in reading.numbers():
+            row = ("measured", table, run.dataset, run.model, condition, metric, value, math.nan, n)
+            yield (*row, run.seed, run.run_id)
 
 
 def _synthetic(study: Study) -> Mapping[str, Any]:
@@ -288,10 +274,13 @@ def _synthetic_rows(study: Study) -> list[tuple[object, ...]]:
     return [tuple((usual | row | fixed)[key] for key in COLUMNS) for row in _synthetic(study).get("rows", ())]
 
 
-def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
+def _state_row(study: Study, reading: Reading) -> dict[str, Any]:
     run, done = reading.run, reading.files.get("dynamic" if reading.stage == DYNAMIC else "done", {})
-    provenance = _mapping(done.get("provenance"))
+    provenance = mapping(done.get("provenance"))
     state, reason = _state(study, reading)
+    metrics = mapping(reading.files.get("measure", {}).get("metrics"))
+    ppl, unigram = metrics.get("test_ppl"), metrics.get("unigram_ppl")
+    remark = unlearned_words(ppl, unigram) if is_number(ppl) and is_number(unigram) else ""
     return {
         "dataset": run.dataset,
         "model": run.model,
@@ -301,27 +290,20 @@ def _state_row(study: Study, reading: _Reading) -> dict[str, Any]:
         "path": reading.path,
         "stage": reading.stage,
         "state": state,
-        "reason": "; ".join(filter(None, [reason, _remark(reading)])),
+        "reason": "; ".join(filter(None, [reason, remark])),
         "planned_epochs": None if reading.stage == DYNAMIC else run.schedule.epochs,
         "hardware": hardware(provenance) if done else "",
         "mixed_hardware": bool(provenance.get("mixed_hardware", False)),
         "interruptions": provenance.get("interruptions"),
-        "wall_s": _mapping(done.get("timing")).get("wall_s", done.get("wall_s")),
+        "wall_s": mapping(done.get("timing")).get("wall_s", done.get("wall_s")),
         **{key: done.get(key) for key in ("epochs", "best_epoch", "switch_epoch")},
     }
-
-
-def _remark(reading: _Reading) -> str:
-    """What a reader should know of a finished run."""
-    metrics = _mapping(reading.files.get("measure", {}).get("metrics"))
-    ppl, unigram = metrics.get("test_ppl"), metrics.get("unigram_ppl")
-    return unlearned_words(ppl, unigram) if _is_number(ppl) and _is_number(unigram) else ""
 
 
 def _environments(records: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     blocks = []
     for record in records:
-        block = _mapping(record.get("provenance"))
+        block = mapping(record.get("provenance"))
         facts = {key: block.get(key) for key in ("git", "versions", "hardware", "deterministic") if block.get(key)}
         if facts and facts not in blocks:
             blocks.append(facts)

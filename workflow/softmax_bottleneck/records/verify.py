@@ -1,11 +1,17 @@
-"""Whether everything a study shows rests on files that are whole: its runs, its records, and what was made of them."""
+"""Verification and repair of a study: its runs, its records, and everything that was made from them.
+
+`verify` lists what is damaged, missing, stale or impossible. `repair` removes damaged files and what rests on them, so
+that the workflow makes exactly that again.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from softmax_bottleneck.jobs import outcome_record
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.collect import collect
 from softmax_bottleneck.records.inspection import Verification, damage
@@ -13,24 +19,81 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
 MADE_FROM_RECORDS = ("claims.json", "page.json", "report/index.html")
+STUDY_PARTS = (*records.FILES, "verify.json", *MADE_FROM_RECORDS, "tables", "figures", "report", "partial")
+NOTHING_TO_REMOVE = ("diverged", "failed")  # these are results
+# Files that the step `measure` makes again, with all that it made from them, once measured.json is gone too. Damage to
+# any other file in the folder of a run means training it again.
+MEASURED = (
+    *("measure.json", "topk.json", "hidden.npz", "rank.json", "spectrum.npz", "epochs_rank.json", "wordsim.json"),
+    "measured.json",
+)
 
 
 def verify(study: Study) -> Verification:
-    """Look at everything a study shows, its page too; nothing is written."""
+    """Check everything a study shows, its report too; nothing is written."""
     found = Verification.from_json(collect(study).verification)
-    paths = list(own_files(study))
+    paths = list(_own_files(study))
     findings = [finding for path in paths for finding in damage(study.store, path)]
     return replace(found, files=found.files + len(paths), findings=(*found.findings, *findings))
 
 
-def own_files(study: Study) -> Iterator[Path]:
-    """What lies in the study's own folder by now: a step that has run left all of its files."""
+def _own_files(study: Study) -> Iterator[Path]:
+    """Yield the files of the study's own folder: a step that has run left all of its files."""
     home = study.store.study_folder(study.name)
     shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]
     for names in (("check.json",), ("synthetic.json",), records.FILES, ("verify.json", *shown, *MADE_FROM_RECORDS)):
         if any((home / name).exists() for name in names):
             yield from (home / name for name in names)
+    others = (path for folder in ("tables", "figures") for path in sorted((home / folder).glob("*")))
     planned = {home / name for name in shown}
-    for folder in ("tables", "figures"):
-        others = sorted(path for path in (home / folder).glob("*") if path not in planned)
-        yield from (path for path in others if artefacts.sidecar(path).exists())
+    yield from (path for path in others if path not in planned and artefacts.sidecar(path).exists())
+
+
+def repair(study: Study) -> tuple[Verification, list[Path]]:
+    """Remove damage and what rests on it; return the verification before, and the removed paths below results/.
+
+    The record of a finished run is first restored from its twin where that is whole, which costs nothing.
+    """
+    runs = {run.path: "done.json" for run in (*study.needed, *study.finetuned)}
+    runs |= {evaluation.path: "dynamic.json" for evaluation in study.evaluations}
+    for run_path, name in runs.items():
+        folder = study.store.run_folder(run_path)
+        for record in outcome_record.paths(folder, name):
+            if record.is_dir():
+                _remove(record)
+        outcome_record.restore(folder, name)
+    found, root = verify(study), study.store.root
+    wrong = [Path(finding.file) for finding in found.findings if finding.kind not in NOTHING_TO_REMOVE]
+    doomed = [path for file in wrong for path in _with_what_rests_on_it(study, file, runs) if (root / path).exists()]
+    if doomed:
+        parts = [Path(study.name, name) for name in STUDY_PARTS]
+        doomed = list(dict.fromkeys([*doomed, *(path for path in parts if (root / path).exists())]))
+    for path in doomed:
+        _remove(root / path)
+    return found, doomed
+
+
+def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> Iterator[Path]:
+    """Yield a damaged file and what was made from it, as paths below results/."""
+    room, folder = file.parts[0], file.parent
+    if room in ("corpora", "tokens"):
+        yield Path(*file.parts[:2])
+    elif room != "runs":
+        yield file
+        for unit in study.units if room == "fits" else ():
+            if {Path("fits", "laws", unit.law_path), Path("fits", unit.path)} & set(file.parents):
+                yield Path("fits", unit.path, "done.json")
+    elif file.relative_to("runs").as_posix() in runs:
+        return  # a run that is not finished: nothing of it is damaged, and the workflow resumes it
+    elif file.name in MEASURED and not folder.name.startswith("dynamic-"):
+        yield from (file, folder / "measured.json")
+    else:
+        yield folder.parent if folder.name == "snapshots" else folder
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    artefacts.sidecar(path).unlink(missing_ok=True)
