@@ -13,6 +13,8 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed: make triton-test")
 
+import triton
+import triton.language as tl
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads import row_nll, triton_rows
 from softmax_bottleneck.heads.base import Head
@@ -129,6 +131,21 @@ def test_extreme_logits_stay_finite(case: str) -> None:
     assert all(result.isfinite().all() for result in results)
 
 
+@triton.jit
+def _at_least_zero(values):
+    tl.store(values, tl.maximum(tl.load(values), 0.0))
+
+
+@pytest.fixture
+def maximum_of_a_gpu() -> None:
+    """On a GPU the maximum of NaN and a number is the number; the interpreter of triton 3.7 returns NaN."""
+    values = torch.tensor([float("nan")])
+    _at_least_zero[(1,)](values)
+    if values.isnan().any():
+        pytest.skip(f"the interpreter of triton {triton.__version__} returns NaN where a GPU returns a number")
+
+
+@pytest.mark.usefixtures("maximum_of_a_gpu")
 @pytest.mark.parametrize("case", ["softmax", "plif", "plif frozen", "mos-plif"])
 def test_a_loss_that_is_not_a_number_shows(case: str) -> None:
     """Also where it is looked up in a table; a cell that does not exist would end the process on a GPU."""
@@ -138,6 +155,7 @@ def test_a_loss_that_is_not_a_number_shows(case: str) -> None:
     assert found.isnan().tolist() == [False, True, False]
 
 
+@pytest.mark.usefixtures("maximum_of_a_gpu")
 def test_the_cell_of_a_nan_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the kernel finds it, with the interpreter's own comparison of numbers."""
     function = build("plif", 3, 70).pointwise.row_function()
