@@ -339,6 +339,7 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.tier2
 def test_a_report_of_350_runs_is_small_and_made_within_a_minute(results: Path) -> None:
     study = fake.load(results, fake.paper_text(str(list(range(1001, 1015))), experiments=()))
     assert len(study.needed) >= RUNS

@@ -52,6 +52,7 @@ rule render:
             "report/*.yaml",
             "report/*.css",
             "report/*.mplstyle",
+            "report/evidence/studies/*.json.gz",
         ),
     output:
         [shown(experiment, suffix) for experiment in STUDY.experiments for suffix in experiment.suffixes],

@@ -16,16 +16,7 @@ import yaml
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import evidence, records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import (
-    archive,
-    cells,
-    claims,
-    compare,
-    conclusions,
-    findings,
-    run_list,
-    views,
-)
+from softmax_bottleneck.report import archive, cells, claims, compare, conclusions, findings, run_list, views
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.views import overview
@@ -124,10 +115,6 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"id": f"chapter-{name}", **about[name], **part} for name, part in parts.items() if part["entries"]]
 
 
-def _named(artefact: str, source: str) -> str:
-    return f"{artefact} of {CHAPTERS[source]['title'] if source in CHAPTERS else source}"
-
-
 def gaps(study: Study, found: Records) -> list[str]:
     """Return a line for every group of incomplete runs and every experiment without results."""
     every = pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
@@ -140,7 +127,8 @@ def gaps(study: Study, found: Records) -> list[str]:
         total = len(found.planned(dataset, model, stage))
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}" + (f" ({reason})" if reason else ""))
     undrawn = [e for e in study.experiments if e.is_synthetic and found.synthetic.empty]
-    return lines + [f"{_named(e.artefact, e.source)}: not drawn yet" for e in undrawn]
+    titles = {name: about["title"] for name, about in CHAPTERS.items()}
+    return lines + [f"{e.artefact} of {titles.get(e.source, e.source)}: not drawn yet" for e in undrawn]
 
 
 # --- provenance ------------------------------------------------------------------------------------------------------
