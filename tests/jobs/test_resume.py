@@ -18,9 +18,7 @@ import small
 import torch
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.measuring.evaluate import evaluate as evaluate_step
-from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
-from softmax_bottleneck.measuring.wordsim import wordsim as wordsim_step
+from softmax_bottleneck.measuring.measure import measure_step
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
@@ -63,13 +61,16 @@ def home(study: Study) -> Path:
     return study.store.study_folder(study.name)
 
 
+MEASURING_FILES = {
+    "evaluate": ("hidden.npz", "topk.json", "measure.json"),
+    "spectrum": ("spectrum.npz", "rank.json"),
+    "wordsim": ("wordsim.json",),
+}
 LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
-    "evaluate": (
-        lambda study, path: evaluate_step(study, path, small.quiet),
-        ("hidden.npz", "topk.json", "measure.json"),
-    ),
-    "spectrum": (lambda study, path: spectrum_step(study, path, small.quiet), ("spectrum.npz", "rank.json")),
-    "wordsim": (lambda study, path: wordsim_step(study, path, small.quiet), ("wordsim.json",)),
+    **{
+        step: (lambda study, path, step=step: measure_step(study, path, step, small.quiet), files)
+        for step, files in MEASURING_FILES.items()
+    },
     "collect": (lambda study, _: collect.collect_to(study, home(study)), (*records.FILES, "verify.json")),
     "render": (lambda study, _: render.render(study, home(study)), ("claims.json", "page.json")),
     "report": (lambda study, _: report.report(home(study)), ("index.html",)),

@@ -222,7 +222,7 @@ def _p_value(rows: Rows, models: tuple[str, str], printed: str, what: str, where
     inputs = [rows.number(model=m, metric="test_ppl", column=c) for m in models for c in ("value", "std")]
 
     def formula(mean1: float, sd1: float, mean2: float, sd2: float) -> float:
-        test = statistics.student_t_from_summary(Summary(SEEDS, mean1, sd1), Summary(SEEDS, mean2, sd2))
+        test = statistics.student_t(Summary(SEEDS, mean1, sd1), Summary(SEEDS, mean2, sd2))
         return math.nan if test.p is None else test.p
 
     return _derived(what, f"{where}, from its means and deviations", printed, formula, inputs, note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,31 +12,20 @@ from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.measuring import known_truth, perplexity, predictions
-from softmax_bottleneck.measuring.measure import contexts_file, made_by
-from softmax_bottleneck.store import artefacts, paths, provenance
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.measuring.measure import Computed, contexts_file
+from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training.model import LanguageModel
-from softmax_bottleneck.training.run_record import run_and_record, write_unusable
 from softmax_bottleneck.training.trained import loaded
 
 PUBLISHED = paths.ROOT / "report" / "published"
 GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
 
 
-def evaluate(study: Study, path: str, say: Say) -> None:
-    """Write the perplexities and predicted words of a trained run, and the hidden states of its test text."""
-    folder = study.store.run_folder(path)
-    run, done = run_and_record(folder)
-    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
-    if done["status"] != "ok":
-        for name in ("topk.json", "measure.json"):
-            write_unusable(folder / name, done, parents)
-        return
-
-    started = time.monotonic()
-    tokens = corpus.load_for(study, run)
+def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
+    """Return the perplexities and predicted words of a trained run; write the hidden states of its test text."""
+    folder, tokens = study.store.run_folder(run.path), corpus.load_for(study, run)
     places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
     with loaded(run, folder) as model:
         contexts = perplexity.hidden_states(model, tokens.test, run.schedule.bptt)
@@ -49,14 +38,11 @@ def evaluate(study: Study, path: str, say: Say) -> None:
     metrics["train_minutes"] = done["timing"]["wall_s"] / 60
     metrics |= law.metrics(found.kl_T) if law and found.kl_T is not None else {}
     hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
-    parents["hidden.npz"] = artefacts.write_npz(folder / "hidden.npz", **hidden)
-    block = provenance.block(parents, run_id=path.rpartition("-")[2], made_by=made_by("evaluate", study, run))
-    usual = {"status": "ok", "provenance": block}
-    hits = predictions.hit_rates(found.true_rank_T)
     shown = [predictions.describe(place, found.top[place.index - 1], tokens) for place in places]
-    artefacts.write_json(folder / "topk.json", usual | {"contexts": shown, "hits": hits})
-    artefacts.write_json(folder / "measure.json", usual | {"metrics": metrics} | curves)
-    say(f"{path}: test perplexity {metrics['test_ppl']:.2f} ({time.monotonic() - started:.0f} s)")
+    topk = {"contexts": shown, "hits": predictions.hit_rates(found.true_rank_T)}
+    files = {"topk.json": topk, "measure.json": {"metrics": metrics} | curves}
+    arrays = {"hidden.npz": artefacts.write_npz(folder / "hidden.npz", **hidden)}
+    return Computed(files, arrays, f"test perplexity {metrics['test_ppl']:.2f}")
 
 
 def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place, ...]:

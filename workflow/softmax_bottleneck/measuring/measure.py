@@ -7,20 +7,38 @@ today's inputs, is not repeated. An edit of word similarity therefore recomputes
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES, StoppedError, signals_to, time_limit
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.fingerprint import step_code
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Run, Study, load_dataset
-from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record
+from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, write_unusable
 
-MEASURED_FILE = "measured.json"  # names the files of all steps with their hashes; the only one that Snakemake knows
-# Step -> its JSON files. The provenance of the first one holds the hashes of all other files that it wrote or read.
-STEPS = {"evaluate": ("measure.json", "topk.json"), "spectrum": ("rank.json",), "wordsim": ("wordsim.json",)}
+MEASURED_FILE = "measured.json"  # names the results of all steps with their hashes; the only one that Snakemake knows
+# Step -> its result. The provenance of the result holds the hashes of all files that the step read or wrote.
+STEPS = {"evaluate": "measure.json", "spectrum": "rank.json", "wordsim": "wordsim.json"}
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a step computed.
+
+    Attributes:
+        files: content of its JSON files by name; the result of STEPS comes last.
+        arrays: sha256 of the arrays it wrote, by file name.
+        message: the outcome in a few words.
+    """
+
+    files: Mapping[str, Mapping[str, Any]]
+    arrays: Mapping[str, str]
+    message: str
 
 
 def measure(study: Study, path: str, say: Say) -> None:
@@ -46,8 +64,7 @@ def measure_step(study: Study, path: str, step: str, say: Say) -> None:
 
 
 def _record(folder: Path) -> None:
-    files = [name for names in STEPS.values() for name in names]
-    hashes = {name: artefacts.sha256_file(artefacts.checked(folder / name)) for name in files}
+    hashes = {name: artefacts.sha256_file(artefacts.checked(folder / name)) for name in STEPS.values()}
     artefacts.write_json(folder / MEASURED_FILE, {"files": hashes})
 
 
@@ -76,16 +93,31 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:
-    getattr(import_module(f"softmax_bottleneck.measuring.{step}"), step)(study, path, say)
+    """Compute a step and write its files, the result last."""
+    started, folder = time.monotonic(), study.store.run_folder(path)
+    run, done = run_and_record(folder)
+    inputs = _inputs(study, run, folder, step)
+    if done["status"] != "ok":  # a run that diverged is a result: the files say so
+        parents = {name: artefacts.sha256_file(file) for name, file in inputs.items() if file.parent == folder}
+        for name in ("topk.json", STEPS[step]) if step == "evaluate" else (STEPS[step],):
+            write_unusable(folder / name, done, parents)
+        return
+    compute = getattr(import_module(f"softmax_bottleneck.measuring.{step}"), step)
+    computed: Computed = compute(study, run, done)
+    parents = {name: artefacts.sha256_file(file) for name, file in inputs.items()} | dict(computed.arrays)
+    block = provenance.block(run_id=path.rpartition("-")[2], made_by=made_by(step, study, run))
+    for name, facts in computed.files.items():
+        block["parents"] = dict(parents)
+        parents[name] = artefacts.write_json(folder / name, {**facts, "status": "ok", "provenance": block})
+    say(f"{path}: {computed.message} ({time.monotonic() - started:.0f} s)")
 
 
 # --- freshness ------------------------------------------------------------------------------------------------------
 def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
     """Return True if a step's files are whole and were made by today's code from the inputs as they are now."""
-    files = [folder / name for name in STEPS[step]]
-    if not all(map(artefacts.is_sound, files)):
+    if not artefacts.is_sound(folder / STEPS[step]):
         return False
-    record, inputs = artefacts.read_json(files[0]), _inputs(study, run, folder, step)
+    record, inputs = artefacts.read_json(folder / STEPS[step]), _inputs(study, run, folder, step)
     block, parents = record["provenance"], record["provenance"]["parents"]
     same_code = block.get("made_by") == made_by(step, study, run) and inputs.keys() <= parents.keys()
     if record["status"] == "ok" and not same_code:  # a run that diverged has no numbers, which no code can change

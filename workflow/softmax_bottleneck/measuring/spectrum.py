@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.jobs.devices import choose_device, lent_gpu
 from softmax_bottleneck.jobs.numerics import numerics
-from softmax_bottleneck.measuring.measure import made_by
+from softmax_bottleneck.measuring.measure import Computed
 from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
 from softmax_bottleneck.measuring.saturation import saturation
 from softmax_bottleneck.ranks import (
@@ -29,76 +28,55 @@ from softmax_bottleneck.ranks import (
 )
 from softmax_bottleneck.ranks.gram import lapack_eigenvalues, lapack_threads
 from softmax_bottleneck.ranks.spectrum import Float64
-from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Study, load_dataset
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Run, Study, load_dataset
 from softmax_bottleneck.training import trained
 from softmax_bottleneck.training.model import LanguageModel
-from softmax_bottleneck.training.run_record import run_and_record, write_unusable
 
 
-def spectrum(study: Study, path: str, say: Say) -> None:
-    """Singular values and ranks of the test text's log-probability matrix.
+def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
+    """Return the ranks of the test text's log-probability matrix; write its singular values.
 
-    Where a dataset declares `rank_contexts`, the ranks are those of that many contexts, and `<rank>_all` of all.
+    Where a dataset declares `rank_contexts`, the ranks are those of that many contexts, and `<rank>_all` of all. A run
+    with stored weights of some epochs also gets the ranks along its training.
     """
-    folder = study.store.run_folder(path)
-    run, done = run_and_record(folder)
-    parents = {"measure.json": artefacts.sha256_file(folder / "measure.json")}
-    if done["status"] != "ok":
-        write_unusable(folder / "rank.json", done, parents)
-        return
-
-    started = time.monotonic()
+    folder = study.store.run_folder(run.path)
+    limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
     hidden_TD = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
     with trained.loaded(run, folder) as model:
-        first, whole = spectra(model, hidden_TD, load_dataset(run.dataset, study.file.resolve().parent).rank_contexts)
+        first, whole = spectra(model, hidden_TD, limit)
     sigma = {"singular_values": (first or whole).with_zeros()}
     facts = _rank_facts(first or whole)
     if first:
         sigma["singular_values_all"] = whole.with_zeros()
         facts["all"] = _rank_facts(whole)
         facts["metrics"] |= {f"{name}_all": rank for name, rank in facts["all"].pop("metrics").items()}
-    parents["spectrum.npz"] = artefacts.write_npz(folder / "spectrum.npz", **sigma)
+    arrays = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **sigma)}
+    along = {}
     if trained.snapshots(folder):
-        parents["epochs_rank.json"] = _ranks_along_training(study, path, say)
-    block = provenance.block(parents, run_id=path.rpartition("-")[2], made_by=made_by("spectrum", study, run))
-    artefacts.write_json(folder / "rank.json", facts | {"status": "ok", "provenance": block})  # last: all is done
-    took = f"{time.monotonic() - started:.0f} s"
-    say(f"{path}: Press rank {facts['metrics']['rank_press']} of {whole.n} columns ({took})")
+        along["epochs_rank.json"] = {"rows": _ranks_along_training(study, run, done["best_epoch"], limit)}
+    message = f"Press rank {facts['metrics']['rank_press']} of {whole.n} columns"
+    return Computed(along | {"rank.json": facts}, arrays, message)
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
-    """Ranks as `metrics`, and what they depend on."""
-
+    """Return the ranks as `metrics`, and what they depend on."""
     report = rank_report(found)
     metrics = report.metrics()
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
 
 
-def _ranks_along_training(study: Study, path: str, say: Say) -> str:
-    """Write ranks and saturation before training, at the epochs with stored weights and at the best one.
-
-    Returns the sha256 of epochs_rank.json.
-    """
-    folder = study.store.run_folder(path)
-    run, done = run_and_record(folder)
-    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
-    started, rows = time.monotonic(), []
-    test_T = corpus.load_for(study, run).test
-    limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
+def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | None) -> list[dict[str, Any]]:
+    """Return ranks and saturation before training, at the epochs with stored weights and at the best one."""
+    rows, test_T = [], corpus.load_for(study, run).test
     device = choose_device(run.device)
     with numerics(run, device):
-        for row, model in trained.models_along_training(folder, device):
+        for row, model in trained.models_along_training(study.store.run_folder(run.path), device):
             contexts = hidden_states(model, test_T[: limit + 1 if limit else None], run.schedule.bptt)
             _, found = spectra(model, contexts.hidden.cpu().numpy())
-            kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")}
-            kept["best"] = row["epoch"] == done["best_epoch"]
+            kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")} | {"best": row["epoch"] == best_epoch}
             rows.append(kept | _rank_facts(found)["metrics"] | saturation(model.head, contexts))
-    facts = {"status": "ok", "rows": rows}
-    block = provenance.block(parents, run_id=path.rpartition("-")[2])
-    say(f"{path}: ranks at {len(rows)} moments of training ({time.monotonic() - started:.0f} s)")
-    return artefacts.write_json(folder / "epochs_rank.json", facts | {"provenance": block})
+    return rows
 
 
 @torch.no_grad()

@@ -80,29 +80,23 @@ class TestResult:
     reason: str
 
 
-def student_t_from_summary(first: Summary, second: Summary) -> TestResult:
-    """Student's t with pooled variance, df = n1 + n2 - 2; the published test."""
+Sample = Summary | Iterable[float]
+
+
+def student_t(first: Sample, second: Sample) -> TestResult:
+    """Student's t with pooled variance, df = n1 + n2 - 2, from samples or their summaries; the published test."""
     return _t_test("student", first, second)
 
 
-def welch_t_from_summary(first: Summary, second: Summary) -> TestResult:
+def welch_t(first: Sample, second: Sample) -> TestResult:
     """Welch's t: each side has its own variance, df by Satterthwaite."""
     return _t_test("welch", first, second)
 
 
-def student_t(first: Iterable[float], second: Iterable[float]) -> TestResult:
-    """Student's t with pooled variance, from samples."""
-    return student_t_from_summary(Summary.of(first), Summary.of(second))
-
-
-def welch_t(first: Iterable[float], second: Iterable[float]) -> TestResult:
-    """Welch's t, from samples."""
-    return welch_t_from_summary(Summary.of(first), Summary.of(second))
-
-
-def _t_test(test: str, first: Summary, second: Summary) -> TestResult:
+def _t_test(test: str, *samples: Sample) -> TestResult:
     from scipy import stats  # half a second to import, which most steps do not need
 
+    first, second = (one if isinstance(one, Summary) else Summary.of(one) for one in samples)
     if first.mean is None or second.mean is None:
         return TestResult(test, None, None, None, None, "not computable: no values on one side")
     difference = first.mean - second.mean
@@ -189,7 +183,11 @@ def _correlation(kind: str, x: ArrayLike, y: ArrayLike, rng: np.random.Generator
         raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
     if not (np.isfinite(x_N).all() and np.isfinite(y_N).all()):
         raise DataError(f"a number among {len(x_N)} pairs is nan or infinite: a correlation needs finite ones")
-    reason = _why_none(x_N, y_N)
+    reason = ""
+    if len(x_N) < 3:
+        reason = f"not computable: {len(x_N)} pairs, at least 3 are needed"
+    elif np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
+        reason = "not computable: all values of one side are equal"
     if reason:
         return Correlation(kind, len(x_N), None, None, None, LEVEL, 0, 0, reason)
     coefficient = _spearman if kind == "spearman" else pearson_r
@@ -210,14 +208,6 @@ def _correlation(kind: str, x: ArrayLike, y: ArrayLike, rng: np.random.Generator
         low, high = map(float, np.nanquantile(resampled_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
     r = float(coefficient(x_N, y_N))
     return Correlation(kind, len(x_N), r, low, high, LEVEL, n_resamples, undefined, "")
-
-
-def _why_none(x_N: Float64, y_N: Float64) -> str:
-    if len(x_N) < 3:
-        return f"not computable: {len(x_N)} pairs, at least 3 are needed"
-    if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
-        return "not computable: all values of one side are equal"
-    return ""
 
 
 def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:

@@ -80,12 +80,6 @@ class RankDemo:
     draws: int = 5
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        allowed = {"input_law": ("normal", "uniform"), "dtype": ("float32", "float64")}
-        for key, values in allowed.items():
-            if getattr(self, key) not in values:
-                raise UserError(f"rank demo: {key} is {getattr(self, key)!r}, expected one of: {', '.join(values)}")
-
     @property
     def reading(self) -> str:
         """What differs from the default reading, as `key=value;...`; empty for the default."""
@@ -132,7 +126,12 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     """
     for draw in range(settings.draws):
         for model, components, spectra in _layers(settings, draw):
-            for metric, value in _ranks(spectra, settings.dtype).items():
+            ranks = {}
+            for metric, found in spectra.items():
+                ranks[metric] = press_rank(found.sigma, found.m, found.n).rank
+                tolerance = found.sigma_max * max(found.m, found.n) * float(np.finfo(settings.dtype).eps)
+                ranks[f"{metric}_numpy"] = int((found.sigma > tolerance).sum())
+            for metric, value in ranks.items():
                 yield {
                     **{"source": "measured", "table": "rank table", "dataset": "synthetic", "model": model},
                     **{"condition": settings.condition(components), "metric": metric, "value": value},
@@ -141,20 +140,13 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
         say(f"rank demo, {settings.reading or 'default reading'}: draw {draw + 1} of {settings.draws}")
 
 
-def _ranks(spectra: dict[str, Spectrum], dtype: str) -> dict[str, int]:
-    found = {}
-    for metric, spectrum in spectra.items():
-        found[metric] = press_rank(spectrum.sigma, spectrum.m, spectrum.n).rank
-        numpy_tolerance = spectrum.sigma_max * max(spectrum.m, spectrum.n) * float(np.finfo(dtype).eps)
-        found[f"{metric}_numpy"] = int((spectrum.sigma > numpy_tolerance).sum())
-    return found
-
-
 # --- layers ---------------------------------------------------------------------------------------------------------
 def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str, Spectrum]]]:
     """(model, K, spectra of ln P and perhaps P) of the three layers of one draw, for each K in ascending order."""
     rng = np.random.default_rng(derive(settings.seed, "rank demo", draw))
-    x_SH = _contexts(settings, rng)
+    shape = (settings.contexts, settings.hidden_size)
+    x_SH = rng.standard_normal(shape) if settings.input_law == "normal" else rng.random(shape)
+    x_SH = (x_SH * settings.input_scale).astype(settings.dtype)
     weight_VH, bias_V = _linear(settings, rng, settings.vocabulary_size)
     softmax = _linear_in_the_end(settings, x_SH, weight_VH, bias_V)
     latent_sum_SH = np.zeros_like(x_SH)
@@ -169,13 +161,9 @@ def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str,
         if components in settings.components:
             yield "softmax", components, softmax
             yield "moc", components, _linear_in_the_end(settings, latent_sum_SH / components, weight_VH, bias_V)
-            yield "mos", components, _mixture(settings, p_sum_SV / components)
-
-
-def _contexts(settings: RankDemo, rng: np.random.Generator) -> Array:
-    shape = (settings.contexts, settings.hidden_size)
-    x_SH = rng.standard_normal(shape) if settings.input_law == "normal" else rng.random(shape)
-    return (x_SH * settings.input_scale).astype(settings.dtype)
+            mixture_SV = p_sum_SV / components
+            mos = {"rank": _spectrum(np.log(mixture_SV))}
+            yield "mos", components, mos | ({"rank_p": _spectrum(mixture_SV)} if settings.probabilities else {})
 
 
 def _linear(settings: RankDemo, rng: np.random.Generator, outputs: int) -> tuple[Array, Array]:
@@ -192,11 +180,6 @@ def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, 
     if settings.probabilities:
         found["rank_p"] = _spectrum(np.exp(_log_softmax(context_SH @ weight_VH.T + bias_V)))
     return found
-
-
-def _mixture(settings: RankDemo, p_SV: Array) -> dict[str, Spectrum]:
-    found = {"rank": _spectrum(np.log(p_SV))}
-    return found | ({"rank_p": _spectrum(p_SV)} if settings.probabilities else {})
 
 
 def _spectrum(matrix_SV: Array) -> Spectrum:
@@ -228,10 +211,6 @@ def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None
     return None
 
 
-def _measured(study: Study, path: str) -> str:
-    return artefacts.sha256_file(study.store.run_folder(path) / "measure.json")
-
-
 # --- the step ---------------------------------------------------------------------------------------------------------
 def synthetic(study: Study, say: Say) -> None:
     """Numbers of untrained layers, of a trained model's matrix under noise and rounding, and of fits to laws."""
@@ -240,7 +219,9 @@ def synthetic(study: Study, say: Say) -> None:
         if "synthetic" in experiment.options:
             runs = study.runs_of(experiment)[:1]
             rows += rows_of(experiment.options, partial(_truncated, study, runs), say)
-            parents |= {f"{run.path}/measure.json": _measured(study, run.path) for run in runs}
+            for run in runs:
+                measured = study.store.run_folder(run.path) / "measure.json"
+                parents[f"{run.path}/measure.json"] = artefacts.sha256_file(measured)
     for unit in study.units:
         path = study.store.fits_folder(unit.path) / "done.json"
         rows += artefacts.read_json(path)["rows"]

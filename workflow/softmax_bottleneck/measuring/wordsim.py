@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,13 @@ from safetensors import safe_open
 
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.corpora.language import SIMILARITY_FILE
-from softmax_bottleneck.measuring.measure import made_by
+from softmax_bottleneck.measuring.measure import Computed
 from softmax_bottleneck.measuring.statistics import RESAMPLES, spearman
-from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
-from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run, Study, load_dataset
 from softmax_bottleneck.study.datasets import OWN_BENCHMARK
-from softmax_bottleneck.training.run_record import run_and_record, write_unusable
 
 SHIFT = 1e-6  # added to every component of a normalised word vector, as published
 
@@ -43,20 +41,16 @@ class Benchmark:
     name: str
     rows: tuple[tuple[str, str, float], ...]
 
-    def scores(self) -> dict[tuple[str, str], float]:
-        """Ordered pair -> score; of a pair that occurs twice the last score counts."""
-        return {(first, second): score for first, second, score in self.rows}
-
 
 def read_benchmark(path: Path, name: str | None = None) -> Benchmark:
     """Read `word1 word2 score` lines, separated by tabs or spaces; blank lines are skipped.
 
     Args:
         path: a UTF-8 text file, with any line ends.
-        name: what to call the benchmark; the file's stem when left out.
+        name: of the benchmark; the file's stem by default.
 
     Raises:
-        DataError: the file is missing, not UTF-8 or empty, or a line is malformed; file and line are named.
+        DataError: the file is missing, not UTF-8 or empty, or a line is malformed; names file and line.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -64,62 +58,23 @@ def read_benchmark(path: Path, name: str | None = None) -> Benchmark:
         raise DataError(f"{path} is missing: run the download step, or name a mirror folder that has it") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    lines = enumerate(text.split("\n"), start=1)
-    rows = tuple(_parse(line, f"{path}:{number}") for number, line in lines if line.strip())
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        fields, place = line.split(), f"{path}:{number}"
+        if not fields:
+            continue
+        if len(fields) != 3:
+            raise DataError(f"{place}: {len(fields)} fields, expected 3 separated by tabs or spaces: word1 word2 score")
+        try:
+            score = float(fields[2])
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise DataError(f"{place}: the score {fields[2]!r} is not a finite number")
+        rows.append((fields[0].lower(), fields[1].lower(), score))
     if not rows:
         raise DataError(f"{path} holds no word pairs: expected lines of `word1 word2 score`")
-    return Benchmark(name or path.stem, rows)
-
-
-def _parse(line: str, place: str) -> tuple[str, str, float]:
-    fields = line.split()
-    if len(fields) != 3:
-        raise DataError(f"{place}: {len(fields)} fields, expected 3 separated by tabs or spaces: word1 word2 score")
-    try:
-        score = float(fields[2])
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise DataError(f"{place}: the score {fields[2]!r} is not a finite number")
-    return fields[0].lower(), fields[1].lower(), score
-
-
-@dataclass(frozen=True)
-class WordSimResult:
-    """One benchmark on one word matrix.
-
-    Attributes:
-        benchmark: its name.
-        n_pairs: rows of the file.
-        n_found: rows with both words in the vocabulary; n_pairs - n_found are the missing ones of SM Table 13.
-        n_scored: distinct ordered pairs among these with usable vectors; the n of the coefficient.
-        n_skipped: distinct ordered pairs left out because a vector is zero, nan or infinite.
-        rho: Spearman's rho; None when there is none.
-        low, high: bootstrap percentile interval over pairs at `level`; None when there is none.
-        level, n_resamples: of the interval.
-        reason: why there is no rho, in words with the coverage; empty otherwise.
-    """
-
-    benchmark: str
-    n_pairs: int
-    n_found: int
-    n_scored: int
-    n_skipped: int
-    rho: float | None
-    low: float | None
-    high: float | None
-    level: float
-    n_resamples: int
-    reason: str
-
-    @property
-    def coverage(self) -> float:
-        """Share of the benchmark's rows that were found."""
-        return self.n_found / self.n_pairs
-
-    def to_json(self) -> dict[str, Any]:
-        """A flat JSON object of everything."""
-        return {**asdict(self), "coverage": self.coverage}
+    return Benchmark(name or path.stem, tuple(rows))
 
 
 def evaluate(
@@ -129,8 +84,8 @@ def evaluate(
     *,
     seed: int = 0,
     n_resamples: int = RESAMPLES,
-) -> WordSimResult:
-    """Spearman's rho of cosines against a benchmark's scores, with coverage and a bootstrap interval.
+) -> dict[str, Any]:
+    """Return Spearman's rho of cosines and a benchmark's scores, with coverage and interval, as wordsim.json has it.
 
     Args:
         embedding_VD: word vectors, one row per word of the vocabulary.
@@ -138,6 +93,13 @@ def evaluate(
         benchmark: pairs and scores.
         seed: of the bootstrap; every benchmark has its own random stream, so that none depends on the others.
         n_resamples: of the bootstrap.
+
+    Returns:
+        benchmark: its name. n_pairs: rows of the file. n_found: rows with both words in the vocabulary; the others are
+        the missing ones of SM Table 13. coverage: n_found / n_pairs. n_scored: distinct ordered pairs among these with
+        usable vectors, the n of the coefficient. n_skipped: distinct ordered pairs left out because a vector is zero,
+        nan or infinite. rho, low, high: the coefficient and its percentile interval at `level` over n_resamples of
+        pairs, or None. reason: why there is no rho, with the coverage; else empty.
 
     Raises:
         DataError: the number of rows is not the number of words.
@@ -147,28 +109,29 @@ def evaluate(
             f"word vectors have shape {embedding_VD.shape}, expected one row for each of {len(words)} words"
         )
     row_of = {word: row for row, word in enumerate(words)}
-    found = {pair: score for pair, score in benchmark.scores().items() if row_of.keys() >= set(pair)}
-    n_found = sum(row_of.keys() >= {first, second} for first, second, _ in benchmark.rows)
-    rows_N2 = np.array([[row_of[first], row_of[second]] for first, second in found], dtype=np.int64).reshape(-1, 2)
+    rows = [row for row in benchmark.rows if row_of.keys() >= {row[0], row[1]}]
+    score_of = {(first, second): score for first, second, score in rows}  # of a repeated pair the last score counts
+    rows_N2 = np.array([[row_of[first], row_of[second]] for first, second in score_of], dtype=np.int64).reshape(-1, 2)
     cosine_N = _cosines(embedding_VD, rows_N2)
     usable_N = np.isfinite(cosine_N)
-    score_N = np.array(list(found.values()), dtype=np.float64)[usable_N]
+    score_N = np.array(list(score_of.values()), dtype=np.float64)[usable_N]
     rng = np.random.default_rng(derive(seed, "bootstrap", benchmark.name))
     correlation = spearman(cosine_N[usable_N], score_N, rng, n_resamples)
-    coverage = f"; {n_found} of {len(benchmark.rows)} pairs found"
-    return WordSimResult(
-        benchmark=benchmark.name,
-        n_pairs=len(benchmark.rows),
-        n_found=n_found,
-        n_scored=correlation.n,
-        n_skipped=int((~usable_N).sum()),
-        rho=correlation.r,
-        low=correlation.low,
-        high=correlation.high,
-        level=correlation.level,
-        n_resamples=correlation.n_resamples,
-        reason=correlation.reason and correlation.reason + coverage,
-    )
+    n_found, n_pairs = len(rows), len(benchmark.rows)
+    return {
+        "benchmark": benchmark.name,
+        "n_pairs": n_pairs,
+        "n_found": n_found,
+        "coverage": n_found / n_pairs,
+        "n_scored": correlation.n,
+        "n_skipped": int((~usable_N).sum()),
+        "rho": correlation.r,
+        "low": correlation.low,
+        "high": correlation.high,
+        "level": correlation.level,
+        "n_resamples": correlation.n_resamples,
+        "reason": correlation.reason and f"{correlation.reason}; {n_found} of {n_pairs} pairs found",
+    }
 
 
 def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -201,43 +164,28 @@ def win_matrix(rhos: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict
 
     A tie is a win for neither; a benchmark on which either model has no rho is not compared.
     """
-    return {
-        one: {other: _wins(mine, theirs) for other, theirs in rhos.items() if other != one}
-        for one, mine in rhos.items()
-    }
-
-
-def _wins(mine: Mapping[str, float | None], theirs: Mapping[str, float | None]) -> Wins:
-    pairs = [(rho, theirs.get(name)) for name, rho in mine.items()]
-    both = [(left, right) for left, right in pairs if left is not None and right is not None]
-    return Wins(wins=sum(left > right for left, right in both), compared=len(both))
+    wins: dict[str, dict[str, Wins]] = {}
+    for model, own in rhos.items():
+        wins[model] = {}
+        for other, theirs in rhos.items():
+            pairs = [(rho, theirs.get(name)) for name, rho in own.items()]
+            both = [(left, right) for left, right in pairs if left is not None and right is not None]
+            if other != model:
+                wins[model][other] = Wins(sum(left > right for left, right in both), len(both))
+    return wins
 
 
 # --- the step ---------------------------------------------------------------------------------------------------------
-def wordsim(study: Study, path: str, say: Say) -> None:
-    """Rank correlation of word-vector similarities with people's (or the language's own) judgements."""
-
-    folder = study.store.run_folder(path)
-    run, done = run_and_record(folder)
-    parents = {"done.json": artefacts.sha256_file(folder / "done.json")}
-    if done["status"] != "ok":
-        write_unusable(folder / "wordsim.json", done, parents)
-        return
+def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
+    """Return the rank correlation of word-vector similarities with people's (or the language's own) judgements."""
     words = corpus.load_for(study, run).words
-    with safe_open(artefacts.checked(folder / "model.safetensors"), framework="numpy") as file:
+    weights = artefacts.checked(study.store.run_folder(run.path) / "model.safetensors")
+    with safe_open(weights, framework="numpy") as file:
         untied = "body.embedding.weight" in file.keys()  # noqa: SIM118  # a file, not a mapping
         vectors = file.get_tensor("body.embedding.weight" if untied else "head.decoder.weight")
-    found = {}
-    for label, file_path in benchmark_files(study, run).items():
-        parents[file_path.name] = artefacts.sha256_file(file_path)
-        found[label] = evaluate(vectors, words, read_benchmark(file_path)).to_json()
-    facts = {
-        "status": "ok",
-        "benchmarks": found,
-        "provenance": provenance.block(parents, run_id=path.rpartition("-")[2], made_by=made_by("wordsim", study, run)),
-    }
-    artefacts.write_json(folder / "wordsim.json", facts)
-    say(f"{path}: {len(found)} word-similarity benchmarks")
+    benchmarks = {label: read_benchmark(path) for label, path in benchmark_files(study, run).items()}
+    scores = {label: evaluate(vectors, words, benchmark) for label, benchmark in benchmarks.items()}
+    return Computed({"wordsim.json": {"benchmarks": scores}}, {}, f"{len(scores)} word-similarity benchmarks")
 
 
 def benchmark_files(study: Study, run: Run) -> dict[str, Path]:

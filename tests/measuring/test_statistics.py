@@ -24,7 +24,7 @@ from softmax_bottleneck.measuring.statistics import (
 )
 from softmax_bottleneck.store.errors import DataError
 
-PUBLISHED = Path(__file__).parents[1] / "report" / "published"
+PUBLISHED = Path(__file__).parents[2] / "report" / "published"
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12)
 
 

@@ -9,7 +9,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.store.errors import UserError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SETTINGS = "parthiban2021_sm_table[6-9].csv"  # their numbers are settings, not measured
 
 

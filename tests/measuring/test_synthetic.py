@@ -15,7 +15,7 @@ from softmax_bottleneck.measuring.synthetic import DEFAULT, READINGS, RankDemo, 
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 
-PUBLISHED = Path(__file__).parents[1] / "report" / "published" / "smerity2017_rank_demo.csv"
+PUBLISHED = Path(__file__).parents[2] / "report" / "published" / "smerity2017_rank_demo.csv"
 SMALL = RankDemo(hidden_size=6, vocabulary_size=50, contexts=120, components=(1, 3), draws=2)
 
 

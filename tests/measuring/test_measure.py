@@ -42,9 +42,9 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name, module in MODULES.items():
         original = getattr(module, name)
 
-        def call(*arguments: object, name: str = name, original: Callable[..., None] = original) -> None:
+        def call(*arguments: object, name: str = name, original: Callable[..., object] = original) -> object:
             steps.append(name)
-            original(*arguments)
+            return original(*arguments)
 
         monkeypatch.setattr(module, name, call)
     return steps
@@ -64,7 +64,7 @@ def folder_of(study: Study) -> Path:
     ("name", "steps"),
     [
         ("measured.json", []),
-        ("measure.json", ["evaluate"]),  # the same bits again, so that the spectrum stays
+        ("measure.json", ["evaluate"]),  # the same bits again: the spectrum stays
         ("hidden.npz", ["evaluate"]),
         ("topk.json", ["evaluate"]),
         ("spectrum.npz", ["spectrum"]),

@@ -16,8 +16,7 @@ from softmax_bottleneck.measuring import evaluate as evaluate_module
 from softmax_bottleneck.measuring import perplexity
 from softmax_bottleneck.measuring import predictions as topk
 from softmax_bottleneck.measuring import spectrum as spectrum_module
-from softmax_bottleneck.measuring.evaluate import evaluate as evaluate_step
-from softmax_bottleneck.measuring.spectrum import spectrum as spectrum_step
+from softmax_bottleneck.measuring.measure import measure
 from softmax_bottleneck.ranks import press_rank
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
@@ -259,7 +258,7 @@ def test_the_steps_of_a_run(study: config.Study):
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(Store().tokens_folder("toy"))
-    for step in (train.train, evaluate_step, spectrum_step):
+    for step in (train.train, measure):
         step(study, run.path, print)
     language_model = trained.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)
@@ -299,7 +298,7 @@ def test_the_steps_of_a_run(study: config.Study):
 
 def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study):
     run = next(run for run in study.needed if run.model == "mos")
-    for step in (train.train, evaluate_step, spectrum_step):
+    for step in (train.train, measure):
         step(study, run.path, print)
     assert not (Store().run_folder(run.path) / "epochs_rank.json").exists()
     assert "function" not in read(run, "measure.json")
@@ -309,7 +308,7 @@ def test_a_run_without_snapshots_has_no_ranks_along_training(study: config.Study
 def test_a_diverged_run_is_said_in_every_file(study: config.Study, monkeypatch: pytest.MonkeyPatch):
     run = study.needed[0]
     monkeypatch.setattr(train.Trainer, "end_epoch", lambda *_: (_ for _ in ()).throw(train.DivergedError("too hot")))
-    for step in (train.train, evaluate_step, spectrum_step):
+    for step in (train.train, measure):
         step(study, run.path, print)
     for name in ("measure.json", "topk.json", "rank.json"):
         said = read(run, name)
