@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 from pathlib import Path
 
@@ -18,9 +17,7 @@ from softmax_bottleneck.measuring.statistics import (
     pearson,
     spearman,
     student_t,
-    student_t_from_summary,
     welch_t,
-    welch_t_from_summary,
 )
 from softmax_bottleneck.store.errors import DataError
 
@@ -55,20 +52,17 @@ def published_tests() -> list[tuple[str, Summary, Summary]]:
     return found
 
 
-def test_there_are_ten_published_tests():
-    assert len(published_tests()) == 10
-
-
-@pytest.mark.parametrize(("p", "first", "second"), published_tests())
-def test_a_published_p_value_follows_to_the_digit_from_the_printed_means(p, first, second):
-    result = student_t_from_summary(first, second)
-    assert format_p(result.p) == p
-    assert result.df == 18 and result.reason == ""
+def test_the_ten_published_p_values_follow_to_the_digit_from_the_printed_means():
+    tests = published_tests()
+    assert len(tests) == 10
+    for p, first, second in tests:
+        result = student_t(first, second)
+        assert (format_p(result.p), result.df, result.reason) == (p, 18, "")
 
 
 def test_welch_is_another_test():
     """MoS on Penn Treebank: about 1.9e-11 by Welch, where the paper prints 2.02e-15."""
-    result = welch_t_from_summary(Summary(10, 54.88, 0.26), Summary(10, 57.08, 0.10))
+    result = welch_t(Summary(10, 54.88, 0.26), Summary(10, 57.08, 0.10))
     assert result.p == pytest.approx(1.9e-11, rel=0.05)
     expected = stats.ttest_ind_from_stats(54.88, 0.26, 10, 57.08, 0.10, 10, equal_var=False)
     assert (result.t, result.p) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-9)
@@ -82,15 +76,6 @@ def test_a_summary_is_numpys(values):
     assert found.n == len(values)
     assert found.mean == pytest.approx(np.mean(values), rel=1e-9, abs=1e-9)
     assert found.sd == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-8)
-
-
-def test_the_order_of_runs_changes_no_bit():
-    values = [0.1, 1e16, -1e16, 57.08, 3e-9]
-    assert len({Summary.of(order) for order in itertools.permutations(values)}) == 1
-
-
-def test_equal_values_have_no_spread_at_all():
-    assert Summary.of([0.1] * 7) == Summary(7, 0.1, 0.0)
 
 
 def test_few_values():
@@ -207,39 +192,15 @@ def test_coefficients_are_scipys(seed, n, scale, ties):
     assert spearman(scale * x, y, rng(), 0).r == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-9)
 
 
-def test_the_interval_is_scipys_percentile_bootstrap():
-    x = rng(1).normal(size=60)
-    y = x + rng(2).normal(size=60)
-    found = pearson(x, y, rng(3), 4000)
-    expected = stats.bootstrap(
-        (x, y),
-        lambda a, b, axis: stats.pearsonr(a, b, axis=axis).statistic,
-        paired=True,
-        method="percentile",
-        n_resamples=4000,
-        rng=rng(4),
-    ).confidence_interval
-    assert (found.low, found.high) == (pytest.approx(expected.low, abs=0.02), pytest.approx(expected.high, abs=0.02))
-    assert found.n_resamples == 4000 and found.level == 0.95 and found.n_undefined == 0
-    assert found == pearson(x, y, rng(3), 4000)
-
-
 def test_the_interval_covers_as_often_as_it_says():
-    """200 samples of a bivariate normal with correlation 0.6: a 95 % interval holds it in about 190 of them."""
+    """100 samples of a bivariate normal with correlation 0.6: a 95 % interval holds it in about 95 of them."""
     hits = 0
-    for seed in range(200):
+    for seed in range(100):
         x = rng(seed).normal(size=50)
         y = 0.6 * x + 0.8 * rng(seed + 10_000).normal(size=50)
         found = pearson(x, y, rng(seed), 400)
         hits += found.low <= 0.6 <= found.high
-    assert 176 <= hits <= 198  # percentile intervals are a little short at n = 50
-
-
-def test_resamples_in_batches_are_the_same(monkeypatch):
-    x, y = rng(1).normal(size=(2, 30))
-    whole = spearman(x, y, rng(3), 500)
-    monkeypatch.setattr("softmax_bottleneck.measuring.statistics.BATCH_NUMBERS", 100)
-    assert spearman(x, y, rng(3), 500) == whole
+    assert 86 <= hits <= 99  # percentile intervals are a little short at n = 50
 
 
 def test_constant_resamples_are_counted_and_left_out():

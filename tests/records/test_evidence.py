@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
-from softmax_bottleneck.study import load_experiment
 
 ORIGIN = "<b>A. Name</b>, 2026"
 KEPT = sorted((ROOT / "report" / "evidence").glob("*.json"))
@@ -102,15 +99,6 @@ def test_its_text_is_escaped_and_its_rows_are_among_the_records(study: config.St
     assert "evidence/gss-3.json" in found.parents
 
 
-def test_only_experiments_with_its_kind_of_seed_show_it(study: config.Study) -> None:
-    carried(study)
-    table6 = rows(study, "parthiban2021-table6")  # the authors' seed alone; this study has none
-    assert "gss evidence gss-3" in table6
-    random = dict(study.author_seeds) | {("truth-demo", "gss"): 1}
-    object.__setattr__(study, "author_seeds", random)
-    assert "gss evidence gss-3" not in rows(study, "parthiban2021-table6")
-
-
 def test_a_run_of_the_study_itself_takes_its_place(study: config.Study) -> None:
     carried(study)
     fake.write_run(next(run for run in study.needed if (run.model, run.seed) == ("gss", 3)))
@@ -153,49 +141,6 @@ def test_what_is_drawn_of_a_spectrum_is_all_that_can_be_seen(path: Path) -> None
     assert (drawn.iloc[0] == whole.iloc[0]).all() and (drawn.iloc[-1] == whole.iloc[-1]).all()
 
 
-def test_models_that_differ_in_their_width_alone_are_one_family(study: config.Study) -> None:
-    """The context of MoS is as wide as the vectors at every width; one of another width makes another family."""
-    content = carried(study)
-    ranks = {}
-    for name, width, context in (("gss", 64, 64), ("gss-narrow", 32, 32), ("gss-other", 32, 64)):
-        body = content["run"]["body"] | {"embedding_size": width, "context_size": context}
-        run = content["run"] | {"model": name, "body": body}
-        ranks[width, context] = 2.0 * width + context
-        own = [{"metric": "rank_press", "value": ranks[width, context]}, {"metric": "test_ppl", "value": 9.0}]
-        text = json.dumps(content | {"run": run, "label": name, "rows": own})
-        (evidence.FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
-    (evidence.FOLDER / "gss-3.json").unlink()
-    found = collect.collect(study)
-    shown = views.build(study, load_experiment("published-size-widths", study.file.parent), found)
-    lines = list(csv.DictReader(io.StringIO(shown.csv)))
-    assert [(line["model"], line["embedding_size"], line["rank_press"]) for line in lines] == [
-        ("gss-narrow", "32", "96"),
-        ("gss", "64", "192"),
-    ]
-    assert "gss on truth-demo rank 96 and perplexity 9.0 at d = 32, rank 192 and perplexity 9.0 at d = 64." in shown.alt
-    (part,) = views.build(study, load_experiment("published-size", study.file.parent), found).sections
-    assert {row.label for row in part.rows} == {"gss, seed 3", "gss-other, seed 3"}
-    later = json.dumps(content | {"origin": "others, 2027"})
-    (evidence.FOLDER / "gss-3.json").write_text(later, encoding="utf-8")
-    found = collect.collect(study)
-    (part,) = views.build(study, load_experiment("published-size", study.file.parent), found).sections
-    assert {row.label.split(", ", 2)[2] for row in part.rows} == {content["origin"], "others, 2027"}
-
-
-@pytest.mark.parametrize("draw", [published_size.spectra, published_size.ranks_along_training])
-def test_a_panel_per_network_shows_every_point_on_the_same_axis(tmp_path: Path, monkeypatch, draw: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path)
-    experiment = load_experiment("published-size-ranks", study.file.parent)
-    drawing = draw(source.Source(study, experiment, collect.collect(study)))
-    panels = [panel for panel in drawing.canvas.axes if panel.axison]
-    runs = [kept(path.stem).run for path in KEPT if draw is published_size.spectra or kept(path.stem).epoch_ranks]
-    assert len(panels) == len({(run.dataset, run.body.kind, run.body.embedding_size) for run in runs})
-    ((low, high),) = {panel.get_ylim() for panel in panels}
-    shown = [y for panel in panels for line in panel.lines for y in line.get_ydata()]
-    assert low < min(shown) and max(shown) <= high
-
-
 def test_a_run_of_another_study_is_refused(study: config.Study, tmp_path: Path) -> None:
     """The same model is in both; the command in the file would make nothing."""
     paper = fake.load(tmp_path, fake.paper_text())
@@ -220,14 +165,6 @@ def test_a_difference_needs_the_published_setting(tmp_path: Path, monkeypatch: p
     found = rows(paper)
     assert found["mos evidence same"].cells[4].difference == pytest.approx(fake.perplexities(run)["test_ppl"] - 54.91)
     assert found["mos evidence shorter"].cells[4].difference is None
-
-
-def test_times_of_other_machines_have_no_difference() -> None:
-    known = {"measured": cells.MeasuredCell(130.0), "published": cells.PublishedCell("21"), "same": True}
-    differences = [
-        cells.Cell(metric=name, **known).difference for name in ("test_ppl", "train_minutes", "ms_per_batch")
-    ]
-    assert differences == [109.0, None, None]
 
 
 def test_the_command_says_threads_that_the_study_does_not(study: config.Study) -> None:

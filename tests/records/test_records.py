@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 
 import fake_results as fake
@@ -66,14 +65,6 @@ def test_a_run_that_was_stopped_in_its_first_epoch_says_so(study) -> None:
     assert states(study)[run.path] == ("missing", f"stopped in epoch 1 of {run.schedule.epochs}; it resumes there")
 
 
-@pytest.mark.fault("G4")
-def test_a_result_of_another_setting_or_seed_is_never_read(study) -> None:
-    run = study.needed[0]
-    fake.write_run(dataclasses.replace(run, seed=99))
-    fake.write_run(dataclasses.replace(run, schedule=dataclasses.replace(run.schedule, epochs=11)))
-    assert collect.collect(study).rows.empty
-
-
 @pytest.mark.fault("G4", "E9")
 def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
     run, other = study.needed[:2]
@@ -83,20 +74,6 @@ def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
     assert states(study)[run.path] == (
         "unsound",
         f"done.json belongs to run {other.run_id}: `make repair` removes it",
-    )
-    assert collect.collect(study).rows.empty
-
-
-@pytest.mark.fault("E9")
-@pytest.mark.parametrize("name", ["done", "measure", "rank", "wordsim"])
-def test_a_damaged_file_takes_its_run_out_and_is_named(study, name: str) -> None:
-    run = study.needed[0]
-    fake.write_run(run)
-    path = Store().run_folder(run.path) / f"{name}.json"
-    path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
-    assert states(study)[run.path] == (
-        "unsound",
-        f"{name}.json is damaged: `make repair` removes it",
     )
     assert collect.collect(study).rows.empty
 
@@ -163,35 +140,6 @@ def test_words_and_booleans_are_no_numbers(study) -> None:
     artefacts.write_json(Store().run_folder(run.path) / "measure.json", {"status": "ok", "metrics": metrics})
     rows = collect.collect(study).rows
     assert list(rows[rows["table"] == "measure"]["metric"]) == ["params_m"]
-
-
-@pytest.mark.fault("G5")
-def test_the_files_do_not_depend_on_the_order_of_reading(study, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake.write_all(study)
-    home = study.store.study_folder(study.name)
-    records.save(collect.collect(study), home)
-    before = [(home / name).read_bytes() for name in ("records.parquet", "records.csv")]
-    backwards = dataclasses.replace(study, runs=tuple(reversed(study.runs)))
-    records.save(collect.collect(backwards), home)
-    assert [(home / name).read_bytes() for name in ("records.parquet", "records.csv")] == before
-    again = pd.read_parquet(home / "records.parquet")
-    again = again[again["table"] != "evidence"]
-    assert list(again["value"]) == list(collect.collect(study).rows["value"])
-
-
-@pytest.mark.fault("G8", "G11")
-def test_words_survive_the_csv_and_formulas_do_not(tmp_path: Path) -> None:
-    words = ["null", "nan", "NA", "true", '"', "a,b", "=1+1", "+x", "-x", "@y", "-1.5", ""]
-    path = tmp_path / "words.csv"
-    path.write_text(records.to_csv(pd.DataFrame({"word": words, "value": [math.nan] * len(words)})), encoding="utf-8")
-    back = list(records.read_csv(path)["word"])
-    assert back == [*words[:6], "'=1+1", "'+x", "'-x", "'@y", "-1.5", ""]
-
-
-def test_hardware_names_every_session() -> None:
-    block = {"sessions": [{"device": "NVIDIA X"}, {"device": "cpu AVX2"}], "hardware": {"cpu": "Some CPU"}}
-    assert collect.hardware(block) == "NVIDIA X, cpu AVX2, Some CPU"
-    assert collect.hardware({}) == "unknown"
 
 
 def test_a_study_of_fits_alone_says_where_they_ran(study) -> None:

@@ -77,21 +77,6 @@ def test_only_an_evaluation_that_was_made_has_two_records(study: Study, status: 
     assert [one.file.rpartition("/")[2] for one in found] == lacking
 
 
-@pytest.mark.parametrize("name", ["done.json", "measure.json", "rank.json", "wordsim.json", "spectrum.npz"])
-@pytest.mark.fault("E9")
-def test_one_flipped_bit_is_found_and_its_run_gives_no_number(study: Study, name: str) -> None:
-    fake.write_all(study)
-    run = study.needed[0]
-    path = folder(run) / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    assert found(study) == {f"{run.path}/{name}": "damaged"}
-    collected = collect.collect(study)
-    assert run.run_id not in set(collected.rows["run_id"])
-    assert collected.counts()["unsound"] == 1
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "kind"),
     [
@@ -114,20 +99,6 @@ def test_what_cannot_be_or_belongs_elsewhere_is_found(study: Study, name: str, c
     rewrite(folder(run) / name, **changes)
     assert found(study) == {f"{run.path}/{name}": kind}
     assert run.run_id not in set(collect.collect(study).rows["run_id"])
-
-
-def test_a_number_that_is_none_is_invalid(study: Study) -> None:
-    fake.write_all(study)
-    path = folder(study.needed[0]) / "measure.json"
-    artefacts.write_text(path, '{"status": "ok", "metrics": {"test_ppl": NaN}}')
-    assert found(study) == {f"{study.needed[0].path}/measure.json": "invalid"}
-
-
-def test_files_of_another_run_are_foreign(study: Study) -> None:
-    fake.write_all(study)
-    run, other = study.needed[:2]
-    artefacts.write_bytes(folder(run) / "done.json", (folder(other) / "done.json").read_bytes())
-    assert found(study) == {f"{run.path}/done.json": "foreign"}
 
 
 def test_spectra_are_looked_into(study: Study) -> None:
@@ -153,22 +124,6 @@ def test_a_table_that_was_edited_is_found(study: Study) -> None:
     assert found(study) == {"fake/tables/x.csv": "damaged"}
 
 
-@pytest.mark.fault("G4")
-def test_results_of_other_settings_lie_beside_and_are_listed(study: Study) -> None:
-    fake.write_all(study)
-    run = study.needed[0]
-    other = Store().run_folder(f"{run.dataset}/{run.model}/{run.seed}-{'0' * 12}")
-    artefacts.write_json(other / "measure.json", {"status": "ok", "metrics": {"test_ppl": 2.0}})
-    result = verify.verify(study)
-    assert result.complete and result.beside == (f"{run.dataset}/{run.model}/{run.seed}-{'0' * 12}",)
-
-
-def test_mixed_hardware_is_counted(study: Study) -> None:
-    fake.write_all(study)
-    rewrite(folder(study.needed[0]) / "done.json", provenance=fake.provenance() | {"mixed_hardware": True})
-    assert verify.verify(study).counts["mixed hardware"] == 1
-
-
 def test_the_command_says_what_it_found_and_exits_3(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["verify", "--study", "study.yaml"]
     fake.write_all(study)
@@ -182,17 +137,3 @@ def test_the_command_says_what_it_found_and_exits_3(study: Study, capsys: pytest
     assert main([*words, "--json"]) == 3
     facts = json.loads(capsys.readouterr().out)
     assert facts["counts"]["unsound"] == 1 and not facts["complete"]
-
-
-def test_the_report_says_what_was_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path, fake.showing("known-truth: {models: all}"))
-    fake.write_all(study)
-    page = fake.build(study)
-    assert "files hashed again; all are intact" in page.read_text(encoding="utf-8")
-    (folder(study.needed[0]) / "rank.json").write_text("{}", encoding="utf-8")
-    fake.build(study)
-    text = page.read_text(encoding="utf-8")
-    assert "rank.json is damaged: `make repair` removes it" in text
-    assert '<li class="state-unsound"><b>1</b> unsound</li>' in text
-    assert 'class="state-stale' not in text and 'class="state-mixed-hardware' not in text
