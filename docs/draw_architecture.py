@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from softmax_bottleneck.records.metrics import CATALOGUE, Metric  # noqa: E402
+from softmax_bottleneck.records.metrics import Metric, catalogue  # noqa: E402
 
 PACKAGE = ROOT / "workflow" / "softmax_bottleneck"
 STUDY = ROOT / "config" / "paper.yaml"  # the study that needs most rules
@@ -35,7 +35,7 @@ METRICS = """# Metrics
 
 A metric has the same name in `records.csv`, in `report/published/` and in the columns of `config/experiments/`.
 [`draw_architecture.py`](draw_architecture.py) writes this page from the catalogue,
-[`records/metrics.py`](../workflow/softmax_bottleneck/records/metrics.py). `*` stands for a parameter.
+[`report/metrics.yaml`](../report/metrics.yaml). `*` stands for a parameter.
 `<metric>_gain_vs_<model>` is the mean of that model minus the mean of the row, and `<metric>_reduction_pct` is the same
 in percent of the experiment's baseline.
 """
@@ -190,9 +190,9 @@ def listed(page: str) -> str:
 
 
 def metrics() -> str:
-    """Return docs/metrics.md: every metric of records/metrics.py by the step and the file that hold it."""
+    """Return docs/metrics.md: every metric of report/metrics.yaml by the step and the file that hold it."""
     parts = [METRICS]
-    for (step, file), own in groupby(CATALOGUE.values(), lambda metric: (metric.step, metric.file)):
+    for (step, file), own in groupby(catalogue().values(), lambda metric: (metric.step, metric.file)):
         head = "| name | label | unit | decimals | better | definition |\n|---|---|---|---|---|---|"
         parts += [f"## `{step}`: {file}\n", head, "\n".join(map(_metric, own)) + "\n"]
     return "\n".join(parts)

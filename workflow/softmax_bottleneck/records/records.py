@@ -1,6 +1,6 @@
-"""Records: everything known of a study's runs, as it lies in the study's own folder.
+"""Records: everything known of a study's runs, saved in the study's own folder.
 
-`collect` makes them from run folders and saves them; tables, figures, claims and the page load them, and read no run.
+`collect` makes and saves them. Tables, figures, claims and the report load them, and read no run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ STAGE_COLUMNS = (*STATE_COLUMNS, "stage")
 FINETUNED, DYNAMIC = "finetuned", "dynamic"  # conditions of what is measured after training
 STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
 UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent words are, and no more
-STOPPED_AT = re.compile(r"valid perplexity ([0-9.e+]+)")  # in the reason of a diverged run
+# The perplexity in the reason of a diverged run, which is read nowhere else. done.json has only the trainer's message:
+# an edit of the trainer that adds a number would change the id of every run.
+STOPPED_AT = re.compile(r"valid perplexity ([0-9.e+]+)")
 CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -77,12 +79,12 @@ class Records:
         return found
 
     def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
-        """Measured values by seed, in ascending order of seeds; empty when there are none."""
+        """Return the measured values by seed, in ascending order of seeds."""
         return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
 
     @cached_property
     def unlearned(self) -> dict[tuple[str, str, int], str]:
-        """(dataset, model, seed) of runs that learned no more than how frequent words are -> a remark.
+        """The runs that learned no more than word frequencies: (dataset, model, seed) -> a remark.
 
         Their rank says nothing about their head, so correlations of rank and perplexity leave them out.
         """
@@ -95,21 +97,19 @@ class Records:
         return found
 
     def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
-        """States of the planned runs of one model on one dataset, or of a stage after their training."""
+        """Return the states of the planned runs of one model on one dataset, or of a stage after their training."""
         states = self.stages[self.stages["stage"] == stage] if stage else self.states
         return states[(states["dataset"] == dataset) & (states["model"] == model)]
 
     def stopped(self, dataset: str, model: str) -> dict[int, float]:
-        """Validation perplexities by seed at which diverged runs were stopped; of losses not finite none is known."""
+        """Return the last validation perplexity of diverged runs by seed; absent where the loss was not finite."""
         planned = self.planned(dataset, model)
-        diverged = planned[planned["state"] == "diverged"]
-        found = {
-            seed: STOPPED_AT.search(reason) for seed, reason in zip(diverged["seed"], diverged["reason"], strict=True)
-        }
-        return {int(seed): float(match[1]) for seed, match in found.items() if match}
+        diverged = planned[planned["state"] == "diverged"].set_index("seed")["reason"]
+        found = {seed: STOPPED_AT.search(reason) for seed, reason in diverged.items()}
+        return {int(str(seed)): float(match[1]) for seed, match in found.items() if match}
 
     def curve(self, path: str) -> list[dict[str, Any]]:
-        """The epoch log of a run: one row per epoch, in order."""
+        """Return the epoch log of a run: one row per epoch, in order."""
         return self._curves.get(path, [])
 
     @cached_property
@@ -120,51 +120,35 @@ class Records:
         }
 
     def spectrum(self, path: str) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-        """(index from 1, singular value) of a run, thinned and in descending order; None when it is not measured."""
+        """Return (index from 1, singular value) of a run, thinned and in descending order; None if not measured."""
         if path not in self.spectra:
             return None
         index_K, sigma_K = self.spectra[path]
         return index_K.astype(np.int64), sigma_K
 
-    def predictions(self, path: str) -> list[dict[str, Any]]:
-        """The most probable words of a run at the study's places."""
-        return list(self._detail(path, "predictions", []))
-
-    def hits(self, path: str) -> dict[str, dict[str, Any]]:
-        """How often the true next word of a run is among the first k, by k."""
-        return dict(self._detail(path, "hits", {}))
-
-    def function(self, path: str) -> dict[str, Any] | None:
-        """The pointwise function a run learned, as curves; None for heads that learn none."""
-        found: dict[str, Any] | None = self._detail(path, "function", None)
-        return found
-
-    def epoch_ranks(self, path: str) -> list[dict[str, Any]]:
-        """Ranks of a run along its training, where they were asked for."""
-        return list(self._detail(path, "epoch_ranks", []))
-
-    def _detail(self, path: str, key: str, default: Any) -> Any:
-        return self.details.get(path, {}).get(key, default)
+    def detail(self, path: str, key: str) -> Any:
+        """Return `predictions`, `hits`, `function` or `epoch_ranks` of a run; None if it has none."""
+        return self.details.get(path, {}).get(key)
 
     @property
     def synthetic(self) -> pd.DataFrame:
-        """Rows of the experiments that need no training run."""
+        """The rows of the experiments that need no training run."""
         return self.rows[self.rows["run_id"] == ""]
 
     def conditions(self, metric: str, dataset: str) -> list[str]:
-        """Conditions under which a metric was measured on a dataset, in order of first appearance."""
+        """Return the conditions under which a metric was measured on a dataset, in order of first appearance."""
         chosen = self.rows[(self.rows["metric"] == metric) & (self.rows["dataset"] == dataset)]
         return list(dict.fromkeys(chosen["condition"]))
 
     def wide(self) -> pd.DataFrame:
-        """One line per run with every number in a column of its own, `metric` or `metric condition`."""
+        """Return one line per run with every number in its own column, `metric` or `metric condition`."""
         rows = self.rows[self.rows["run_id"] != ""]
         names = (rows["metric"] + " " + rows["condition"]).str.strip()
         keys = ["dataset", "model", "seed", "run_id"]
         return rows.assign(name=names).pivot(index=keys, columns="name", values="value").reset_index()
 
     def mixtures(self) -> list[str]:
-        """A warning for every corpus whose runs were made on hardware of several kinds: which models on which."""
+        """Return a warning for every corpus whose runs were made on several kinds of hardware."""
         found = []
         for dataset, runs in self.states[self.states["hardware"] != ""].groupby("dataset", sort=False):
             kinds = {str(kind): ", ".join(dict.fromkeys(own["model"])) for kind, own in runs.groupby("hardware")}
@@ -174,7 +158,7 @@ class Records:
         return found
 
     def counts(self) -> dict[str, int]:
-        """Number of planned runs, of those in each state, and of those made on hardware of several kinds."""
+        """Return the number of planned runs, of those in each state, and of those made on several kinds of hardware."""
         runs = self.states.drop_duplicates("path")
         by_state = runs["state"].value_counts()
         states = {state: int(by_state.get(state, 0)) for state in STATES}
@@ -182,14 +166,14 @@ class Records:
 
 
 def unlearned_words(ppl: float, unigram: float) -> str:
-    """A remark on a model that is no better than the words' frequencies; empty for one that is."""
+    """Return a remark on a model that is no better than a unigram model; empty for one that is."""
     if ppl <= UNLEARNED * unigram:
         return ""
     return f"learned no more than how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
 
 
 def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Parts of a frame with equal texts in `keys`, in order of appearance."""
+    """Yield the parts of a frame with equal texts in `keys`, in order of appearance."""
     for names, part in frame.groupby(list(keys), sort=False, dropna=False):
         yield tuple(map(str, names)), part
 
@@ -216,7 +200,7 @@ def save(records: Records, folder: Path) -> None:
 
 
 def load(folder: Path) -> Records:
-    """The records that `save` wrote (DataError: missing or damaged; run the step `collect`)."""
+    """Load the records that `save` wrote (DataError: missing or damaged; run the step `collect`)."""
     rest = artefacts.read_json(folder / REST_FILE)
     rows = pd.read_parquet(artefacts.checked(folder / TABLE_FILE))
     return Records(
@@ -231,7 +215,7 @@ def load(folder: Path) -> Records:
 
 
 def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as JSON has them: a missing number is null."""
+    """Return the rows for JSON, where a missing number is null."""
     return [{str(k): None if _is_nan(v) else v for k, v in row.items()} for row in frame.to_dict("records")]
 
 
@@ -244,7 +228,7 @@ SPECTRUM_START = 100  # singular values from the largest on that are all kept
 
 
 def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
-    """[2, ...]: index and singular value; the first ones, the last one, those around each cliff, and evenly between."""
+    """Return index and singular value [2, ...]: the first ones, those around each cliff, and evenly spaced ones."""
     count = len(sigma_K)
     even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)
     index = {*range(min(SPECTRUM_START, count)), *even.tolist()}
@@ -254,7 +238,7 @@ def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.f
 
 
 def evidence_rows(found: tuple[Evidence, ...]) -> pd.DataFrame:
-    """Imported numbers in the columns of the records, with their origin and hardware as source."""
+    """Return imported numbers in the columns of the records, with their origin and hardware as source."""
     lines = [
         {
             "source": f"evidence: {one.origin}, {one.hardware}",
@@ -277,7 +261,7 @@ def evidence_rows(found: tuple[Evidence, ...]) -> pd.DataFrame:
 
 
 def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:
-    """CSV text that a spreadsheet cannot take for formulas: texts starting with = + - @ get a leading apostrophe.
+    """Return CSV text without formulas: texts starting with = + - @ get a leading apostrophe.
 
     Numbers have `digits` significant digits, or all they have.
     """
@@ -307,5 +291,5 @@ def _parses_as_number(text: str) -> bool:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """A CSV in which every cell stays text: the words `nan`, `null` and `true` are words."""
+    """Read a CSV in which every cell stays text, also `nan`, `null` and `true`."""
     return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")

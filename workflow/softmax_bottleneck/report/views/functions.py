@@ -82,7 +82,7 @@ def learned(source: Source) -> Drawing:
     for dataset in source.corpora:
         for model in source.models:
             for run in source.runs(dataset, model):
-                if function := source.records.function(run.path):
+                if function := source.records.detail(run.path, "function"):
                     logit, initial, trained = (np.array(function[key]) for key in ("logit", "initial", "trained"))
                     zero = int(np.argmin(np.abs(logit)))
                     values = (dataset, model, run.seed, logit, initial - initial[zero], trained - trained[zero])

@@ -146,7 +146,7 @@ def _epochs(source: Source, names: tuple[str, ...]) -> pd.DataFrame:
         for dataset in source.corpora
         for model in source.models
         for run in source.runs(dataset, model)
-        for line in source.records.epoch_ranks(run.path)
+        for line in source.records.detail(run.path, "epoch_ranks") or ()
     ]
     frame = pd.DataFrame(rows, columns=["dataset", "model", "seed", "epoch", *names])
     return frame.astype(dict.fromkeys(("epoch", *names), float) | {"seed": "Int64"})

@@ -191,7 +191,7 @@ Predictions = dict[str, dict[Place, Prediction]]  # by model and place
 
 def predictions(results: Records, run: Run) -> Iterator[Prediction]:
     """Yield the run's predictions at the study's places; none before they are measured."""
-    for context in results.predictions(run.path):
+    for context in results.detail(run.path, "predictions") or ():
         target = str(context["published_target"] or context["target"])
         words = ((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"])
         text = "\n".join(f"{'*' if word == target else ''}{word} {p:.2f}" for word, p in words)
