@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from softmax_bottleneck.measuring.statistics import (
     Summary,
-    format_p,
     pearson,
     spearman,
     student_t,
@@ -57,7 +56,7 @@ def test_the_ten_published_p_values_follow_to_the_digit_from_the_printed_means()
     assert len(tests) == 10
     for p, first, second in tests:
         result = student_t(first, second)
-        assert (format_p(result.p), result.df, result.reason) == (p, 18, "")
+        assert (f"{result.p:.2e}", result.df, result.reason) == (f"{float(p):.2e}", 18, "")
 
 
 def test_welch_is_another_test():
@@ -102,7 +101,6 @@ def test_t_tests_are_scipys(seed, n1, n2, shift):
         assert found.t == pytest.approx(expected.statistic, rel=1e-9)
         assert found.df == pytest.approx(expected.df, rel=1e-9)
         assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
-        assert found.difference == pytest.approx(first.mean() - second.mean(), abs=1e-12)
         assert test(second, first).p == found.p
 
 
@@ -118,7 +116,6 @@ def test_what_cannot_be_tested_says_why(test):
         result = test(first, second)
         assert (result.t, result.df, result.p) == (None, None, None)
         assert result.reason.startswith("not computable: ") and why in result.reason
-    assert test([5.0, 5.0], [7.0, 7.0]).difference == -2.0
 
 
 @pytest.mark.fault("G3")
@@ -137,14 +134,6 @@ def test_a_test_is_a_probability_or_a_reason(first, second, scale):
         result = test([scale * x for x in first], [scale * x for x in second])
         assert (result.p is None) == (result.reason != "")
         assert result.p is None or 0 <= result.p <= 1
-
-
-@pytest.mark.parametrize(
-    ("p", "text"),
-    [(0.392, "3.92e-1"), (2.0249e-15, "2.02e-15"), (1.0, "1.00e0"), (0.09999, "1.00e-1"), (0.0, "< 1.00e-300")],
-)
-def test_p_values_are_printed_as_published(p, text):
-    assert format_p(p) == text
 
 
 # --- correlations ---------------------------------------------------------------------------------------------------

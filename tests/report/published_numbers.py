@@ -113,7 +113,8 @@ def _derived(
 def _like(value: float, printed: str) -> str:
     """A number with the digits of a printed one."""
     if "e" in printed:
-        return statistics.format_p(value)
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
     return f"{value:.{len(printed.partition('.')[2])}f}"
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics as exact  # the standard library's: sums as fractions, so that no order of the runs changes a bit
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ Float64 = NDArray[np.float64]
 RESAMPLES = 2000
 LEVEL = 0.95
 BATCH_NUMBERS = 1 << 20  # of the resamples held at once: 8 MiB
-SMALLEST_P = 1e-300  # below this float64 has no digits left
 
 
 # --- summaries ------------------------------------------------------------------------------------------------------
@@ -64,68 +63,57 @@ class TestResult:
     """An unpaired two-sided t-test of two means.
 
     Attributes:
-        test: student (pooled variance) or welch.
-        difference: first mean minus second; None when either is missing.
-        t, df, p: statistic, degrees of freedom and p-value; all None when there is no test.
+        t, df, p: statistic, degrees of freedom and p-value; None if there is no test.
         reason: why there is none, in words; empty otherwise.
     """
 
     __test__ = False  # not a test case, whatever pytest thinks of the name
 
-    test: str
-    difference: float | None
     t: float | None
     df: float | None
     p: float | None
-    reason: str
+    reason: str = ""
 
 
 Sample = Summary | Iterable[float]
 
 
 def student_t(first: Sample, second: Sample) -> TestResult:
-    """Student's t with pooled variance, df = n1 + n2 - 2, from samples or their summaries; the published test."""
-    return _t_test("student", first, second)
+    """Return Student's t-test with pooled variance, df = n1 + n2 - 2, of samples or summaries; the published test."""
+    return _t_test(first, second, equal_variances=True)
 
 
 def welch_t(first: Sample, second: Sample) -> TestResult:
-    """Welch's t: each side has its own variance, df by Satterthwaite."""
-    return _t_test("welch", first, second)
+    """Return Welch's t-test: each side has its own variance, df by Satterthwaite."""
+    return _t_test(first, second, equal_variances=False)
 
 
-def _t_test(test: str, *samples: Sample) -> TestResult:
+def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
     from scipy import stats  # half a second to import, which most steps do not need
 
     first, second = (one if isinstance(one, Summary) else Summary.of(one) for one in samples)
+    reason = ""
     if first.mean is None or second.mean is None:
-        return TestResult(test, None, None, None, None, "not computable: no values on one side")
-    difference = first.mean - second.mean
-    if first.sd is None or second.sd is None:
+        reason = "not computable: no values on one side"
+    elif first.sd is None or second.sd is None:
         reason = f"not computable: n = {first.n} and {second.n}, at least 2 on each side are needed"
-        return TestResult(test, difference, None, None, None, reason)
-    if first.sd == 0 and second.sd == 0:
-        return TestResult(test, difference, None, None, None, "not computable: zero variance on both sides")
-    scale = max(first.sd, second.sd)  # squares of deviations in this unit can neither overflow nor vanish
-    sd1, sd2 = first.sd / scale, second.sd / scale
-    found = stats.ttest_ind_from_stats(difference / scale, sd1, first.n, 0.0, sd2, second.n, test == "student")
-    df = float(first.n + second.n - 2)
-    if test == "welch":
-        error1, error2 = sd1**2 / first.n, sd2**2 / second.n
-        df = (error1 + error2) ** 2 / (error1**2 / (first.n - 1) + error2**2 / (second.n - 1))
-    return TestResult(test, difference, float(found.statistic), df, float(found.pvalue), "")
-
-
-def format_p(p: float) -> str:
-    """A p-value as the paper prints them: three significant digits, scientific (3.92e-1, 2.02e-15)."""
-    if p < SMALLEST_P:
-        return f"< {format_p(SMALLEST_P)}"
-    mantissa, exponent = f"{p:.2e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
+    elif first.sd == 0 and second.sd == 0:
+        reason = "not computable: zero variance on both sides"
+    else:
+        scale = max(first.sd, second.sd)  # squares of deviations in this unit can neither overflow nor vanish
+        difference, sd1, sd2 = (first.mean - second.mean) / scale, first.sd / scale, second.sd / scale
+        found = stats.ttest_ind_from_stats(difference, sd1, first.n, 0.0, sd2, second.n, equal_variances)
+        df = float(first.n + second.n - 2)
+        if not equal_variances:
+            error1, error2 = sd1**2 / first.n, sd2**2 / second.n
+            df = (error1 + error2) ** 2 / (error1**2 / (first.n - 1) + error2**2 / (second.n - 1))
+        return TestResult(float(found.statistic), df, float(found.pvalue))
+    return TestResult(None, None, None, reason)
 
 
 # --- shares ---------------------------------------------------------------------------------------------------------
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Interval of a binomial share at LEVEL by Wilson's score (J. Am. Stat. Assoc. 22, 1927); within [0, 1].
+    """Return the interval of a binomial share at LEVEL by Wilson's score (J. Am. Stat. Assoc. 22, 1927); within [0, 1].
 
     By hand, because every measured run needs it, and SciPy costs each of them up to half a second to import.
 
@@ -146,7 +134,6 @@ class Correlation:
     """A correlation over n pairs with a bootstrap interval.
 
     Attributes:
-        kind: pearson or spearman.
         n: pairs.
         r: the coefficient; None when there is none.
         low, high: percentile interval at `level` over resampled pairs; None when most resamples have no coefficient.
@@ -156,7 +143,6 @@ class Correlation:
         reason: why there is no coefficient, in words; empty otherwise.
     """
 
-    kind: str
     n: int
     r: float | None
     low: float | None
@@ -168,16 +154,18 @@ class Correlation:
 
 
 def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
-    """Pearson's r with a bootstrap interval (Parthiban et al. 2021, Figure 2). DataError on nan or an infinity."""
-    return _correlation("pearson", x, y, rng, n_resamples)
+    """Return Pearson's r with a bootstrap interval (Parthiban et al. 2021, Figure 2). DataError on nan or infinity."""
+    return _correlation(pearson_r, x, y, rng, n_resamples)
 
 
 def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
-    """Spearman's rho (Pearson's r of ranks, ties averaged) with a bootstrap interval. DataError as `pearson`."""
-    return _correlation("spearman", x, y, rng, n_resamples)
+    """Return Spearman's rho (Pearson's r of ranks, ties averaged) with a bootstrap interval. DataError as `pearson`."""
+    return _correlation(_spearman, x, y, rng, n_resamples)
 
 
-def _correlation(kind: str, x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int) -> Correlation:
+def _correlation(
+    coefficient: Callable[..., Float64], x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int
+) -> Correlation:
     x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
         raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
@@ -189,8 +177,7 @@ def _correlation(kind: str, x: ArrayLike, y: ArrayLike, rng: np.random.Generator
     elif np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
         reason = "not computable: all values of one side are equal"
     if reason:
-        return Correlation(kind, len(x_N), None, None, None, LEVEL, 0, 0, reason)
-    coefficient = _spearman if kind == "spearman" else pearson_r
+        return Correlation(len(x_N), None, None, None, LEVEL, 0, 0, reason)
     resampled_B = np.empty(0)
     if n_resamples:
         from scipy import stats
@@ -207,11 +194,11 @@ def _correlation(kind: str, x: ArrayLike, y: ArrayLike, rng: np.random.Generator
     if undefined < n_resamples / 2:
         low, high = map(float, np.nanquantile(resampled_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
     r = float(coefficient(x_N, y_N))
-    return Correlation(kind, len(x_N), r, low, high, LEVEL, n_resamples, undefined, "")
+    return Correlation(len(x_N), r, low, high, LEVEL, n_resamples, undefined, "")
 
 
 def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
-    """Pearson's r along an axis; nan where one side is constant."""
+    """Return Pearson's r along an axis; nan where one side is constant."""
     constant_B1 = (np.ptp(x_BN, axis, keepdims=True) == 0) | (np.ptp(y_BN, axis, keepdims=True) == 0)
     dx_BN, dy_BN = x_BN - x_BN.mean(axis, keepdims=True), y_BN - y_BN.mean(axis, keepdims=True)
     # Scaled before squaring, so that neither tiny nor huge numbers leave the range of float64.
