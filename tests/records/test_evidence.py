@@ -13,7 +13,7 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, evidence, records
-from softmax_bottleneck.report import cells, render, source, views
+from softmax_bottleneck.report import cells, render, views
 from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
