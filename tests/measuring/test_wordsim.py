@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from softmax_bottleneck.measuring.wordsim import Benchmark, Wins, _cosines, evaluate, read_benchmark, win_matrix
+from softmax_bottleneck.measuring.statistics import Wins, win_matrix
+from softmax_bottleneck.measuring.wordsim import Benchmark, _cosines, evaluate, read_benchmark
 from softmax_bottleneck.store.errors import DataError
 
 PUBLISHED = Path(__file__).parents[2] / "report" / "published"

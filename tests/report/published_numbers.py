@@ -22,7 +22,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from softmax_bottleneck.measuring import statistics, wordsim  # noqa: E402
+from softmax_bottleneck.measuring import statistics  # noqa: E402
 from softmax_bottleneck.measuring.statistics import Summary  # noqa: E402
 from softmax_bottleneck.ranks import robustness  # noqa: E402
 from softmax_bottleneck.report.source import read_published  # noqa: E402
@@ -317,7 +317,7 @@ def _figure4() -> Iterator[Check]:
     for dataset, name in CORPORA.items():
         wide = table.where(dataset=dataset).frame.pivot(index="condition", columns="model", values="value")
         rhos = {model: dict(enumerate(wide[model].astype(float))) for model in wide.columns}
-        won = wordsim.win_matrix({model: {str(key): rho for key, rho in row.items()} for model, row in rhos.items()})
+        won = statistics.win_matrix({model: {str(key): rho for key, rho in row.items()} for model, row in rhos.items()})
         for row in figure.where(dataset=dataset).frame.to_dict("records"):
             other = row["condition"].removeprefix("wins over ").split(";")[0]
             what = f"benchmarks won by {row['model']} over {other}, {name}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics as exact  # the standard library's: sums as fractions, so that no order of the runs changes a bit
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,3 +214,28 @@ def _spearman(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
     from scipy import stats
 
     return pearson_r(stats.rankdata(x_BN, axis=axis), stats.rankdata(y_BN, axis=axis), axis)
+
+
+# --- comparing models -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Wins:
+    """On how many benchmarks one model's rho is strictly larger than another's, of how many where both have one."""
+
+    wins: int
+    compared: int
+
+
+def win_matrix(rhos: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, Wins]]:
+    """Wins of every model (outer key) over every other (inner key), Parthiban et al. 2021, Figure 4.
+
+    A tie is a win for neither; a benchmark on which either model has no rho is not compared.
+    """
+    wins: dict[str, dict[str, Wins]] = {}
+    for model, own in rhos.items():
+        wins[model] = {}
+        for other, theirs in rhos.items():
+            pairs = [(rho, theirs.get(name)) for name, rho in own.items()]
+            both = [(left, right) for left, right in pairs if left is not None and right is not None]
+            if other != model:
+                wins[model][other] = Wins(sum(left > right for left, right in both), len(both))
+    return wins

@@ -150,31 +150,6 @@ def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]
     return np.asarray(np.einsum("nd,nd->n", first, second))
 
 
-# --- comparing models -----------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Wins:
-    """On how many benchmarks one model's rho is strictly larger than another's, of how many where both have one."""
-
-    wins: int
-    compared: int
-
-
-def win_matrix(rhos: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, Wins]]:
-    """Wins of every model (outer key) over every other (inner key), Parthiban et al. 2021, Figure 4.
-
-    A tie is a win for neither; a benchmark on which either model has no rho is not compared.
-    """
-    wins: dict[str, dict[str, Wins]] = {}
-    for model, own in rhos.items():
-        wins[model] = {}
-        for other, theirs in rhos.items():
-            pairs = [(rho, theirs.get(name)) for name, rho in own.items()]
-            both = [(left, right) for left, right in pairs if left is not None and right is not None]
-            if other != model:
-                wins[model][other] = Wins(sum(left > right for left, right in both), len(both))
-    return wins
-
-
 # --- the step ---------------------------------------------------------------------------------------------------------
 def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
     """Return the rank correlation of word-vector similarities with people's (or the language's own) judgements."""

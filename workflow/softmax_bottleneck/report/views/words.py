@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from softmax_bottleneck.measuring.wordsim import win_matrix
+from softmax_bottleneck.measuring.statistics import win_matrix
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
 from softmax_bottleneck.records.records import Records, groups
