@@ -11,7 +11,6 @@ import pytest
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.report.claims.data import CorpusData
-from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 
@@ -165,11 +164,6 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     view = CorpusData(found, run.dataset)
     assert (run.model in view.learned("*")) == learned
     assert view.matching("*") == sorted({other.model for other in study.needed})
-    experiment = next(e for e in study.experiments if e.id == "parthiban2021-rank-perplexity")
-    seen = Source(study, experiment, found)
-    assert (run.seed in seen.learned(run.dataset, run.model, "test_ppl")) == learned
-    assert seen.values(run.dataset, run.model, "test_ppl")[run.seed] == test_ppl
-    assert (study.labels[run.model] in seen.unlearned_note) == (not learned)
 
 
 def test_tables_and_page_are_made_again_from_the_studys_folder_alone(study) -> None:
