@@ -71,7 +71,9 @@ def heads(study: FinishedStudy) -> str:
 def _claims(columns: Columns) -> Iterator[tuple[str, ...]]:
     """Yield the verdict and first number of every claim that some study can test."""
     by_id = [{e["id"]: e for e in study.claims if e["dataset"] in (corpus, SYNTHETIC)} for study, corpus in columns]
-    statements = {name: entry["statement"] for own in by_id for name, entry in own.items()}
+    statements: dict[str, str] = {}
+    for name, entry in (pair for own in by_id for pair in own.items()):
+        statements.setdefault(name, entry["statement"])  # archives may have an older wording
     for name, statement in statements.items():
         entries = [own.get(name) for own in by_id]
         if any(entry and entry["verdict"] != CANNOT for entry in entries):
