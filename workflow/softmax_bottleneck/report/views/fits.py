@@ -34,11 +34,11 @@ from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.study import schema
 
 RANKS = (PRESS_RANK, "rank_eff_1e-3", "rank_eff_1e-4")
-LAW_NAMES = {"alpha": "α =", "M": "M =", "r": "Columns of the law, r ="}
+LAW_NAMES = {"alpha": "α =", "M": "M =", "r": "Rank of the true logits, r ="}
 AXES = {
     "d": "width of the model d",
-    "r": "columns of the law r",
-    "rank": "rank of the law",
+    "r": "rank of the true logits r",
+    "rank": "rank of the true distribution",
     "alpha": "concentration α",
 }
 ENTROPY = "entropy_nats"
@@ -84,7 +84,7 @@ def fit_correlations(source: Source, *, fits: str) -> Iterator[Section]:
         return Cell(MeasuredCell(mean.mean, None, mean.n), metric=PEARSON, note=spread)
 
     rows = {key: name for key, (name, _) in chosen.items()}
-    yield section("synthetic", "Within one law", rows, {rank: find(rank).label for rank in RANKS}, cell)
+    yield section("synthetic", "Within one true distribution", rows, {rank: find(rank).label for rank in RANKS}, cell)
 
 
 @view("table", "fit-conclusions", row="Statement")
@@ -213,7 +213,7 @@ def uniformity(source: Source, *, fits: str) -> Drawing:
     return Drawing(canvas, data, f"Falling lines of the distance from the uniform distribution. {texts}.")
 
 
-REFERENCES = {"d": "Dotted: d = r.", "r": "Dotted: d = r.", "rank": "Dashed: the law itself."}
+REFERENCES = {"d": "Dotted: d = r.", "r": "Dotted: d = r.", "rank": "Dashed: the true distribution itself."}
 
 
 @view("figure", "fit-curves")
@@ -259,7 +259,9 @@ def curves_of_fits(
         below = set(shown[shown[GAP_CLOSED] < LEAST_SHARE]["model"])
         names = ", ".join(frames.names[model] for model in models if model in below)
         notes += [f"Below −100 %, off the scale: fits of {names}."] * bool(below)
-    return _drawing(frames, canvas, shown, columns, "Curves of fits to known laws.", " ".join(filter(None, notes)))
+    return _drawing(
+        frames, canvas, shown, columns, "Curves of fits to known distributions.", " ".join(filter(None, notes))
+    )
 
 
 def share_limits(shares: pd.Series[float]) -> tuple[float, float]:
@@ -300,7 +302,7 @@ def scatter(source: Source, *, fits: str, metrics: tuple[MetricName, ...]) -> Dr
         _log_y(panel, own[KL])
 
     canvas = plots.crossed(metrics, levels(frames.fits, "d"), 3.0, 2.9, draw)
-    note = "In the titles: Pearson’s r over heads within one law, mean over laws."
+    note = "In the titles: Pearson’s r over heads within one true distribution, mean over true distributions."
     return _drawing(frames, canvas, frames.fits, [*metrics, KL], "Scatter plots of distance against rank.", note)
 
 
@@ -342,4 +344,6 @@ def of_texts(source: Source, *, fits: str) -> Drawing:
     plots.legend(canvas, {head: head for head in looks}, looks)
     texts = [f"{head} at d = {d} {own[KL_TRUTH].mean():.3f}" for (head, d), own in groups(data, "head", "d")]
     note = f"Dashed: free context vectors. {plots.count_note(source, data)}"
-    return Drawing(canvas, data, f"Mean distance of language models to the law: {'; '.join(texts)}.", note)
+    return Drawing(
+        canvas, data, f"Mean distance of language models to the true distribution: {'; '.join(texts)}.", note
+    )

@@ -185,8 +185,8 @@ def _bound(source: Source, dataset: str) -> tuple[str, float | None]:
     """Return the score of the true distribution on the text, or, where that is unknown, its expectation."""
     exact = exact_value(source.records, dataset, LAW_TEST_PPL)
     if exact is not None:
-        return "the law on this text", exact
-    return "the law, as expected", exact_value(source.records, dataset, ENTROPY_PPL)
+        return "true distribution on this text", exact
+    return "true distribution, as expected", exact_value(source.records, dataset, ENTROPY_PPL)
 
 
 def _draw_bound(upper: Axes, lower: Sequence[Axes], text: str, bound: float) -> None:

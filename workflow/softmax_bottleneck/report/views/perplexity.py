@@ -168,15 +168,15 @@ OF_TEXT = (TEST_PPL, PRESS_RANK, *(f"{metrics.EFFECTIVE_RANK}{share}" for share 
 # Scores of a language itself: row -> name, and metric of a model -> metric of the exact value (None: exactly zero).
 EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
     "language": (
-        "The law, as expected in these contexts",
+        "The true distribution, as expected in these contexts",
         {TEST_PPL: ENTROPY_PPL, PRESS_RANK: RANK_TRUTH, metrics.EXCESS_PPL: None, metrics.KL_TRUTH: None},
     ),
-    "language-text": ("The law, on this very text", {metric: f"law_{metric}" for metric in OF_TEXT}),
+    "language-text": ("The true distribution, on this very text", {metric: f"law_{metric}" for metric in OF_TEXT}),
 }
 # Metric of a model -> those of the language, and what they are called in a figure.
 BOUNDS = {
     TEST_PPL: {ENTROPY_PPL: "law, expected", LAW_TEST_PPL: "law, on this text"},
-    PRESS_RANK: {RANK_TRUTH: "rank of the law"},
+    PRESS_RANK: {RANK_TRUTH: "rank of the true distribution"},
 }
 TRUTH_COLUMNS = ["dataset", "model", "metric", "seed", "value", "exact", "exact_on_text"]
 
