@@ -320,7 +320,7 @@ def test_what_a_person_needs_first_comes_first(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.fault("A18")
 def test_a_fault_of_the_program_is_told_apart(begun: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **options: object) -> None:
         raise ValueError("a bug")
 
     log = tmp_path / "outcomes.jsonl"

@@ -116,7 +116,7 @@ SUBSETS = [set(kept) for size in range(6) for kept in itertools.combinations(ran
 
 @pytest.mark.fault("G1", "G2")
 def test_g1_all_32_subsets_of_five_seeds_are_told_everywhere(place):
-    """In the state of the run, the cell, its CSV, the list of gaps, the terminal's table, the claims, the exit code."""
+    """In the state of the run, the cell, its CSV, the list of gaps, the claims, the exit code."""
     study = fake.load(place, few("[1, 2, 3, 4, 5]"))
     runs = {run.seed: run for run in study.needed if run.model == "gss"}
     for run in study.needed:
@@ -136,12 +136,6 @@ def test_g1_all_32_subsets_of_five_seeds_are_told_everywhere(place):
             assert [gap for gap in gaps if f"1 of 5 {state}, seed {seed} ({reason}" in gap], (seed, gaps)
         counts = found.counts()
         assert counts["ok"] == 5 + len(kept) and counts["planned"] == 10
-        line = next(
-            line
-            for line in render.result_table(study, collect.collect(study)).splitlines()
-            if line.split()[:1] == ["GSS"]
-        )
-        assert line.endswith(f"{len(kept)}/5")
         checked = verify.verify(study)
         assert checked.complete == (not lost) and checked.counts == counts
         told += 1

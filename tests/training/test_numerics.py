@@ -73,7 +73,7 @@ def test_a_diverged_run_exits_with_10_or_with_0_for_the_workflow(begun, monkeypa
         poisoned_at(patch, 9, "head.decoder.bias", (0,), math.nan)
         assert main(words) == 10
     line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
-    assert "diverged: " in line and "not to be tried again" in line
+    assert "diverged: " in line and "do not try it again" in line
     before = small.tree(Store().run_folder(path))
     assert main([*words, "--diverged-ok"]) == 0
     assert main(["measure", *words[1:]]) == 0
