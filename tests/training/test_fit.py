@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from fit_plans import DIRICHLET, LANGUAGE, LAW, units
 from scipy import optimize
-from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
 from softmax_bottleneck.jobs.resumable import Options
@@ -20,44 +20,12 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Unit, load_study
-from softmax_bottleneck.study.fits import FitPlan, units_of
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.training import fit as fitting
 from softmax_bottleneck.training import free_contexts
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 
 CPU = torch.device("cpu")
-LAW = {"vocabulary_size": 24, "topics": 2, "classes": 3, "markers_per_topic": 2, "affinity_bandwidth": 3.0}
-DIRICHLET = {
-    "kind": "dirichlet",
-    "alphas": [0.5],
-    "words": [8],
-    "contexts": 30,
-    "widths": [2],
-    "models": {"softmax": {"head": "softmax"}, "mos": {"head": {"name": "mos", "components": 2}}},
-    "bias": False,
-    "updates": 20,
-    "learning_rate": 0.1,
-}
-LANGUAGE = {
-    "kind": "language",
-    "language": LAW,
-    "ranks": [6, 14],
-    "sample": 5000,
-    "widths": [3, 8],
-    "models": {
-        "softmax": {"head": "softmax"},
-        "mos": {"head": {"name": "mos", "components": 2}},
-        "mos-equal": {"head": {"name": "mos", "components": 2}, "label": "MoS, equal", "equal_to": "softmax"},
-    },
-    "seeds": [1, 2],
-    "updates": 12,
-    "learning_rate": 0.05,
-}
-
-
-def units(entry: dict, **changes) -> tuple[Unit, ...]:
-    return units_of("toy", config.read(FitPlan, entry | changes, "fits.toy"), {"device": "cpu"}, "fits.toy")
 
 
 def silent(_: str) -> None: ...
