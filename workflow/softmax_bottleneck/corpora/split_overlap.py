@@ -4,8 +4,6 @@ Such a corpus is not rejected, because its owner may know better; the report rep
 declared token counts and hashes, so that a swapped or doubled file of theirs never gets here.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

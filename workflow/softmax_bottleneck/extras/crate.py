@@ -6,8 +6,6 @@ lists their sha256. Profiles: RO-Crate 1.1, Workflow RO-Crate 1.0, Process Run C
 (https://www.researchobject.org/workflow-run-crate/).
 """
 
-from __future__ import annotations
-
 import mimetypes
 import re
 import shutil

@@ -3,8 +3,6 @@
 Nothing is changed, downloaded or submitted. Each check reports what it found and, if something is wrong, what to do.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

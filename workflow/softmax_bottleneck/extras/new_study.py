@@ -4,8 +4,6 @@ Words are lower-cased and separated from punctuation, a paragraph becomes a line
 that contains `<unk>` already is not changed.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

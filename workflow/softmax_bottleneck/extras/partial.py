@@ -1,7 +1,5 @@
 """The interim report of an unfinished study, in a folder of its own that no step reads."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ With a budget of hours it lists what they buy: first one experiment, the first s
 seed, then always the experiment that is cheapest to complete.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It takes the project's lock, runs Snakemake as a child process and shows its pro
 table, the path of the report and, if runs are missing, the reason.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

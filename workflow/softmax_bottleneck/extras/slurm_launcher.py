@@ -4,8 +4,6 @@ Snakemake's own retries answer failed jobs. They are used up in seconds if SLURM
 Snakemake is killed. Repeating is always safe: finished work is kept, and leases keep apart jobs of an earlier call.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

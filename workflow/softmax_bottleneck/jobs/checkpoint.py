@@ -3,8 +3,6 @@
 A kill at any moment leaves at least one of them intact. A damaged state is never used, and never silently replaced.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 import zipfile

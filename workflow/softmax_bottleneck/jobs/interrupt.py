@@ -9,8 +9,6 @@ resumes. Moments of the wall clock are converted into time left once, at the sta
 deadline.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal

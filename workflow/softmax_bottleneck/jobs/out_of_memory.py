@@ -4,8 +4,6 @@ If the machine's memory runs out, trying again can help, because a job can ask f
 size is never reduced silently: another batch size is another experiment.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import resource

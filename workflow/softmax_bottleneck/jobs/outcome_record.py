@@ -4,8 +4,6 @@ The workflow engine knows one of them, the result (`done.json`, `dynamic.json`),
 failed one. It never deletes `outcome.json`, from which the result is restored.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

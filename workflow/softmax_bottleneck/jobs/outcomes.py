@@ -4,8 +4,6 @@ Every step appends a line when it begins and one when it ends to the file named 
 variable nothing is written. A step without its second line is running, or was killed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -4,8 +4,6 @@ Numbers are reused, and other machines and containers have their own. The start 
 one number. Boot and process namespace say where a number is valid.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from dataclasses import dataclass

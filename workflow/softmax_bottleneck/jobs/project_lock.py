@@ -6,8 +6,6 @@ on to its Snakemake, so that it is held until both have ended. On file systems w
 still keeps two processes apart.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -5,8 +5,6 @@ They share the job's GPU, are distributed over its GPUs, or each has its own CPU
 another run fails or the job ends; the next attempt trains the rest.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from types import FrameType

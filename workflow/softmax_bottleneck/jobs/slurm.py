@@ -1,7 +1,5 @@
 """Questions to SLURM: which job this process belongs to, how long it may go on, whether another job still runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

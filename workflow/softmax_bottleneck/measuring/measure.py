@@ -5,8 +5,6 @@ It calls three steps: `evaluate` (perplexities and predicted words), `spectrum` 
 today's inputs, is not repeated. An edit of word similarity therefore recomputes no spectrum.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ A number that is not finite, or too large to be squared, raises an error with it
 Suffixes: N rows, C columns (the last axis; all axes before it count as rows).
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import math

@@ -6,8 +6,6 @@ memory allow.
 Suffixes: N contexts, V words, D width, R rows of a block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any

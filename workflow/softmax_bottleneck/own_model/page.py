@@ -3,8 +3,6 @@
 The page is one file without script or network; every text in it is escaped, the plot is an image.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence

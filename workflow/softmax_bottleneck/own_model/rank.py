@@ -7,8 +7,6 @@ index, so the whole has at least as many above its tolerance as any part.
 Suffixes: m rows (contexts), n columns (words).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

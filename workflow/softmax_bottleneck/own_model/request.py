@@ -1,7 +1,5 @@
 """The options of `rank`: the files of a model, its head, and the memory that may be used."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace

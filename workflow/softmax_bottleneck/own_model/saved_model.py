@@ -8,8 +8,6 @@ is found by its name, without transformers. Nothing is downloaded, no code of a 
 Suffixes: B rows of tokens, T tokens of a window, R some of them, V words, D width.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

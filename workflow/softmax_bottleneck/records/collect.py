@@ -4,8 +4,6 @@ The plan gives the paths, so a result of another setting or older code is never 
 damaged becomes a state with its reason. Its numbers enter no mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Whatever fails here is a finding, and the run gives no number. `read` looks at t
 `inspect` hashes everything else and looks into the arrays.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ No other file spells out a metric. A name may have a parameter at its end (`rank
 which `find` reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase

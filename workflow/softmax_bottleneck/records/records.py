@@ -3,8 +3,6 @@
 `collect` makes and saves them. Tables, figures, claims and the report load them, and read no run.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re

@@ -4,8 +4,6 @@
 that the workflow makes exactly that again.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace

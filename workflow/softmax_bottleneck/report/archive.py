@@ -4,8 +4,6 @@ An archive holds the measured numbers, the states of the runs, the verdicts, and
 enough for the repository, so that a fresh clone can compare studies that take hours.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

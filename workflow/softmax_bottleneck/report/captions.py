@@ -1,7 +1,5 @@
 """Texts of a study as Snakemake's own report takes them: it writes labels into an inline script and escapes nothing."""
 
-from __future__ import annotations
-
 import re
 
 ANGLES = str.maketrans("<>", "‹›")  # `</script>` in a title would end that script

@@ -1,7 +1,5 @@
 """Tables as values: cells with a measured and a published number, rows, sections, and their CSV."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

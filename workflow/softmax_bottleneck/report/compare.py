@@ -4,8 +4,6 @@ It reads what `collect` and `render` wrote to the studies' folders, which may be
 or the archives of studies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

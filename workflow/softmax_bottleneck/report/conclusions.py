@@ -3,8 +3,6 @@
 `overall` is the rule by which several verdicts make one. It was stated before any study was evaluated by it.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The findings at the top of a report: the best model in sentences, and the table "Which head should I use?"."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One number of a study with its definition, seeds, runs, files and hashes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """How numbers are printed in tables, figures, claims and sentences: decimals, signs, p-values, intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

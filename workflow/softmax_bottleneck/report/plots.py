@@ -4,8 +4,6 @@ The same input gives the same bytes: no dates, fixed ids, text as outlines. Ever
 itself where the reader's screen is dark.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

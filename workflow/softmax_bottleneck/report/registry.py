@@ -4,8 +4,6 @@
 keyword arguments of the function are the `options` that the YAML may set, with their types and defaults.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `render` reads the records and the published numbers, never a run. `report` embeds what `render` writes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

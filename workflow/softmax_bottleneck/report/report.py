@@ -5,8 +5,6 @@ downloads are data addresses. One optional script, report.js, adds sorting and f
 its hash.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

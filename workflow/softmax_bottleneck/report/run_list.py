@@ -1,7 +1,5 @@
 """The list of runs: states, times, files with hashes, and the settings that differ from the published ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ elsewhere the published number stands beside the measured one, muted. A cell wit
 and what became of the others.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping

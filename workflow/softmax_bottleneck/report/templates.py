@@ -1,7 +1,5 @@
 """The templates of report/."""
 
-from __future__ import annotations
-
 from functools import cache
 from urllib.parse import quote
 

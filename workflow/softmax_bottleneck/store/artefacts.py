@@ -4,8 +4,6 @@ Every write is atomic (temporary file in the same folder, fsync, rename) and lea
 every read checks it, so that a truncated or damaged file is an error and never a number.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

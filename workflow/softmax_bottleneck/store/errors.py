@@ -1,7 +1,5 @@
 """Errors that people can act on, each with its exit code (docs/running.md, "Exit codes")."""
 
-from __future__ import annotations
-
 
 class UserError(Exception):
     """An error in configuration, data or arguments. The message is one line: where, what, and how to fix it."""

@@ -5,8 +5,6 @@ hash of syntax trees without comments, docstrings and imports for the type check
 because this runs while Snakemake parses the workflow.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping

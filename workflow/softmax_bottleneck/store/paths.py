@@ -1,7 +1,5 @@
 """The layout of a results folder, and the root of the repository."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

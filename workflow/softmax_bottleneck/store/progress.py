@@ -1,7 +1,5 @@
 """Progress messages of long steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 Say = Callable[[str], None]  # prints one line

@@ -1,7 +1,5 @@
 """The provenance of a result: versions, hardware, commit, and the hashes of its inputs."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Datasets as their YAML declares them: corpora, synthetic languages and word-similarity benchmarks."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict

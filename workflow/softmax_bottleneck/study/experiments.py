@@ -1,7 +1,5 @@
 """Experiments: the tables and figures of the report, as their YAML declares them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Fits: output heads on free context vectors, fitted to known distributions (`fits` of a study)."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping

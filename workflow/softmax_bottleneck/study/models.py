@@ -1,7 +1,5 @@
 """The models of a study: entries, the entries whose settings they inherit, and the members of grids."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """What follows from a study without running it: declared sizes of corpora, training jobs by name, and finished runs."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

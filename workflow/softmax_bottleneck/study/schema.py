@@ -5,8 +5,6 @@ at once. An integer is never read from 10.0, nor a number from text. Unknown key
 rejected.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re

@@ -1,7 +1,5 @@
 """A study: the runs, fits and experiments that follow from its file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """The YAML of a study: its keys, and how one study extends another."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ is in report/claims.yaml. Premises, intervals and stability follow from the rule
 `verdict.judge`, then the rule in `rules`, then the numbers that it reads in `data`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

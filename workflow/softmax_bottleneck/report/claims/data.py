@@ -7,8 +7,6 @@ Suffixes: B bootstrap samples (the first is the data itself), N units (runs, mod
 one unit.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

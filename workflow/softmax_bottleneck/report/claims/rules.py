@@ -10,8 +10,6 @@ nats are 0.5 % of any perplexity. Intervals are closed forms, so 1,000 bootstrap
 Suffixes as in `data`; S sides of a comparison, X parts of a rule.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 SM is the supplementary material of Parthiban, Mao and Inkpen 2021.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

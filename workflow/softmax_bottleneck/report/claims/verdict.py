@@ -7,8 +7,6 @@ if the smaller side wins, it has won. A ceiling can hide growth but cannot cause
 Verdicts depend on codes and numbers alone. Their texts are in report/reasons.yaml.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A table or figure is an experiment's YAML and a view, a function in a module her
 gives the same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

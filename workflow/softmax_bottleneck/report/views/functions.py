@@ -3,8 +3,6 @@
 Parthiban et al. 2021, Figure 1; Ganea et al. 2019, Figures 1 and 4.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ It belongs to no paper and to every study: `render` draws it from the records of
 member of a grid and have the reference's schedule.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Main tables of every source; Kanai et al. 2018, Table 3; what a synthetic language with a known distribution scores.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Archived runs of the published size, whatever study shows them: their numbers, spectra, and ranks."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping

@@ -3,8 +3,6 @@
 Parthiban et al. 2021, Table 2 drawn, Figures 2, 5 and 6.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Parthiban et al. 2021, Figure 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; Godey et al. 2024 and 2026.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

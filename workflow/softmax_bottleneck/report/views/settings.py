@@ -1,7 +1,5 @@
 """Settings, and searches over them (Parthiban et al. 2021, SM Tables 6 to 9)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal

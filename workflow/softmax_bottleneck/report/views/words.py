@@ -3,8 +3,6 @@
 Parthiban et al. 2021, Figures 3 and 4, SM Tables 2, 3 and 13.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping
