@@ -64,7 +64,7 @@ def naive_positions(length: int, width: int) -> np.ndarray:
 
 
 def randomised(ours: bodies.Body) -> bodies.Body:
-    """With biases and norms that are not their neutral values."""
+    """Return the body with biases and norms that are not neutral."""
     with torch.no_grad():
         for parameter in ours.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
@@ -77,29 +77,22 @@ def test_equals_pytorchs_encoder_with_the_same_weights(length):
     ids_TB = tokens(length)
     mask = torch.nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.float64)
     positions_TD = torch.from_numpy(naive_positions(length, 12))
-    x_TBD = ours.embedding(ids_TB) * math.sqrt(12) + positions_TD[:, None]
-    expected_TBD = torchs_own(ours)(x_TBD, mask=mask)
+    x_TBD = (ours.embedding(ids_TB) * math.sqrt(12) + positions_TD[:, None]).detach()
+    other = torchs_own(ours)
+    expected_TBD = other(x_TBD, mask=mask)
     output = ours(ids_TB, ours.initial_state(3))
     torch.testing.assert_close(output.raw_TBD, expected_TBD, rtol=1e-6, atol=1e-6)  # positions are kept in float32
     assert output.dropped_TBD is output.raw_TBD and output.state == ()
-
-
-def test_gradients_equal_pytorchs():
-    ours = randomised(body()).eval()
-    other = torchs_own(ours)
-    ids_TB, weight_TBD = tokens(9), torch.randn(9, 3, 12, dtype=torch.float64)
-    x_TBD = (ours.embedding(ids_TB) * math.sqrt(12) + ours.positions_TD[:9, None]).detach()
-    mask = torch.nn.Transformer.generate_square_subsequent_mask(9, dtype=torch.float64)
-    (other(x_TBD, mask=mask) * weight_TBD).sum().backward()
-    (ours(ids_TB, ()).raw_TBD * weight_TBD).sum().backward()
-    theirs = other.layers[0]
-    pairs = [
-        (ours.layers[0].queries_keys_values.weight, theirs.self_attn.in_proj_weight),
-        (ours.layers[0].widened.bias, theirs.linear1.bias),
-        (ours.layers[0].attention_norm.weight, theirs.norm1.weight),
-    ]
-    for mine, its in pairs:
-        torch.testing.assert_close(mine.grad, its.grad, rtol=1e-9, atol=1e-11)
+    weight_TBD = torch.randn(length, 3, 12, dtype=torch.float64)
+    (expected_TBD * weight_TBD).sum().backward()
+    (output.raw_TBD * weight_TBD).sum().backward()
+    mine, its = ours.layers[0], other.layers[0]
+    for one, other_one in (
+        (mine.queries_keys_values.weight, its.self_attn.in_proj_weight),
+        (mine.widened.bias, its.linear1.bias),
+        (mine.attention_norm.weight, its.norm1.weight),
+    ):
+        torch.testing.assert_close(one.grad, other_one.grad, rtol=1e-5, atol=1e-5)
 
 
 def test_no_position_sees_a_later_one():
@@ -142,7 +135,7 @@ def test_options_that_do_not_fit_are_refused(kind, options, words):
 
 # --- the model ------------------------------------------------------------------------------------------------------
 def test_parameters_of_the_published_sizes():
-    """SPEC.md A14: ten softmaxes add 0.404 million numbers at width 200, 0.906 at 300."""
+    """Ten softmaxes add 0.404 million numbers at width 200 and 0.906 million at width 300 (SPEC.md A14)."""
     for width, added in ((200, 404_000), (300, 906_000)):
         run = transformer_run()
         sizes = {"embedding_size": width, "context_size": width, "hidden_size": width, "layers": 4}
@@ -181,7 +174,7 @@ def test_weights_go_out_and_in(tied):
 
 # --- training -------------------------------------------------------------------------------------------------------
 def naive_plateau(run: config.Run) -> list[dict]:
-    """The published script in plain PyTorch, without dropout: p -= lr * g, lr /= 1.75 unless validation improves."""
+    """Train as the published script does, without dropout: p -= lr * g; lr /= 1.75 unless validation improves."""
     net = model.build(run, VOCABULARY)
     schedule = run.schedule
     train_LB, valid_LB = (
@@ -240,11 +233,8 @@ def test_both_divisors():
     assert by_length * 31 == pytest.approx(by_targets * 30, rel=1e-12)
 
 
-@pytest.mark.parametrize("head", ["softmax", "mos"])
-def test_a_transformer_run_resumes_to_the_same_bits(tmp_path, head, monkeypatch):
-    run = transformer_run(
-        head, {"components": 2, "dropout_latent": 0.2, "locked_dropout": False} if head == "mos" else {}
-    )
+def test_a_transformer_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
+    run = transformer_run("mos", {"components": 2, "dropout_latent": 0.2, "locked_dropout": False})
     done = train.train_run(run, CORPUS, tmp_path / "whole")
     for stop_after in (1, 9):
         polls = iter(range(10**6))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,8 @@ import naive_heads
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from softmax_bottleneck import heads
-from softmax_bottleneck.heads import lms_plif, row_nll
+from softmax_bottleneck.heads import lms_plif, registry, row_nll
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.heads.lms_plif import blocked_running_sum, fixed_point_histogram
 from softmax_bottleneck.store.errors import UserError
@@ -82,16 +78,6 @@ def gradients(loss: torch.Tensor, head: Head, h_ND: torch.Tensor) -> list[torch.
 # --- probabilities -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault("D4")
-@every_case
-def test_rows_sum_to_one(name: str, options: dict[str, Any]) -> None:
-    head = make(name, options)
-    h_ND, _ = contexts(6, head)
-    total_N = head.log_probs(h_ND).exp().sum(1)
-    excess = head.vocabulary_size * options.get("probability_floor", 0.0)
-    torch.testing.assert_close(total_N, torch.full_like(total_N, 1.0 + excess), rtol=1e-12, atol=0.0)
-
-
 @every_case
 def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
     full = heads.options(name, options)
@@ -107,46 +93,30 @@ def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
     np.testing.assert_allclose(nll_N, -expected_NV[np.arange(6), target_N.numpy()], rtol=1e-10, atol=1e-10)
 
 
-@every_case
-def test_nll_agrees_with_log_probs_in_float32(name: str, options: dict[str, Any]) -> None:
-    head = make(name, options).float()
-    h_ND, target_N = contexts(40, head)
-    h_ND = h_ND.float()
-    tolerance = 50 * torch.finfo(torch.float32).eps
-    torch.testing.assert_close(
-        head.nll(h_ND, target_N), materialised_nll(head, h_ND, target_N), rtol=tolerance, atol=tolerance
-    )
+MAGNITUDES = {
+    "high and low": [100.0, -100.0] * 5,
+    "all high": [100.0] * 11,
+    "all low": [-100.0] * 11,
+    "two words": [1e4, -1e4],
+    "far apart": [1e4, 0.0, -1e4, 3.5, 1e4, -7777.0, 88.8, -0.01],
+}
 
 
-@every_case
-@pytest.mark.parametrize("logits", ["mixed", "all high", "all low"])
-def test_finite_at_logits_of_100(name: str, options: dict[str, Any], logits: str) -> None:
-    head = make(name, options, spread=0.01).float()
-    sign_V = {"mixed": torch.tensor([1.0, -1.0]).repeat(6)[:11], "all high": torch.ones(11), "all low": -torch.ones(11)}
-    with torch.no_grad():
-        head.decoder.bias += 100.0 * sign_V[logits]
-    h_ND, _ = contexts(11, head)
-    h_ND = h_ND.float().requires_grad_()
-    nll_N = head.nll(h_ND, torch.arange(11))
-    assert head.log_probs(h_ND).isfinite().all()
-    assert nll_N.isfinite().all()
-    assert all(gradient.isfinite().all() for gradient in gradients(nll_N.mean(), head, h_ND))
-
-
-@pytest.mark.fault("D8")
-@settings(max_examples=8, deadline=None)
-@given(values=st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=9))
+@pytest.mark.fault("D4", "D8")
+@pytest.mark.parametrize("values", MAGNITUDES.values(), ids=MAGNITUDES.keys())
 @every_case
 def test_extreme_logits(name: str, options: dict[str, Any], values: list[float]) -> None:
-    """float32 stays within its rounding of float64 whatever the logits."""
+    """float32 losses stay within rounding of float64, and gradients stay finite, whatever the logits."""
     head = make(name, options, words=len(values), spread=0.01)
     with torch.no_grad():
         head.decoder.bias.copy_(torch.tensor(values))
-        h_ND, _ = contexts(len(values), head)
-        target_N = torch.arange(len(values))
-        exact_N = materialised_nll(head, h_ND, target_N)
-        nll_N = head.float().nll(h_ND.float(), target_N)
-    assert nll_N.isfinite().all()
+    h_ND, _ = contexts(len(values), head)
+    target_N = torch.arange(len(values))
+    exact_N = materialised_nll(head, h_ND, target_N).detach()
+    h_ND = h_ND.float().requires_grad_()
+    nll_N = head.float().nll(h_ND, target_N)
+    assert nll_N.isfinite().all() and head.log_probs(h_ND).isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in gradients(nll_N.mean(), head, h_ND))
     # A logit of 1e4 is known to 1e-3 in float32, and the steepest function here multiplies that by 5 (a PLIF slope);
     # relu's logarithm turns a rounding error of 1e-9 beside its constant 1e-8 into 0.1.
     scale = 1e-6 * 5.0 * max(1.0, *map(abs, values))
@@ -154,21 +124,7 @@ def test_extreme_logits(name: str, options: dict[str, Any], values: list[float])
 
 
 @every_case
-def test_vocabulary_permutation_commutes(name: str, options: dict[str, Any]) -> None:
-    head = make(name, options)
-    h_ND, target_N = contexts(6, head)
-    order_V = torch.randperm(11, generator=torch.Generator().manual_seed(1))
-    log_probs_NV, nll_N = head.log_probs(h_ND), head.nll(h_ND, target_N)
-    with torch.no_grad():  # buffers of integers say what a word's place decides
-        places = [buffer for buffer in head.buffers() if buffer.dtype == torch.int64]
-        for of_words in (head.decoder.weight, head.decoder.bias, *places):
-            of_words.copy_(of_words[order_V])
-    torch.testing.assert_close(head.log_probs(h_ND), log_probs_NV[:, order_V], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(head.nll(h_ND, order_V.argsort()[target_N]), nll_N, rtol=1e-12, atol=1e-12)
-
-
-@every_case
-@pytest.mark.parametrize(("rows", "width", "words"), [(126, 61, 253), (6, 5, 2), (3, 1, 4)])
+@pytest.mark.parametrize(("rows", "width", "words"), [(126, 61, 253), (1, 5, 2), (3, 1, 4)])
 def test_awkward_shapes(
     name: str, options: dict[str, Any], rows: int, width: int, words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,20 +145,19 @@ def test_awkward_shapes(
 
 @every_case
 def test_gradcheck(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the contexts and every parameter, per token, in several chunks."""
+    """Check the derivatives by the contexts and every parameter, in several chunks, in a random direction."""
     monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 1)
     head = make(name, FEW_PARAMETERS.get(name, {}) | options, words=5, width=3)
     h_ND, target_N = contexts(3, head)
     inputs = (h_ND.requires_grad_(), *head.parameters())
-    assert torch.autograd.gradcheck(lambda *_: head.nll(h_ND, target_N), inputs)
-    # In a random direction, since every parameter was checked by itself. A second backward sweeps again instead of
-    # scaling what forward made, so it may round otherwise.
+    assert torch.autograd.gradcheck(lambda *_: head.nll(h_ND, target_N), inputs, fast_mode=True)
+    # A second backward sweeps again instead of scaling what forward made, so it may round otherwise.
     assert torch.autograd.gradcheck(lambda *_: head.mean_nll(h_ND, target_N), inputs, nondet_tol=1e-12, fast_mode=True)
 
 
 @every_case
 def test_float32_gradients_are_as_good_as_materialised(name: str, options: dict[str, Any]) -> None:
-    """Their error against float64 is at most twice that of float32 autograd over the whole matrix."""
+    """The error against float64 is at most twice that of float32 autograd over the whole matrix."""
     # PLIF's cells are so narrow by default that rounding of the logits alone picks other slopes.
     head = make(name, FEW_PARAMETERS.get(name, {}) | options, width=24, words=307)
     h_ND, target_N = contexts(101, head)
@@ -242,7 +197,7 @@ def test_mixture_reads_contexts_wider_than_the_embedding() -> None:
 
 @pytest.mark.parametrize("mixture", ["mos", "moc"])
 def test_latent_dropout_is_locked_over_time(mixture: str) -> None:
-    """The same units are missing at every step of a sequence, others in other sequences; kept ones are scaled."""
+    """A sequence loses the same units at every step, other sequences lose others, and the kept ones are scaled."""
     head = make(mixture, {"components": 2, "dropout_latent": 0.4}, width=50).train()
     h_TBD = torch.randn(7, 3, 50, dtype=torch.float64)
     drawn = head.latents(h_TBD, torch.Generator().manual_seed(0)).reshape(7, 3, 100)
@@ -252,39 +207,19 @@ def test_latent_dropout_is_locked_over_time(mixture: str) -> None:
     assert not torch.equal(mask[:, 0] == 0.0, mask[:, 1] == 0.0)
     torch.testing.assert_close(mask[mask != 0.0], torch.full_like(mask[mask != 0.0], 1.0 / 0.6))
     assert 0.3 < (mask[0] == 0.0).double().mean() < 0.5
+    assert torch.equal(drawn, head.latents(h_TBD, torch.Generator().manual_seed(0)).reshape(7, 3, 100))
+    at_every_step = make(mixture, {"components": 2, "dropout_latent": 0.4, "locked_dropout": False}, width=50).train()
+    drawn = at_every_step.latents(h_TBD, torch.Generator().manual_seed(0)).reshape(7, 3, 100)
+    assert not torch.equal(drawn[0] == 0.0, drawn[1] == 0.0)
     head.eval()
     torch.testing.assert_close(head.latents(h_TBD, None).reshape(7, 3, 100), kept)
 
 
-def test_latent_dropout_can_be_drawn_at_every_step() -> None:
-    head = make("mos", {"components": 2, "locked_dropout": False}, width=50).train()
-    drawn = head.latents(torch.randn(7, 3, 50, dtype=torch.float64), torch.Generator().manual_seed(0))
-    zero = drawn.reshape(7, 3, 100) == 0.0
-    assert not torch.equal(zero[0], zero[1])
-
-
-@pytest.mark.parametrize("mixture", ["mos", "moc"])
-def test_dropout_follows_the_generator(mixture: str) -> None:
-    head = make(mixture, {"components": 2}).train()
-    h_ND, target_N = contexts(6, head)
-    first, again, other = (head.nll(h_ND, target_N, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_probability_floor_of_yang() -> None:
-    """ln(P + 1e-8) never falls below -18.42 (SPEC 3)."""
-    head = make("mos", {"components": 2, "probability_floor": 1e-8}, spread=30.0)
-    h_ND, _ = contexts(50, head)
-    assert head.log_probs(h_ND).min().item() == pytest.approx(math.log(1e-8), abs=1e-6)
-
-
-# --- what a head says of itself ----------------------------------------------------------------------------------
+# --- single heads ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*heads.names()])
 def test_same_bits_on_two_calls(name: str) -> None:
-    """Also after other work went through the same work arrays."""
     head = make(name, {}, width=24, words=307).float()
     h_ND, target_N = contexts(101, head)
     h_ND = h_ND.float().requires_grad_()
@@ -310,7 +245,7 @@ def test_log_linear_heads_give_their_contexts(name: str, options: dict[str, Any]
 
 
 def test_two_layers_of_a_context_meet_their_own_components() -> None:
-    """A naive evaluation of a context with a lower layer's part; the lower part alone does not move the prior."""
+    """Compare with the naive formula; the lower layer's part of a context does not move the prior."""
     head = heads.build("doc", vocabulary_size=11, context_size=7, embedding_size=4, components=2, lower_components=1,
                        lower_size=3).double().eval()  # fmt: skip
     h_ND, target_N = contexts(6, head)
@@ -332,7 +267,7 @@ def test_heads_made_in_chunks_are_computed_in_float32(name: str) -> None:
 
 
 def test_ranks_of_log_probabilities_follow_from_the_form() -> None:
-    """Low rank: r + 2 whatever the width. The others exceed the softmax's E + 2 (singular values by numpy)."""
+    """A low-rank head has rank r + 2 whatever the width; the others exceed the softmax's E + 2."""
 
     def rank(name: str, **options: Any) -> int:
         head = make(name, options, words=60, width=6)
@@ -345,7 +280,7 @@ def test_ranks_of_log_probabilities_follow_from_the_form() -> None:
 
 
 def test_initialisation() -> None:
-    """SPEC 2: decoder U(-0.1, 0.1) and zero bias; prior and latent U(+-1/sqrt(fan in))."""
+    """Check SPEC 2: decoder U(-0.1, 0.1) and zero bias; prior and latent U(+-1/sqrt(fan in))."""
     torch.manual_seed(0)
     head = heads.build("mos", vocabulary_size=500, context_size=64, embedding_size=50)
     for weight, bound in (
@@ -361,7 +296,7 @@ def test_initialisation() -> None:
 
 
 def test_plif_slopes_start_as_published() -> None:
-    """SPEC E6, derived: mean 1.107, standard deviation 0.627, least about 0.02, greatest about 5."""
+    """Check what SPEC E6 derives: mean 1.107, standard deviation 0.627, least about 0.02, greatest about 5."""
     torch.manual_seed(0)
     slope_K = make("lms-plif", {}).pointwise.table()[:, 0].detach().numpy()
     assert slope_K.mean() == pytest.approx(1.107, abs=0.006)
@@ -384,17 +319,6 @@ def test_plif_slopes_have_their_own_learning_rate_unless_frozen() -> None:
     assert in_mixture["lr"] == 0.5
 
 
-def test_gss_is_softmax_and_sigsoftmax_at_its_corners() -> None:
-    logits = torch.linspace(-60, 60, 241, dtype=torch.float64)
-    gss = heads.build_pointwise("gss", {"c": 0.7, "k": 1.0})
-    torch.testing.assert_close(gss(logits), logits, rtol=1e-13, atol=1e-13)
-    gss = heads.build_pointwise("gss", {"c": 0, "k": 2})
-    torch.testing.assert_close(gss(logits), heads.build_pointwise("sigsoftmax", {})(logits), rtol=1e-13, atol=1e-13)
-    gss = heads.build_pointwise("gss", {"c": -1.5, "k": 2.5})
-    assert gss(torch.tensor(200.0, dtype=torch.float64)) == 200.0
-    assert gss(torch.tensor(-200.0, dtype=torch.float64)) == 2.5 * (-200.0 + 1.5) - 1.5
-
-
 def test_lms_starts_close_to_the_identity() -> None:
     lms = heads.build_pointwise("lms", {"units": 20, "bound": 10.0}).double()
     logits = torch.linspace(-6, 6, 101, dtype=torch.float64).requires_grad_()
@@ -405,7 +329,7 @@ def test_lms_starts_close_to_the_identity() -> None:
 @pytest.mark.fault("D8")
 @pytest.mark.parametrize("length", [1, 511, 512, 513, 300_000])
 def test_the_running_sum_of_a_gpu_is_exact(length: int) -> None:
-    """To the last bits of a float64: blocks of one and of two levels, whole and cut, beside extended precision."""
+    """Compare blocks of one and of two levels, whole and cut, with extended precision."""
     slope_K = np.random.default_rng(6).random(length)
     exact_K = slope_K.astype(np.longdouble).cumsum().astype(np.float64)
     np.testing.assert_allclose(blocked_running_sum(torch.from_numpy(slope_K)), exact_K, rtol=2e-15)
@@ -413,8 +337,7 @@ def test_the_running_sum_of_a_gpu_is_exact(length: int) -> None:
 
 @pytest.mark.parametrize("knots", [1, 40])
 def test_a_nan_logit_is_looked_up_in_an_existing_cell(knots: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU another index would end the process; here it is an error. The way of a GPU, with its histograms; the
-    loss shows it, and the other rows have theirs."""
+    """Take a GPU's way, where another index would end the process: the loss is NaN and other rows keep theirs."""
 
     def as_on_a_gpu(total_K: torch.Tensor, cell_X: torch.Tensor, value_X: torch.Tensor) -> None:
         total_K += fixed_point_histogram(cell_X, value_X, len(total_K)).to(total_K.dtype)
@@ -481,26 +404,23 @@ class Taylor(Pointwise):
     def forward(self, logits):
         return (1.0 + logits + self.half * logits.square()).log()
 '''
-USE_NEW_HEAD = """
-import torch
-from softmax_bottleneck import heads
-
-for name, options in (("taylor", {}), ("mos", {"components": 2, "pointwise": "taylor"})):
-    head = heads.build(name, vocabulary_size=7, context_size=3, embedding_size=3, **options).double().eval()
-    h, target = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.arange(4)
-    assert torch.autograd.gradcheck(lambda h: head.nll(h, target), h)
-    assert torch.allclose(head.nll(h, target), -head.log_probs(h)[target, target])
-"""
 
 
-def test_a_new_head_is_one_file(tmp_path: Path) -> None:
-    """Dropped beside the others it is found, trained by the fused loss, and usable inside a mixture."""
-    package = tmp_path / "softmax_bottleneck"
-    source = heads.module_path("gss").parents[1]
-    shutil.copytree(source / "heads", package / "heads", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(source / "store", package / "store", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(source / "__init__.py", package)
-    (package / "heads" / "taylor.py").write_text(NEW_HEAD, encoding="utf-8")
-    command = [sys.executable, "-c", USE_NEW_HEAD]
-    run = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, check=False)
-    assert run.returncode == 0, run.stderr
+def test_a_new_head_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file beside the others is found, trained by the fused loss, and usable inside a mixture."""
+    folder = heads.module_path("gss").parent
+    for path in folder.glob("*.py"):
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "taylor.py").write_text(NEW_HEAD, encoding="utf-8")
+    monkeypatch.setattr(registry, "__file__", str(tmp_path / "registry.py"))
+    monkeypatch.setattr(heads, "__path__", [str(tmp_path)])
+    registry.declarations.cache_clear()
+    try:
+        for name, options in (("taylor", {}), ("mos", {"components": 2, "pointwise": "taylor"})):
+            head = heads.build(name, vocabulary_size=7, context_size=3, embedding_size=3, **options).double().eval()
+            h_ND, target_N = contexts(4, head)
+            assert torch.autograd.gradcheck(lambda h, head=head, y=target_N: head.nll(h, y), h_ND.requires_grad_())
+            torch.testing.assert_close(head.nll(h_ND, target_N), materialised_nll(head, h_ND, target_N))
+    finally:
+        registry.declarations.cache_clear()
+        sys.modules.pop("softmax_bottleneck.heads.taylor", None)

@@ -53,7 +53,7 @@ def test_float64_and_a_build_without_onednn_take_torchs_own(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("gain", "taken"), [(3.0, True), (1.1, False)])
 def test_another_backend_must_gain_clearly(monkeypatch: pytest.MonkeyPatch, gain: float, taken: bool) -> None:
-    """The clock says that all but the default library is `gain` times as fast."""
+    """A false clock makes the other backend `gain` times as fast."""
     now = 0.0
 
     def product(backend: str) -> None:
@@ -94,7 +94,7 @@ def test_bf16_rounds_the_products_of_training_only(name: str) -> None:
 
 
 def test_a_gpu_sums_rounded_factors_in_float32() -> None:
-    """On `meta`, which takes a GPU's way; there the product of two bfloat16 factors is asked for as float32."""
+    """On `meta`, which takes a GPU's way, the product of two bfloat16 factors has dtype float32."""
     x, y = (Factor(torch.empty(4, 4, dtype=torch.bfloat16, device="meta")) for _ in range(2))
     assert matmul._product(x, y).dtype == torch.float32
     ones = Factor(torch.ones(4, 4).bfloat16())
@@ -102,7 +102,7 @@ def test_a_gpu_sums_rounded_factors_in_float32() -> None:
 
 
 def test_parts_of_tf32x3_have_eleven_bits_and_add_up() -> None:
-    """Mantissas by NumPy's frexp; the two parts hold 22 bits of a number; what is none stays none."""
+    """Read mantissas with NumPy's frexp: the two parts hold 22 bits of a number, and NaN and infinity stay so."""
     x = torch.randn(1000) * 10.0 ** torch.randint(-20, 20, (1000,))
     main, rest = MatmulBackends(precision="tf32x3").factor(x)
     assert rest is not None
@@ -116,7 +116,6 @@ def test_parts_of_tf32x3_have_eleven_bits_and_add_up() -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "mos"])
 def test_tf32x3_is_as_near_to_float64_as_float32(name: str) -> None:
-    """Where products of main parts alone, which are TF32's, are a thousand times as far."""
     torch.manual_seed(5)
     options = {"components": 2} if name == "mos" else {}
     head = heads.build(name, vocabulary_size=200, context_size=64, embedding_size=64, **options).eval()
