@@ -9,9 +9,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from naive_training import naive_training
 from run_hash import result_hash
 from softmax_bottleneck import bodies
-from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.store import artefacts
@@ -173,47 +173,14 @@ def test_weights_go_out_and_in(tied):
 
 
 # --- training -------------------------------------------------------------------------------------------------------
-def naive_plateau(run: config.Run) -> list[dict]:
-    """Train as the published script does, without dropout: p -= lr * g; lr /= 1.75 unless validation improves."""
-    net = model.build(run, VOCABULARY)
-    schedule = run.schedule
-    train_LB, valid_LB = (
-        torch.from_numpy(batchify(ids, streams).astype(np.int64))
-        for ids, streams in ((CORPUS.train, schedule.batch_size), (CORPUS.valid, schedule.eval_batch_size))
-    )
-    rate, best, rows = schedule.learning_rate, math.inf, []
-    for _ in range(schedule.epochs):
-        used = rate
-        for chunk in trainer.plan_epoch(schedule, 1, 1, len(train_LB)):
-            net.train().zero_grad()
-            logits = net.head.decoder(net(train_LB[chunk.start : chunk.start + chunk.length], ()).raw_TBD)
-            targets = train_LB[chunk.start + 1 : chunk.start + 1 + chunk.length]
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), schedule.clip)
-            with torch.no_grad():
-                for parameter in net.parameters():
-                    parameter -= rate * (chunk.drawn / schedule.bptt) * parameter.grad
-        total = 0.0
-        with torch.no_grad():
-            for start in range(0, len(valid_LB) - 1, schedule.bptt):
-                stop = min(start + schedule.bptt, len(valid_LB) - 1)
-                logits = net.eval().head.decoder(net(valid_LB[start:stop], ()).raw_TBD).flatten(0, 1)
-                loss = torch.nn.functional.cross_entropy(logits, valid_LB[start + 1 : stop + 1].flatten())
-                total += loss.item() * (stop - start)
-        valid = total / (len(valid_LB) - 1)
-        if valid < best:
-            best = valid
-        else:
-            rate /= 1.75
-        rows.append({"valid": valid, "lr": used})
-    return rows
 
 
 def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
+    """Benka's step size falls after every epoch that does not improve, and a loss is divided by its targets."""
     run = transformer_run(epochs=9, weight_decay=0.0, learning_rate=6.0)
     run = changed(run, body=dataclasses.replace(run.body, **NO_DROPOUT))
     done = train.train_run(run, CORPUS, tmp_path)
-    rows, expected = artefacts.read_lines(tmp_path / "epochs.jsonl"), naive_plateau(run)
+    rows, expected = artefacts.read_lines(tmp_path / "epochs.jsonl"), naive_training(run, CORPUS)
     assert len({row["lr"] for row in expected}) > 2  # the rate fell more than once
     for row, naive in zip(rows, expected, strict=True):
         assert row["lr"] == pytest.approx(naive["lr"], rel=1e-12)
@@ -224,13 +191,6 @@ def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
     stored = trained.load_model(tmp_path)
     valid_LB = torch.from_numpy(batchify(CORPUS.valid, run.schedule.eval_batch_size).astype(np.int64))
     assert trainer.evaluate(stored, valid_LB, 12, divisor="targets") == losses[-1]
-
-
-def test_both_divisors():
-    net = model.build(make_run(), VOCABULARY)
-    ids_LB = tokens(31)
-    by_length, by_targets = (trainer.evaluate(net, ids_LB, 12, divisor=name) for name in ("length", "targets"))
-    assert by_length * 31 == pytest.approx(by_targets * 30, rel=1e-12)
 
 
 def test_a_transformer_run_resumes_to_the_same_bits(tmp_path, monkeypatch):

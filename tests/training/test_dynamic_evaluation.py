@@ -120,33 +120,6 @@ def test_equals_the_published_loop(head, scaling):
     assert not np.isclose(one.losses[0], expected, rtol=1e-4)  # it does something
 
 
-@pytest.mark.parametrize("scaling", ["mean", "sum"])
-def test_statistics_equal_the_published_ones(scaling):
-    net = built()
-    one = evaluator(net, scaling=scaling)
-    while one.sums is None:
-        one.step()
-    found = dynamic.statistics_of(*one.sums, scaling)
-    scale, pull = naive_statistics(net, scaling, 10)
-    for name, mine, its in zip(scale, found.scale, found.pull, strict=True):
-        np.testing.assert_allclose(mine.numpy(), scale[name], rtol=1e-9, atol=1e-15)
-        np.testing.assert_allclose(its.numpy(), pull[name], rtol=1e-9, atol=1e-12)
-
-
-def test_both_scalings_are_one_rule_with_other_units():
-    """`mean` over B batches and P tensors equals `sum` at eta sqrt(B), epsilon sqrt(B) and lambda P (SPEC.md 8)."""
-    batches = len([*segments(len(CORPUS.train) // 10, 5)])
-    tensors = len(dynamic.parameters_of(built()))
-    losses = []
-    for scaling, unit, count in (("mean", 1.0, 1), ("sum", math.sqrt(batches), tensors)):
-        one = evaluator(built(), scaling=scaling, learning_rates=(0.003 * unit,), decays=(0.001 * count,),
-                        epsilon=1e-3 * unit)  # fmt: skip
-        while len(one.losses) < 3:
-            one.step()
-        losses += one.losses[2:]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-10)
-
-
 def static_loss(net, ids_T) -> float:
     """Loss of the trained weights by a plain loop; the kernels are those of a pass whose gradient is wanted."""
     ids_L1 = torch.from_numpy(ids_T.astype(np.int64))[:, None]
@@ -214,15 +187,6 @@ def test_it_helps_where_the_test_text_repeats_itself():
     one = dynamic.Evaluator(built(dtype=torch.float32), corpus, settings(learning_rates=(0.02,), decays=(0.001,)))
     metrics = finish(one)["metrics"]
     assert metrics["test_ppl"] < 0.5 * metrics["test_ppl_static"]
-
-
-def test_nothing_random_is_drawn():
-    """Dropout and weight drop are off, and the network stays in evaluation mode."""
-    net = built(dtype=torch.float32)
-    before = torch.random.get_rng_state()
-    first = finish(evaluator(net))
-    assert torch.equal(before, torch.random.get_rng_state()) and not net.training
-    assert finish(evaluator(built(dtype=torch.float32))) == first
 
 
 def test_a_body_without_memory_is_refused(tmp_path):

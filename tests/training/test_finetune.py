@@ -1,21 +1,19 @@
 """Finetuning against the published loop in plain PyTorch, its stop rule, and resuming."""
 
-import numpy as np
 import pytest
 import torch
-from naive_training import naive_evaluate
+from naive_training import naive_training
 from run_hash import result_hash
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.seeds import derive
-from softmax_bottleneck.training import finetune, model, train, trained, trainer
+from softmax_bottleneck.training import finetune, model, train, trained
 from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results
 
 
 def finetuned(run: config.Run, **schedule) -> config.Run:
-    """The run that goes on from `run`, as a study plans it."""
+    """Return the run that finetunes the weights of `run`, as a study plans it."""
     settings = {"segment": 5, "statistics_batch_size": 10, "scaling": "mean", "learning_rates": [1e-4], "decays": [0.0],
                 "epsilon": 1e-5, "tune_tokens": None}  # fmt: skip
     after = config.Stages.of(run.head, run.schedule, schedule, settings).finetuned(run)
@@ -33,53 +31,13 @@ def tune(run: config.Run, folder, weights) -> dict:
     return train.train_run(run, CORPUS, folder, make=make)
 
 
-def naive_finetune(run: config.Run, weights) -> list[float]:
-    """`finetune.py` of the AWD-LSTM's code, without dropout: valid losses of the averages until it stops."""
-    net = model.build(run, VOCABULARY)
-    model.load_weights(net, {name: tensor.clone() for name, tensor in weights.items()})
-    schedule, parameters = run.schedule, list(net.parameters())
-    rate = {"lr": schedule.learning_rate, "weight_decay": schedule.weight_decay}
-    optimiser = torch.optim.ASGD(parameters, t0=0, lambd=0.0, **rate)
-    train_LB, valid_LB = (
-        torch.from_numpy(batchify(ids, streams).astype(np.int64))
-        for ids, streams in ((CORPUS.train, schedule.batch_size), (CORPUS.valid, schedule.eval_batch_size))
-    )
-    losses: list[float] = []
-    for epoch in range(1, schedule.epochs + 1):
-        state = net.initial_state(schedule.batch_size)
-        for chunk in trainer.plan_epoch(schedule, derive(run.seed, "finetune"), epoch, len(train_LB)):
-            optimiser.param_groups[0]["lr"] = schedule.learning_rate * chunk.drawn / schedule.bptt
-            output = net.train()(train_LB[chunk.start : chunk.start + chunk.length], state)
-            state = tuple((h.detach(), c.detach()) for h, c in output.state)
-            logits = net.head.decoder(output.dropped_TBD).flatten(0, 1)
-            targets = train_LB[chunk.start + 1 : chunk.start + 1 + chunk.length].flatten()
-            loss = torch.nn.functional.cross_entropy(logits, targets)
-            loss = loss + schedule.activation_penalty * output.dropped_TBD.pow(2).mean()
-            loss = loss + schedule.temporal_penalty * (output.raw_TBD[1:] - output.raw_TBD[:-1]).pow(2).mean()
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, schedule.clip)
-            optimiser.step()
-        current = [p.data for p in parameters]
-        for p in parameters:
-            p.data = optimiser.state[p]["ax"]
-        with torch.no_grad():
-            losses.append(naive_evaluate(net.eval(), valid_LB, schedule.bptt))
-        for p, data in zip(parameters, current, strict=True):
-            p.data = data
-        earlier, window = losses[:-1], schedule.nonmonotone_window
-        if len(earlier) > window and losses[-1] > min(earlier[:-window]):
-            break
-    return losses
-
-
 @pytest.mark.parametrize(("rate", "epochs"), [(5.0, 2), (30.0, 30)])
 def test_equals_the_published_loop_and_its_stop_rule(tmp_path, rate, epochs):
     base = make_run(**NO_DROPOUT)
     run = finetuned(base, learning_rate=rate, epochs=epochs)
     weights = start_of(base)
     done = tune(run, tmp_path, weights)
-    expected = naive_finetune(run, weights)
+    expected = [row["valid"] for row in naive_training(run, CORPUS, weights, derive(run.seed, "finetune"))]
     rows = artefacts.read_lines(tmp_path / "epochs.jsonl")
     assert len(rows) == len(expected) and {row["phase"] for row in rows} == {"asgd"}
     assert [row["valid_loss_nats"] for row in rows] == pytest.approx(expected, rel=1e-4)
@@ -88,25 +46,22 @@ def test_equals_the_published_loop_and_its_stop_rule(tmp_path, rate, epochs):
 
 
 def test_finetuning_that_does_not_help_keeps_the_trained_weights(tmp_path):
-    """Weights whose words are as probable as they can be made for this text, and a step size that ruins them."""
+    """A step size that ruins the weights leaves those of the base run as the best."""
     base = make_run(epochs=4, learning_rate=2.0)
-    train.train_run(base, CORPUS, tmp_path / "base")
+    before = train.train_run(base, CORPUS, tmp_path / "base")
     weights = trained.load_weights(tmp_path / "base")
-    before = artefacts.read_json(tmp_path / "base" / "done.json")
-    run = finetuned(base, learning_rate=500.0, clip=100.0, epochs=2)
-    done = tune(run, tmp_path / "tuned", weights)
-    assert done["best_epoch"] in (0, None) or done["best_valid_loss_nats"] < before["best_valid_loss_nats"]
-    if done["best_epoch"] == 0:
-        kept = trained.load_weights(tmp_path / "tuned")
-        assert all(torch.equal(tensor, weights[name]) for name, tensor in kept.items())
-        assert done["best_valid_loss_nats"] == before["best_valid_loss_nats"] and done["train_ppl"] is None
+    done = tune(finetuned(base, learning_rate=500.0, clip=100.0, epochs=2), tmp_path / "tuned", weights)
+    assert done["best_epoch"] == 0 and done["train_ppl"] is None
+    assert done["best_valid_loss_nats"] == before["best_valid_loss_nats"]
+    kept = trained.load_weights(tmp_path / "tuned")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in kept.items())
 
 
 def test_it_resumes_to_the_same_bits(tmp_path, monkeypatch):
     base = make_run()
-    run, weights = finetuned(base, epochs=3), start_of(base)
+    run, weights = finetuned(base, epochs=2), start_of(base)
     whole = tune(run, tmp_path / "whole", weights)
-    for after in (1, 6, 8):
+    for after in (1, 6):
         polls = iter(range(10**6))
         with monkeypatch.context() as patch:
             patch.setattr(Stop, "reason", lambda self, n=after, p=polls: ("test", 75) if next(p) >= n else None)
@@ -120,14 +75,12 @@ def test_a_finetuned_run_has_a_place_and_an_id_of_its_own():
     base = make_run()
     run, other = finetuned(base), finetuned(base, learning_rate=7.0)
     assert run.path.startswith(f"{base.path}/finetune-") and run.run_id != base.run_id != other.run_id != run.run_id
-    assert run.schedule.optimizer == "asgd" and run.schedule.max_length_delta == 10
-    assert run.schedule.learning_rate == base.schedule.learning_rate and other.schedule.learning_rate == 7.0
     assert config.Run.from_json(run.to_json()) == run
     assert finetuned(changed(base, seed=2)).run_id != run.run_id
 
 
-@pytest.mark.parametrize(("head", "delta"), [("softmax", 10), ("sigsoftmax", 10), ("mos", 40), ("moc", 40)])
+@pytest.mark.parametrize(("head", "delta"), [("softmax", 10), ("mos", 40)])
 def test_chunks_of_finetuning_are_capped_as_in_the_code_of_each(head, delta):
-    """Merity's at bptt + 10, Yang's, which is that of mixtures, at bptt + max_seq_len_delta."""
+    """Merity's chunks are at most bptt + 10 long, Yang's, for mixtures, bptt + max_seq_len_delta."""
     assert finetuned(make_run(head, max_length_delta=40)).schedule.max_length_delta == delta
     assert finetuned(make_run(head, max_length_delta=40), max_length_delta=7).schedule.max_length_delta == 7

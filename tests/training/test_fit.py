@@ -1,4 +1,4 @@
-"""Fits to known laws against naive computations and independent optima, and two theorems of Ganea et al. 2019."""
+"""Fits to known distributions: naive computations, independent optima and two theorems of Ganea et al. 2019."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+import small
 import torch
-from fit_plans import DIRICHLET, LANGUAGE, LAW, units
+from fit_plans import LANGUAGE, LAW, units
 from scipy import optimize
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
@@ -19,16 +19,13 @@ from softmax_bottleneck.records import collect, verify
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Unit, load_study
+from softmax_bottleneck.study import Unit
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.training import fit as fitting
 from softmax_bottleneck.training import free_contexts
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 
 CPU = torch.device("cpu")
-
-
-def silent(_: str) -> None: ...
 
 
 def fitted(
@@ -50,6 +47,8 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("alpha", "words"), [(0.05, 12), (1.0, 5), (20.0, 30)])
 def test_dirichlet_samples_have_the_right_moments(alpha, words):
     drawn = laws.dirichlet(alpha, words, 4000, seed=3)
+    assert np.array_equal(laws.dirichlet(alpha, words, 1000, seed=3).p_NM, drawn.p_NM[:1000])
+    assert not np.array_equal(laws.dirichlet(alpha, words, 4000, seed=4).p_NM, drawn.p_NM)
     law = drawn.p_NM.astype(np.float64)
     assert law.shape == (4000, words) and np.allclose(law.sum(1), 1, atol=1e-5)
     variance = (words - 1) / (words**2 * (words * alpha + 1))
@@ -60,12 +59,6 @@ def test_dirichlet_samples_have_the_right_moments(alpha, words):
     mean = law.mean(0)
     naive = np.mean([np.sum(p[p > 0] * np.log(p[p > 0] / mean[p > 0])) for p in law])
     assert drawn.no_context_nats == pytest.approx(naive, rel=1e-4)
-
-
-def test_more_contexts_add_to_fewer_and_seeds_differ():
-    few, many = (laws.dirichlet(0.1, 7, n, seed=2).p_NM for n in (1000, 2500))
-    assert np.array_equal(few, many[:1000])
-    assert not np.array_equal(few, laws.dirichlet(0.1, 7, 1000, seed=3).p_NM)
 
 
 def test_distributions_of_a_language_are_its_true_ones():
@@ -97,16 +90,13 @@ def test_every_update_has_its_own_sample_with_the_true_frequencies():
 
 
 # --- fits against independent computations --------------------------------------------------------------------------
-def test_one_update_is_the_gradient_of_the_exact_loss():
+def test_one_update_is_the_gradient_of_the_exact_loss(monkeypatch):
     law = laws.dirichlet(0.5, 6, 9, seed=1)
     one = FreeContexts("softmax", {}, 3, (9, 6), False, 1, CPU)
     h, w = one.contexts_ND.detach().double().numpy(), one.head.decoder.weight.detach().double().numpy()
     difference = np.exp(log_softmax(h @ w.T)) - law.p_NM  # d loss / d logits, mean weight one
-    free_contexts.CHUNK_CELLS["cpu"], whole = 12, free_contexts.CHUNK_CELLS["cpu"]  # two rows at a time
-    try:
-        free_contexts.update([one], law, Recipe(0, False, 10, 0.1), 1, 0, CPU)
-    finally:
-        free_contexts.CHUNK_CELLS["cpu"] = whole
+    monkeypatch.setitem(free_contexts.CHUNK_CELLS, "cpu", 12)  # two rows at a time
+    free_contexts.update([one], law, Recipe(0, False, 10, 0.1), 1, 0, CPU)
     # The first step of Adam is the sign of the gradient times the step size.
     assert np.allclose(one.contexts_ND.detach().numpy(), h - 0.1 * np.sign(difference @ w), atol=1e-4)
     assert np.allclose(one.head.decoder.weight.detach().numpy(), w - 0.1 * np.sign(difference.T @ h), atol=1e-4)
@@ -149,7 +139,7 @@ def test_parameters_are_counted_and_cut_to_equal_ones():
 # --- Ganea et al. 2019 ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("width", [1, 3])
 def test_theorem_1_no_softmax_is_nearer_than_the_tail_of_singular_values(width):
-    """Against numpy's SVD in float64, for random softmaxes and for the one nearest in squared error (by descent)."""
+    """Compare numpy's SVD with random softmaxes and with the one nearest in squared error (by descent)."""
     rng = np.random.default_rng(1)
     log_p = np.log(rng.dirichlet(np.ones(10), 25))
     tail = np.sum(np.linalg.svd(log_p, compute_uv=False)[width + 1 :] ** 2)
@@ -168,7 +158,7 @@ def test_theorem_1_no_softmax_is_nearer_than_the_tail_of_singular_values(width):
 
 
 def test_theorem_2_the_best_context_vector_gives_the_distribution_of_largest_entropy():
-    """min_h H(P*, Q_h) = max H(R) over distributions R with the mean word vector of P*; the maximum by SLSQP."""
+    """min_h H(P*, Q_h) = max H(R) over distributions R with the mean word vector of P*, found by SLSQP."""
     law = laws.dirichlet(1.0, 6, 4, seed=5)
     one = fitted(law, "softmax", 2, 3000, rate=0.05)
     w = one.head.decoder.weight.detach().double().numpy()
@@ -217,53 +207,17 @@ def test_done_fits_are_not_made_again(tmp_path, monkeypatch):
     assert [row for row in before if row["model"] != "law"] == [r for r in after if ";d=3;" in r["condition"]]
 
 
-def test_a_damaged_fit_is_made_again(tmp_path):
-    unit = units(DIRICHLET)[0]
-    before = rows_of(unit, tmp_path)
-    path = next((tmp_path / "laws").rglob("softmax-*.json"))
-    path.write_text(path.read_text(encoding="utf-8").replace("kl_nats", "kl_nuts"), encoding="utf-8")
-    assert rows_of(unit, tmp_path) == before
-
-
-def test_rows_describe_the_fits(tmp_path):
-    rows = pd.DataFrame(rows_of(units(LANGUAGE)[2], tmp_path))
-    assert set(rows["table"]) == {"toy"} and set(rows["model"]) == {"law", "softmax", "mos", "mos-equal"}
-    widths = rows[(rows["model"] == "mos-equal") & (rows["metric"] == "width")]["value"]
-    assert (widths < 8).all()
-    law = rows[rows["model"] == "law"].set_index("metric")["value"]
-    assert law["rank_truth"] == law["rank_press"] == 16
-    press = rows[(rows["model"] == "softmax") & (rows["metric"] == "rank_press")]
-    assert list(press["value"]) == [5, 10]  # d + 2
-
-
-STUDY = """
-study: toy
-title: Fits alone
-datasets: [truth-nano]
-seeds: [1]
-device: cpu
-settings:
-  - body: {embedding_size: 6, hidden_size: 10, layers: 1, dropout_input: 0, dropout_hidden: 0, dropout_output: 0,
-           dropout_embedding: 0, dropout_weight: 0}
-    schedule: {optimizer: sgd, learning_rate: 5, batch_size: 8, bptt: 12, clip: 0.25, weight_decay: 0,
-               activation_penalty: 0, temporal_penalty: 0, epochs: 1}
-models: {softmax: {head: softmax}}
-fits:
-  dirichlet: {kind: dirichlet, alphas: [0.5], words: [8], contexts: 30, widths: [2], models: {softmax: {head: softmax}},
-              updates: 5, learning_rate: 0.1}
-experiments:
-  ganea2019-figure3:
-"""
+FITS = {"kind": "dirichlet", "alphas": [0.5], "words": [8], "contexts": 30, "widths": [2], "updates": 5,
+        "models": {"softmax": {"head": "softmax"}}, "learning_rate": 0.1}  # fmt: skip
 
 
 def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
-    study = load_study(tmp_path / "study.yaml")
+    study = small.load(tmp_path, small.values(fits={"dirichlet": FITS}, experiments={"ganea2019-figure3": {}}))
     (unit,) = study.units
     assert [one.kind for one in verify.verify(study).findings] == ["missing"]
-    fitting.fit(study, unit.path, silent)
-    synthetic_step(study, silent)
+    fitting.fit(study, unit.path, small.quiet)
+    synthetic_step(study, small.quiet)
     shown = collect.collect(study).synthetic
     assert {"kl_nats", "mode_match", "kl_uniform_nats"} <= set(shown["metric"]) and set(shown["table"]) == {"dirichlet"}
     assert not verify.verify(study).findings

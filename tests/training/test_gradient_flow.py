@@ -10,7 +10,6 @@ import pytest
 import torch
 from softmax_bottleneck import heads, study
 from softmax_bottleneck.corpora.known_distributions import dirichlet, make_distributions
-from softmax_bottleneck.ranks import gradient_share
 from softmax_bottleneck.study.fits import FitPlan, units_of
 from softmax_bottleneck.training import free_contexts
 from softmax_bottleneck.training.fit import fit_unit
@@ -67,17 +66,6 @@ def test_shares_equal_those_of_the_jacobian(name: str, options: dict[str, object
     kept = fit.head.state_dict()
     assert all(kept[key].dtype == value.dtype and torch.equal(kept[key], value) for key, value in weights.items())
     assert found == pytest.approx(naive(fit), rel=1e-4)
-
-
-def test_gradient_words_of_a_softmax_equal_those_of_its_output_matrix() -> None:
-    """All words of a context, each as often as the law has it, through W less its mean row."""
-    fit = begun("softmax", 3)
-    weight_VD = fit.head.decoder.weight.detach().double().numpy()
-    q_NV = fit.head.log_probs(fit.contexts_ND).exp().detach().double().numpy()
-    weight_VD -= weight_VD.mean(0)
-    shares = [[gradient_share([q_V[None] - word_V], weight_VD).energy_mean for word_V in np.eye(12)] for q_V in q_NV]
-    expected = KNOWN.weight_N @ (np.array(shares) * KNOWN.p_NM).sum(1)
-    assert gradient_shares(fit, KNOWN)["gradient_words"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_softmax_as_wide_as_the_vocabulary_preserves_the_whole_gradient() -> None:

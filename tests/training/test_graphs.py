@@ -147,8 +147,3 @@ def test_a_failed_capture_is_reported_and_work_continues(recording: Recording, m
     assert refused.replayed is None and refused.dropout is not generator
     refused.optimise_by(ASGD)
     assert refused.replayed is None
-
-
-def test_a_cpu_records_nothing() -> None:
-    assert make_run().graphs
-    assert Trainer(make_run(), CORPUS, CPU).replayed is None

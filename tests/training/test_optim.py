@@ -61,13 +61,6 @@ def test_clip_is_by_global_norm():
             torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_clip_shows_a_gradient_that_is_not_finite():
-    tensors = parameters()
-    set_gradients(tensors, 0)
-    tensors[1].grad[0] = float("nan")
-    assert not torch.isfinite(SGD([{"params": tensors, "lr": 1.0}], 0.0).clip(0.25))
-
-
 def test_parameters_without_gradient_stay():
     tensors = parameters()
     before = tensors[1].detach().clone()
@@ -111,22 +104,6 @@ def test_a_captured_update_stays_valid(monkeypatch):
             assert [parameter.data_ptr() for parameter in tensors] == places
     pairs = zip(recorded.averages + tensors, plain.averages + twins, strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
-
-
-@pytest.mark.parametrize("stop", [1, 3])
-def test_state_restores_in_the_middle(stop):
-    straight, resumed = parameters(), parameters()
-    groups = [[{"params": ps[:2], "lr": 1.0}, {"params": ps[2:], "lr": 0.1}] for ps in (straight, resumed)]
-    one, two = (ASGD(g, 1e-3) for g in groups)
-    for step, factor in enumerate(FACTORS):
-        if step == stop:
-            state, two = two.state(), ASGD(groups[1], 1e-3)
-            two.load(state)
-        set_gradients(straight, step)
-        set_gradients(resumed, step)
-        one.step(factor)
-        two.step(factor)
-    assert all(torch.equal(a, b) for a, b in zip(one.averages + straight, two.averages + resumed, strict=True))
 
 
 @given(st.lists(st.integers(0, 20), max_size=30), st.integers(1, 6))

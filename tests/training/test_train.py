@@ -12,22 +12,20 @@ import pytest
 import torch
 from naive_training import naive_evaluate, naive_train_loss, naive_training
 from run_hash import result_hash
-from softmax_bottleneck import heads
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.heads import base as heads_base
 from softmax_bottleneck.heads.matmul import MatmulBackends
-from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.training import train, trained, trainer
-from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, Kill, changed, die, make_corpus, make_run, poisoned, results
+from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, Kill, die, make_run, poisoned, results
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> tuple[str, dict]:
-    """Hash and done.json of the standard run, left alone."""
+    """Return the hash and done.json of the standard run, left alone."""
     folder = tmp_path_factory.mktemp("reference")
     done = train.train_run(make_run(), CORPUS, folder)
     return result_hash(folder), done
@@ -52,7 +50,7 @@ def test_chunks_cover_the_stream_as_the_published_loop_does(rows, variable):
 
 
 def test_chunk_lengths_have_the_published_distribution():
-    """E[length] is about 68 at bptt 70 (SPEC.md 4); truncation of the normal draw takes half a token."""
+    """The mean length is about 68 at bptt 70 (SPEC.md 4); truncation of the normal draw takes half a token."""
     schedule = make_run(bptt=70, max_length_delta=40).schedule
     drawn = np.array([chunk.drawn for chunk in trainer.plan_epoch(schedule, 1, 1, 400_000)])
     assert drawn.min() >= 5 and drawn.max() <= 110
@@ -82,7 +80,7 @@ def test_train_loss_is_the_published_mean_of_block_means(count, reached_end):
 
 @pytest.mark.parametrize(("bptt", "counts"), [(1, False), (2, False), (5, True)])  # the last position: L - 2, L - 1, L
 def test_a_short_last_block_counts_where_the_published_loop_logs_it(tmp_path, monkeypatch, bptt, counts):
-    """It does so where `i >= L`, for a text of L = 75 rows here."""
+    """The published loop logs a block where `i >= L`; the text here has L = 75 rows."""
     losses, add = list[float](), trainer.Tally.add
     monkeypatch.setattr(trainer, "BLOCK", 10)
     monkeypatch.setattr(trainer.Tally, "add", lambda self, nll, norm: (losses.append(float(nll)), add(self, nll, norm)))
@@ -161,12 +159,6 @@ def test_done_and_the_stored_model(tmp_path, reference):
     assert trainer.evaluate(model, valid_LB, 12) == done["best_valid_loss_nats"]
 
 
-@pytest.mark.parametrize("name", [name for name in heads.names() if name != "lms-plif"])
-def test_every_head_trains(tmp_path, name):
-    done = train.train_run(make_run(name, epochs=1, learning_rate=1.0), CORPUS, tmp_path)
-    assert done["status"] == "ok" or name == "relu"  # whose words left out have probability 1e-8: absurd at this size
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -190,7 +182,7 @@ def test_epochs_kept_lie_evenly_on_a_log_scale():
 
 @pytest.mark.parametrize("changes", [{"optimizer": "et-asgd"}, {"optimizer": "nt-asgd", "nonmonotone_window": 1}])
 def test_snapshots_are_the_weights_that_were_validated(tmp_path, changes):
-    """Also at the switch (no averages yet) and after it (averages); nothing else of the run changes."""
+    """At the switch there are no averages yet, after it there are; nothing else of the run changes."""
     run = make_run(epochs=17, switch_after_epoch=9, learning_rate=30.0, **changes)
     done = train.train_run(run, CORPUS, tmp_path / "kept", keeps_snapshots=True)
     train.train_run(run, CORPUS, tmp_path / "plain")
@@ -206,7 +198,7 @@ def test_snapshots_are_the_weights_that_were_validated(tmp_path, changes):
 
 
 def kept_models(folder: Path):
-    """Rows and models along training, each model a copy of its own."""
+    """Return rows and models along training, each model a copy of its own."""
     return [(row, copy.deepcopy(model)) for row, model in trained.models_along_training(folder)]
 
 
@@ -214,7 +206,7 @@ def test_snapshots_survive_kills(tmp_path, monkeypatch, reference):
     train.train_run(make_run(), CORPUS, tmp_path / "alone", keeps_snapshots=True)
     expected = snapshots(tmp_path / "alone")
     assert [Path(name).stem for name in expected] == ["epoch-00001", "epoch-00002", "epoch-00003"]
-    for update in range(1, reference[1]["steps"], 7):
+    for update in (8, 15):
         folder = tmp_path / str(update)
         interrupted(make_run(), folder, monkeypatch, update, 0.0, snapshots=True)
         train.train_run(make_run(), CORPUS, folder, keeps_snapshots=True)
@@ -237,7 +229,7 @@ def interrupted(run, folder, monkeypatch, update: int, save_interval_s: float, s
 
 
 @pytest.mark.fault("A1")
-@pytest.mark.parametrize("head", ["mos", "lms-plif", "gss"])
+@pytest.mark.parametrize("head", ["mos", "lms-plif"])
 def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
     run = make_run(head, learning_rate=1.0, epochs=2, options={"knots": 200} if head == "lms-plif" else None)
     train.train_run(run, CORPUS, tmp_path / "whole")
@@ -248,8 +240,7 @@ def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
 
 @pytest.mark.fault("A1")
 def test_the_backends_chosen_at_the_start_are_kept_over_a_kill(tmp_path, monkeypatch):
-    """Even where a measurement after the kill would choose others."""
-    run = make_run("softmax", learning_rate=1.0, epochs=2)
+    run = make_run(epochs=2)
     first, second = MatmulBackends("native", "native", "native"), MatmulBackends("onednn", "onednn", "onednn")
     monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: first)
     whole = train.train_run(run, CORPUS, tmp_path / "whole")
@@ -258,22 +249,6 @@ def test_the_backends_chosen_at_the_start_are_kept_over_a_kill(tmp_path, monkeyp
     cut = train.train_run(run, CORPUS, tmp_path / "cut")
     assert cut["provenance"]["matmul_backends"] == whole["provenance"]["matmul_backends"] == vars(first)
     assert result_hash(tmp_path / "cut") == result_hash(tmp_path / "whole")
-
-
-FOREIGN = [
-    (make_run(seed=2), CORPUS, "seed is 1 there and 2 here"),
-    (make_run(learning_rate=6.0), CORPUS, "schedule.learning_rate is 5.0 there and 6.0 here"),
-    (make_run(), make_corpus(vocabulary_size=31), "vocabulary_size is 30 there and 31 here"),
-    (changed(make_run(), data_identity="other"), CORPUS, "data_identity"),
-]
-
-
-@pytest.mark.fault("A10")
-@pytest.mark.parametrize(("run", "corpus", "message"), FOREIGN, ids=[entry[2] for entry in FOREIGN])
-def test_foreign_states_are_refused_by_name(tmp_path, monkeypatch, run, corpus, message):
-    interrupted(make_run(), tmp_path, monkeypatch, 12, 0.0)
-    with pytest.raises(UserError, match=message):
-        train.train_run(run, corpus, tmp_path)
 
 
 @pytest.mark.fault("E9")
@@ -302,18 +277,31 @@ def nan_gradient(self) -> None:
     self.model.head.decoder.weight.register_hook(lambda gradient: gradient * math.nan)
 
 
+def infinite_mixture(self) -> None:
+    with torch.no_grad():
+        self.model.head.latent.weight[0, 0] = math.inf  # of the first part of the mixture alone
+
+
+def nan_slope(self) -> None:
+    with torch.no_grad():
+        self.model.head.pointwise.raw_slope[5] = math.nan
+
+
+POISONS = [("softmax", nan_weight), ("softmax", nan_gradient), ("mos", infinite_mixture), ("lms-plif", nan_slope)]
+
+
 @pytest.mark.fault("D1", "D2")
-@pytest.mark.parametrize(("poison", "word"), [(nan_weight, "loss"), (nan_gradient, "gradient|loss")])
-def test_divergence_is_a_recorded_result(tmp_path, monkeypatch, poison, word):
+@pytest.mark.parametrize(("head", "poison"), POISONS)
+def test_divergence_is_a_recorded_result(tmp_path, monkeypatch, head, poison):
+    run = make_run(head, options={"mos": {"components": 3}, "lms-plif": {"knots": 40}}.get(head), learning_rate=1.0)
     poisoned(monkeypatch, 12, poison)
-    done = train.train_run(make_run(), CORPUS, tmp_path)
+    done = train.train_run(run, CORPUS, tmp_path)
     assert done == artefacts.read_json(tmp_path / "done.json")
-    assert done["status"] == "diverged"
-    assert any(part in done["reason"] for part in word.split("|")) and "not finite (epoch 2" in done["reason"]
-    assert done["epochs"] == done["best_epoch"] == 1  # what was good before is kept
+    assert done["status"] == "diverged" and "not finite (epoch 2" in done["reason"]
+    assert done["epochs"] == done["best_epoch"] == 1  # the earlier epoch stays
     assert done["model_sha256"] == artefacts.sha256_file(tmp_path / "model.safetensors")
     poisoned(monkeypatch, 0, lambda _: die())
-    assert train.train_run(make_run(), CORPUS, tmp_path) == done  # and is not tried again
+    assert train.train_run(run, CORPUS, tmp_path) == done  # and is not tried again
 
 
 def test_divergence_in_the_first_epoch_leaves_no_weights(tmp_path, monkeypatch):
@@ -331,15 +319,11 @@ def test_absurd_but_finite_perplexity_is_divergence(tmp_path):
     assert "over 10 times the vocabulary size" in done["reason"]
 
 
-@pytest.mark.fault("D2")
-def test_validation_that_is_not_finite_is_divergence(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "evaluate", lambda *_: math.nan)
-    assert "valid loss not finite" in train.train_run(make_run(), CORPUS, tmp_path)["reason"]
-
-
-@pytest.mark.fault("D9")
-def test_cuda_without_a_gpu_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="device: cuda"):
-        train.train_run(changed(make_run(), device="cuda"), CORPUS, tmp_path)
-    assert choose_device("auto").type == "cpu"
+@pytest.mark.fault("D2", "D3")
+@pytest.mark.parametrize(("loss", "reason"), [(math.nan, "valid loss not finite"), (-0.1, "perplexity of 0.9")])
+def test_a_validation_loss_that_is_impossible_is_divergence(tmp_path, monkeypatch, loss, reason):
+    original, epochs = trainer.evaluate, iter(range(9))
+    monkeypatch.setattr(trainer, "evaluate", lambda *given: loss if next(epochs) == 1 else original(*given))
+    done = train.train_run(make_run(), CORPUS, tmp_path)
+    assert done["status"] == "diverged" and reason in done["reason"]
+    assert done["best_epoch"] == 1 and len(artefacts.read_lines(tmp_path / "epochs.jsonl")) == 1
