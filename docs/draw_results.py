@@ -117,7 +117,7 @@ def write(study: Study, found: Records, text: str) -> str:
     """Return the page's text with new results of the study between its markers; raise ValueError if it has none."""
     verdicts = claims.counts(claims.ledger(found, claims.of_study(study), study))
     tally = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items() if number)
-    short = f"Verdicts of this study on the conclusions: {tally}. {findings.in_short(study, found)}"
+    short = f"Verdicts of this study on the conclusions: {tally}."
     picture = ["", IMAGE] if study.name == PICTURED else []
     return between(begin(study.name), "\n".join(["", short, *picture, *results(study, found)]), text)
 

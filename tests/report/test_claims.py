@@ -279,6 +279,10 @@ DEAD = [("kanai-relu", "test_ppl", "", [2000.0] * 3), ("kanai-relu", "unigram_pp
 CORRELATED = examples.example(BY_ID["grid-correlation"], True)
 
 
+PLIF = ppl(softmax=57, lms_plif=56) + ranks(softmax=18, lms_plif=390)
+MOS_RANK = ranks(transformer=18, transformer_mos=399)
+
+
 @pytest.mark.parametrize(
     ("claim", "rows", "facts", "verdict", "code"),
     [
@@ -286,32 +290,12 @@ CORRELATED = examples.example(BY_ID["grid-correlation"], True)
         ("mos-better", ppl(softmax=57, mos=55), SMALLER, REPRODUCED, None),  # as published on Penn Treebank
         ("mos-better", ppl(softmax=57, mos=58), LARGER, NOT_REPRODUCED, None),
         ("mos-better", ppl(softmax=57, mos=58), SMALLER, CONFOUNDED, Code.NO_EQUAL_PAIR),
-        (
-            "fair-softmax",
-            ppl(softmax_fair=56, mos_fair=56),
-            {"softmax-fair parameters": 2e6},
-            CONFOUNDED,
-            Code.NO_EQUAL_PAIR,
-        ),
         ("et-better", SWITCHES, {}, REPRODUCED, None),
         ("et-better", SWITCHES, {f"{h}-nt switch_epoch": math.nan for h in HEADS}, CANNOT, Code.AVERAGED),
         ("et-better", SWITCHES, {f"{h}-nt best_epoch": 5.0 for h in HEADS}, CANNOT, Code.AVERAGED),
-        ("not-necessary", ppl(softmax=57, lms_plif=56) + ranks(softmax=18, lms_plif=390), {}, NOT_REPRODUCED, None),
-        (
-            "not-necessary",
-            ppl(softmax=57, lms_plif=56) + ranks(softmax=18, lms_plif=390),
-            {"lms-plif rank_columns": 400.0},
-            CANNOT,
-            Code.CEILING,
-        ),
-        # A ceiling hides a high rank but does not make one.
-        (
-            "benka-breaks",
-            ranks(transformer=18, transformer_mos=399),
-            {"transformer-mos rank_columns": 400.0},
-            REPRODUCED,
-            None,
-        ),
+        ("not-necessary", PLIF, {}, NOT_REPRODUCED, None),
+        ("not-necessary", PLIF, {"lms-plif rank_columns": 400.0}, CANNOT, Code.CEILING),
+        ("benka-breaks", MOS_RANK, {"transformer-mos rank_columns": 400.0}, REPRODUCED, None),  # hides, never causes
         ("ganea-plif-cheap", TIMES, {}, NOT_REPRODUCED, None),
         ("ganea-plif-cheap", TIMES, {"ganea-softmax embedding_size": 16.0}, CANNOT, Code.WIDTH),
         ("mos-better", ppl(softmax=57, mos=55) + ranks("unigram_ppl", mos=56), {}, CANNOT, Code.LEARNED),
@@ -565,27 +549,6 @@ def test_the_published_numbers_by_these_rules(corpus: str) -> None:
     expected = {name: verdict for verdict, names in PUBLISHED_VERDICTS[corpus].items() for name in names.split()}
     assert found == expected
     assert NOT_REPRODUCED not in found.values() and CONFOUNDED not in found.values()
-
-
-# --- mutation -------------------------------------------------------------------------------------------------------
-def test_shuffled_labels_turn_every_reproduced_claim_into_something_else() -> None:
-    """In at least 95 % of shuffles of the models' names over the published runs, all of one size."""
-    records = published_records("ptb")
-    sizes = records.rows["metric"] == "parameters"
-    records = replace(records, rows=records.rows.assign(value=records.rows["value"].mask(sizes, 1e6)))
-    over_seeds = [claim for claim in PARTHIBAN if claim.rule.quantities[0].units == "seeds"]
-    held = [claim for claim in over_seeds if judge_claim(CorpusData(records, "ptb"), claim).verdict == REPRODUCED]
-    survived = dict.fromkeys((claim.id for claim in held), 0)
-    runs = list(records.rows[["model", "seed"]].drop_duplicates().itertuples(index=False, name=None))
-    shuffles = 20
-    for number in range(shuffles):
-        order = np.random.default_rng(number).permutation(len(runs))
-        new = dict(zip(runs, (runs[i] for i in order), strict=True))
-        moved = pd.DataFrame([new[key] for key in zip(records.rows["model"], records.rows["seed"], strict=True)])
-        shuffled = replace(records, rows=records.rows.assign(model=moved[0].to_numpy(), seed=moved[1].to_numpy()))
-        for claim in held:
-            survived[claim.id] += judge_claim(CorpusData(shuffled, "ptb"), claim).verdict == REPRODUCED
-    assert len(held) >= 8 and {name: n for name, n in survived.items() if n > 0.05 * shuffles} == {}
 
 
 # --- files and page -------------------------------------------------------------------------------------------------

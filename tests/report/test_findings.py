@@ -1,90 +1,22 @@
-"""The sentences at the top of a report follow from the records."""
+"""The findings at the top of a report follow from the records and archives."""
 
 from __future__ import annotations
 
-import math
-import re
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import claim_examples as examples
 import fake_results as fake
 import numpy as np
 import pytest
 from scipy import stats
-from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import findings
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.study import Study
 
 
-def test_there_are_no_findings_before_a_run_has_finished() -> None:
-    study = SimpleNamespace(datasets=["a"], runs=(), labels={"mos": "MoS"})
-    assert findings.in_short(study, SimpleNamespace(unlearned={}, values=lambda *_: {})) == ""
-
-
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path)
-    fake.write_all(study)
-    return study
-
-
-def scores(study: Study, records) -> dict:
-    return findings.means(study, records, "truth-demo")
-
-
-def test_the_best_model_is_compared_with_the_true_distribution(study: Study) -> None:
-    for run in study.needed:
-        fake.write_measure(run, law_test_ppl=28.5)
-    records = collect.collect(study)
-    text = findings.truth_sentence(study, records, "truth-demo", scores(study, records))
-    expected, scored, above = map(float, re.findall(r"\d+\.\d+|\d+(?=\u00a0%| %)", text)[:3])
-    best = min(fake.perplexities(run)["test_ppl"] for run in study.needed)
-    assert (expected, scored) == (29.0, 28.5) and abs(best / scored - 1 - above / 100) < 0.01
-
-
-def test_the_interval_of_the_best_model_is_corrected_for_the_choice(study: Study) -> None:
-    """Five models have as many runs as the best: 99 % instead of 95 %."""
-    records = collect.collect(study)
-    text = findings.best_sentence(study, records, "truth-demo", scores(study, records))
-    logs = [
-        [math.log(fake.perplexities(run)["test_ppl"]) for run in study.needed if run.model == model]
-        for model in ("mos", "softmax")
-    ]
-    expected = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.99)
-    shown = re.search(r"interval (\S+) to (\S+?)\)", text).groups()
-    assert [float(end.replace("−", "-")) for end in shown] == pytest.approx(
-        [100 * math.expm1(end) for end in expected], abs=0.05
-    )
-
-
-def test_single_runs_are_not_the_best_and_a_larger_winner_is_marked(study: Study) -> None:
-    """MoS has the lowest mean; with a single run it is no longer the best."""
-    records = collect.collect(study)
-    rows = records.rows.copy()
-    rows.loc[(rows["metric"] == "parameters") & (rows["model"] == "mos"), "value"] *= 2
-    sizes = rows[rows["metric"] == "parameters"].groupby("model")["value"].first()
-    larger = replace(records, rows=rows)
-    assert findings.best_model(scores(study, larger)) == "mos"
-    text = findings.best_sentence(study, larger, "truth-demo", scores(study, larger))
-    assert f"{sizes['mos'] / sizes['softmax']:.2g} times" in text
-    fewer = replace(records, rows=rows[(rows["model"] != "mos") | (rows["seed"] < 2)])
-    assert findings.best_model(scores(study, fewer)) == "moc"
-
-
-def test_a_run_counts_once_under_the_label_it_is_trained_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    again = "  mos: {head: mos}\n  mos-again: {head: mos, like: mos, seeds: [1]}\n"
-    text = fake.STUDY.replace("  mos: {head: mos}\n", again)
-    study = fake.load(tmp_path, text.replace("known-truth: {models: all}", "known-truth: {models: [mos, mos-again]}"))
-    fake.write_all(study)
-    records = collect.collect(study)
-    assert len(records.values("truth-demo", "mos-again", "test_ppl")) == 1
-    means = findings.means(study, records, "truth-demo")
-    assert "mos-again" not in means and means["mos"].n == 3
+def study(tmp_path: Path) -> Study:
+    return fake.load(tmp_path)
 
 
 # --- which head should I use? ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ The plan gives the paths, so a result of another setting or older code is never 
 damaged becomes a state with its reason. Its numbers enter no mean.
 """
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from softmax_bottleneck.records.records import (
 )
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.study import Run, Study, read
 
 DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
 NO_SIMILARITIES = "word similarity not done yet"
@@ -154,7 +155,7 @@ def collect(study: Study) -> Records:
         rows=frame.sort_values(order, kind="stable").reset_index(drop=True),
         states=pd.DataFrame([_state_row(study, reading) for reading in states], columns=list(STATE_COLUMNS)),
         stages=pd.DataFrame([_state_row(study, reading) for reading in stages], columns=list(STAGE_COLUMNS)),
-        parents=read | {f"evidence/{one.name}.json": one.sha256 for one in imported},
+        parents=read | {f"evidence/{one.name}.json": one.content["sha256"] for one in imported},
         environments=_environments([*(reading.files.get("done", {}) for reading in readings), _synthetic(study)]),
         evidence=imported,
         details={path: detail for path, own in runs.items() if (detail := _detail(own.contents))},
@@ -232,19 +233,19 @@ def evidence_of(study: Study, path: str, origin: str) -> str:
     spectrum = [] if files.sigma_K is None else thinned(files.sigma_K, _cliffs(files)).T.tolist()
     threads = f"--config threads={run.threads} " if run.threads != like.threads else ""  # they decide the last bits
     named = f"{threads}--configfile {evidence.called(study.file)}"
-    return evidence.text(
-        {
-            "origin": origin,
-            "label": study.labels[run.model],
-            "command": f"snakemake --cores 2 {named} -- results/runs/{path}/measured.json",
-            "run": done["run"],
-            "rows": rows,
-            "history": files.curve,
-            "epoch_ranks": files.contents.get("epochs_rank", {}).get("rows", []),
-            "spectrum": [[int(index), sigma] for index, sigma in spectrum],
-            "provenance": done["provenance"],
-        }
-    )
+    content = {
+        "origin": origin,
+        "label": study.labels[run.model],
+        "command": f"snakemake --cores 2 {named} -- results/runs/{path}/measured.json",
+        "run": done["run"],
+        "rows": rows,
+        "history": files.curve,
+        "epoch_ranks": files.contents.get("epochs_rank", {}).get("rows", []),
+        "spectrum": [[int(index), sigma] for index, sigma in spectrum],
+        "provenance": done["provenance"],
+    }
+    read(evidence.EvidenceFile, content, "evidence")
+    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def _state(study: Study, reading: Reading) -> tuple[str, str]:

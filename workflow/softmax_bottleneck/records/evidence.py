@@ -1,16 +1,16 @@
-"""Runs measured elsewhere: files of report/evidence that join the tables, marked with their origin and hardware.
+"""Runs measured elsewhere: files of report/evidence, which every report shows with their origin and hardware.
 
-They are additional: no mean of a study's own runs ever contains one. A file holds what `EvidenceFile` declares; its
-text is other people's and is escaped wherever it is shown.
+No mean of a study's own runs ever contains one. A file holds what `EvidenceFile` declares; its text is other people's
+and is escaped wherever it is shown.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
@@ -18,10 +18,9 @@ from typing_extensions import TypedDict
 from softmax_bottleneck.store.artefacts import sha256_file
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Experiment, Run, Study, read, schema
+from softmax_bottleneck.study import Run, read, schema
 
 FOLDER = ROOT / "report" / "evidence"
-MAX_BYTES = 16 << 20
 HARDWARE_SHOWN = 60  # characters
 MORE = ConfigDict(extra="allow", allow_inf_nan=False)  # with more keys than are read here
 
@@ -99,111 +98,73 @@ class Evidence:
     """One run measured elsewhere.
 
     Attributes:
-        name: of its file, without the ending.
+        content: of its file (`EvidenceFile`), with the file's `name`, without the ending, and its `sha256`.
         run: its settings; its own code may be another, so that run_id is the stored one.
-        label: its model's name where it was made; empty where that is not known.
         hardware: the machine in a few words.
         values: (metric, condition) -> number.
-        epoch_ranks: ranks of an epoch, by metric.
-        spectrum: (index from 1, singular value) of its log-probability matrix, thinned.
     """
 
+    content: Mapping[str, Any]
     name: str
-    sha256: str
     origin: str
     label: str
     hardware: str
     run: Run
     run_id: str
     values: Mapping[tuple[str, str], float]
-    history: tuple[Mapping[str, Any], ...]
-    epoch_ranks: tuple[Mapping[str, Any], ...]
-    spectrum: tuple[tuple[int, float], ...]
-    provenance: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Its file's content, with its name and hash."""
-        rows = [{"metric": m, "condition": c, "value": value} for (m, c), value in self.values.items()]
-        run = self.run.to_json() | {"run_id": self.run_id}
-        facts = {"name": self.name, "sha256": self.sha256, "origin": self.origin, "label": self.label}
-        epochs = {"history": list(self.history), "epoch_ranks": list(self.epoch_ranks)}
-        return facts | {"run": run, "rows": rows} | epochs | {"spectrum": self.spectrum, "provenance": self.provenance}
+    epoch_ranks: Sequence[Mapping[str, Any]]
+    spectrum: Sequence[tuple[int, float]]
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], where: str = "evidence") -> Evidence:
-        """From what `to_json` gives (UserError: settings that are no run's)."""
+    def from_json(cls, content: Mapping[str, Any]) -> Evidence:
+        """Return the run that `content` describes (UserError: its settings are no run's)."""
         return cls(
+            content=content,
             name=content["name"],
-            sha256=content["sha256"],
             origin=content["origin"],
             label=content.get("label", ""),
             hardware=_hardware(content["provenance"]),
-            run=Run.from_json(content["run"], f"{where}: run"),
+            run=Run.from_json(content["run"], f"{content['name']}: run"),
             run_id=content["run"]["run_id"],
             values={(row["metric"], row.get("condition", "")): float(row["value"]) for row in content["rows"]},
-            history=tuple(content.get("history", [])),
-            epoch_ranks=tuple(content.get("epoch_ranks", [])),
-            spectrum=tuple((int(index), float(sigma)) for index, sigma in content.get("spectrum", [])),
-            provenance=content["provenance"],
+            epoch_ranks=content.get("epoch_ranks", []),
+            spectrum=[(int(index), float(sigma)) for index, sigma in content.get("spectrum", [])],
         )
 
 
+def _hardware(provenance: Mapping[str, Any]) -> str:
+    """Return the devices of the run's sessions, or its processor."""
+    sessions = [session for session in provenance.get("sessions") or [] if isinstance(session, Mapping)]
+    devices = dict.fromkeys(str(session["device"]) for session in sessions if "device" in session)
+    return (", ".join(devices) or str(provenance["hardware"].get("cpu", "unknown hardware")))[:HARDWARE_SHOWN]
+
+
 def called(file: Path) -> str:
-    """A study's file as one says it in the project's folder, or in this one; of a file elsewhere the name alone."""
+    """Return the path of a study's file within the working or the project's folder; elsewhere its name alone."""
     full = file.resolve()
     homes = (home for home in (ROOT, Path.cwd()) if full.is_relative_to(home))
     return next((full.relative_to(home).as_posix() for home in homes), file.name)
 
 
-def files(folder: Path | None = None) -> list[Path]:
-    """The evidence files there are, by name."""
-    return sorted((folder or FOLDER).glob("*.json"))
+def files() -> list[Path]:
+    """Return the evidence files, by name."""
+    return sorted(FOLDER.glob("*.json"))
 
 
 def load(path: Path) -> Evidence:
-    """One file.
+    """Return the run of a file.
 
     Raises:
-        UserError: it is too long, no JSON, or does not fit the schema; names the key.
+        UserError: it is no JSON or does not fit the schema; names the key.
     """
-    if path.stat().st_size > MAX_BYTES:
-        raise UserError(f"{path}: {path.stat().st_size} bytes is too long for evidence (at most {MAX_BYTES})")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: no JSON ({error}); write it with `python -m softmax_bottleneck evidence`") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}")
     read(EvidenceFile, content, str(path))
-    return Evidence.from_json(content | {"name": path.stem, "sha256": sha256_file(path)}, str(path))
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a finite number")
-
-
-def _hardware(provenance: Mapping[str, Any]) -> str:
-    """The devices of the run's sessions, else its processor."""
-    sessions = [one for one in provenance.get("sessions") or [] if isinstance(one, Mapping)]
-    devices = dict.fromkeys(str(one["device"]) for one in sessions if "device" in one)
-    return (", ".join(devices) or str(provenance["hardware"].get("cpu", "unknown hardware")))[:HARDWARE_SHOWN]
+    return Evidence.from_json(content | {"name": path.stem, "sha256": sha256_file(path)})
 
 
 def load_others(finished: set[str]) -> tuple[Evidence, ...]:
-    """All evidence, without runs that a study has itself (`finished` run_ids)."""
-    return tuple(one for one in map(load, files()) if one.run_id not in finished)
-
-
-def chosen(study: Study, experiment: Experiment, found: tuple[Evidence, ...]) -> Iterator[Evidence]:
-    """The evidence an experiment shows: of its models, corpora and kind of seeds."""
-    for one in found:
-        author = study.author_seeds.get((one.run.dataset, one.run.model))
-        wanted = {"all": True, "author": author in (None, one.run.seed), "random": author != one.run.seed}
-        if one.run.model in experiment.models and one.run.dataset in experiment.datasets and wanted[experiment.seeds]:
-            yield one
-
-
-def text(content: Mapping[str, Any]) -> str:
-    """The JSON text of an evidence file, checked as it will be when it is read."""
-    read(EvidenceFile, content, "evidence")
-    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    """Return all evidence but runs that a study has itself (`finished` run_ids)."""
+    return tuple(archived for archived in map(load, files()) if archived.run_id not in finished)

@@ -190,7 +190,7 @@ def save(records: Records, folder: Path) -> None:
     artefacts.write_with(folder / TABLE_FILE, lambda file: rows.to_parquet(file, index=False))
     rest = {name: _plain_rows(getattr(records, name)) for name in FRAMES}
     rest |= {name: getattr(records, name) for name in PLAIN}
-    artefacts.write_json(folder / REST_FILE, rest | {"evidence": [run.to_json() for run in records.evidence]})
+    artefacts.write_json(folder / REST_FILE, rest | {"evidence": [dict(run.content) for run in records.evidence]})
     artefacts.write_with(folder / CURVES_FILE, lambda file: records.curves.to_parquet(file, index=False))
     artefacts.write_npz(folder / SPECTRA_FILE, **dict(sorted(records.spectra.items())))
     artefacts.write_text(folder / "records.csv", to_csv(rows))

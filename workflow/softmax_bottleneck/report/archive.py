@@ -32,23 +32,7 @@ CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
 INSTRUCTIONS = re.compile(r"\bcpu \w+, ")  # of the state of a run
-RunId = Annotated[str, Field(pattern="^([0-9a-f]{12})?$")]  # empty for what needs no training run
 Columns = dict[str, list[Any]]
-
-
-@schema.section
-class StoredRows:
-    """The tidy records by column."""
-
-    table: list[str]
-    dataset: list[str]
-    model: list[str]
-    condition: list[str]
-    metric: list[str]
-    value: list[schema.Number]
-    n: list[schema.Integer | None]
-    seed: list[schema.Integer | None]
-    run_id: list[RunId]
 
 
 @schema.section
@@ -61,6 +45,7 @@ class ArchiveFile:
         command: that makes the study again, in a checkout of the commit that `environments` names.
         corpora: title of each corpus.
         environments: git, versions and hardware of the runs.
+        rows: the tidy records by column.
         states: of the planned runs, by column.
         stages: likewise of finetuning and dynamic evaluation.
         claims: the entries of claims.json.
@@ -73,7 +58,7 @@ class ArchiveFile:
     command: schema.Line
     corpora: dict[str, str]
     environments: list[schema.Options]
-    rows: StoredRows
+    rows: Columns
     states: Columns
     stages: Columns
     claims: list[schema.Options]
@@ -184,12 +169,12 @@ def load(path: Path) -> FinishedStudy:
         raise DataError(f"{path}: no archive of a study ({error}); write it with `archive --study`") from None
     stored = read(ArchiveFile, content, str(path))
     try:
-        rows = pd.DataFrame({"source": "archived", "std": math.nan, **vars(stored.rows)})[list(records.COLUMNS)]
+        rows = pd.DataFrame({"source": "archived", "std": math.nan, **stored.rows})[list(records.COLUMNS)]
+        rows = rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"})
         states = pd.DataFrame(stored.states, columns=list(records.STATE_COLUMNS))
         stages = pd.DataFrame(stored.stages, columns=list(records.STAGE_COLUMNS))
-    except ValueError as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table ({error})") from None
-    rows = rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"})
     found = Records(rows, states, stages, environments=tuple(stored.environments))
     facts = (stored.study, stored.title, stored.hardware, stored.corpora)
     return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found)

@@ -56,7 +56,6 @@ class GapCode(Enum):
     NOT_TRAINED = "not trained for this table"
     SEEDS = "{} {}"
     OF_MODEL = "{}: {}"
-    IMPORTED_WITHOUT = "{} imported without this number"
     NOT_MEASURED = "not measured"
     NOT_COMPUTABLE = "{}"
     GRID_RUNS = "{} of {} runs of the grid not in it"

@@ -51,14 +51,11 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     """Return the tables of claims and of heads: a column per study and corpus."""
     columns = [(study, corpus) for study in studies for corpus in study.datasets]
     names = ["row", *(f"{study.name}: {corpus}" for study, corpus in columns)]
-    hardware = ("Hardware", *(_hardware(study) for study, _ in columns))
+    # With the processors' instruction sets, on which the last digits depend.
+    kinds = ("; ".join(sorted(set(study.records.states["hardware"].map(str)) - {""})) for study, _ in columns)
+    hardware = ("Hardware", *(kind or study.hardware for kind, (study, _) in zip(kinds, columns, strict=True)))
     tables = {"Conclusions": _claims(columns), "Heads": _heads(columns)}
     return {title: pd.DataFrame([hardware, *rows], columns=names).set_index("row") for title, rows in tables.items()}
-
-
-def _hardware(study: FinishedStudy) -> str:
-    """Return the machines of a study with the processors' instruction sets, on which the last digits depend."""
-    return "; ".join(sorted(set(map(str, study.records.states["hardware"])) - {""})) or study.hardware
 
 
 def heads(study: FinishedStudy) -> str:
@@ -72,33 +69,31 @@ def _claims(columns: Columns) -> Iterator[tuple[str, ...]]:
     statements: dict[str, str] = {}
     for name, entry in (pair for own in by_id for pair in own.items()):
         statements.setdefault(name, entry["statement"])  # archives may have an older wording
+
+    def verdict(entry: Mapping[str, Any] | None) -> str:
+        if entry is None:
+            return "not evaluated"
+        return ": ".join([entry["verdict"], *(n["text"] for n in entry["numbers"][:1] if n["value"] is not None)])
+
     for name, statement in statements.items():
         entries = [own.get(name) for own in by_id]
         if any(entry and entry["verdict"] != CANNOT for entry in entries):
-            yield (f"{statement} [{name}]", *map(_verdict, entries))
-
-
-def _verdict(entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
-        return "not evaluated"
-    return ": ".join([entry["verdict"], *(n["text"] for n in entry["numbers"][:1] if n["value"] is not None)])
+            yield (f"{statement} [{name}]", *map(verdict, entries))
 
 
 def _heads(columns: Columns) -> Iterator[tuple[str, ...]]:
     """Yield the means of every planned model, with its numbers of finished and of planned runs."""
+
+    def means(found: records.Records, corpus: str, model: str) -> str:
+        known = {m: mean for m in HEAD_METRICS if (mean := mean_of(found.values(corpus, model, m).values()))}
+        texts = [spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
+        planned, n = len(found.planned(corpus, model)), max((mean.n for mean in known.values()), default=0)
+        return ", ".join([*texts, f"n = {n}/{planned}"]) if planned else "—"
+
     states = pd.concat([study.records.states for study, _ in columns])
     for model, label in dict(zip(states["model"], states["label"], strict=True)).items():
-        cells = [_means(study.records, corpus, model) for study, corpus in columns]
+        cells = [means(study.records, corpus, model) for study, corpus in columns]
         yield (label if label == model else f"{label} [{model}]", *cells)
-
-
-def _means(found: records.Records, corpus: str, model: str) -> str:
-    planned = len(found.planned(corpus, model))
-    means = {metric: mean_of(found.values(corpus, model, metric).values()) for metric in HEAD_METRICS}
-    known = {metric: mean for metric, mean in means.items() if mean}
-    texts = [spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
-    n = max((mean.n for mean in known.values()), default=0)
-    return ", ".join([*texts, f"n = {n}/{planned}"]) if planned else "—"
 
 
 # --- output ---------------------------------------------------------------------------------------------------------
@@ -106,14 +101,13 @@ def text(tables: Tables) -> str:
     """Return the tables for a terminal, long cells cut."""
     metrics = ", ".join(find(metric).words for metric in HEAD_METRICS)
     titles = {"Heads": f"Heads: {metrics}, finished and planned runs"}
-    return "\n\n".join(f"{titles.get(title, title)}\n{_aligned(table)}" for title, table in tables.items())
-
-
-def _aligned(table: pd.DataFrame) -> str:
-    rows = [("", *table.columns), *table.itertuples(name=None)]
-    cut = [[c if len(c) <= WIDEST else f"{c[: WIDEST - 1]}…" for c in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cut, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cut)
+    parts = []
+    for title, table in tables.items():
+        rows = [("", *table.columns), *table.itertuples(name=None)]
+        cut = pd.DataFrame([[c if len(c) <= WIDEST else f"{c[: WIDEST - 1]}…" for c in row] for row in rows])
+        aligned = cut.apply(lambda column: column.str.ljust(column.str.len().max()))
+        parts.append("\n".join([titles.get(title, title), *("  ".join(row).rstrip() for row in aligned.to_numpy())]))
+    return "\n\n".join(parts)
 
 
 def csv(tables: Tables) -> str:

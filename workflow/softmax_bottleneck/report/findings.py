@@ -1,24 +1,21 @@
-"""The findings at the top of a report: the best model in sentences, and the table "Which head should I use?"."""
+"""The findings at the top of a report: how much has finished, and the table "Which head should I use?"."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from softmax_bottleneck.records.metrics import (
     EFFECTIVE_RANK,
-    ENTROPY_PPL,
-    LAW_TEST_PPL,
     PRESS_RANK,
-    RANK_TRUTH,
     TEST_PPL,
 )
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.cells import MeasuredCell, mean_of
+from softmax_bottleneck.report.cells import mean_of
 from softmax_bottleneck.report.claims.data import CorpusData
 from softmax_bottleneck.report.claims.rules import SAME_SIZE, against, better, interval_rule
-from softmax_bottleneck.report.numbers import percent, spread
-from softmax_bottleneck.report.source import exact_value, label
+from softmax_bottleneck.report.numbers import spread
+from softmax_bottleneck.report.source import label
 from softmax_bottleneck.study import Study
 
 SOFTMAX = "softmax"
@@ -26,19 +23,6 @@ SOFTMAX = "softmax"
 HEADS = (("ss",), ("gss",), ("lms-plif",), ("lms-plif-frozen",), ("moc-equal", "moc"), ("mos-equal", "mos"))
 RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
 TIME = interval_rule(against("sec_per_epoch", "×"), (0, 0), (0, 0))  # only its number is used
-
-
-# --- sentences ------------------------------------------------------------------------------------------------------
-def in_short(study: Study, records: Records) -> str:
-    """Return the best model of each corpus, and how far it is from the true distribution; empty before any run."""
-    sentences = []
-    for dataset in study.datasets:
-        if scores := means(study, records, dataset):
-            sentences += [
-                best_sentence(study, records, dataset, scores),
-                truth_sentence(study, records, dataset, scores),
-            ]
-    return " ".join(filter(None, sentences))
 
 
 def summary(records: Records) -> str:
@@ -49,70 +33,6 @@ def summary(records: Records) -> str:
     if (records.rows["run_id"] == "").all():
         return f"No run has finished yet; {states['planned']} are planned. The published numbers below stand alone."
     return f"{states['ok']} of {states['planned']} planned training runs finished and were measured."
-
-
-def means(study: Study, records: Records, dataset: str, metric: str = TEST_PPL) -> dict[str, MeasuredCell]:
-    """Return the mean of a metric for every model that has it, in the study's order.
-
-    A run counts once, under the label it is trained under; runs no better than a unigram model do not count.
-    """
-    runs = {(run.dataset, run.model, run.seed) for run in study.runs if not run.duplicate_of} - records.unlearned.keys()
-    rows = {}
-    for model in study.labels:
-        values = records.values(dataset, model, metric)
-        mean = mean_of(value for seed, value in values.items() if (dataset, model, seed) in runs)
-        if mean:
-            rows[model] = mean
-    return rows
-
-
-def best_model(scores: Mapping[str, MeasuredCell]) -> str:
-    """Return the model with the lowest mean among those with the most runs: the lowest of many single runs is luck."""
-    n = max(score.n for score in scores.values())
-    return min((model for model in scores if scores[model].n == n), key=lambda model: scores[model].mean)
-
-
-def best_sentence(study: Study, records: Records, dataset: str, scores: Mapping[str, MeasuredCell]) -> str:
-    """Return the lowest mean perplexity, and its difference from that of the plain softmax.
-
-    The interval of the difference is corrected (Bonferroni) for the choice among the models with as many runs.
-    """
-
-    def named(model: str) -> str:
-        return f"{label(study, model)} ({spread(scores[model].mean, scores[model].sd)})"
-
-    best = best_model(scores)
-    n = scores[best].n
-    place = f"On {study.datasets[dataset].title}, " if len(study.datasets) > 1 else ""
-    text = f"{place}{named(best)} has the lowest test perplexity{f' over {n} runs' if n > 1 else ''}"
-    heads = {run.model: run.head.name for run in study.needed if run.dataset == dataset}
-    softmax = next((model for model, head in heads.items() if head == "softmax"), "")
-    if softmax not in scores or softmax == best:
-        return f"{text}."
-    data = CorpusData(records, dataset)
-    others = sum(score.n == n for model, score in scores.items() if model != softmax)
-    number = better().judge(data, best, softmax, tests=others).numbers[0]
-    ratio = data.mean(best, "parameters") / data.mean(softmax, "parameters")
-    larger = f" It has {ratio:.2g} times the parameters." * (ratio > 1 + SAME_SIZE)
-    choice = f", corrected for the choice among {others} models" * (others > 1)
-    return f"{text}: {number.text}, against {named(softmax)}{choice}.{larger}"
-
-
-def truth_sentence(study: Study, records: Records, dataset: str, scores: Mapping[str, MeasuredCell]) -> str:
-    """Return the perplexity of the true distribution: expected in the text's contexts, and on the text itself."""
-    expected, rank, scored = (exact_value(records, dataset, m) for m in (ENTROPY_PPL, RANK_TRUTH, LAW_TEST_PPL))
-    if expected is None:
-        return ""
-    best = best_model(scores)
-    above = scores[best].mean / (scored or expected) - 1
-    text = f"The true distribution’s expected perplexity in the contexts of this text is {expected:.2f}"
-    text += f"; on the text itself it is {scored:.2f}" if scored is not None else ""
-    text += f". {label(study, best)} is {percent(abs(above))} {'above' if above >= 0 else 'below'} that."
-    ranks = [mean.mean for mean in means(study, records, dataset, PRESS_RANK).values()]
-    if rank is None:
-        return text
-    over = sum(mean > rank for mean in ranks)
-    return f"{text} The true log-probabilities have rank {rank:.0f}; {over} of {len(ranks)} models exceed it."
 
 
 # --- which head should I use? ---------------------------------------------------------------------------------------

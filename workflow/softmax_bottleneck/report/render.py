@@ -78,7 +78,6 @@ def page_of(
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
-        "in_short": findings.in_short(study, found),
         "summary": findings.summary(found),
         "published_cells": [sum(entry.get("published_cells", (0, 0))[i] for entry in entries) for i in (0, 1)],
         "conclusions": conclusions.matrix(studies, sources) if judged else None,

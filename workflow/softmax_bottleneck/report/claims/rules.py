@@ -29,6 +29,7 @@ from softmax_bottleneck.report.numbers import MIN_POINTS as MIN_POINTS
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
 CANNOT, CONFOUNDED = "cannot be tested here", "confounded"
+FAILS = (NOT_REPRODUCED,)
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, CONFOUNDED, CANNOT)
 
 MARGIN = 0.005  # nats: a perplexity difference that matters; 0.29 at the paper's 57, what its LMS-PLIF gains on PTB
@@ -48,6 +49,7 @@ UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # of quantities: how
     "share": (lambda x: 100 * x, "\u00a0%"),
 }
 Ends = tuple[float, float]
+Control = tuple[int, tuple[str, ...]]
 
 
 def _suffix(unit: str) -> str:
@@ -333,7 +335,8 @@ class Rule:
         judge: returns its outcome from (data, *models, tests=1); that many rules share ALPHA (Bonferroni).
         favours: +1 if more parameters or epochs of the first model help the claim, -1 if they hurt it, 0 if sizes are
             not compared.
-        control: the model that a control replaces by TRUTH (0: the first), and the verdict it must return.
+        control: where the true distribution is known, the position among the models at which a control evaluates the
+            rule on it, and the verdicts that it must return; no verdicts: that of the claim.
         hidden_by_ceiling: a ceiling of ranks can hide what is claimed, but cannot cause it.
     """
 
@@ -341,7 +344,7 @@ class Rule:
     quantities: tuple[Quantity, ...]
     judge: Callable[..., Outcome]
     favours: int = 0
-    control: tuple[int, str] | None = None
+    control: Control | None = None
     hidden_by_ceiling: bool = False
 
 
@@ -431,17 +434,17 @@ def _joined(outcomes: Sequence[Outcome], all_: bool) -> Outcome:
 
 
 # --- rules that several claims use ----------------------------------------------------------------------------------
-def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: tuple[int, str] | None, stage: str = "") -> Rule:
+def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: Control | None, stage: str = "") -> Rule:
     """Return the rule on the difference in log perplexity of two models at a stage."""
     rule = interval_rule(against(TEST_PPL, stage=stage), holds, fails)
     return replace(rule, favours=favours, control=control)
 
 
 # If the true distribution is not better than a baseline, no model can be.
-better = partial(_on_perplexity, (-INF, 0), (-INF, -MARGIN), +1, (0, REPRODUCED))
-larger_ppl = partial(_on_perplexity, (0, INF), (MARGIN, INF), 0, (1, REPRODUCED))  # such a claim is about sizes
-no_worse = partial(_on_perplexity, (-INF, MARGIN), (-INF, 0), +1, (1, NOT_REPRODUCED))
-no_gain = partial(_on_perplexity, (-MARGIN, INF), (0, INF), -1, (0, NOT_REPRODUCED))
+better = partial(_on_perplexity, (-INF, 0), (-INF, -MARGIN), +1, (0, (REPRODUCED,)))
+larger_ppl = partial(_on_perplexity, (0, INF), (MARGIN, INF), 0, (1, (REPRODUCED,)))  # such a claim is about sizes
+no_worse = partial(_on_perplexity, (-INF, MARGIN), (-INF, 0), +1, (1, FAILS))
+no_gain = partial(_on_perplexity, (-MARGIN, INF), (0, INF), -1, (0, FAILS))
 minimal_gain = partial(_on_perplexity, (-SMALL, 0), (-SMALL, 0), +1, None)
 
 

@@ -10,7 +10,7 @@ Verdicts depend on codes and numbers alone. Their texts are in report/reasons.ya
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -83,12 +83,6 @@ class Premise(Finding):
     becomes: str = r.CANNOT
 
 
-# The models on which a control evaluates a rule, and the verdicts it must return; no verdicts: the claim's own.
-Control = tuple[tuple[str, ...], tuple[str, ...]]
-FAILS = (r.NOT_REPRODUCED,)
-NONE: Control = ((), ())
-
-
 @dataclass(frozen=True)
 class Claim:
     """A conclusion of a source.
@@ -103,7 +97,6 @@ class Claim:
         limits: what it does not show.
         corpora: patterns of the corpora it is about, after `!` those it is not; SYNTHETIC needs no corpus.
         premises: besides those that follow from the rule.
-        control: of the rule where the true distribution is known; None is the control of the rule itself.
     """
 
     source: str
@@ -115,7 +108,6 @@ class Claim:
     limits: str = ""
     corpora: str = "*"
     premises: tuple[Callable[[CorpusData, Sequence[str]], Premise | None], ...] = ()
-    control: Control | None = None
 
     def concerns(self, dataset: str) -> bool:
         """Return True if the claim is about a corpus."""
@@ -124,7 +116,8 @@ class Claim:
 
 
 def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
-    """Return the claim whose source, statement and limits are in report/claims.yaml."""
+    """Return the claim whose source, statement and limits are in report/claims.yaml; `control` is that of its rule."""
+    rule = replace(rule, control=options.pop("control", rule.control))
     return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)
 
 
@@ -218,17 +211,14 @@ def _premises(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]
     yield from (premise for check in claim.premises if (premise := check(data, claim.models)))
     if claim.rule.favours:
         yield _size(data, claim, verdict)
-    models, verdicts = claim.control or NONE
-    if claim.control is None and claim.rule.control:  # that of the rule
-        side, expected_verdict = claim.rule.control
-        models = tuple(TRUTH if n == side else model for n, model in enumerate(claim.models))
-        verdicts = (expected_verdict,)
-    control = claim.rule.judge(data, *models) if models and data.truth else None
-    if control and not control.missing:
+    if claim.rule.control and data.truth:
+        place, verdicts = claim.rule.control
+        control = claim.rule.judge(data, *claim.models[:place], TRUTH, *claim.models[place + 1 :])
         expected = verdicts or (verdict,)
         facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
         spoils = DECIDED if control.verdict == r.UNDECIDED else ANY
-        yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
+        if not control.missing:
+            yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
 
 
 # --- premises -------------------------------------------------------------------------------------------------------
@@ -283,7 +273,7 @@ def _epochs(data: CorpusData, sides: Sequence[Sequence[str]], favours: int) -> P
 
 def _helped(advantage: int) -> frozenset[str]:
     """Return the verdicts that an advantage of the claimed side (+1), or of the other (-1), could bring about."""
-    return {1: frozenset((r.REPRODUCED,)), -1: frozenset(FAILS), 0: DECIDED}[advantage]
+    return {1: frozenset((r.REPRODUCED,)), -1: frozenset(r.FAILS), 0: DECIDED}[advantage]
 
 
 def _settings(study: Study, dataset: str, models: Sequence[str]) -> Premise:

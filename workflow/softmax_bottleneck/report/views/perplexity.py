@@ -4,7 +4,6 @@ Main tables of every source; Kanai et al. 2018, Table 3; what a synthetic langua
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,14 +15,13 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.records import evidence, metrics
-from softmax_bottleneck.records.evidence import Evidence
+from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.registry import MetricName, by_corpus, view
-from softmax_bottleneck.report.source import Source, exact_value, same_setting
+from softmax_bottleneck.report.source import Source, exact_value
 from softmax_bottleneck.study import Column as ColumnSpec
 from softmax_bottleneck.study import schema
 
@@ -42,27 +40,14 @@ def summary(
     tested: MetricName = TEST_PPL,
     seeds_not_tested: tuple[schema.Integer, ...] = (),
 ) -> Section:
-    """Return models by metrics; below a model its archived runs, a row per origin and hardware.
+    """Return models by metrics.
 
     p-values compare means of `tested` with the baseline's; `seeds_not_tested` enter means and no test.
     """
     columns = [column for column in source.experiment.columns if not column.datasets or dataset in column.datasets]
-    archived: dict[tuple[str, str, str], list[Evidence]] = defaultdict(list)
-    for run in evidence.chosen(source.study, source.experiment, source.records.evidence):
-        if run.run.dataset == dataset:
-            archived[run.run.model, run.origin, run.hardware].append(run)
-    rows, imported = {}, {}
-    for model, name in source.rows.items():
-        rows[model] = name
-        for (of_model, origin, hardware), runs in archived.items():
-            if of_model == model:
-                key = f"{model} evidence {runs[0].name}"
-                rows[key], imported[key] = f"{name}, imported: {origin}, {hardware}", (model, runs)
 
     def cell(row: str, number: int) -> Cell:
         column = columns[number]
-        if row in imported:
-            return _imported_cell(source, dataset, *imported[row], column)
         metric, is_gain, other = column.metric.partition(metrics.GAIN)
         if not column.measured:
             return source.blank(dataset, row, column)
@@ -75,7 +60,7 @@ def summary(
             return _gain_cell(source, column, dataset, (row, baseline), metric, percent=True)
         return source.cell(dataset, row, column)
 
-    return source.section(dataset, rows, source.column_labels(columns), cell)
+    return source.section(dataset, source.rows, source.column_labels(columns), cell)
 
 
 def _test_cell(
@@ -109,23 +94,6 @@ def _gain_cell(
     gain = (other.mean - own.mean) * (100 / other.mean if percent else 1)
     counts = numbers.counts([len(values) for values in samples])
     return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
-
-
-def _imported_cell(source: Source, dataset: str, model: str, runs: Sequence[Evidence], column: ColumnSpec) -> Cell:
-    """Return the mean over archived runs beside the published number; they are not tested against the study's own."""
-    if not column.measured or column.stage or column.metric in TESTS or metrics.GAIN in column.metric:
-        return Cell(wanted=False)
-    values = [run.values[column.metric, ""] for run in runs if (column.metric, "") in run.values]
-    without = len(runs) - len(values)
-    return replace(
-        source.blank(dataset, model, column),
-        measured=mean_of(values),
-        planned=len(runs),
-        same=source.is_published(dataset) and all(same_setting(run.run, source.paper) for run in runs),
-        gaps=(Gap(GapCode.IMPORTED_WITHOUT, (without,)),) if without else (),
-        note=numbers.seeds([run.run.seed for run in runs]),
-        runs="",
-    )
 
 
 # --- every pair of models -------------------------------------------------------------------------------------------
