@@ -10,7 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
-from softmax_bottleneck.records import evidence
+from softmax_bottleneck.report import archive
 from softmax_bottleneck.study import Study
 
 try:
@@ -31,8 +31,8 @@ os.environ["SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"] = "1"
 
 @pytest.fixture
 def no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For pages of made-up studies that say nothing of the runs kept in report/evidence."""
-    monkeypatch.setattr(evidence, "FOLDER", tmp_path / "no-evidence")
+    """For pages of made-up studies that say nothing of archived studies."""
+    monkeypatch.setattr(archive, "FOLDER", tmp_path / "no-evidence")
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,8 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect, evidence
+from softmax_bottleneck.records import collect
+from softmax_bottleneck.report import archive
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.training import check
 
@@ -34,8 +35,8 @@ def rows_of(text: str, study: str = "demo") -> dict[str, list[tuple[float, float
     return found
 
 
-def archived(name: str) -> evidence.Evidence:
-    return evidence.load(ROOT / "report" / "evidence" / f"ptb-words-{name}.json")
+def archived(name: str) -> archive.ArchivedRun:
+    return next(run for run in archive.archived_runs() if run.name == f"ptb-words-{name}")
 
 
 def test_the_results_of_the_demonstration_are_possible() -> None:
@@ -52,12 +53,12 @@ def test_the_results_are_those_of_the_archived_runs(name: str) -> None:
     """Size, perplexity, ranks after the first and the last epoch at d = 64; perplexity and rank at the other widths."""
     run = archived(name)
     first, last = (next(line for line in run.epoch_ranks if line["epoch"] == n)["rank_press"] for n in (1, 10))
-    assert last == run.values["rank_press", ""]
-    size, ppl = run.values["params_m", ""], run.values["test_ppl", ""]
+    assert last == run.values["rank_press"]
+    size, ppl = run.values["params_m"], run.values["test_ppl"]
     assert f"| {run.label} | {size:.2f} | {ppl:.2f} | {first:,} | {last:,} |\n" in RESULTS
     if name in ("softmax", "gss", "lms-plif", "mos-equal"):
         runs = (archived(f"{name}-32"), run, archived(f"{name}-100"))
-        shown = [f"{own.values['test_ppl', '']:.2f}, {own.values['rank_press', '']:,.0f}" for own in runs]
+        shown = [f"{own.values['test_ppl']:.2f}, {own.values['rank_press']:,.0f}" for own in runs]
         assert f"| {run.label} | {' | '.join(shown)} |\n" in RESULTS
 
 
@@ -71,14 +72,14 @@ def test_the_changes_in_the_readme_follow_from_the_results() -> None:
         ratios = [rows[label][PPL][0] / rows["Softmax"][PPL][0] for rows in small]
         sizes = [rows[label][PARAMETERS][0] / rows["Softmax"][PARAMETERS][0] for rows in small]
         run, softmax = archived(name).values, archived("softmax").values
-        ratios.append(run["test_ppl", ""] / softmax["test_ppl", ""])
-        sizes.append(run["parameters", ""] / softmax["parameters", ""])
+        ratios.append(run["test_ppl"] / softmax["test_ppl"])
+        sizes.append(run["parameters"] / softmax["parameters"])
         shown = label.replace("equal", "about equal")
         line = re.search(rf"^\| {shown} \| (.*) \|$", text, re.MULTILINE)[1].split(" | ")
         more = ", ".join(f"{100 * size - 100:.0f}" for size in sizes) + " %"
         assert line[1:4] == [f"{100 * ratio - 100:+.1f} %".replace("-", "−") for ratio in ratios]
         assert line[0] == ("none" if max(sizes) == 1 else more)
-        assert line[4] == f"{run['rank_press', '']:,.0f}"
+        assert line[4] == f"{run['rank_press']:,.0f}"
 
 
 def test_the_table_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import getpass
+import gzip
 import pickle
 import platform
 import re
@@ -21,7 +22,7 @@ import yaml
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras import crate
-from softmax_bottleneck.records import collect
+from softmax_bottleneck.report import archive
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -229,7 +230,7 @@ def contents(path: Path) -> Iterator[bytes]:
 def test_no_file_tells_who_made_it_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A whole study, its page, its crate and its evidence, made by qx7user on qx7host in a folder of qx7home."""
+    """A whole study, its page, its crate and its archive, made by qx7user on qx7host in a folder of qx7home."""
     home = tmp_path / "qx7home" / "study"
     home.mkdir(parents=True)
     names = {"HOME": str(home.parent), "USER": "qx7user", "LOGNAME": "qx7user", "HOSTNAME": "qx7host"}
@@ -243,8 +244,8 @@ def test_no_file_tells_who_made_it_where(
     small.finish(study)
     program.main(["check", "--study", "study.yaml"])
     crate.build(study, packed=True)
-    run = study.needed[0].path
-    Path("results/evidence.json").write_text(collect.evidence_of(study, run, "somebody"), encoding="utf-8")
+    monkeypatch.setattr(archive, "FOLDER", home / "archives")
+    Path("results/archive.json").write_bytes(gzip.decompress(archive.write(study).read_bytes()))
     files = [path for path in sorted(Path("results").rglob("*")) if path.is_file()]
     assert len(files) > 100
     for path in files:

@@ -7,11 +7,14 @@ import json
 from pathlib import Path
 
 import fake_results as fake
+import numpy as np
 import pandas as pd
 import pytest
+from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.records import records
-from softmax_bottleneck.report import archive
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.report import archive, views
+from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import ROOT
@@ -55,6 +58,60 @@ def test_an_archive_has_the_numbers_states_and_verdicts_of_its_study(finished: P
     shown = artefacts.read_json(own / "claims.json")["claims"]
     assert {(one["id"], one["dataset"]): one["verdict"] for one in shown}.items() <= verdicts.items()
     assert set(verdicts) > {(one["id"], one["dataset"]) for one in shown}  # those of all papers
+
+
+def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an_unfinished_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paper = fake.load(tmp_path, fake.paper_text())
+    run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
+    fake.write_run(run)
+    fake.write_epoch_ranks(run)
+    records.save(collect.collect(paper), paper.store.study_folder(paper.name))
+    with pytest.raises(IncompleteError):
+        archive.write(paper)
+    path = archive.write(paper, unfinished=True)
+    (study,) = archive.load_all()
+    (archived,) = archive.archived_runs()
+    assert set(study.records.states["model"]) == {"mos"} and set(study.records.rows["run_id"]) == {run.run_id}
+    assert archived.run == run and archived.values["test_ppl"] == fake.perplexities(run)["test_ppl"]
+    (whole_K,) = artefacts.read_npz(paper.store.run_folder(run.path) / "spectrum.npz").values()
+    assert all(sigma == whole_K[index - 1] for index, sigma in archived.spectrum)
+    last = run.body.embedding_size + 2  # of a softmax
+    assert {last, last + 1, fake.rank_of(run), fake.rank_of(run) + 1} <= {index for index, _ in archived.spectrum}
+    assert [line["rank_press"] for line in archived.epoch_ranks] == [10.0, 20.0, 30.0, 40.0, 50.0]
+    table = views.build(paper, config.load_experiment("published-size", tmp_path), collect.collect(paper))
+    cells = {cell.metric: cell for cell in table.sections[0].rows[0].cells}
+    assert cells["test_ppl"].difference == pytest.approx(fake.perplexities(run)["test_ppl"] - 54.91)
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    content["runs"][0]["run"]["schedule"]["epochs"] -= 1  # no longer the published setting
+    content["states"]["label"] = ["<b>MoS"]
+    archive.save(content)
+    archive.load.cache_clear()
+    table = views.build(paper, config.load_experiment("published-size", tmp_path), collect.collect(paper))
+    assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
+    assert "<b>MoS" not in views.table_page(table)
+
+
+RUNS = archive.archived_runs()
+
+
+@pytest.mark.parametrize("archived", RUNS, ids=lambda archived: archived.name)
+def test_archived_runs_are_possible_and_whole(archived: archive.ArchivedRun) -> None:
+    """A softmax has rank d + 2 at most; a spectrum falls; every singular value has a drawn one near it."""
+    settings, values = archived.run, archived.values
+    assert values["rank_press"] <= values["embedding_size"] + 2 or settings.head.name not in ("softmax", "moc")
+    sigmas = [sigma for _, sigma in archived.spectrum]
+    assert sigmas == sorted(sigmas, reverse=True) and archived.spectrum[0][0] == 1 and sigmas[-1] >= 0
+    assert values["test_ppl"] < values["unigram_ppl"] and values["epochs"] == settings.schedule.epochs
+    whole = published_size._relative([archived])
+    drawn = published_size._apart(whole)
+    columns = ["index", published_size.SIGMA]
+    points, kept_points = (np.log10(frame[columns].clip(lower=1e-9).to_numpy()) for frame in (whole, drawn))
+    apart = np.abs(points[:, None] - kept_points[None]).max(axis=2).min(axis=1)
+    assert apart.max() <= 0.02 and len(drawn) < 0.8 * len(whole)
+    assert set(map(tuple, drawn.to_numpy())) <= set(map(tuple, whole.to_numpy()))
 
 
 @pytest.mark.parametrize(

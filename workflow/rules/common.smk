@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from softmax_bottleneck import study as settings
 from softmax_bottleneck.jobs import project_lock
 from softmax_bottleneck.jobs.processes import export_workflow
-from softmax_bottleneck.records import evidence, records
+from softmax_bottleneck.records import records
 from softmax_bottleneck.report import captions
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.errors import BusyError, UserError

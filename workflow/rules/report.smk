@@ -24,7 +24,6 @@ rule collect:
     input:
         every_run(),
         [f"{RESULTS}/synthetic.json"] if any(e.is_synthetic for e in STUDY.experiments) else [],
-        [path.as_posix() for path in evidence.files()],
     output:
         study_files(records.FILES),
     log:

@@ -263,12 +263,6 @@ def _partial(args: argparse.Namespace, say: Say) -> None:
     say(f"wrote {partial(_study(args), args.reload)}")
 
 
-def _evidence(args: argparse.Namespace, say: Say) -> None:
-    from softmax_bottleneck.records import collect
-
-    print(collect.evidence_of(_study(args), args.run, args.origin), end="")
-
-
 def _claims(args: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.report import archive, claims
 
@@ -282,7 +276,7 @@ def _claims(args: argparse.Namespace, say: Say) -> None:
 def _archive(args: argparse.Namespace, say: Say) -> None:
     from softmax_bottleneck.report import archive
 
-    say(f"wrote {archive.write(_study(args))}")
+    say(f"wrote {archive.write(_study(args), args.unfinished)}")
 
 
 def _number(args: argparse.Namespace, say: Say) -> None:
@@ -406,7 +400,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--author": ('"Name" or "Name <https://orcid.org/...>"', MANY | {"metavar": "NAME"}),
     "--licence": ("licence of the results (default: MIT)", {"default": "MIT", "metavar": "SPDX"}),
     "--zip": ("write a zip file as well", SWITCH),
-    "--origin": ("who measured it, as the tables show it", REQUIRED),
+    "--unfinished": ("archive the finished runs of an unfinished study", SWITCH),
     "--config": ("YAML with the options below, as config/own-model.example.yaml", PATH),
     "--hidden": ("hidden states [contexts, width]: .npy, .npz, .safetensors, also in shards", FILES),
     "--weight": ("output matrix [words, width]", FILES),
@@ -443,12 +437,15 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Say], None], str, str]] 
     "partial": (_partial, STUDY + "--reload", "write the interim report of an unfinished study"),
     "claims": (_claims, STUDY + "--explain archived", "print the verdict on every claim of the papers"),
     "number": (_number, STUDY + "number", "print a number with its definition, seeds, files and hashes"),
-    "archive": (_archive, STUDY, "pack a finished study into report/evidence/studies, without its weights"),
+    "archive": (
+        _archive,
+        STUDY + "--unfinished",
+        "pack a finished study, without its weights, for report/evidence",
+    ),
     "compare": (_compare, "studies --out", "compare finished studies: claims, heads, hardware"),
     "verify": (_verify, STUDY + "--json", "list results that are missing, damaged, stale or impossible"),
     "repair": (_repair, STUDY, "delete damaged results and what depends on them"),
     "crate": (_crate, STUDY + "--include --author --licence --zip", "pack a finished study as an RO-Crate"),
-    "evidence": (_evidence, STUDY + "--run --origin", "print a finished run as a file for report/evidence"),
     "rank": (_rank, RANK, "measure the rank of your own language model"),
     "check": (_check, STUDY, "check options and count parameters without allocating memory"),
     "download": (_step, STUDY + "--dataset", "download and check a dataset, or sample a synthetic language"),

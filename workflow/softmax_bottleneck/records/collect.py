@@ -4,7 +4,6 @@ The plan gives the paths, so a result of another setting or older code is never 
 damaged becomes a state with its reason. Its numbers enter no mean.
 """
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from softmax_bottleneck.records import evidence, integrity
+from softmax_bottleneck.records import integrity
 from softmax_bottleneck.records.inspection import FILE, inspect_study
 from softmax_bottleneck.records.integrity import RunFiles, is_number, mapping
 from softmax_bottleneck.records.metrics import SIGMA_10, TOP5_HIT
@@ -30,8 +29,7 @@ from softmax_bottleneck.records.records import (
     unlearned_words,
 )
 from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import Run, Study, read
+from softmax_bottleneck.study import Run, Study
 
 DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
 NO_SIMILARITIES = "word similarity not done yet"
@@ -149,15 +147,13 @@ def collect(study: Study) -> Records:
     frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
     order = ["dataset", "model", "seed", "table", "metric", "condition"]
     states, stages = readings[: len(trained)], readings[len(trained) :]
-    imported = evidence.load_others({reading.run.run_id for reading in states if "done" in reading.files})
     read = {f"{path}/{name}": digest for path, own in runs.items() for name, digest in sorted(own.hashes.items())}
     records = Records(
         rows=frame.sort_values(order, kind="stable").reset_index(drop=True),
         states=pd.DataFrame([_state_row(study, reading) for reading in states], columns=list(STATE_COLUMNS)),
         stages=pd.DataFrame([_state_row(study, reading) for reading in stages], columns=list(STAGE_COLUMNS)),
-        parents=read | {f"evidence/{one.name}.json": one.content["sha256"] for one in imported},
+        parents=read,
         environments=_environments([*(reading.files.get("done", {}) for reading in readings), _synthetic(study)]),
-        evidence=imported,
         details={path: detail for path, own in runs.items() if (detail := _detail(own.contents))},
         curves=_curves(runs),
         spectra={path: thinned(own.sigma_K, _cliffs(own)) for path, own in runs.items() if own.sigma_K is not None},
@@ -206,46 +202,6 @@ def _cliffs(files: RunFiles) -> list[int]:
 def _corpora(study: Study) -> dict[str, Any]:
     paths = {name: study.store.tokens_folder(name) / "corpus.json" for name in study.datasets}
     return {name: artefacts.read_json(path) for name, path in paths.items() if artefacts.is_sound(path)}
-
-
-def evidence_of(study: Study, path: str, origin: str) -> str:
-    """The evidence file of a finished run, to be taken to another checkout.
-
-    Raises:
-        UserError: the run is not finished, is not the study's, or its files are damaged.
-    """
-    folder = study.store.run_folder(path)
-    if not (folder / "done.json").exists():
-        raise UserError(f"{path}: no finished run there; train and measure it first")
-    done = artefacts.read_json(folder / "done.json")
-    run = Run.from_json(done["run"])
-    reading = Reading(run, path, integrity.read(run, folder, any_code=True))
-    state, reason = reading.state(wordsim=False)
-    if state != "ok":
-        raise UserError(f"{path}: {state}: {reason}")
-    like = {(own.dataset, own.model, own.seed): own for own in study.needed}.get((run.dataset, run.model, run.seed))
-    if like is None:
-        raise UserError(f"{path}: no run of {evidence.called(study.file)}; name the run's study with --study")
-    rows = [
-        dict(zip(("table", "condition", "metric", "value", "n"), number, strict=True)) for number in reading.numbers()
-    ]
-    files = reading.found
-    spectrum = [] if files.sigma_K is None else thinned(files.sigma_K, _cliffs(files)).T.tolist()
-    threads = f"--config threads={run.threads} " if run.threads != like.threads else ""  # they decide the last bits
-    named = f"{threads}--configfile {evidence.called(study.file)}"
-    content = {
-        "origin": origin,
-        "label": study.labels[run.model],
-        "command": f"snakemake --cores 2 {named} -- results/runs/{path}/measured.json",
-        "run": done["run"],
-        "rows": rows,
-        "history": files.curve,
-        "epoch_ranks": files.contents.get("epochs_rank", {}).get("rows", []),
-        "spectrum": [[int(index), sigma] for index, sigma in spectrum],
-        "provenance": done["provenance"],
-    }
-    read(evidence.EvidenceFile, content, "evidence")
-    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def _state(study: Study, reading: Reading) -> tuple[str, str]:

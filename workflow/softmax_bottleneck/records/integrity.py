@@ -116,11 +116,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 # --- small files ----------------------------------------------------------------------------------------------------
-def read(run: Run, folder: Path, any_code: bool = False) -> RunFiles:
-    """Read the results of a run from its folder; absent files are no finding.
-
-    `any_code`: the run may have been trained by another version of the code and then has another id.
-    """
+def read(run: Run, folder: Path) -> RunFiles:
+    """Read the results of a run from its folder; absent files are no finding."""
     found = RunFiles(run, folder)
     for name in RESULTS:
         content = found.load(f"{name}.json", _record)
@@ -131,9 +128,8 @@ def read(run: Run, folder: Path, any_code: bool = False) -> RunFiles:
     before = folder.parent / "done.json"  # of the run that finetuning or a dynamic evaluation starts from
     if (run.start or found.is_evaluation) and before.exists():
         found.hashes["start/done.json"] = artefacts.sha256_file(before)
-    own = found.contents.get("done", {}).get("run", {}).get("run_id", run.run_id) if any_code else run.run_id
     for name, content in found.contents.items():
-        ids = {mapping(content.get(key)).get("run_id", own) for key in ("run", "provenance")} - {own}
+        ids = {mapping(content.get(key)).get("run_id", run.run_id) for key in ("run", "provenance")} - {run.run_id}
         if ids:
             found.find("foreign", f"{name}.json", f"{name}.json belongs to run {min(map(str, ids))}")
         for parent, digest in found.parents(name).items():

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from softmax_bottleneck.records.evidence import Evidence
 from softmax_bottleneck.store import artefacts
 
 # The nine columns of report/published/*.csv, and where a measured number comes from.
@@ -46,7 +45,6 @@ class Records:
         stages: likewise of what follows training, columns STAGE_COLUMNS; numbers of a stage have it as their condition.
         parents: file below results/runs -> sha256 of what was read.
         environments: distinct provenance blocks of the runs (git, versions, hardware), in order of appearance.
-        evidence: runs measured elsewhere; their numbers are not among the rows.
         details: path of a run -> what is no number: its predictions, hit rates, learned function, ranks along training.
         curves: epoch logs, columns CURVE_COLUMNS.
         spectra: path of a run -> [2, K]: index from 1 and singular value, thinned (`thinned`).
@@ -59,7 +57,6 @@ class Records:
     stages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(STAGE_COLUMNS)))
     parents: Mapping[str, str] = field(default_factory=dict)
     environments: tuple[Mapping[str, Any], ...] = ()
-    evidence: tuple[Evidence, ...] = ()
     details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(CURVE_COLUMNS)))
     spectra: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -185,27 +182,24 @@ PLAIN = ("parents", "environments", "details", "corpora", "verification")
 
 def save(records: Records, folder: Path) -> None:
     """Write records.parquet, records.csv and states.csv for everybody, and what else `load` needs."""
-    rows = pd.concat([records.rows, evidence_rows(records.evidence)], ignore_index=True)
     artefacts.sweep(folder)
-    artefacts.write_with(folder / TABLE_FILE, lambda file: rows.to_parquet(file, index=False))
+    artefacts.write_with(folder / TABLE_FILE, lambda file: records.rows.to_parquet(file, index=False))
     rest = {name: _plain_rows(getattr(records, name)) for name in FRAMES}
     rest |= {name: getattr(records, name) for name in PLAIN}
-    artefacts.write_json(folder / REST_FILE, rest | {"evidence": [dict(run.content) for run in records.evidence]})
+    artefacts.write_json(folder / REST_FILE, rest)
     artefacts.write_with(folder / CURVES_FILE, lambda file: records.curves.to_parquet(file, index=False))
     artefacts.write_npz(folder / SPECTRA_FILE, **dict(sorted(records.spectra.items())))
-    artefacts.write_text(folder / "records.csv", to_csv(rows))
+    artefacts.write_text(folder / "records.csv", to_csv(records.rows))
     artefacts.write_text(folder / "states.csv", to_csv(records.states))
 
 
 def load(folder: Path) -> Records:
     """Load the records that `save` wrote (DataError: missing or damaged; run the step `collect`)."""
     rest = artefacts.read_json(folder / REST_FILE)
-    rows = pd.read_parquet(artefacts.checked(folder / TABLE_FILE))
     return Records(
-        rows=rows[rows["table"] != "evidence"].reset_index(drop=True),
+        rows=pd.read_parquet(artefacts.checked(folder / TABLE_FILE)),
         curves=pd.read_parquet(artefacts.checked(folder / CURVES_FILE)),
         spectra=artefacts.read_npz(folder / SPECTRA_FILE),
-        evidence=tuple(Evidence.from_json(run) for run in rest["evidence"]),
         states=pd.DataFrame(rest["states"], columns=list(STATE_COLUMNS)),
         stages=pd.DataFrame(rest["stages"], columns=list(STAGE_COLUMNS)),
         **{name: rest[name] for name in PLAIN},
@@ -233,29 +227,6 @@ def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.f
     index |= {near for cliff in cliffs for near in range(cliff - 2, cliff + 3) if 0 <= near < count}
     index_K = np.array(sorted(index), dtype=np.int64)
     return np.stack([index_K + 1.0, sigma_K[index_K]])
-
-
-def evidence_rows(found: tuple[Evidence, ...]) -> pd.DataFrame:
-    """Return imported numbers in the columns of the records, with their origin and hardware as source."""
-    lines = [
-        {
-            "source": f"evidence: {one.origin}, {one.hardware}",
-            "table": "evidence",
-            "dataset": one.run.dataset,
-            "model": one.run.model,
-            "condition": condition,
-            "metric": metric,
-            "value": value,
-            "std": math.nan,
-            "n": 1,
-            "seed": one.run.seed,
-            "run_id": one.run_id,
-        }
-        for one in found
-        for (metric, condition), value in one.values.items()
-    ]
-    frame = pd.DataFrame(lines, columns=list(COLUMNS))
-    return frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
 
 
 def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:

@@ -1,15 +1,16 @@
 """Finished studies: those of a results folder, and those archived in report/evidence/studies without their weights.
 
 An archive holds the measured numbers, the states of the runs, the verdicts, and where they come from. It is small
-enough for the repository, so that a fresh clone can compare studies that take hours.
+enough for the repository, so that a fresh clone can compare studies that take hours. Of runs on a published corpus it
+also holds settings, spectrum and epochs, for the chapter "At the published size".
 """
 
 import gzip
 import json
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +18,14 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import Field
 
-from softmax_bottleneck.records import evidence, records
+from softmax_bottleneck.records import records
 from softmax_bottleneck.records.integrity import Finding
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims.data import SYNTHETIC
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
-from softmax_bottleneck.study import Study, read, schema
+from softmax_bottleneck.study import Run, Study, read, schema
 
 FOLDER = paths.ROOT / "report" / "evidence" / "studies"
 ENDING = ".json.gz"
@@ -33,6 +34,27 @@ FINISHED = {"ok", "diverged"}  # states of runs that no further call would chang
 NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
 INSTRUCTIONS = re.compile(r"\bcpu \w+, ")  # of the state of a run
 Columns = dict[str, list[Any]]
+
+
+@schema.section
+class StoredRun:
+    """A run on a published corpus.
+
+    Attributes:
+        name: unique among all archived runs.
+        run: its settings and its run_id, as its run.json has them.
+        history: one line per epoch.
+        epoch_ranks: one line per epoch whose ranks were measured, 0 before training.
+        spectrum: index from 1 and singular value of its log-probability matrix, thinned.
+        provenance: commit, versions and hardware, if they are known for each run.
+    """
+
+    name: schema.Name
+    run: schema.Options
+    history: tuple[schema.Options, ...] = ()
+    epoch_ranks: tuple[schema.Options, ...] = ()
+    spectrum: tuple[tuple[schema.Integer, schema.Number], ...] = ()
+    provenance: schema.Options = schema.EMPTY
 
 
 @schema.section
@@ -49,6 +71,7 @@ class ArchiveFile:
         states: of the planned runs, by column.
         stages: likewise of finetuning and dynamic evaluation.
         claims: the entries of claims.json.
+        runs: those on published corpora.
     """
 
     study: schema.Name
@@ -62,6 +85,29 @@ class ArchiveFile:
     states: Columns
     stages: Columns
     claims: list[schema.Options]
+    runs: tuple[StoredRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class ArchivedRun:
+    """A run on a published corpus, of an archive.
+
+    Attributes:
+        name: unique.
+        label: its model's name in its study.
+        run: its settings, perhaps of older code.
+        values: metric -> number.
+        epoch_ranks: ranks of an epoch, by metric.
+        spectrum: (index from 1, singular value), thinned.
+    """
+
+    name: str
+    label: str
+    hardware: str
+    run: Run
+    values: Mapping[str, float]
+    epoch_ranks: Sequence[Mapping[str, Any]]
+    spectrum: Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +128,7 @@ class FinishedStudy:
     corpora: dict[str, str]
     claims: list[dict[str, Any]]
     records: Records
+    runs: tuple[ArchivedRun, ...] = ()
 
     @cached_property
     def datasets(self) -> list[str]:
@@ -95,6 +142,13 @@ def from_results(folder: Path, name: str) -> FinishedStudy:
     return FinishedStudy(name, content["study"], name, machines(found), {}, content["claims"], found)
 
 
+def called(file: Path) -> str:
+    """Return the path of a study's file within the working or the project's folder; elsewhere its name alone."""
+    full = file.resolve()
+    homes = (home for home in (paths.ROOT, Path.cwd()) if full.is_relative_to(home))
+    return next((full.relative_to(home).as_posix() for home in homes), file.name)
+
+
 def machines(found: Records) -> str:
     """Return the machines of the runs: their GPUs and processors, without the processors' instruction sets."""
     processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
@@ -103,33 +157,54 @@ def machines(found: Records) -> str:
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
-def write(study: Study) -> Path:
-    """Archive a finished study; the same results give the same bytes.
+def write(study: Study, unfinished: bool = False) -> Path:
+    """Archive a finished study, or the finished runs of an unfinished one; the same results give the same bytes.
 
     All conclusions are evaluated, also those of papers that the study's own report does not show.
 
     Raises:
-        IncompleteError: some planned run has not finished.
+        IncompleteError: some planned run has not finished, and `unfinished` is not given.
         DataError: a file of the study is damaged or missing.
     """
     folder = study.store.study_folder(study.name)
     found = records.load(folder)
-    if missing := len(set(found.states.loc[~found.states["state"].isin(FINISHED), "path"])):
-        raise IncompleteError(f"archive: {study.name}: {missing} planned runs have not finished; run `make reproduce`")
+    is_missing = ~found.states["state"].isin(FINISHED)
+    if missing := len(set(found.states.loc[is_missing, "path"])):
+        if not unfinished:
+            message = f"archive: {study.name}: {missing} planned runs have not finished; run `make reproduce`"
+            raise IncompleteError(f"{message}, or archive the others with --unfinished")
+        others = found.rows[~found.rows["run_id"].isin(found.states.loc[is_missing, "run_id"])]
+        found = replace(found, rows=others, states=found.states[~is_missing])
     content = {
         "study": study.name,
         "title": study.title,
         "hardware": machines(found),
         "digest": study.digest,
-        "command": f"python -m softmax_bottleneck reproduce --study {evidence.called(study.file)}",
-        "corpora": {name: dataset.title for name, dataset in study.datasets.items()},
+        "command": f"python -m softmax_bottleneck reproduce --study {called(study.file)}",
+        "corpora": {name: study.datasets[name].title for name in dict.fromkeys(found.states["dataset"])},
         "environments": list(found.environments),
         "rows": columns_of(found.rows.drop(columns=["source", "std"])),
         "states": columns_of(found.states),
         "stages": columns_of(found.stages),
         "claims": [entry.to_json() for entry in claims.ledger(found, study=study)],
+        "runs": [_stored(run, found, study) for run in study.needed if _is_kept(run, found, study)],
     }
     return save(content)
+
+
+def _is_kept(run: Run, found: Records, study: Study) -> bool:
+    return bool(study.datasets[run.dataset].published_as) and run.path in found.spectra
+
+
+def _stored(run: Run, found: Records, study: Study) -> dict[str, Any]:
+    """Return what an archive holds of a run on a published corpus."""
+    return {
+        "name": f"{study.name}-{run.model}-{run.seed}",
+        "run": run.to_json() | {"run_id": run.run_id},
+        "history": found.curve(run.path),
+        "epoch_ranks": found.details.get(run.path, {}).get("epoch_ranks", []),
+        "spectrum": [[int(index), sigma] for index, sigma in found.spectra[run.path].T.tolist()],
+    }
 
 
 def save(content: dict[str, Any]) -> Path:
@@ -177,7 +252,25 @@ def load(path: Path) -> FinishedStudy:
         raise DataError(f"{path}: rows or states are no table ({error})") from None
     found = Records(rows, states, stages, environments=tuple(stored.environments))
     facts = (stored.study, stored.title, stored.hardware, stored.corpora)
-    return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found)
+    runs = tuple(_archived(run, found, path) for run in stored.runs)
+    return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found, runs)
+
+
+def _archived(stored: StoredRun, found: Records, path: Path) -> ArchivedRun:
+    """Return a run of an archive with its numbers (UserError: its settings are no run's, or its state is missing)."""
+    run, run_id = Run.from_json(stored.run, f"{path}: {stored.name}"), stored.run.get("run_id")
+    states, rows = (frame[frame["run_id"] == run_id] for frame in (found.states, found.rows))
+    if states.empty:
+        raise DataError(f"{path}: {stored.name} is not among the states")
+    plain = rows[rows["condition"] == ""]
+    values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))
+    label, hardware = states["label"].iloc[0], states["hardware"].iloc[0]
+    return ArchivedRun(stored.name, label, hardware, run, values, stored.epoch_ranks, stored.spectrum)
+
+
+def archived_runs() -> list[ArchivedRun]:
+    """Return the archived runs on published corpora."""
+    return [run for study in load_all() for run in study.runs]
 
 
 def find(name: str) -> list[FinishedStudy]:

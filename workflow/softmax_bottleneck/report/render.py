@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 
 from softmax_bottleneck.heads.registry import declarations
-from softmax_bottleneck.records import evidence, records
+from softmax_bottleneck.records import records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import archive, cells, claims, compare, conclusions, findings, run_list, views
 from softmax_bottleneck.report.archive import FinishedStudy
@@ -35,7 +35,7 @@ def render(study: Study, folder: Path) -> None:
     """
     views.check_options(study)
     found = records.load(folder)
-    show_archived = found.evidence and not study.is_of_own_texts
+    show_archived = not study.is_of_own_texts and archive.archived_runs()
     archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]
     experiments = (overview.experiment(study), *study.experiments, *archived)
     heads = heads_of(study)
@@ -54,7 +54,7 @@ def _entry(
     facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
     shown = views.build(study, experiment, found)
     if isinstance(shown, cells.Table):
-        page = views.table_page(shown, heads, evidence.called(study.file))
+        page = views.table_page(shown, heads, archive.called(study.file))
         artefacts.write_text(path.with_suffix(".html"), page)
         if experiment in study.experiments:  # archived runs fill no gap of the study
             facts["published_cells"] = shown.published_cells

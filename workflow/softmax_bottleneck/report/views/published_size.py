@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from softmax_bottleneck.records import metrics
-from softmax_bottleneck.records.evidence import Evidence
 from softmax_bottleneck.records.metrics import PRESS_RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import plots
+from softmax_bottleneck.report.archive import ArchivedRun, archived_runs
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Section
 from softmax_bottleneck.report.plots import Drawing, Style
 from softmax_bottleneck.report.registry import view
@@ -37,7 +37,7 @@ def besides_width(run: Run) -> str:
 def archived_labels(source: Source) -> dict[str, str]:
     """Return the names of archived models; of several with one name all but the shortest key add it."""
     labels = {}
-    for archived in source.records.evidence:
+    for archived in archived_runs():
         labels[archived.run.model] = archived.label or label(source.study, archived.run.model)
     first = {name: model for model, name in sorted(labels.items(), key=lambda item: -len(item[0]))}
     return {model: name if first[name] == model else f"{name} ({model})" for model, name in labels.items()}
@@ -45,7 +45,7 @@ def archived_labels(source: Source) -> dict[str, str]:
 
 def families(source: Source) -> dict[str, str]:
     """Return archived model -> of those identical except for their width the one with the shortest name."""
-    runs = sorted((archived.run for archived in source.records.evidence), key=lambda run: len(run.model))
+    runs = sorted((archived.run for archived in archived_runs()), key=lambda run: len(run.model))
     first: dict[str, str] = {}
     return {run.model: first.setdefault(besides_width(run), run.model) for run in runs}
 
@@ -55,11 +55,11 @@ def families(source: Source) -> dict[str, str]:
 def published_size(source: Source) -> list[Section]:
     """Return archived runs by metrics, a section per corpus, the smallest model first."""
     labels, family, columns = archived_labels(source), families(source), source.experiment.columns
-    runs = {archived.name: archived for archived in sorted(source.records.evidence, key=_parameters)}
+    runs = {archived.name: archived for archived in sorted(archived_runs(), key=_parameters)}
 
     def cell(name: str, number: int) -> Cell:
         archived, column = runs[name], columns[number]
-        value, run = archived.values.get((column.metric, "")), archived.run
+        value, run = archived.values.get(column.metric), archived.run
         return replace(
             source.blank(run.dataset, run.model, column),
             measured=None if value is None else MeasuredCell(value),
@@ -69,9 +69,9 @@ def published_size(source: Source) -> list[Section]:
         )
 
     sections = []
-    for dataset in dict.fromkeys(archived.run.dataset for archived in source.records.evidence):
+    for dataset in dict.fromkeys(archived.run.dataset for archived in archived_runs()):
         own = [archived for archived in runs.values() if archived.run.dataset == dataset]
-        differ = [key for key in ("origin", "hardware") if len({getattr(archived, key) for archived in own}) > 1]
+        differ = ["hardware"] * (len({archived.hardware for archived in own}) > 1)
         rows = {}
         for archived in own:  # a width has a column of its own
             name, seed = labels[family[archived.run.model]], f"seed {archived.run.seed}"
@@ -80,8 +80,8 @@ def published_size(source: Source) -> list[Section]:
     return sections
 
 
-def _parameters(archived: Evidence) -> float:
-    return archived.values.get(("parameters", ""), 0.0)
+def _parameters(archived: ArchivedRun) -> float:
+    return archived.values.get("parameters", 0.0)
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
@@ -115,18 +115,18 @@ class Archive:
 
 def _by_network(
     source: Source,
-    frame: Callable[[Iterable[Evidence]], pd.DataFrame],
+    frame: Callable[[Iterable[ArchivedRun]], pd.DataFrame],
     draw: Callable[[Any, pd.DataFrame, Mapping[str, Style], str], None],
     what: str,
     describe: Callable[[pd.DataFrame], str],
 ) -> Drawing:
     """Draw a panel per corpus, kind of body and width d, the narrow ones first and all of one height."""
-    data = frame(source.records.evidence)
+    data = frame(archived_runs())
     if data.empty:
         return plots.only_text(plots.NOTHING, data)
-    archive, networks = Archive(source, data), defaultdict[tuple[str, str, int], list[Evidence]](list)
+    archive, networks = Archive(source, data), defaultdict[tuple[str, str, int], list[ArchivedRun]](list)
     shown = set(zip(data["dataset"], data["model"], strict=True))
-    for archived in source.records.evidence:
+    for archived in archived_runs():
         run = archived.run
         if (run.dataset, run.model) in shown:
             networks[run.dataset, run.body.kind, run.body.embedding_size].append(archived)
@@ -154,8 +154,8 @@ def spectra(source: Source) -> Drawing:
         plots.curves(panel, _apart(own[own[SIGMA] > LOWEST]), "index", SIGMA, looks)
         plots.log_y(panel)
         panel.set(xlabel="index", ylabel="σ / σ max", xscale="log")  # some end at d + 2, others at the vocabulary
-        of_corpus = [archived.values for archived in source.records.evidence if archived.run.dataset == dataset]
-        tolerance, largest = (RANK_TOLERANCE, ""), (SIGMA_MAX, "")
+        of_corpus = [archived.values for archived in archived_runs() if archived.run.dataset == dataset]
+        tolerance, largest = RANK_TOLERANCE, SIGMA_MAX
         shares = [own[tolerance] / own[largest] for own in of_corpus if tolerance in own and largest in own]
         if shares:
             plots.level(panel, max(shares), "Press tolerance", end="left")
@@ -167,7 +167,7 @@ def spectra(source: Source) -> Drawing:
     return replace(drawing, data=_apart(drawing.data))
 
 
-def _relative(archive: Iterable[Evidence]) -> pd.DataFrame:
+def _relative(archive: Iterable[ArchivedRun]) -> pd.DataFrame:
     """Return a line per archived singular value of every run, relative to the largest."""
     rows = [
         (archived.run.dataset, archived.run.model, archived.run.seed, index, sigma / archived.spectrum[0][1])
@@ -196,7 +196,7 @@ def ranks_along_training(source: Source) -> Drawing:
     """Draw Press rank by epoch on a log axis, a panel per corpus, body and width, a line per model."""
     columns = ("epoch", PRESS_RANK, VALID_PPL)
 
-    def frame(archive: Iterable[Evidence]) -> pd.DataFrame:
+    def frame(archive: Iterable[ArchivedRun]) -> pd.DataFrame:
         rows = [
             (archived.run.dataset, archived.run.model, archived.run.seed, *(epoch.get(key) for key in columns))
             for archived in archive
@@ -220,8 +220,8 @@ def ranks_by_width(source: Source) -> Drawing:
     """Draw Press rank and test perplexity by width d, a row per corpus, a line per family trained at several widths."""
     shown = (PRESS_RANK, TEST_PPL)
     rows, settings = [], []
-    for archived in source.records.evidence:
-        run, numbers = archived.run, (archived.values.get((metric, "")) for metric in shown)
+    for archived in archived_runs():
+        run, numbers = archived.run, (archived.values.get(metric) for metric in shown)
         rows.append((run.dataset, run.model, run.seed, run.body.embedding_size, *numbers))
         settings.append(besides_width(run))
     data = pd.DataFrame(rows, columns=[*KEYS, WIDTH, *shown]).astype({PRESS_RANK: float, TEST_PPL: float})
