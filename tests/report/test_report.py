@@ -220,7 +220,7 @@ def test_a_page_on_ones_own_texts_begins_with_the_best_head_and_quotes_no_paper(
     fake.write_all(study)
     page = Page(fake.page(study))
     assert study.is_of_own_texts and "published-numbers" not in {attrs.get("id") for _, attrs in page.elements}
-    assert page.text.index("lowest test perplexity") < page.text.index("Overall verdicts")
+    assert page.text.index("Which head should I use?") < page.text.index("Overall verdicts")
     assert not [words for words in ("paper, full size", "published cells", "56.8") if words in page.text]
     assert "no run of mos-nt-components* in this study" in page.text and "rank-or-mixture" not in page.text
 
