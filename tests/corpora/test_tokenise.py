@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,14 +13,12 @@ import pytest
 from corpus_project import TEXTS, Project, error_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck import __main__ as program
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus, split_overlap, tokenise
 from softmax_bottleneck.corpora.corpus import EOS, UNK
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import render
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.errors import DataError
 from test_archives import packed
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +41,7 @@ def small(train="the cat sat\nthe <unk> ran\n", valid="the cat\n", test="the ran
 @given(LINES, st.sampled_from(["\n", "\r\n"]), st.sampled_from([" ", "  ", "\t", " \t "]), st.booleans(), st.booleans())
 @example([["a\u00a0b", "c\u2028d", "e\u0085f"]], "\n", " ", True, True)  # Unicode spaces and line ends are inside words
 @example([["null", "nan", '"', "$", "true"]], "\n", " ", True, False)
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=30, derandomize=True, deadline=None)
 def test_every_way_to_write_a_text_gives_the_same_words(tmp_path_factory, lines, newline, gap, last_newline, trailing):
     path = tmp_path_factory.mktemp("text") / "a.txt"
     ends = gap if trailing else ""
@@ -54,20 +50,6 @@ def test_every_way_to_write_a_text_gives_the_same_words(tmp_path_factory, lines,
         text = text.removesuffix(newline)
     path.write_bytes(text.encode())
     assert tokenise.read_split(path) == stream(lines)
-
-
-@pytest.mark.fault("B13")
-@given(st.binary(max_size=200))
-@settings(max_examples=100, derandomize=True, deadline=None)
-def test_any_bytes_are_read_or_rejected_with_a_message(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("bytes") / "a.txt"
-    path.write_bytes(data)
-    try:
-        words = tokenise.read_split(path)
-    except UserError as error:
-        assert str(path) in str(error)
-    else:
-        assert words.count(EOS) == data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
 
 
 @pytest.mark.fault("B13", "B15", "B16", "B21")
@@ -90,22 +72,13 @@ def test_unsound_text_is_refused_with_its_place(tmp_path, data, message):
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"a\.txt" + message.replace("(", r"\(")):
         tokenise.read_split(path, max_line_bytes=100)
-
-
-def test_a_line_of_exactly_the_limit_is_read(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"x" * 100 + b"\r\n" + b"y" * 100 + b"\n" + b"z" * 100)
-    assert tokenise.read_split(path, max_line_bytes=100) == ["x" * 100, EOS, "y" * 100, EOS, "z" * 100, EOS]
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"valid\.txt: cannot be read"):
-        tokenise.read_split(tmp_path / "valid.txt")
+    path.write_bytes(b"x" * 100 + b"\r\n" + b"y" * 100)  # lines of exactly the limit
+    assert tokenise.read_split(path, max_line_bytes=100) == ["x" * 100, EOS, "y" * 100, EOS]
 
 
 # --- dictionary -----------------------------------------------------------------------------------------------------
 @given(LINES, LINES, LINES)
-@settings(max_examples=40, derandomize=True, deadline=None)
+@settings(max_examples=25, derandomize=True, deadline=None)
 def test_ids_follow_first_appearance_as_in_the_published_reader(train, valid, test):
     texts = {"train": [*train, [UNK, "seen"]], "valid": [*valid, [UNK]], "test": [*test, ["seen"]]}
     known = set(stream(texts["train"]))
@@ -123,18 +96,11 @@ def test_ids_follow_first_appearance_as_in_the_published_reader(train, valid, te
     assert made.words == tuple(ids)
 
 
-@pytest.mark.fault("B16")
-def test_unknown_words_become_unk_or_are_named():
-    made = small(test="the dog sat\n")
-    assert [made.words[i] for i in made.test] == ["the", UNK, "sat", EOS]
-    with pytest.raises(DataError, match="test holds 2 words that train does not hold: dog, ate"):
-        small(train="the cat sat\n", test="the dog ate dog\n")
-
-
-@pytest.mark.fault("B12", "B17")
+@pytest.mark.fault("B12", "B16", "B17")
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
+        ({"train": "the cat sat\n", "test": "a dog a\n"}, "test holds 2 words that train does not hold: a, dog"),
         ({"train": ""}, "train holds no words"),
         ({"valid": "\n\n\n"}, "valid holds no words"),
         ({"valid": "the cat\n", "test": "the cat\n"}, "valid and test are the same text"),
@@ -146,36 +112,10 @@ def test_corpora_that_cannot_be_studied_are_refused(texts, message):
         small(**texts)
 
 
-@pytest.mark.fault("B18")
-def test_ids_do_not_depend_on_hash_seed_or_locale():
-    code = (
-        "from softmax_bottleneck.corpora import corpus as c, tokenise as t; w='Iı iİ b a c <unk>'.split();"
-        "x=t.from_words('x',dict(train=w+['<eos>'],valid=['a','<eos>'],test=['b','<eos>']));print(ascii(x.words),c.token_sha256(x))"
-    )
-    places = [{"PYTHONHASHSEED": seed, "LC_ALL": name} for seed, name in (("0", "C"), ("1", "C.UTF-8"), ("7", "tr_TR"))]
-    path = {"PYTHONPATH": str(ROOT / "workflow")}
-    runs = [subprocess.run([sys.executable, "-c", code], env=os.environ | path | place, capture_output=True, check=True)
-            for place in places]  # fmt: skip
-    assert len({run.stdout for run in runs}) == 1
-
-
-@pytest.mark.fault("B13", "G8")
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(
-    words=st.lists(
-        WORDS.filter(lambda w: w not in {"<eos>", "x", "y"}) | st.sampled_from(["null", "nan", '"', "$", "true"])
-    )
-)
-def test_vocabularies_come_back_as_they_were(tmp_path_factory, words):
-    folder = tmp_path_factory.mktemp("vocabulary")
-    made = tokenise.from_words(
-        "x", {"train": [*words, "x", "y", "<eos>"], "valid": ["x", "<eos>"], "test": ["y", "<eos>"]}
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
-        corpus.save(made, folder)
-    assert corpus.load(folder).words == made.words
-    assert json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))["words"] == list(made.words)
+@pytest.mark.fault("B16")
+def test_words_that_train_does_not_hold_become_unk():
+    made = small(test="the dog sat\n")
+    assert [made.words[i] for i in made.test] == ["the", UNK, "sat", EOS]
 
 
 @pytest.mark.fault("B18")
@@ -194,7 +134,7 @@ def test_restrict_keeps_the_frequent_words_and_numbers_them_anew():
 
 # --- which text it is -----------------------------------------------------------------------------------------------
 def published() -> dict[str, object]:
-    """What a published corpus declares of its text."""
+    """Return what a dataset file declares of a published text."""
     lines = {
         split: [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
         for split, text in TEXTS.items()
@@ -226,8 +166,7 @@ def in_archive(kind: str, folder: str, change: Callable[[str], str] = str) -> Ca
 RIGHT = {
     "as it was published": as_files(),
     "other line ends": as_files(lambda text: text.replace("\n", "\r\n")),
-    "blanks and tabs": as_files(lambda text: text.replace(" ", " \t ").replace("\n", "  \n")),
-    "no last newline": as_files(lambda text: text.removesuffix("\n")),
+    "blanks, tabs and no last newline": as_files(lambda text: text.replace(" ", " \t ").removesuffix("\n")),
     "in a zip": in_archive("zip", "x-v1/"),
     "in a tar.gz of another folder, with other line ends": in_archive(
         "tar.gz", "./data/a/b/", lambda text: text.replace("\n", "\r\n")
@@ -237,12 +176,9 @@ TRAIN = TEXTS["train"]
 WRONG = {
     "a line is missing": as_files(train=TRAIN.replace("a dog and a cat ate fish\n", "", 1)),
     "one word is another": as_files(test=TEXTS["test"].replace("fish", "dog", 1)),
-    "an article more": as_files(train=TRAIN * 2),
     "two files are swapped": as_files(valid=TEXTS["test"], test=TEXTS["valid"]),
     "without the <unk>": as_files(train=TRAIN.replace("<unk>", "hedgehog")),
-    "lower case": as_files(train=TRAIN.replace("the", "The")),
     "an error page": as_files(train="<!DOCTYPE html><html>Please log in</html>" + "\n"),
-    "empty": as_files(valid=""),
     "in an archive, another text": in_archive("zip", "", lambda text: text.replace("cat", "dog", 1)),
 }
 
@@ -295,29 +231,6 @@ def test_a_share_is_of_the_longer_lines():
     assert split_overlap.overlap(made, "test", "train") == 0.0
 
 
-# --- too little text, edits, read-only folders ----------------------------------------------------------------------
-SHORT = {
-    "empty": ({"train": ""}, "tokenise", "train holds no words"),
-    "shorter than a batch": ({"train": "the <unk>\n" * 5}, "train", "need >= 16 tokens"),
-}
-
-
-@pytest.mark.fault("B12")
-@pytest.mark.parametrize(("texts", "step", "words"), SHORT.values(), ids=SHORT.keys())
-def test_too_little_text_says_how_much_is_needed(project, capsys, texts, step, words):
-    project.local({**TEXTS, **texts})
-    assert project.call("download") == 0
-    if step == "train":
-        pytest.importorskip("torch")
-        assert project.call("tokenise") == 0
-        path = config.load_study(project.folder / "study.yaml").runs[0].path
-        code = program.main(["train", "--study", str(project.folder / "study.yaml"), "--run", path])
-    else:
-        code = project.call(step)
-    assert code == 2
-    assert words in error_of(capsys)
-
-
 # --- stale and foreign files ----------------------------------------------------------------------------------------
 @pytest.mark.fault("B19")
 def test_an_edit_is_noticed_whatever_the_dates_say(project, capsys):
@@ -339,40 +252,34 @@ def test_an_edit_is_noticed_whatever_the_dates_say(project, capsys):
 
 
 def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files} | {
-        str(folder): (folder.stat().st_mtime_ns, b"")
-    }
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(folder.iterdir())}
 
 
 @pytest.mark.fault("B20")
-def test_nothing_is_written_into_a_folder_of_data(project, tmp_path, monkeypatch):
-    """The data on another file system where there is one, behind a link, and without the right to write."""
-    shared = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else tmp_path
-    elsewhere = shared / f"faults-{os.getpid()}"
-    elsewhere.mkdir()
-    try:
-        for split, text in TEXTS.items():
-            (elsewhere / f"{split}.txt").write_text(text, encoding="utf-8")
-            (elsewhere / f"{split}.txt").chmod(0o444)
-        elsewhere.chmod(0o555)
-        before = state_of(elsewhere)
-        (project.folder / "datasets" / "link").symlink_to(elsewhere)
-        project.declare({f"{split}.txt": {"path": f"link/{split}.txt"} for split in TEXTS})
-        assert project.call("download") == 0 and project.call("tokenise") == 0
-        (project.folder / "mirror").mkdir()
-        (project.folder / "mirror" / "y").symlink_to(elsewhere)
-        sums = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in TEXTS.items()}
-        hidden = {"addresses": ["https://example.org/x"], "bytes": 1}
-        files = {f"{s}.txt": {**hidden, "sha256": sums[s], "bytes": len(TEXTS[s])} for s in TEXTS}
-        project.declare(files, mirror="y")
-        for path in project.corpora.iterdir():
-            path.unlink()
-        assert project.call("download", "--set", f"mirror={project.folder / 'mirror'}") == 0
-        assert project.call("tokenise") == 0
-        assert state_of(elsewhere) == before
-    finally:
-        elsewhere.chmod(0o755)
-        for path in elsewhere.iterdir():
-            path.unlink()
-        elsewhere.rmdir()
+def test_nothing_is_written_into_a_folder_of_data(project, tmp_path):
+    """The data are behind a link, in a folder without the right to write, as files and then as a mirror."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for split, text in TEXTS.items():
+        (data / f"{split}.txt").write_text(text, encoding="utf-8")
+    data.chmod(0o555)
+    before = state_of(data)
+    (project.folder / "datasets" / "link").symlink_to(data)
+    project.declare({f"{split}.txt": {"path": f"link/{split}.txt"} for split in TEXTS})
+    assert project.call("download") == 0 and project.call("tokenise") == 0
+    (project.folder / "mirror").mkdir()
+    (project.folder / "mirror" / "y").symlink_to(data)
+    files = {
+        f"{split}.txt": {"addresses": ["https://example.org/x"], "bytes": len(text), "sha256": sha256_of(text)}
+        for split, text in TEXTS.items()
+    }
+    project.declare(files, mirror="y")
+    shutil.rmtree(project.corpora)
+    assert project.call("download", "--set", f"mirror={project.folder / 'mirror'}") == 0
+    assert project.call("tokenise") == 0
+    data.chmod(0o755)
+    assert state_of(data) == before
+
+
+def sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What the law itself scores on its text, against dense matrices and numpy's SVD."""
+"""Scores of the true distribution on its own text, compared with dense matrices and numpy's SVD."""
 
 from __future__ import annotations
 

@@ -24,12 +24,6 @@ def make_corpus(test_tokens: int = 500) -> Corpus:
 
 
 # --- places ---------------------------------------------------------------------------------------------------------
-def test_published_places():
-    places = predictions.published_places(CONTEXTS)
-    groups = [place.group for place in places]
-    assert groups == ["yang2018_cherry_picked"] * 6 + ["authors_cherry_picked"] * 6 + ["random"] * 6
-    assert [place.number for place in places] == [*range(1, 7)] * 3
-    assert (places[0].index, places[0].published_word) == (2700, "tons")
 
 
 @pytest.mark.corpora
@@ -104,14 +98,3 @@ def test_hit_rates_count_ranks():
 def test_wilson_is_scipys(successes, n):
     expected = scipy.stats.binomtest(successes, n).proportion_ci(0.95, method="wilson")
     assert wilson(successes, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-def test_wilson_of_the_textbook():
-    """81 of 263: 0.2553 to 0.3662 (Newcombe, Statistics in Medicine 17, 1998, Table I)."""
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-
-
-@pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 5), (6, 5)])
-def test_no_share_no_interval(successes, n):
-    with pytest.raises(DataError, match="no share"):
-        wilson(successes, n)

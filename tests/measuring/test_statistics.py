@@ -35,7 +35,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 # --- published p-values ---------------------------------------------------------------------------------------------
 def published_tests() -> list[tuple[str, Summary, Summary]]:
-    """(published p, first, second) of the ten t-tests of SM Table 1 and Table 4."""
+    """Return (published p, first, second) of the ten t-tests of SM Table 1 and Table 4."""
     found = []
     for name in ("parthiban2021_sm_table1.csv", "parthiban2021_table4.csv"):
         rows = published(name)
@@ -59,27 +59,15 @@ def test_the_ten_published_p_values_follow_to_the_digit_from_the_printed_means()
         assert (f"{result.p:.2e}", result.df, result.reason) == (f"{float(p):.2e}", 18, "")
 
 
-def test_welch_is_another_test():
-    """MoS on Penn Treebank: about 1.9e-11 by Welch, where the paper prints 2.02e-15."""
-    result = welch_t(Summary(10, 54.88, 0.26), Summary(10, 57.08, 0.10))
-    assert result.p == pytest.approx(1.9e-11, rel=0.05)
-    expected = stats.ttest_ind_from_stats(54.88, 0.26, 10, 57.08, 0.10, 10, equal_var=False)
-    assert (result.t, result.p) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-9)
-
-
 # --- summaries ------------------------------------------------------------------------------------------------------
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(VALUES)
 def test_a_summary_is_numpys(values):
+    assert Summary.of([]) == Summary(0, None, None) and Summary.of(values[:1]) == Summary(1, values[0], None)
     found = Summary.of(values)
     assert found.n == len(values)
     assert found.mean == pytest.approx(np.mean(values), rel=1e-9, abs=1e-9)
     assert found.sd == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-8)
-
-
-def test_few_values():
-    assert Summary.of([]) == Summary(0, None, None)
-    assert Summary.of([3.5]) == Summary(1, 3.5, None)
 
 
 @pytest.mark.fault("G1")
@@ -92,7 +80,7 @@ def test_a_diverged_run_is_not_averaged(bad):
 
 
 # --- t-tests --------------------------------------------------------------------------------------------------------
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), n1=st.integers(2, 12), n2=st.integers(2, 12), shift=st.floats(-5, 5))
 def test_t_tests_are_scipys(seed, n1, n2, shift):
     first, second = rng(seed).normal(size=n1), rng(seed + 1).normal(size=n2) * 3 + shift
@@ -118,27 +106,9 @@ def test_what_cannot_be_tested_says_why(test):
         assert result.reason.startswith("not computable: ") and why in result.reason
 
 
-@pytest.mark.fault("G3")
-def test_one_side_without_variance_is_tested():
-    result = welch_t([5.0, 5.0, 5.0], [1.0, 2.0, 4.0])
-    spread = np.std([1.0, 2.0, 4.0], ddof=1)
-    expected = stats.ttest_ind_from_stats(5.0, 0.0, 3, 7 / 3, spread, 3, equal_var=False)
-    assert result.p == pytest.approx(expected.pvalue) and result.df == pytest.approx(2)
-
-
-@pytest.mark.fault("G3")
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(VALUES, VALUES, st.sampled_from([1e-160, 1e-3, 1.0, 1e150]))
-def test_a_test_is_a_probability_or_a_reason(first, second, scale):
-    for test in (student_t, welch_t):
-        result = test([scale * x for x in first], [scale * x for x in second])
-        assert (result.p is None) == (result.reason != "")
-        assert result.p is None or 0 <= result.p <= 1
-
-
 # --- correlations ---------------------------------------------------------------------------------------------------
 def figure_2(dataset: str) -> tuple[np.ndarray, np.ndarray]:
-    """(test perplexity, rank) of the dots of Figure 2."""
+    """Return test perplexities and ranks of the dots of Figure 2."""
     points: dict[str, dict[str, float]] = {}
     for row in published("parthiban2021_figure2_points.csv"):
         if row["dataset"] == dataset:
@@ -156,10 +126,7 @@ def figure_2(dataset: str) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_correlations_of_figure_2(dataset, window, n, r):
-    """What the plotted dots give, where the paper prints 0.48, 0.53, 0.24 and 0.21 for a reversed perplexity axis.
-
-    Inside the window of WikiText-2 the sign turns round.
-    """
+    """The paper prints 0.48, 0.53, 0.24 and 0.21 for a reversed axis. In the window of WikiText-2 the sign differs."""
     perplexity, rank = figure_2(dataset)
     inside = (perplexity >= window[0]) & (perplexity <= window[1])
     found = pearson(perplexity[inside], rank[inside], rng())
@@ -169,7 +136,7 @@ def test_correlations_of_figure_2(dataset, window, n, r):
 
 
 @pytest.mark.fault("G3")
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 9999), n=st.integers(3, 40), scale=st.sampled_from([1e-150, 1.0, 1e150]), ties=st.booleans())
 def test_coefficients_are_scipys(seed, n, scale, ties):
     x, y = rng(seed).normal(size=(2, n))

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from softmax_bottleneck.measuring import synthetic
 from softmax_bottleneck.measuring.synthetic import DEFAULT, READINGS, RankDemo, rank_demo
-from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 
 PUBLISHED = Path(__file__).parents[2] / "report" / "published" / "smerity2017_rank_demo.csv"
@@ -91,20 +89,3 @@ def test_ranks_are_those_of_the_trained_models_heads(components):
             assert found[model, settings.condition(components), metric] == [(sigma > tolerance).sum()]
             default = np.linalg.matrix_rank(matrix)
             assert found[model, settings.condition(components), f"{metric}_numpy"] == [default]
-
-
-def test_every_row_is_tidy_and_draws_are_their_own():
-    told: list[str] = []
-    rows = list(rank_demo(SMALL, told.append))
-    assert len(rows) == 2 * 2 * 3 * 4  # draws, K, models, metrics
-    keys = {"source", "table", "dataset", "model", "condition", "metric", "value", "draw", "seed"}
-    assert all(set(row) == keys and row["draw"] == row["seed"] for row in rows)
-    assert rows == list(rank_demo(SMALL, silent))
-    assert [row for row in rows if row["draw"] == 0] == list(rank_demo(replace(SMALL, draws=1), silent))
-    assert [row["value"] for row in rows] != [row["value"] for row in rank_demo(replace(SMALL, seed=1), silent)]
-    assert told == [f"rank demo, default reading: draw {draw} of 2" for draw in (1, 2)]
-
-
-def test_an_unknown_experiment_is_refused():
-    with pytest.raises(UserError, match="'dirichlet' is unknown, expected one of: rank-demo"):
-        synthetic.rows_of({"synthetic": "dirichlet"}, no_matrix, silent)

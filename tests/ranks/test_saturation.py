@@ -37,7 +37,7 @@ def test_extremes() -> None:
 
 
 @pytest.mark.parametrize("sigma", [[0.0, 0.0], [], [1.0, float("nan")], [1.0, -1.0]])
-def test_what_is_no_spectrum_is_rejected(sigma: list[float]) -> None:
+def test_a_spectrum_of_zeros_or_bad_numbers_is_rejected(sigma: list[float]) -> None:
     with pytest.raises(DataError):
         singular_value_entropy(sigma)
 

@@ -11,7 +11,6 @@ import scipy.linalg
 from known_matrices import in_chunks, log_probabilities, rng, with_spectrum
 from softmax_bottleneck.ranks import (
     Gram,
-    Spectrum,
     centred_singular_values,
     effective_rank,
     factored_singular_values,
@@ -78,7 +77,7 @@ def test_the_stated_noise_floor_covers_what_is_noise(monkeypatch) -> None:
 @pytest.mark.parametrize("first", [1, 97, 200, 2599])
 @pytest.mark.parametrize(("m", "n"), [(2600, 220), (250, 700)])
 def test_the_first_rows_and_all_rows_in_one_pass(m, n, first, route) -> None:
-    """Both spectra against numpy's SVD of the two matrices, wherever the first part ends: held, streamed, beyond."""
+    """Compare both spectra with numpy's SVD, wherever the first part ends: held, streamed, or beyond the matrix."""
     matrix = rng().normal(size=(m, n)) - 3
     part, whole = nested_singular_values(in_chunks(matrix), n, first)
     assert (part is None) == (first >= m)
@@ -107,7 +106,7 @@ def test_centred_spectra_are_those_of_the_centred_matrix(m, n, centring, route) 
 
 @pytest.mark.parametrize(("centring", "rank"), [("none", 8), ("rows", 7), ("both", 6)])
 def test_centring_takes_log_z_and_the_bias_from_the_rank(centring, rank) -> None:
-    """D + 2, D + 1, D (Yang et al. 2018, section 2), from factors and from rows."""
+    """The ranks are D + 2, D + 1 and D (Yang et al. 2018, section 2), from factors and from rows."""
     *factors, matrix = log_probabilities(900, 400, 6)
     factored = factored_singular_values(*factors, centring)
     streamed = centred_singular_values(lambda: in_chunks(matrix), 400, centring)
@@ -129,7 +128,7 @@ def test_factors_give_the_spectrum_of_the_matrix(m, n, d) -> None:
 
 
 def test_factors_whose_large_parts_cancel() -> None:
-    """A shift shared by all words, a million times the signal, is no part of ln P and does not disturb its spectrum."""
+    """A shift of all words by a million times the signal cancels in ln P and does not disturb its spectrum."""
     h, w, b, _, log_p = log_probabilities(400, 200, 6)
     w, b = w + 1e6, b + 1e6
     found = factored_singular_values(h, w, b, log_normalisers(h, w, b))
@@ -143,15 +142,6 @@ def test_log_normalisers_by_blocks_and_at_extremes() -> None:
     np.testing.assert_allclose(log_normalisers(h, w, b, block_bytes=8 * 19 * 5), log_z, rtol=1e-14)
     far = log_normalisers(h * 1e4, w, b)  # exp of these logits overflows
     np.testing.assert_allclose(far, np.logaddexp.reduce(h * 1e4 @ w.T + b, axis=1), rtol=1e-12)
-
-
-def test_a_spectrum_survives_npz(tmp_path) -> None:
-    before = factored_singular_values(*log_probabilities(40, 30, 5)[:4])
-    np.savez(tmp_path / "spectrum.npz", **before.to_arrays())
-    with np.load(tmp_path / "spectrum.npz", allow_pickle=False) as arrays:
-        after = Spectrum.from_arrays(arrays)
-    np.testing.assert_array_equal(before.sigma, after.sigma)
-    assert rank_report(before) == rank_report(after)
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
