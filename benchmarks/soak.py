@@ -41,7 +41,7 @@ from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.jobs import checkpoint, resumable
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.resumable import Options
-from softmax_bottleneck.records import collect, inspection, integrity, verify
+from softmax_bottleneck.records import collect, integrity, verify
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -277,12 +277,12 @@ def _corrupt_result(
         path = draw.choice(sorted(path for path in files if path.name not in ("verify.json", "index.html")))
         with restored(path):
             how = mutate(path, draw, [])
-            return bool(inspection.damage(Store(), path)), f"{path}: {how}"
+            return bool(integrity.damage(Store(), path)), f"{path}: {how}"
     run, name = draw.choice(study.needed), draw.choice(RESULT_FILES)
     path = Store().run_folder(run.path) / name
     with restored(path):
         how = mutate(path, draw, [Store().run_folder(other.path) / name for other in study.needed if other != run])
-        found = integrity.inspect(integrity.read(run, path.parent), inspection._size(study, run.dataset))
+        found = integrity.inspect(integrity.read(run, path.parent))
         honest = numbers(study, run) in ([], clean[run.path])
     return bool(found) and honest, f"{path}: {how}: found {found}, {'' if honest else 'a number changed'}"
 

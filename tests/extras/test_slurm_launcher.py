@@ -21,7 +21,6 @@ from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import slurm_launcher as launcher
 from softmax_bottleneck.jobs import run_lease as lease
-from softmax_bottleneck.jobs import slurm
 from softmax_bottleneck.jobs.interrupt import TimeLimit, time_limit
 from softmax_bottleneck.measuring.measure import measure as measure_step
 from softmax_bottleneck.records import collect, records
@@ -54,7 +53,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def inside(monkeypatch: pytest.MonkeyPatch, job: str) -> None:
     """From here on this process is in a batch job."""
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    slurm._restarts.cache_clear()
 
 
 def call(study: Study, *words: str) -> int:
@@ -122,7 +120,7 @@ def test_a_preempted_job_goes_on_under_its_number(
     begun: Study, finished: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """SIGTERM and grace, or none; the second start is on another machine, where the first's process says nothing."""
-    fake_slurm.add_job(cluster, id="7", state="RUNNING", left="UNLIMITED", restarts="3")
+    fake_slurm.add_job(cluster, id="7", state="RUNNING", left="UNLIMITED")
     inside(monkeypatch, "7")
     words = ["train", "--study", str(begun.file), "--run", begun.needed[0].path]
     child = subprocess.Popen([sys.executable, "-m", "softmax_bottleneck", *words], stderr=subprocess.DEVNULL)
@@ -136,7 +134,7 @@ def test_a_preempted_job_goes_on_under_its_number(
     assert call(begun) == 0
     assert result_hash(folder_of(begun)) == reference(finished, begun)
     sessions = artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["sessions"]
-    assert [(one["job"], one["restart"]) for one in sessions][-1] == ("7", "3")
+    assert sessions[-1]["job"] == "7"
 
 
 def leave_lease(folder: Path, **facts: Any) -> None:
@@ -148,7 +146,6 @@ def leave_lease(folder: Path, **facts: Any) -> None:
         "started": 1,
         "pid_namespace_id": "another machine",
         "host": "node17",
-        "restart": "0",
         **facts,
     }
     (folder / lease.NAME).write_text(json.dumps(owner), encoding="utf-8")

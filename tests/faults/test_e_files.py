@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import resource
 import shutil
@@ -99,7 +98,7 @@ def test_e1_a_full_disk_leaves_what_is_there_and_says_what_to_free(finished, tmp
         with full(is_disk, left):
             assert call(step, *words) == 74
         message = told(capsys)
-        assert "disk full (" in message and " MB or more to write, " in message and "free some space" in message
+        assert "disk full (" in message and " MB free" in message and "free some space" in message
         after = results()
         new = {name for name in after if name not in before}
         assert {name: after[name] for name in before} == before
@@ -337,7 +336,7 @@ def test_e8_the_lock_ends_with_its_process(tmp_path, held, monkeypatch):
     held.send_signal(signal.SIGKILL)
     held.wait()
     project_lock.acquire()
-    assert json.loads(Path("results/.workflow.lock").read_text(encoding="utf-8"))["pid"] == os.getpid()
+    assert f"process {os.getpid()} on" in Path("results/.workflow.lock").read_text(encoding="utf-8")
     project_lock._held.pop().close()
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from softmax_bottleneck.jobs import devices, replicas
-from softmax_bottleneck.store.errors import UserError
 
 LISTING = "".join(
     f"echo 'GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n}{n}{n}{n}0000-0000-0000-0000-00000000000{n})'\n"
@@ -43,7 +42,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(devices.tempfile, "tempdir", None)
     monkeypatch.setattr(devices, "_held", [])
     monkeypatch.chdir(tmp_path)
-    for variable in (devices.VISIBLE_VARIABLE, devices.GIVEN_VARIABLE, devices.RUNS_VARIABLE, *devices.BATCH_VARIABLES):
+    for variable in (devices.VISIBLE_VARIABLE, devices.GIVEN_VARIABLE, *devices.BATCH_VARIABLES):
         monkeypatch.setenv(variable, "")  # so that what the test sets is taken back
         monkeypatch.delenv(variable)
     yield tmp_path
@@ -76,25 +75,6 @@ def test_fifteen_jobs_on_three_gpus(machine: Path) -> None:
     killed = {job.pid for job, code in zip(jobs, codes, strict=True) if code}
     assert most_at_once(machine / "log", killed) == dict.fromkeys(UUIDS, 1)
     assert (machine / "log").read_text(encoding="utf-8").count("begin") == 15
-
-
-def test_several_runs_per_gpu(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four processes on three cards are one each, and the fourth beside another; the seventh waits."""
-    monkeypatch.setenv(devices.RUNS_VARIABLE, "2")
-    assert devices.snakemake_options("auto") == ["--resources", "gpu=6"]
-    leased = []
-    for _ in range(6):
-        monkeypatch.delenv(devices.VISIBLE_VARIABLE, raising=False)
-        leased.append(devices._leased(devices.visible_gpus(), print))
-    assert leased == UUIDS * 2
-    said: list[str] = []
-    there = devices.visible_gpus()
-    monkeypatch.setattr(devices.time, "sleep", lambda _: os.close(devices._held.pop(4)))
-    assert devices._leased(there, said.append) == UUIDS[1]
-    assert said == ["every GPU here (3) is at work for other runs; waiting for one"]
-    monkeypatch.setenv(devices.RUNS_VARIABLE, "0.5")
-    with pytest.raises(UserError, match=r"'0\.5' is no number of runs"):
-        devices.runs_per_gpu()
 
 
 @pytest.mark.parametrize(

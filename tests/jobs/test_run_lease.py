@@ -87,7 +87,7 @@ def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
 )
 def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, monkeypatch, script, taken_over):
     with_squeue(tmp_path, monkeypatch, script)
-    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711", restart="0")
+    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711")
     if taken_over:
         with lease.Lease(tmp_path) as owner:
             owner.check()
@@ -97,13 +97,10 @@ def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, m
 
 
 @pytest.mark.fault("A14")
-@pytest.mark.parametrize("restart", ["1", "0"])
-def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypatch, restart):
-    """By its number alone: the plugin of Snakemake clears the count of restarts."""
+def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypatch):
     with_squeue(tmp_path, monkeypatch, "echo RUNNING")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
-    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711", restart="0")
+    write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711")
     with lease.Lease(tmp_path):
         assert json.loads((tmp_path / "lease.json").read_text(encoding="utf-8"))["job"] == "4711"
 

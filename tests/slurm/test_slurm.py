@@ -157,9 +157,9 @@ def test_jobs_that_are_cancelled_or_queued_again_end_with_the_same_bits(alone: P
     facts = told_of_job(cancelled["job"])
     assert facts["JobState"] == "CANCELLED" and facts["Partition"] == "gpu"
     assert log.count("SLURM status is: 'CANCELLED'") == log.count("Error in rule") == 1
-    for lease, restarts in ((cancelled, ["0", "0"]), (requeued, ["0", "1"])):
+    for lease in (cancelled, requeued):
         block = done_of(Path(lease["folder"]))["provenance"]
-        assert block["interruptions"] == 1 and [one["restart"] for one in block["sessions"]] == restarts
+        assert block["interruptions"] == 1
         assert (block["sessions"][1]["job"] == lease["job"]) == (lease is requeued)
     assert artefacts.is_sound(tmp_path / "results" / "nano-slurm" / "report" / "index.html")
     assert hashes(tmp_path) == hashes(alone)

@@ -35,26 +35,13 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 
-def take_the_project():
-    """One workflow at a time; a second one leaves with the exit code that says so."""
+onstart:  # one workflow at a time; a second one leaves with the exit code that says so
     try:
         project_lock.acquire()
     except (BusyError, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
 
-
-onstart:
-    take_the_project()
-
-
-# Snakemake calls `onstart` of the main Snakefile alone: a module takes the project when it is read.
-if (
-    not workflow.modifier.is_main_snakefile()
-    and workflow.is_main_process
-    and not project_lock.is_read_only_call(sys.argv)
-):
-    take_the_project()
 
 # Which study a step belongs to reaches it through the environment: as a parameter of the rule it would make a run that
 # two studies share look changed. What matters of it is in run_ids and in STUDY.digest.

@@ -76,7 +76,7 @@ def reproduce(study: Study, call: Call, say: Say) -> None:
     ends = log.with_suffix(".jsonl")
     ends.unlink(missing_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {project_lock.HANDED_VARIABLE: str(lock), outcomes.VARIABLE: str(ends.resolve())}
+    environment = os.environ | lock | {outcomes.VARIABLE: str(ends.resolve())}
     words = [*devices.snakemake_options(study.device), "--cores", str(call.cores), *call.words]
     command = launcher.command(study.file, call.overrides, words, PROFILE)
     with log.open("wb") as file:
@@ -85,7 +85,7 @@ def reproduce(study: Study, call: Call, say: Say) -> None:
         if not call.verbose:
             say(f"{study.name}: the log of Snakemake and its steps is {log}")
         output = None if call.verbose else file
-        code, stopped_by = _snakemake(command, environment, [lock], output, shown)
+        code, stopped_by = _snakemake(command, environment, project_lock.descriptors(), output, shown)
     why = _why(code, stopped_by, ends, log, say) or _missing(study)
     folder: Path | None = study.store.study_folder(study.name)
     if why:

@@ -56,16 +56,11 @@ class Checkpointer:
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a state over the older file, in the background: the caller may change the state at once.
 
-        An OSError such as a full disk, which leaves both files intact, is raised by the next call of any method. An
+        An OSError such as a full disk, which leaves both files intact, is raised by the next `save` or `wait`. An
         earlier save is waited for.
         """
         self.wait()
         self._saving = self._thread.submit(self._write, on_device(state, "cpu", copy=True))
-
-    def check(self) -> None:
-        """Raise the error of a save that has ended, if any, without waiting."""
-        if self._saving is not None and self._saving.done():
-            self.wait()
 
     def wait(self) -> None:
         """Wait until the last save is on disk (OSError as `save`)."""
@@ -131,10 +126,8 @@ def _read(path: Path) -> dict[str, Any] | str:
             if archive.testzip() is not None:
                 return "its content does not match the checksums inside"
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)["state"]
-        if state["format"] != FORMAT:
-            return f"written in format {state['format']}, this version reads {FORMAT}"
     except MemoryError:
         raise
     except Exception:  # readers raise many kinds of error for damaged files
         return "it cannot be read"
-    return state
+    return state if state["format"] == FORMAT else f"its format is not {FORMAT}"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import torch
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"  # read by the driver when a process first uses a GPU
-RUNS_VARIABLE = "SOFTMAX_BOTTLENECK_RUNS_PER_GPU"  # how many processes may share a GPU; 1 when absent
 GIVEN_VARIABLE = "SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"  # set by a parent process that holds the lease
 BATCH_VARIABLES = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "_CONDOR_JOB_AD")
 LIST_TIMEOUT_S = 20.0
@@ -77,17 +76,9 @@ def visible_gpus() -> tuple[str, ...]:
     return tuple(listed[int(name)] if name.isdecimal() and int(name) < len(listed) else name for name in names)
 
 
-def runs_per_gpu() -> int:
-    """Return how many processes may share a GPU (UserError: the variable is not a whole number of at least 1)."""
-    text = os.environ.get(RUNS_VARIABLE, "1")
-    if not text.isdecimal() or not int(text):
-        raise UserError(f"{RUNS_VARIABLE}: {text!r:.40} is no number of runs; give 1 or more, or leave it out")
-    return int(text)
-
-
 def snakemake_options(device: str) -> list[str]:
     """Return the option that limits Snakemake to as many GPU jobs as GPUs can be leased; empty without a GPU."""
-    count = 0 if device == "cpu" else len(visible_gpus()) * runs_per_gpu()
+    count = 0 if device == "cpu" else len(visible_gpus())
     return ["--resources", f"gpu={count}"] if count else []
 
 
@@ -107,13 +98,12 @@ def lease_gpu(say: Say = lambda line: None) -> None:
 
 
 def _leased(gpus: tuple[str, ...], say: Say) -> str:
-    """Lease one of the GPUs with the fewest other processes; return it."""
+    """Lease a GPU that no other process has; return it."""
     waits = False
     while True:
-        for place in range(runs_per_gpu()):
-            for gpu in gpus:
-                if _lock(f"{gpu}.{place}"):
-                    return gpu
+        for gpu in gpus:
+            if _lock(gpu):
+                return gpu
         if not waits:
             say(f"every GPU here ({len(gpus)}) is at work for other runs; waiting for one")
             waits = True

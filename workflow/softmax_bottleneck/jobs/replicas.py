@@ -32,24 +32,24 @@ def train_together(
         StoppedError: one of them stopped early, and another attempt resumes it.
     """
     children: list[subprocess.Popen[bytes]] = []
-    received: list[tuple[int, int]] = []  # (signal, number of children that it was passed on to)
+    received: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        received.append((number, len(children)))
+        received.append(number)
         for child in children:
             child.send_signal(number)
 
     export_workflow()  # if this process is killed, the children notice it, save and stop
     environments, leases = devices.shared_by(len(paths), device, say)
     with signals_to(pass_on):
-        for index, path in enumerate(paths):
+        for path, environment in zip(paths, environments, strict=True):
+            if received:  # the next attempt trains it
+                break
             # In its own session, a child gets a Ctrl-C once, from here, and not a second time from the terminal.
-            call, environment = [*command, "--run", path], environments[index]
+            call = [*command, "--run", path]
             children.append(subprocess.Popen(call, env=environment, pass_fds=leases, start_new_session=True))
-            for number, reached in received:  # before this child existed
-                if reached <= index:
-                    children[index].send_signal(number)
-        codes = {path: child.wait() for path, child in zip(paths, children, strict=True)}
+        codes = {path: child.wait() for path, child in zip(paths, children, strict=False)}
+    codes |= dict.fromkeys(paths[len(children) :], BusyError.exit_code)
     failed = {path: code if code > 0 else 128 - code for path, code in codes.items() if code}
     if failed:
         which = ", ".join(f"{path} (exit {code})" for path, code in failed.items())

@@ -27,7 +27,6 @@ from softmax_bottleneck.store.progress import LOG_INTERVAL_S, Say, duration
 from softmax_bottleneck.study import Study
 
 SAVE_SHARE = 0.05  # at most this share of the time goes into saving if parts are short
-LONGEST_SHARE = 0.8  # of the save interval: longer steps (a suspended machine) do not count
 TICK_S = 5.0  # between signs of life
 
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
@@ -98,11 +97,6 @@ class Work(Protocol):
     @property
     def where(self) -> str:
         """The current position: `epoch 2, update 11`."""
-
-    @property
-    def next_step(self) -> str:
-        """Kind of the next step; steps of one kind take about the same time."""
-        return "step"
 
     def step(self, session: Session) -> bool:
         """Do one step, with calls of `session.tick` if it is long; return True if it ended a part such as an epoch."""
@@ -195,7 +189,6 @@ class Session:
         steps: number of steps of all sessions.
         before_s: wall time of earlier sessions.
         history: an entry for each session.
-        longest_s: duration of the longest step of every kind in this session.
     """
 
     job: Job
@@ -207,7 +200,6 @@ class Session:
     steps: int = 0
     before_s: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
-    longest_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         state = self.checkpointer.load()
@@ -231,9 +223,12 @@ class Session:
                 self.work.keep()
                 self._report()
             self.tick()
-            self.checkpointer.check()
             reason = None if self.work.finished else self.stop.reason()
-            if reason is not None or self._save_is_due(part_ended):
+            # Short parts are saved only as often as saving takes a small share of the time.
+            interval_s = self.options.save_interval_s
+            if part_ended:
+                interval_s = min(interval_s, self.checkpointer.write_s / SAVE_SHARE)
+            if reason is not None or self.work.finished or time.monotonic() - self.saved >= interval_s:
                 self.save()
             if reason is not None:
                 self.checkpointer.wait()
@@ -241,23 +236,10 @@ class Session:
                                    "run the same step again to go on", reason[1])  # fmt: skip
 
     def step(self) -> bool:
-        """Do one step and record its duration; return True if it ended a part."""
-        kind, began = self.work.next_step, time.monotonic()
+        """Do one step; return True if it ended a part."""
         part_ended = self.work.step(self)
         self.steps += 1
-        took_s = min(time.monotonic() - began, LONGEST_SHARE * self.options.save_interval_s)
-        self.longest_s[kind] = max(took_s, self.longest_s.get(kind, 0.0))
         return part_ended
-
-    def _save_is_due(self, part_ended: bool) -> bool:
-        """Return True if the state would be too old after the next step, or if a part has just ended."""
-        if self.work.finished:
-            return True
-        interval_s = self.options.save_interval_s
-        next_s = self.longest_s.get(self.work.next_step, interval_s / 2)  # an unknown kind counts as long
-        if part_ended:
-            interval_s = min(interval_s, self.checkpointer.write_s / SAVE_SHARE)
-        return time.monotonic() - self.saved + next_s >= interval_s
 
     def tick(self) -> None:
         """Give a sign of life every few seconds; cheap enough to be called at every step and within long ones."""

@@ -96,7 +96,7 @@ class Lease:
                 raise artefacts.explained(error, self.path) from None
 
     def _refuse_living_owner(self) -> None:
-        owner, age_s = _read(self.path), _age_s(self.path)
+        owner, age_s = _read(self.path), max(0.0, time.time() - self.path.stat().st_mtime)
         if _lives(owner, age_s):
             job = f" (SLURM job {owner['job']})" if owner.get("job") else ""
             raise BusyError(f"{self.folder}: this run is owned by process {owner.get('pid', 'unknown')} on "
@@ -127,18 +127,6 @@ def _lives(owner: dict[str, Any], age_s: float) -> bool:
         if in_batch_system is not None:
             return in_batch_system
     return age_s < STALE_AFTER_S
-
-
-def _age_s(path: Path) -> float:
-    """Return the seconds since the lease was touched, by the file system's clock (machines' clocks may differ)."""
-    probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        probe.touch()
-        return max(0.0, probe.stat().st_mtime - path.stat().st_mtime)
-    except FileNotFoundError:
-        return 0.0
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
-from functools import cache
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 TIMEOUT_S = 20.0
@@ -14,16 +13,9 @@ LIVING_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIG
 
 
 def batch_job() -> dict[str, str]:
-    """Return the number of this process's job and how often it was restarted; empty outside a job."""
+    """Return the number of this process's job, as an entry of a record; empty outside a job."""
     job = os.environ.get(JOB_VARIABLE, "")
-    return {"job": job, "restart": os.environ.get("SLURM_RESTART_COUNT") or _restarts(job)} if job else {}
-
-
-@cache
-def _restarts(job: str) -> str:
-    """Ask SLURM how often a job was restarted: Snakemake's plugin clears the variable."""
-    answer = _squeue("--Format=RestartCnt", job)
-    return (answer.stdout.strip() if answer and not answer.returncode else "") or "0"
+    return {"job": job} if job else {}
 
 
 def job_lives(job: str) -> bool | None:

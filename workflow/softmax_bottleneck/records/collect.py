@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 
 from softmax_bottleneck.records import integrity
-from softmax_bottleneck.records.inspection import FILE, inspect_study
-from softmax_bottleneck.records.integrity import RunFiles, is_number, mapping
+from softmax_bottleneck.records.integrity import FILE, RunFiles, inspect_study, is_number, mapping
 from softmax_bottleneck.records.metrics import SIGMA_10, TOP5_HIT
 from softmax_bottleneck.records.records import (
     COLUMNS,

@@ -1,31 +1,39 @@
-"""The files of one run: whole, of this run, made from the other files as they are now, and within what is possible.
+"""The files of a study: whole, of this study, made from the other files as they are now, and within what is possible.
 
-Whatever fails here is a finding, and the run gives no number. `read` looks at the small files that hold the numbers.
-`inspect` hashes everything else and looks into the arrays.
+`read` looks at the small files of a run, which hold the numbers: whatever fails there is a finding, and the run gives
+no number. `inspect` hashes the other files of a run. `inspect_study`, called by `collect`, adds the corpora
+and fits, and lists what is missing.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Self, TypeGuard
 
 import numpy as np
-import safetensors.numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
+from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
-from softmax_bottleneck.study import Run
+from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.study import Run, Study, Unit
 
 RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank", "dynamic")  # hold the numbers
 LARGE = ("model.safetensors", "hidden.npz")
 RECORDS_OF_RUN = ("run.json", "outcome.json", "measured.json")
+FILES_OF_RUN = {  # besides its record; results name files of other folders as well
+    *(*LARGE, *RECORDS_OF_RUN, "epochs.jsonl", "spectrum.npz"),
+    *(f"{name}.json" for name in RESULTS if name not in ("done", "dynamic")),
+}
+TOKEN_FILES = ("corpus.json", "vocabulary.json", "train.npy", "valid.npy", "test.npy")
 KINDS = ("damaged", "foreign", "stale", "invalid", "missing")
 SLACK = 1e-6  # of quantities that are zero or more in exact arithmetic
-UNREADABLE = (DataError, SafetensorError, ValueError, KeyError, OSError)
+UNREADABLE = (DataError, ValueError, KeyError, OSError)
+FILE = "verify.json"
+DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves the large files out
 
 
 @dataclass(frozen=True)
@@ -41,14 +49,6 @@ class Finding:
     kind: str
     file: str
     words: str
-
-
-@dataclass(frozen=True)
-class Size:
-    """The size of a run's corpus: tokens of the test text, and words in the vocabulary."""
-
-    test_tokens: int
-    vocabulary_size: int
 
 
 @dataclass
@@ -92,12 +92,11 @@ class RunFiles:
         if not path.exists():
             return None
         try:
-            data, digest = artefacts.read_hashed(path)
-            content = parse(data)
+            content = parse(artefacts.read_bytes(path))
         except UNREADABLE:
             self.find("damaged", name, f"{name} is damaged")
             return None
-        self.hashes[name] = digest
+        self.hashes[name] = artefacts.stored_hash(path) or ""
         return content
 
     def parents(self, name: str) -> Mapping[str, str]:
@@ -160,93 +159,183 @@ def _read_curve(found: RunFiles) -> None:
 
 def _impossible(name: str, content: Mapping[str, Any]) -> Iterator[str]:
     """Yield what no measurement can give, in the JSON file of this name."""
-    metrics = mapping(content.get("metrics"))
-    if name in ("measure", "dynamic"):
-        for key, value in metrics.items():
-            if not is_number(value) and isinstance(value, float):
-                yield f"{key} is {value!r}, expected a finite number"
-            elif is_number(value) and key.startswith(("kl_", "excess_")) and value < -SLACK:
-                yield f"{key} is {value!r}, expected at least 0"
-            elif is_number(value) and "ppl" in key and not key.startswith("excess_") and not value > 1:
-                yield f"{key} is {value!r}, and a perplexity is more than 1"
-    if name == "rank":
-        for key, value in metrics.items():
+    for key, value, low, high in _limits(name, content):
+        if type(value) in (int, float) and not (is_number(value) and low <= value <= high):
+            yield f"{key} is {value!r}, expected a number from {low:g} to {high:g}"
+
+
+def _limits(name: str, content: Mapping[str, Any]) -> Iterator[tuple[str, object, float, float]]:
+    """Yield the numbers of a JSON file: what it is called, the value, and its smallest and largest possible values."""
+    for key, value in mapping(content.get("metrics")).items():
+        if name == "rank":
             size = mapping(content.get("all")) if key.endswith("_all") else content
-            limit = min(size.get("m", math.inf), size.get("n", math.inf))
-            if not is_number(value) or not 0 <= value <= limit or value != int(value):
-                yield f"{key} is {value!r}, expected a whole number up to {limit}"
+            yield key, value, 0, min(size.get("m", math.inf), size.get("n", math.inf))
+        elif key.startswith(("kl_", "excess_")):
+            yield key, value, -SLACK, math.inf
+        else:
+            yield key, value, 1 if "ppl" in key else -math.inf, math.inf
     for row in content.get("rows") or () if name == "epochs_rank" else ():
-        bad = {key: value for key, value in mapping(row).items() if isinstance(value, float) and not is_number(value)}
-        yield from (f"{key} is {value!r}" for key, value in bad.items())
+        yield from ((key, value, -math.inf, math.inf) for key, value in mapping(row).items())
     for label, result in mapping(content.get("benchmarks")).items():
-        rho, pairs, known = (mapping(result).get(key) for key in ("rho", "n_pairs", "n_found"))
-        if rho is not None and not (is_number(rho) and -1 - SLACK <= rho <= 1 + SLACK):
-            yield f"rho of {label} is {rho!r}, expected -1 to 1"
-        if is_number(pairs) and is_number(known) and known > pairs:
-            yield f"{label} has {known} pairs of {pairs}"
+        facts = mapping(result)
+        yield f"rho of {label}", facts.get("rho"), -1 - SLACK, 1 + SLACK
+        yield f"n_found of {label}", facts.get("n_found"), 0, facts.get("n_pairs", math.inf)
     for k, share in mapping(content.get("hits")).items():
-        rate = mapping(share).get("rate", 0.0)
-        if not is_number(rate) or not 0 <= rate <= 1:
-            yield f"the hit rate of {k} is {rate!r}, expected 0 to 1"
+        yield f"the hit rate of {k}", mapping(share).get("rate"), 0, 1
 
 
-# --- everything -----------------------------------------------------------------------------------------------------
-def inspect(found: RunFiles, size: Size | None) -> list[Finding]:
-    """Return all findings on a run's files: those of `read`, every hash, and problems in the arrays.
+def inspect(found: RunFiles) -> list[Finding]:
+    """Return all findings on a run's files: those of `read`, every hash, and files that do not belong together.
 
     Large files may be absent, as in a deposit. Their hashes in other files are compared only if they are there.
     """
-    weights = found.load("model.safetensors", safetensors.numpy.load)
-    hidden = found.load("hidden.npz", artefacts.arrays_in)
-    spectra = found.load("spectrum.npz", artefacts.arrays_in) if found.sigma_K is not None else None
-    for name in (*RECORDS_OF_RUN, *(path.relative_to(found.folder).as_posix() for path in _snapshots(found))):
+    snapshots = sorted((found.folder / "snapshots").glob("*.safetensors"))
+    for name in (*LARGE, *RECORDS_OF_RUN, *(path.relative_to(found.folder).as_posix() for path in snapshots)):
         found.load(name, len)
+    hashes, done = found.hashes, found.contents.get("done", {})
     for name in ("measure", "topk", "rank"):
         for parent, digest in found.parents(name).items() if name in found.contents else ():
-            if parent in LARGE and found.hashes.get(parent, digest) != digest:
+            if parent in LARGE and hashes.get(parent, digest) != digest:
                 found.find("stale", f"{name}.json", f"{name}.json was made from another {parent}")
-    trained = found.contents.get("done", {}).get("model_sha256")
-    if weights is not None and trained and trained != found.hashes["model.safetensors"]:
+    if "model.safetensors" in hashes and done.get("model_sha256", "") not in ("", hashes["model.safetensors"]):
         found.find("stale", "model.safetensors", "model.safetensors has other weights than done.json names")
     result = "dynamic.json" if found.is_evaluation else "done.json"
-    if found.hashes.get("outcome.json", "") not in ("", found.hashes.get(result, "")):
+    if hashes.get("outcome.json", "") not in ("", hashes.get(result, "")):
         found.find("stale", "outcome.json", f"outcome.json differs from {result}")
-    if "run.json" in found.hashes:
+    if "run.json" in hashes:
         stored = artefacts.read_json(found.folder / "run.json")
         for key, value in json.loads(json.dumps(found.run.settings | {"seed": found.run.seed})).items():
             if mapping(stored).get(key) != value:
                 found.find("foreign", "run.json", f"run.json has another {key} than the study")
-    for name in (name for name, tensor in (weights or {}).items() if not np.isfinite(tensor).all()):
-        found.find("invalid", "model.safetensors", f"model.safetensors: {name} is not finite")
-    for name, arrays, check in (("hidden.npz", hidden, _hidden), ("spectrum.npz", spectra, _spectra)):
-        for problem in check(arrays, found.contents.get("rank", {}), size) if arrays is not None else ():
-            found.find("invalid", name, f"{name}: {problem}")
     return found.findings
 
 
-def _snapshots(found: RunFiles) -> list[Path]:
-    return sorted((found.folder / "snapshots").glob("*.safetensors"))
+# --- the study ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Verification:
+    """The result of a verification.
+
+    Attributes:
+        counts: planned runs by state, and `mixed hardware`.
+        files: number of files whose hash was computed.
+        findings: in the plan's order.
+    """
+
+    study: str
+    counts: dict[str, int]
+    files: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def complete(self) -> bool:
+        """True if every planned run has its numbers and there is no finding."""
+        return not self.findings and self.counts["ok"] == self.counts["planned"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of results/<study>/verify.json."""
+        facts = asdict(self) | {"complete": self.complete}
+        return facts | {"status": "ok" if self.complete else "incomplete"}
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the verification that `to_json` gave."""
+        findings = tuple(Finding(**finding) for finding in facts["findings"])
+        return cls(facts["study"], facts["counts"], facts["files"], findings)
+
+    def text(self) -> str:
+        """Return the lines that a terminal shows."""
+        counts = " · ".join(f"{state} {number}" for state, number in self.counts.items())
+        number = f"{len(self.findings) or 'no'} finding{'s' * (len(self.findings) != 1)}"
+        lines = [f"{self.study}: {number} in {self.files} files hashed; runs {counts}"]
+        return "\n".join([*lines, *(f"  {one.kind:9} {one.file}: {one.words}" for one in self.findings)])
 
 
-def _hidden(arrays: Mapping[str, NDArray[Any]], _: Mapping[str, Any], size: Size | None) -> Iterator[str]:
-    if not {"hidden_TD", "targets_T"} <= arrays.keys():
-        yield "arrays are missing"
-        return
-    hidden_TD, targets_T = arrays["hidden_TD"], arrays["targets_T"]
-    if not np.isfinite(hidden_TD).all():
-        yield "hidden states are not finite"
-    if len(hidden_TD) != len(targets_T) or (size and len(hidden_TD) != size.test_tokens - 1):
-        yield f"{len(hidden_TD)} contexts, expected {size.test_tokens - 1 if size else len(targets_T)}"
-    if size and len(targets_T) and not 0 <= targets_T.min() <= targets_T.max() < size.vocabulary_size:
-        yield "targets outside the vocabulary"
+def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) -> Verification:
+    """Verify every file that `records` were collected from, the corpora and the fits; nothing is written.
+
+    Args:
+        study: says what must be there.
+        runs: path -> the small files of every run, as they were read.
+        records: the records collected from them.
+    """
+    findings = [one for own in runs.values() for one in inspect(own)]
+    files = sum(len(own.hashes) for own in runs.values())
+    for path, own in runs.items():
+        findings += _missing_files(study, path, own)
+    explained = {one.file.removeprefix("runs/").rpartition("/")[0] for one in findings}
+    rows = [row for frame in (records.states, records.stages) for row in frame.to_dict("records")]
+    for row in {row["path"]: row for row in rows}.values():
+        if row["state"] != "ok" and row["path"] not in explained:
+            findings.append(Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"])))
+    for file, digest in _corpus_files(study).items():
+        files += 1
+        findings += damage(study.store, file, digest)
+    for unit in study.units:
+        hashed, wrong = _fits(study.store, unit)
+        files += hashed
+        findings += wrong
+    return Verification(study.name, records.counts(), files, tuple(findings))
 
 
-def _spectra(arrays: Mapping[str, NDArray[Any]], rank: Mapping[str, Any], size: Size | None) -> Iterator[str]:
-    for name, sigma in arrays.items():
-        facts = mapping(rank.get("all")) if name.endswith("_all") else rank
-        if not np.isfinite(sigma).all() or (sigma < 0).any() or (np.diff(sigma) > 0).any():
-            yield f"{name} are not finite numbers in descending order"
-        elif {"m", "n"} <= facts.keys() and len(sigma) != min(facts["m"], facts["n"]):
-            yield f"{len(sigma)} {name}, expected {min(facts['m'], facts['n'])}"
-        if size and "n" in facts and facts["n"] != size.vocabulary_size:
-            yield f"{facts['n']} columns, expected {size.vocabulary_size}"
+def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
+    """Yield the files that a run's records name and that are gone, which later steps would notice too late."""
+    names = {parent for name in own.contents for parent in own.parents(name)}
+    if "epochs.jsonl" in names and own.contents.get("done", {}).get("model_sha256"):
+        names |= {"model.safetensors", "run.json", "outcome.json"}
+    if "hidden.npz" in names:  # written by the same step
+        names |= {"measure.json", "topk.json"}
+    if "measured.json" in own.hashes:
+        names |= artefacts.read_json(own.folder / "measured.json")["files"].keys()
+    if own.is_evaluation and own.contents.get("dynamic", {}).get("status") == "ok":
+        names.add("outcome.json")
+    if study.datasets[own.run.dataset].wordsim and not own.run.start and "rank" in own.contents:
+        names.add("wordsim.json")
+    left_out = LARGE if (study.store.root.parent / DEPOSIT_FILE).is_file() else ()
+    for name in sorted(names.intersection(FILES_OF_RUN).difference(left_out)):
+        unsealed = name == "epochs.jsonl" and artefacts.stored_hash(own.folder / name) is None
+        if unsealed or not (own.folder / name).exists():
+            yield Finding("missing", f"runs/{path}/{name}", f"{name} is gone: `make repair` prepares its making")
+
+
+def _corpus_files(study: Study) -> dict[Path, str | None]:
+    """Return the files of the study's corpora, with the sha256 that the download recorded, if any."""
+    files: dict[Path, str | None] = {}
+    for name in study.datasets:
+        tokens, corpus = study.store.tokens_folder(name), study.store.corpus_folder(name)
+        if tokens.exists():
+            files |= dict.fromkeys(tokens / file for file in TOKEN_FILES)
+        if corpus.exists():
+            listed = corpus / "files.json"
+            hashed = (path for path in sorted(corpus.iterdir()) if artefacts.sidecar(path).exists())
+            files |= dict.fromkeys((listed, *hashed))
+            if artefacts.is_sound(listed):
+                files |= {corpus / file: digest for file, digest in artefacts.read_json(listed)["files"].items()}
+    return files
+
+
+def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:
+    """Return a finding if a file is missing, differs from the hash beside it, or from `digest`."""
+    if artefacts.is_sound(path) and digest in (None, artefacts.stored_hash(path)):
+        return []
+    name = path.relative_to(store.root).as_posix()
+    if not path.exists():
+        return [Finding("missing", name, f"{path.name} is gone: `make repair` prepares its making")]
+    return [Finding("damaged", name, f"{path.name} is damaged: `make repair` removes it")]
+
+
+def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
+    """Return the number of files hashed and the findings of a unit: its numbers, and the fits they were taken from."""
+    done = store.fits_folder(unit.path) / "done.json"
+    name = done.relative_to(store.root).as_posix()
+    if not done.exists():
+        return 0, [Finding("missing", name, "not fitted yet")]
+    if not artefacts.is_sound(done):
+        return 1, damage(store, done)
+    parents = artefacts.read_json(done)["provenance"]["parents"]
+    folder, findings = store.fits_folder(f"laws/{unit.law_path}"), []
+    for part, digest in parents.items():
+        if not (folder / part).exists() or artefacts.sha256_file(folder / part) != digest:
+            where = (folder / part).relative_to(store.root).as_posix()
+            words = f"not the fit that {name} was made from: `make repair` removes both"
+            findings.append(Finding("stale", where, words))
+    return 1 + len(parents), findings

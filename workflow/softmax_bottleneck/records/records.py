@@ -3,14 +3,13 @@
 `collect` makes and saves them. Tables, figures, claims and the report load them, and read no run.
 """
 
-import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +31,6 @@ UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent
 # an edit of the trainer that adds a number would change the id of every run.
 STOPPED_AT = re.compile(r"valid perplexity ([0-9.e+]+)")
 CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True)
@@ -230,33 +228,9 @@ def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.f
 
 
 def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:
-    """Return CSV text without formulas: texts starting with = + - @ get a leading apostrophe.
-
-    Numbers have `digits` significant digits, or all they have.
-    """
-    safe = frame.copy()
-    for name in safe.columns:
-        if not pd.api.types.is_numeric_dtype(safe[name]):
-            safe[name] = safe[name].map(_plain_text)
+    """Return CSV text; numbers have `digits` significant digits, or all they have."""
     form = None if digits is None else f"%.{digits}g"
-    # The writer quotes a line feed of a text but not a carriage return, at which readers would end the line.
-    returns = any(safe[name].astype(str).str.contains("\r", regex=False).any() for name in safe.columns)
-    quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
-    return str(safe.to_csv(index=False, quoting=quoting, lineterminator="\n", float_format=form))
-
-
-def _plain_text(value: object) -> object:
-    if isinstance(value, str) and value.startswith(FORMULA_STARTS) and not _parses_as_number(value):
-        return f"'{value}"
-    return value
-
-
-def _parses_as_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return str(frame.to_csv(index=False, lineterminator="\n", float_format=form))
 
 
 def read_csv(path: Path) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from pathlib import Path
 from softmax_bottleneck.jobs import outcome_record
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.collect import collect
-from softmax_bottleneck.records.inspection import Verification, damage
+from softmax_bottleneck.records.integrity import Verification, damage
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 

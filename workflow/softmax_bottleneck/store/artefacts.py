@@ -52,21 +52,23 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
         OSError: the disk is full, over quota or failing; the old file and its hash are unchanged.
     """
     temporary, mark = _temporary(path), _temporary(sidecar(path))
-    watched: _Watched | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             watched = _Watched(file)
-            watched.filled_by(write)
+            try:
+                write(cast(BinaryIO, watched))
+            except Exception as error:
+                raise (watched.trouble or error) from None
             file.flush()
             os.fsync(file.fileno())
         digest = sha256_file(temporary)
-        _write_small(mark, f"{digest}\n")  # before anything is renamed, because the disk may be full
+        mark.write_text(f"{digest}\n", encoding="ascii")  # before anything is renamed, because the disk may be full
         _exchange(temporary, path)
         _seal(mark, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise explained(error, path, watched.asked if watched else 0) from None
+        raise explained(error, path) from None
     finally:
         temporary.unlink(missing_ok=True)
         mark.unlink(missing_ok=True)
@@ -78,33 +80,18 @@ def _temporary(path: Path) -> Path:
 
 
 class _Watched:
-    """A file that remembers the first disk error, which writers in C report as another error.
-
-    Attributes:
-        asked: number of bytes passed to `write` so far.
-    """
+    """A file that remembers the first disk error, which writers in C report as another error."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._trouble: OSError | None = None
-        self.asked = 0
-
-    def filled_by(self, write: Callable[[BinaryIO], object]) -> None:
-        """Call `write` with this file; raise the disk error itself."""
-        try:
-            write(cast(BinaryIO, self))
-        except Exception:
-            if self._trouble is not None:
-                raise self._trouble from None
-            raise
+        self.trouble: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write to the file and count the bytes."""
-        self.asked += memoryview(data).nbytes
+        """Write to the file."""
         try:
             return self._file.write(data)
         except OSError as error:
-            self._trouble = self._trouble or error
+            self.trouble = self.trouble or error
             raise
 
     def __getattr__(self, name: str) -> Any:
@@ -112,43 +99,23 @@ class _Watched:
 
 
 def _exchange(temporary: Path, path: Path) -> None:
-    """Rename a file to `path`; the old hash is moved away first, and moved back if renaming fails."""
-    old = sidecar(path)
-    aside = _temporary(old).with_suffix(".old.tmp")
-    had_hash = old.exists()
-    if had_hash:
-        old.replace(aside)  # never a new file beside an old hash
-    try:
-        temporary.replace(path)
-    except OSError:
-        if had_hash:
-            aside.replace(old)
-        raise
-    aside.unlink(missing_ok=True)
+    """Rename a file to `path`; the old hash is removed first: never a new file beside an old hash."""
+    sidecar(path).unlink(missing_ok=True)
+    temporary.replace(path)
 
 
 def _seal(mark: Path, path: Path) -> None:
     mark.replace(sidecar(path))
 
 
-def explained(error: OSError, path: Path, asked: int = 0) -> OSError:
-    """Add the file to a disk error and, if the disk is full, the sizes needed and free; return the error."""
+def explained(error: OSError, path: Path) -> OSError:
+    """Add the file to a disk error and, if the disk is full, the size that is free; return the error."""
     error.filename, error.filename2 = str(path), None
     if error.errno in FULL:
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
         free = shutil.disk_usage(there).free
-        words = os.strerror(error.errno)
-        error.strerror = f"disk full ({words}): {asked / 1e6:.1f} MB or more to write, {free / 1e6:.1f} MB free"
+        error.strerror = f"disk full ({os.strerror(error.errno)}), {free / 1e6:.1f} MB free"
     return error
-
-
-def _write_small(path: Path, text: str) -> None:
-    temporary = _temporary(path)
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -215,13 +182,14 @@ def append_line(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise explained(error, path, len(text)) from None
+        raise explained(error, path) from None
 
 
 def seal(path: Path) -> str:
     """Write the sha256 of a finished log beside it, so that readers can check it; return it."""
-    digest = sha256_file(path)
-    _write_small(sidecar(path), f"{digest}\n")
+    digest, mark = sha256_file(path), _temporary(sidecar(path))
+    mark.write_text(f"{digest}\n", encoding="ascii")
+    _seal(mark, path)
     _sync_folder(path.parent)
     return digest
 
@@ -249,31 +217,20 @@ def checked(path: Path) -> Path:
     Raises:
         DataError: the file or its hash is missing, or they differ.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: file not found; run the step that makes it")
     if not is_sound(path):
-        raise _mismatch(path)
+        problem = f"does not match {sidecar(path).name}; delete the file and" if path.is_file() else "is not there;"
+        raise DataError(f"{path}: content {problem} run its step again")
     return path
-
-
-def _mismatch(path: Path) -> DataError:
-    return DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
-
-
-def read_hashed(path: Path) -> tuple[bytes, str]:
-    """Return the content of a file and its sha256 (DataError: missing, or does not match its hash)."""
-    if not path.is_file():
-        raise DataError(f"{path}: file not found; run the step that makes it")
-    data = path.read_bytes()
-    digest = sha256_bytes(data)
-    if stored_hash(path) != digest:
-        raise _mismatch(path)
-    return data, digest
 
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file (DataError: missing, or does not match its hash)."""
-    return read_hashed(path)[0]
+    if not path.is_file():
+        raise DataError(f"{path}: file not found; run the step that makes it")
+    data = path.read_bytes()
+    if stored_hash(path) != sha256_bytes(data):
+        raise DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
+    return data
 
 
 def read_text(path: Path) -> str:
