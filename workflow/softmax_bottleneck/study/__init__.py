@@ -6,40 +6,9 @@ running them.
 
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
-from softmax_bottleneck.study.experiments import Column, Experiment, load_experiment
 from softmax_bottleneck.study.fits import Fit, Unit
 from softmax_bottleneck.study.models import Search
 from softmax_bottleneck.study.runs import Body, Dynamic, Evaluation, Head, Run, Schedule, Stages, canonical_json
 from softmax_bottleneck.study.schema import did_you_mean, find_config, load_yaml, parse_yaml, read
 from softmax_bottleneck.study.studies import Study, export, load_study, study_from_environment
-from softmax_bottleneck.study.study_file import StudyFile
-
-__all__ = [
-    "ROOT",
-    "Body",
-    "Column",
-    "Dataset",
-    "Dynamic",
-    "Evaluation",
-    "Experiment",
-    "Fit",
-    "Head",
-    "Run",
-    "Schedule",
-    "Search",
-    "Stages",
-    "Study",
-    "StudyFile",
-    "Unit",
-    "canonical_json",
-    "did_you_mean",
-    "export",
-    "find_config",
-    "load_dataset",
-    "load_experiment",
-    "load_study",
-    "load_yaml",
-    "parse_yaml",
-    "read",
-    "study_from_environment",
-]
+from softmax_bottleneck.study.study_file import Column, Experiment, StudyFile, load_experiment

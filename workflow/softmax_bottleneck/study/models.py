@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.store.errors import UserError
@@ -34,6 +34,11 @@ HeadEntry = Annotated[
     schema.Options,
     BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
     AfterValidator(_check_head),
+]
+# A word or a list: the message is about whichever was meant.
+Seeds = Annotated[
+    Annotated[Literal["all", "author"], Tag("~word")] | Annotated[schema.NonEmpty[schema.Seed], Tag("~list")],
+    Discriminator(lambda value: "~list" if isinstance(value, list | tuple) else "~word"),
 ]
 Axis = schema.NonEmpty[Annotated[Any, AfterValidator(_check_scalar)]]
 Grid = Annotated[dict[Annotated[str, Field(pattern="^(head|body|schedule)[.][a-z_]+$")], Axis], Field(min_length=1)]
@@ -62,7 +67,7 @@ class ModelEntry:
     label: schema.Label | None = None
     like: schema.Name | None = None
     datasets: schema.NonEmpty[schema.Name] | None = None
-    seeds: schema.WordOrList[Literal["all", "author"], schema.Seed] | None = None
+    seeds: Seeds | None = None
     grid: Grid | None = None
     stem: schema.Name | None = None
     max_runs: Annotated[schema.Integer, Field(ge=0)] | None = None

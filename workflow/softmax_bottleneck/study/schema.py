@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_type_
 
 import pydantic
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
@@ -29,7 +29,6 @@ NAMES_LISTED = 30
 EMPTY: Any = Field(default_factory=dict)
 
 Item = TypeVar("Item")
-Word = TypeVar("Word")
 Value = TypeVar("Value")
 
 
@@ -110,11 +109,6 @@ Options = dict[str, Any]
 Unique = Annotated[tuple[Item, ...], AfterValidator(_check_unique)]
 NonEmpty = Annotated[Unique[Item], Field(min_length=1)]
 OneOrMore = Annotated[NonEmpty[Item], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-# A word or a list: the message is about whichever was meant.
-WordOrList = Annotated[
-    Annotated[Word, Tag("~word")] | Annotated[NonEmpty[Item], Tag("~list")],
-    Discriminator(lambda value: "~list" if isinstance(value, list | tuple) else "~word"),
-]
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
@@ -188,11 +182,10 @@ def parse_yaml(text: str, where: str) -> Any:
     """
     try:
         return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{where}{line}: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError) as error:  # a character or a number that is none in YAML
-        raise UserError(f"{where}: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a character or a number that is none in YAML
+        mark = getattr(error, "problem_mark", None)
+        line, problem = f":{mark.line + 1}" if mark else "", getattr(error, "problem", None) or str(error)
+        raise UserError(f"{where}{line}: {' '.join(problem.split())}") from None
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -203,12 +196,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        names = [other.name for other in path.parent.glob("*.yaml")]
-        hint = did_you_mean(path.name, names) if names else "; give the path of a YAML file"
-        raise UserError(f"{path}: cannot be read ({error.strerror}){hint}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from None
+    except (OSError, UnicodeDecodeError) as error:
+        hint = did_you_mean(path.name, [other.name for other in path.parent.glob("*.yaml")])
+        raise UserError(f"{path}: cannot be read as UTF-8 text ({error}){hint}") from None
     value = parse_yaml(text, str(path))
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected `key: value` lines at the top level, got {value!r:.60}")
@@ -221,10 +211,10 @@ def find_config(kind: str, name: str, near: Path, asked_by: str = "") -> Path:
     Raises:
         UserError: naming the file that asks for it, if given, and the names that exist.
     """
-    folders = [near / kind, near, ROOT / "config" / kind]
+    folders = [folder for folder in (near / kind, near, ROOT / "config" / kind) if folder.name == kind]
     for folder in folders:
-        if folder.name == kind and (folder / f"{name}.yaml").is_file():
+        if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
-    known = {path.stem for folder in folders if folder.name == kind for path in folder.glob("*.yaml")}
+    known = {path.stem for folder in folders for path in folder.glob("*.yaml")}
     where = f"{asked_by}: {kind}" if asked_by else kind
     raise UserError(f"{where}: no {name!r:.90} ({kind}/{name:.90}.yaml){did_you_mean(name, known)}")

@@ -14,12 +14,20 @@ from typing import Any, NamedTuple, TypeVar
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
-from softmax_bottleneck.study.experiments import Experiment, load_experiment
 from softmax_bottleneck.study.fits import Unit, units_of
 from softmax_bottleneck.study.models import Model, Search, models_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
 from softmax_bottleneck.study.schema import did_you_mean, find_config, read, section
-from softmax_bottleneck.study.study_file import REQUIRED, ExperimentChanges, Layer, Limits, StudyFile, read_values
+from softmax_bottleneck.study.study_file import (
+    REQUIRED,
+    Experiment,
+    ExperimentChanges,
+    Layer,
+    Limits,
+    StudyFile,
+    load_experiment,
+    read_values,
+)
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
 UNCHANGED = ("title", "description", "limits", "replicas_per_job", "mixed_jobs", "device", "max_wall", "time_margin")
@@ -65,7 +73,7 @@ class Study:
     @property
     def is_of_own_texts(self) -> bool:
         """Whether no corpus is a published one, a proxy for one, or a synthetic language."""
-        return _are_own_texts(self.datasets)
+        return bool(self.datasets) and not any(one.corpus or one.language for one in self.datasets.values())
 
     @cached_property
     def digest(self) -> str:
@@ -157,10 +165,6 @@ class Study:
             if part.path == path:
                 return part
         raise UserError(f"{self.file}: no {what} {path!r}; the configuration or the code has changed: see `plan`")
-
-
-def _are_own_texts(datasets: Mapping[str, Dataset]) -> bool:
-    return bool(datasets) and not any(dataset.corpus or dataset.language for dataset in datasets.values())
 
 
 def _first_by_path(parts: tuple[Placed, ...]) -> tuple[Placed, ...]:
@@ -304,7 +308,7 @@ class _ExperimentResolver:
         if changes.needs:
             experiment = dataclasses.replace(experiment, models=(), datasets=(), needs=changes.needs)
             return self._with_absent(experiment, original)
-        if changes.models == "all":
+        if changes.models == ("all",):
             entries = [name for name, entry in self.declared.models.items() if not entry.is_variant]
         else:
             entries = list(changes.models or (name for name in original.models if name in self.members))
@@ -326,7 +330,7 @@ class _ExperimentResolver:
         """Return it with the rows and corpora of the published table that this study lacks."""
         if not shown.quotes:
             return shown
-        if _are_own_texts(self.datasets):
+        if not any(dataset.corpus or dataset.language for dataset in self.datasets.values()):
             return dataclasses.replace(shown, published=())  # texts of one's own have nothing to compare with
         rows = original.published_rows or original.models  # a grid's members have published rows of their own
         absent = [name for name in rows if name not in (*shown.models, *shown.entries)]
