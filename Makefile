@@ -109,7 +109,7 @@ bench: env  ## measure speed and memory: benchmarks/results/cpu.json (BENCH=--qu
 	python benchmarks/cpu.py $(BENCH)
 
 soak: env  ## kills, corruptions and double starts by the hundred; benchmarks/results/soak.json
-	PYTHONPATH=workflow:tests:tests/extras OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
+	PYTHONPATH=workflow:tests OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
 
 lint: env  ## check style, types and import layers
 	ruff check .

@@ -29,19 +29,16 @@ from typing import Any
 import numpy as np
 import torch
 from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
-from softmax_bottleneck.heads import row_nll
 from softmax_bottleneck.heads.matmul import tf32
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.ranks import DeviceGram
-from timing import MIB, Timing, finish, provenance, race, show, start
+from timing import MIB, Timing, provenance, race, show
 
 RESULTS = Path(__file__).parent / "results"
 REPETITIONS = 7
 BLOCK = 20  # updates between two readings of the clock, so that the host can run ahead of the device
 UPDATES_PER_EPOCH = {"ptb/softmax": 680, "ptb/mos": 1135, "wikitext-2/softmax": 383, "wikitext-2/lms-plif": 383,
                      "wikitext-2/mos": 2040}  # expected, at the published chunk lengths  # fmt: skip
-PROCESSES = (1, 2, 4, 8)
-STREAM_SECONDS = 20.0
 WIDTHS = (8_192, 16_384, 24_576, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
 PRECISIONS = ("fp32", "tf32", "tf32x3", "bf16")
 
@@ -154,48 +151,6 @@ def graph(place: Place, name: str) -> list[dict[str, Any]]:
     return [{"case": name, "variant": key, **t.row(), "same_bits": same, **facts} for key, t in timings.items()]
 
 
-def rates(place: Place, name: str) -> list[dict[str, Any]]:
-    """Measure the TFLOP/s of the head's products and of a layer's gates, as they are and padded to multiples of 8."""
-    case, rows = place.case(name), []
-    for precision in ("fp32", *(() if place.dry else ("tf32",))):
-        for m, k, n in [*case.products(), (case.tokens, case.hidden, 4 * case.hidden)]:
-            for multiple in (1, 8):
-                k_padded, n_padded = (-(-size // multiple) * multiple for size in (k, n))
-                x_MK, y_KN = (
-                    torch.randn(shape, device=place.device) for shape in ((m, k_padded), (k_padded, n_padded))
-                )
-                with tf32(precision == "tf32"):
-                    block = place.block(functools.partial(torch.mm, x_MK, y_KN))
-                    timing = place.race({"product": block}, place.repetitions)["product"]
-                row = {"shape": [m, k, n], "multiple": multiple, "precision": precision}
-                rows.append(row | {"tflops": round(2e-12 * m * k * n / timing.median, 3)})
-    return rows
-
-
-def streams(place: Place, name: str) -> list[dict[str, Any]]:
-    """Measure the tokens per second of several runs at once on one GPU, each in its own process."""
-    rows = []
-    for count in PROCESSES[:2] if place.dry else PROCESSES:
-        flags = ["--stream", name, *(["--dry"] if place.dry else [])]
-        at_work = [start("gpu.py", *flags, threads=1) for _ in range(count)]
-        rates = [finish(process) for process in at_work]
-        rows.append({"case": name, "processes": count, "tokens_per_s": round(sum(rates))})
-    return rows
-
-
-def stream(place: Place, name: str) -> float:
-    """Return the tokens per second of one such process, after a warm-up."""
-    case = place.case(name)
-    once, seconds = our_step(case, place.device), 0.2 if place.dry else STREAM_SECONDS
-    for share in (0.25, 1.0):
-        began, count = time.perf_counter(), 0
-        while time.perf_counter() - began < share * seconds:
-            once()
-            place.wait()
-            count += 1
-    return case.tokens * count / (time.perf_counter() - began)
-
-
 def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
     """Time a float64 Gram matrix (per 4,096 rows) and its eigenvalues, including the checks that they must pass."""
 
@@ -215,25 +170,6 @@ def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
         place.wait()
         seconds[key] = round(time.perf_counter() - began, 3)
     return [{"n": n, **seconds}]
-
-
-def rows(place: Place, name: str) -> list[dict[str, Any]]:
-    """Time loss and gradients of one head by the row kernels and by the plain sweep, and compare their losses."""
-    case, devices = place.case(name), row_nll.KERNEL_DEVICES
-    torch.manual_seed(1)
-    run = head_contenders(case, place.device)["ours"]
-    losses, blocks = {}, {}
-    for variant, allowed in {"kernels": devices, "plain": set[str]()}.items():
-
-        def with_devices(allowed: set[str] = allowed) -> object:
-            row_nll.KERNEL_DEVICES = allowed
-            return run()
-
-        losses[variant], blocks[variant] = with_devices(), place.as_shipped(with_devices)
-    timings = place.race(blocks, place.repetitions)
-    row_nll.KERNEL_DEVICES = devices
-    apart = abs(float(losses["kernels"] / losses["plain"]) - 1)  # type: ignore[operator]
-    return [{"case": name, "variant": key, **t.row(), "loss_apart": apart} for key, t in timings.items()]
 
 
 def waits(place: Place, name: str) -> list[dict[str, Any]]:
@@ -275,14 +211,12 @@ Piece = Callable[[Place], list[dict[str, Any]]]
 
 def pieces() -> dict[str, Piece]:
     """Return all pieces by name, the most informative first."""
-    found: dict[str, Piece] = {"rates ptb/softmax": functools.partial(rates, name="ptb/softmax")}
-    found["rates wikitext-2/mos"] = functools.partial(rates, name="wikitext-2/mos")
-    found |= {f"waits {name}": functools.partial(waits, name=name) for name in cases() if name.startswith("ptb/")}
+    found: dict[str, Piece] = {
+        f"waits {name}": functools.partial(waits, name=name) for name in cases() if name.startswith("ptb/")
+    }
     found |= {f"graph {name}": functools.partial(graph, name=name) for name in ("ptb/softmax", "wikitext-2/mos")}
     found |= {f"step {name}": functools.partial(step, name=name) for name in UPDATES_PER_EPOCH}
     found |= {f"eigenvalues {n}": functools.partial(eigenvalues, size=str(n)) for n in WIDTHS}
-    found |= {f"streams {name}": functools.partial(streams, name=name) for name in ("ptb/softmax", "ptb/mos")}
-    found |= {f"rows {name}": functools.partial(rows, name=name) for name in cases()}
     return found | {f"head {name}": functools.partial(head, name=name) for name in cases()}
 
 
@@ -343,15 +277,10 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="NAME", help="pieces whose name begins so, done or not")
     parser.add_argument("--minutes", type=float, default=9.0, help="no piece begins later than this")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the file is and goes")
-    parser.add_argument("--stream", help=argparse.SUPPRESS)  # one of several processes at once
     options = parser.parse_args()
     if not options.dry and not torch.cuda.is_available():
         sys.exit("gpu.py: PyTorch sees no GPU here; --dry runs every piece in small on the CPU")
-    place = Place(options.dry)
-    if options.stream:
-        print(json.dumps(stream(place, options.stream)))
-    else:
-        work(options, place)
+    work(options, Place(options.dry))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 make soak                                  # prints a table, writes benchmarks/results/soak.json; hours
 make soak SOAK="--share 0.1 --no-result"   # a tenth of everything, for a look; nothing is written
-make soak SOAK="--only workflow kills"     # some counters, which replace their rows in the file
+make soak SOAK="--only kills"              # some counters, which replace their rows in the file
 
 Most kills and all corruptions happen inside one process, where a step costs milliseconds; some kills are real signals
 to real processes. The exit code is 1 if a promise does not hold. Uses helpers of tests/, which `make` puts on the path.
@@ -11,28 +11,23 @@ to real processes. The exit code is 1 if a promise does not hold. Uses helpers o
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import logging
 import os
 import platform
 import random
-import shutil
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import small
-import test_reproduce
 import tiny_runs
 import torch
 from run_hash import content_sha256, result_hash
@@ -371,42 +366,6 @@ def _train_and_log(reference: Reference, place: Path, name: str) -> None:
     train.train_run(reference.run, CORPUS, place / "run", Options(save_interval_s=0.0))
 
 
-# --- the workflow ---------------------------------------------------------------------------------------------------
-def workflow_failures(number: int, folder: Path) -> Counter:
-    """Promise: after a kill, a signal, a failed step or a time limit the same command resumes to the same bits."""
-    counter, draw = Counter("workflow ended early, the same command goes on"), random.Random(SEED)
-    os.environ["PYTHONPATH"] = str(ROOT / "workflow")  # for processes that work in other folders
-    with small.inside_new(folder / "base"):
-        small.tokenised(base := Path.cwd())
-    with small.inside_new(folder / "undisturbed"):
-        study = small.begun(base, Path.cwd(), test_reproduce.one_run())
-        small.finish(study)
-        expected = test_reproduce.outcome(Path(), study)
-    ends = [draw.choice(test_reproduce.FAULTS) for _ in range(number)]
-    tries = [(happens, base, folder / str(index), expected) for index, happens in enumerate(ends)]
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for happens, wrong in zip(ends, pool.map(_ended_early, tries), strict=True):
-            counter.count(not wrong, wrong)
-            counter.facts[happens.__name__] = counter.facts.get(happens.__name__, 0) + 1
-    return counter
-
-
-def _ended_early(one: tuple[Callable[[config.Study], None], Path, Path, dict[str, str]]) -> str:
-    """End a study early and begin it again, in a folder of its own; return the broken promise or ""."""
-    happens, base, folder, expected = one
-    wrong = ""
-    with small.inside_new(folder), redirect_stdout(io.StringIO()):
-        study = small.begun(base, Path.cwd(), test_reproduce.one_run())
-        try:
-            happens(study)
-            test_reproduce.goes_on(study, expected)
-        except AssertionError as error:
-            broken = traceback.extract_tb(error.__traceback__)[-1].line
-            wrong = f"{happens.__name__}: {broken} {' '.join(str(error).split())[:300]}"
-    shutil.rmtree(folder)
-    return wrong
-
-
 # --- command line ---------------------------------------------------------------------------------------------------
 def soak(share: float, only: Sequence[str], folder: Path) -> list[Counter]:
     """Run the named counters, or all."""
@@ -418,7 +377,6 @@ def soak(share: float, only: Sequence[str], folder: Path) -> list[Counter]:
         "kills": lambda place: kills(many(200), place),
         "corruptions": lambda place: corruptions(many(1000), place),
         "double": lambda place: double_starts(many(100), place),
-        "workflow": lambda place: workflow_failures(many(100), place),
     }
     found = []
     for name in only or plan:
@@ -452,7 +410,7 @@ def main() -> int:
     """Count, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--share", type=float, default=1.0, help="share of the full numbers")
-    parser.add_argument("--only", nargs="*", default=[], metavar="COUNTER", help="kills, corruptions, double, workflow")
+    parser.add_argument("--only", nargs="*", default=[], metavar="COUNTER", help="kills, corruptions, double")
     parser.add_argument("--no-result", action="store_true", help="write nothing")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # a thousand warnings about leases taken over and damaged states

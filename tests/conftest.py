@@ -37,7 +37,7 @@ def no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def mirror() -> Path:
-    """The mirror folder with the real corpora, or a skip that says how to get one."""
+    """The mirror folder with the real corpora; without one the test is skipped."""
     named = os.environ.get("SOFTMAX_BOTTLENECK_MIRROR")
     folder = Path(named) if named else ROOT.parent / "shared" / "data"
     if not (folder / "ptb" / "train.txt").exists():
@@ -64,15 +64,32 @@ def _concerns(item: pytest.Item, wanted: set[str]) -> bool:
     return not wanted or bool(ids & wanted)
 
 
-# --- a finished small study, made once per process ------------------------------------------------------------------
+# --- a finished small study, made once for all processes of the tests ------------------------------------------------
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the small study with everything done; not to be changed."""
+    """The folder of the small study with everything done; not to be changed."""
+    import small
+    from filelock import FileLock
+
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "finished"
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.with_suffix(".done").exists():
+            folder.mkdir(exist_ok=True)
+            with small.inside(folder):
+                small.finish(small.tokenised(folder))
+            folder.with_suffix(".done").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the small study with its corpus ready and nothing trained; not to be changed."""
     import small
 
-    folder = tmp_path_factory.mktemp("small")
+    folder = tmp_path_factory.mktemp("ready")
     with small.inside(folder):
-        small.finish(small.tokenised(folder))
+        small.tokenised(folder)
     return folder
 
 
@@ -86,9 +103,9 @@ def study(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> St
 
 
 @pytest.fixture
-def begun(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+def begun(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """The small study in the working directory with its corpus ready and nothing trained."""
     import small
 
     monkeypatch.chdir(tmp_path)
-    return small.begun(finished, tmp_path)
+    return small.begun(ready, tmp_path)

@@ -30,7 +30,7 @@ def small(name: str) -> cases.Case:
 
 
 def assert_alike(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """In norm: literal formulas in float32 round differently."""
+    """Compare in norm, since literal formulas in float32 round differently."""
     assert (ours - theirs).norm() <= 2e-4 * theirs.norm() + 1e-7
 
 
@@ -117,31 +117,16 @@ def test_ranks_of_all_methods_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row["rank"] for row in rows if row["head"] == "softmax"} == {rank_engine.WIDTH + 1}
 
 
-def test_a_timer_in_a_process_of_its_own() -> None:
-    served = timing.Served("cpu.py", "--serve", "ptb/softmax", "ours", "--quick")
-    seconds = [served(), served()]
-    served.close()
-    assert all(0 < one < 60 for one in seconds)
-
-
-def test_a_dead_timer_is_reported() -> None:
-    served = timing.Served("no-such-script.py")
-    with pytest.raises(RuntimeError, match="exit code 2"):
-        served()
-
-
 def test_the_gpu_pieces_run_in_small_on_a_cpu() -> None:
-    """One of each kind; a failure would be in the piece's own words, so that the next one begins."""
     place = gpu.Place(dry=True)
     kinds = {name.split()[0]: name for name in gpu.pieces()}
     for name in kinds.values():
-        if not name.startswith("streams"):
-            result = gpu.measured(gpu.pieces()[name], place)
-            assert result["problem"] is None and result["rows"], (name, result)
+        result = gpu.measured(gpu.pieces()[name], place)
+        assert result["problem"] is None and result["rows"], (name, result)
 
 
 def test_gpu_pieces_use_the_shipped_numerics_in_blocks() -> None:
-    """Deterministic while they are timed, and not beyond; the clock is not looked at after every update."""
+    """Algorithms are deterministic while a block is timed and not after it; a block has at least 20 updates."""
     asked: list[bool] = []
     gpu.Place(dry=True).as_shipped(lambda: asked.append(torch.are_deterministic_algorithms_enabled()))()
     assert asked == [True, True] and not torch.are_deterministic_algorithms_enabled()
@@ -149,7 +134,7 @@ def test_gpu_pieces_use_the_shipped_numerics_in_blocks() -> None:
 
 
 def test_imports_of_the_gpu_benchmark_are_listed() -> None:
-    """A GPU's image has torch and NumPy, and perhaps nothing else; what else is asked for is in the help."""
+    """A GPU's image may hold nothing but torch and NumPy; the script's help lists what else is needed."""
     code = "import gpu, sys, softmax_bottleneck.training.train, softmax_bottleneck.measuring.spectrum\n"
     code += "from importlib import metadata\nnames = metadata.packages_distributions()\n"
     code += "print(*{d.lower() for m in sys.modules for d in names.get(m.partition('.')[0], [])})"

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 from corpus_project import TEXTS, Project, error_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from softmax_bottleneck.corpora import archives
 from softmax_bottleneck.corpora.archives import Member
 from softmax_bottleneck.store.errors import UserError
@@ -113,49 +111,6 @@ def test_a_dataset_names_no_file_elsewhere(project: Project, capsys: pytest.Capt
     project.declare({name: {"path": "train.txt"}})
     assert project.call("download") == 2
     assert repr(name) in error_of(capsys)
-
-
-MEMBERS = st.lists(
-    st.tuples(
-        st.sampled_from(["train.txt", "a/b", "../up", "/abs", "A/B", "a\\b", "./train.txt", "é", "x" * 90]),
-        st.integers(0, 300),
-        st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE]),
-    ),
-    max_size=6,
-)
-
-
-@pytest.mark.fault("B7", "B8")
-@settings(max_examples=25, derandomize=True, deadline=None)
-@given(
-    members=MEMBERS, limit=st.integers(1, 250), noise=st.none() | st.tuples(st.integers(0, 5000), st.integers(1, 255))
-)
-def test_no_archive_writes_elsewhere_or_more_than_its_limit(
-    tmp_path_factory: pytest.TempPathFactory,
-    members: list[tuple[str, int, bytes]],
-    limit: int,
-    noise: tuple[int, int] | None,
-) -> None:
-    folder = tmp_path_factory.mktemp("archive")
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as tape:
-        for name, size, kind in members:
-            info = tarfile.TarInfo(name)
-            info.type, info.size, info.linkname = kind, size if kind == tarfile.REGTYPE else 0, "../../target"
-            tape.addfile(info, io.BytesIO(b"w " * size))
-    data = bytearray(out.getvalue())
-    if noise:
-        data[noise[0] % len(data)] ^= noise[1]
-    (folder / "a.tgz").write_bytes(bytes(data))
-    try:
-        archives.extract(folder / "a.tgz", folder / "out", [Member("train.txt", "t.txt", limit)])
-    except UserError as error:
-        assert "a.tgz: " in str(error)
-        assert not (folder / "out" / "t.txt").exists()
-    else:
-        assert (folder / "out" / "t.txt").stat().st_size <= limit
-    allowed = {folder / "a.tgz", folder / "out", folder / "out" / "t.txt", folder / "out" / "t.txt.sha256"}
-    assert set(folder.rglob("*")) <= allowed
 
 
 @pytest.mark.fault("B8")

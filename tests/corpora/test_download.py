@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import pytest
 from corpus_project import Project, error_of
-from softmax_bottleneck.corpora import archives, download
+from softmax_bottleneck.corpora import download
 from softmax_bottleneck.corpora.download import Source, Transfer
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
@@ -226,46 +226,7 @@ def test_a_partial_file_never_takes_the_name(server: str, tmp_path: Path) -> Non
     assert (tmp_path / "x" / "a.txt").read_bytes() == BODY
 
 
-@pytest.mark.fault("B2")
-def test_an_error_page_is_never_unpacked(
-    project: Project, server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    original: Callable[..., object] = download._open
-    monkeypatch.setattr(download, "_open", lambda place, how: original(place.replace("https://x.test", server), how))
-    monkeypatch.setattr(archives, "extract", lambda *_: pytest.fail("unpacked"))
-    entry = {"addresses": ["https://x.test/html-long"], "sha256": SHA, "bytes": len(BODY), "member": "train.txt"}
-    project.declare({"train.txt": entry})
-    assert project.call("download") == 2
-    assert "(the server sent an HTML page)" in error_of(capsys)
-    assert list(project.corpora.iterdir()) == []
-
-
 # --- declarations ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"addresses": ["https://example.org/x"]}, "'sha256' is a dependency of 'addresses'"),
-        ({"path": "x", "member_bytes": 3}, "'member' is a dependency of 'member_bytes'"),
-        ({"addresses": ["http://example.org/x"], "sha256": "0" * 64, "bytes": 1}, "addresses.0"),
-        ({"sha256": "0" * 64}, "'path' is a required property"),
-    ],
-)
-def test_no_file_is_fetched_unchecked(
-    project: Project, capsys: pytest.CaptureFixture[str], entry: dict[str, object], message: str
-) -> None:
-    project.declare({"train.txt": entry})
-    assert project.call("download") == 2
-    assert message in error_of(capsys)
-
-
-def test_every_bundled_file_is_declared_in_full() -> None:
-    for path in sorted(DATASETS.glob("*.yaml")):
-        dataset = load_dataset(path.stem, DATASETS)
-        for name, entry in dataset.files.items():
-            if "path" not in entry:
-                assert entry["addresses"] and len(entry["sha256"]) == 64 and entry["bytes"] > 0, (path, name)
-        if dataset.kind == "corpus":
-            assert dataset.base or {"train.txt", "valid.txt", "test.txt"} == set(dataset.files), path
 
 
 @pytest.mark.corpora

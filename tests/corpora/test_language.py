@@ -150,16 +150,6 @@ def test_samples_follow_the_true_distribution(nano, text):
     assert 1e-3 < scipy.stats.chi2.sf(statistic, freedom) < 1 - 1e-3
 
 
-def test_streams_are_one_per_purpose():
-    one, other = generator(1, "train"), generator(1, "valid")
-    assert not np.array_equal(one.random(5), other.random(5))
-    assert np.array_equal(generator(1, "train").random(5), generator(1, "train").random(5))
-    again = make_language(declared("truth-nano")), make_language(declared("truth-nano"))
-    assert np.array_equal(again[0].log_p_CV, again[1].log_p_CV)
-    changed = make_language(dataclasses.replace(declared("truth-nano"), seed=2))
-    assert not np.array_equal(again[0].log_p_CV, changed.log_p_CV)
-
-
 def test_distance_of_another_law_in_another_order_of_words(nano):
     rng = np.random.default_rng(5)
     states = rng.integers(0, len(nano.log_p_CV), 20)

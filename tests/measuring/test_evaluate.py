@@ -14,7 +14,6 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus, download, tokenise
 from softmax_bottleneck.measuring import evaluate as evaluate_module
 from softmax_bottleneck.measuring import perplexity
-from softmax_bottleneck.measuring import spectrum as spectrum_module
 from softmax_bottleneck.measuring.measure import measure
 from softmax_bottleneck.ranks import press_rank
 from softmax_bottleneck.store import artefacts
@@ -154,18 +153,6 @@ def test_a_body_without_memory_is_measured_in_blocks_as_it_was_trained():
 
 
 # --- spectra --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("first", [None, 12])
-def test_spectra_of_the_first_contexts_and_of_all(built, first):
-    _, language_model = built
-    matrix = token_by_token(language_model, CORPUS.test)
-    hidden = perplexity.hidden_states(language_model, CORPUS.test, 12).hidden.numpy()
-    part, whole = spectrum_module.spectra(language_model, hidden, first)
-    assert (part is None) == (first is None or first >= len(matrix))
-    for found, rows in ((part, matrix[:first]), (whole, matrix)):
-        if found is not None:
-            expected = np.linalg.svd(rows, compute_uv=False)
-            assert (found.m, found.n) == rows.shape
-            np.testing.assert_allclose(found.with_zeros(), expected, atol=4e-5 * expected[0])
 
 
 # --- learned functions ----------------------------------------------------------------------------------------------
@@ -286,14 +273,3 @@ def test_the_steps_of_a_run(study: config.Study):
     assert best[0]["rank_press"] == rank["metrics"]["rank_press"]  # of the same 100 contexts
     untrained = token_by_token(model.build(run, len(tokens.words)), tokens.test)[:100]
     assert along["rows"][0]["rank_press"] == ranks_of(untrained)
-
-
-@pytest.mark.fault("D1")
-def test_every_file_names_the_divergence(study: config.Study, monkeypatch: pytest.MonkeyPatch):
-    run = study.needed[0]
-    monkeypatch.setattr(train.Trainer, "end_epoch", lambda *_: (_ for _ in ()).throw(train.DivergedError("too hot")))
-    for step in (train.train, measure):
-        step(study, run.path, print)
-    for name in ("measure.json", "topk.json", "rank.json"):
-        said = read(run, name)
-        assert said["status"] == "diverged" and "too hot" in said["reason"]

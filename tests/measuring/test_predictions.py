@@ -67,13 +67,6 @@ def test_sampled_places_are_words_with_a_whole_quotation_and_always_the_same():
     assert all(place.index >= place.quoted and tokens.test[place.index] > 1 for place in places)
 
 
-@pytest.mark.parametrize("length", [2, 5, 30])
-def test_short_texts_have_fewer_places(length):
-    tokens = make_corpus(length)
-    tokens.test[:] = 7
-    assert 1 <= len(predictions.sampled_places(tokens)) <= min(18, length - 1)
-
-
 # --- what is said of them -------------------------------------------------------------------------------------------
 def test_description_reads_the_text_by_index():
     tokens = make_corpus()

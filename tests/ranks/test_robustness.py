@@ -70,15 +70,6 @@ def test_a_rebuilt_matrix_keeps_rank_10_and_its_error_grows_from_rounding() -> N
     assert {found[f"iteration={i};as printed", "rank_press"] for i in range(1, 11)} == {10}
 
 
-def test_what_is_kept_of_a_matrix_is_its_largest_singular_values() -> None:
-    log_p_NV = np.log(np.random.default_rng(1).dirichlet(np.full(40, 0.5), 70)).astype(np.float32)
-    kept = Truncated.of_matrix(log_p_NV, "text/mos-nt")
-    left, sigma, right = np.linalg.svd(log_p_NV.astype(np.float64), full_matrices=False)
-    np.testing.assert_allclose(kept.sigma_K, sigma[:10])
-    np.testing.assert_allclose((kept.left_NK * kept.sigma_K) @ kept.right_KV, (left[:, :10] * sigma[:10]) @ right[:10])
-    assert kept.press_rank == 40
-
-
 def test_the_matrix_is_that_of_the_studys_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its singular values are numpy's for the first contexts; if the run has diverged there are no rows."""
     monkeypatch.chdir(tmp_path)

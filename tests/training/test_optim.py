@@ -61,18 +61,6 @@ def test_clip_is_by_global_norm():
             torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_parameters_without_gradient_stay():
-    tensors = parameters()
-    before = tensors[1].detach().clone()
-    asgd = ASGD([{"params": tensors, "lr": 1.0}], 0.1)
-    for _ in range(3):
-        set_gradients(tensors, 0)
-        tensors[1].grad = None
-        asgd.step()
-    assert torch.equal(tensors[1], before)
-    torch.testing.assert_close(asgd.averages[1], before)
-
-
 def test_swapped_shows_the_averages_and_gives_the_weights_back():
     tensors = parameters()
     asgd = ASGD([{"params": tensors, "lr": 1.0}], 0.0)

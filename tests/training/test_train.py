@@ -181,9 +181,10 @@ def test_epochs_kept_lie_evenly_on_a_log_scale():
 
 
 @pytest.mark.parametrize("changes", [{"optimizer": "et-asgd"}, {"optimizer": "nt-asgd", "nonmonotone_window": 1}])
-def test_snapshots_are_the_weights_that_were_validated(tmp_path, changes):
-    """At the switch there are no averages yet, after it there are; nothing else of the run changes."""
+def test_snapshots_are_the_weights_that_were_validated(tmp_path, monkeypatch, changes):
+    """At the switch there are no averages yet, after it there are; nothing else of the run changes, nor does a kill."""
     run = make_run(epochs=17, switch_after_epoch=9, learning_rate=30.0, **changes)
+    interrupted(run, tmp_path / "kept", monkeypatch, 50, keeps_snapshots=True)
     done = train.train_run(run, CORPUS, tmp_path / "kept", keeps_snapshots=True)
     train.train_run(run, CORPUS, tmp_path / "plain")
     assert result_hash(tmp_path / "kept") == result_hash(tmp_path / "plain")
@@ -202,30 +203,12 @@ def kept_models(folder: Path):
     return [(row, copy.deepcopy(model)) for row, model in trained.models_along_training(folder)]
 
 
-def test_snapshots_survive_kills(tmp_path, monkeypatch, reference):
-    train.train_run(make_run(), CORPUS, tmp_path / "alone", keeps_snapshots=True)
-    expected = snapshots(tmp_path / "alone")
-    assert [Path(name).stem for name in expected] == ["epoch-00001", "epoch-00002", "epoch-00003"]
-    for update in (8, 15):
-        folder = tmp_path / str(update)
-        interrupted(make_run(), folder, monkeypatch, update, 0.0, snapshots=True)
-        train.train_run(make_run(), CORPUS, folder, keeps_snapshots=True)
-        assert result_hash(folder) == reference[0]
-        assert snapshots(folder) == expected
-    train.train_run(make_run(), CORPUS, folder, Options(restart=True))
-    assert not trained.snapshots(folder)
-
-
-def snapshots(folder: Path) -> dict[str, str]:
-    files = sorted((folder / "snapshots").glob("*.safetensors"))
-    return {path.name: artefacts.sha256_file(artefacts.checked(path)) for path in files}
-
-
-def interrupted(run, folder, monkeypatch, update: int, save_interval_s: float, snapshots: bool = False) -> None:
+def interrupted(run, folder, monkeypatch, update: int, **options) -> None:
+    """Kill a run that saves after every update."""
     with monkeypatch.context() as patch:
         poisoned(patch, update, lambda _: die())
         with pytest.raises(Kill):
-            train.train_run(run, CORPUS, folder, Options(save_interval_s=save_interval_s), keeps_snapshots=snapshots)
+            train.train_run(run, CORPUS, folder, Options(save_interval_s=0.0), **options)
 
 
 @pytest.mark.fault("A1")
@@ -233,7 +216,7 @@ def interrupted(run, folder, monkeypatch, update: int, save_interval_s: float, s
 def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
     run = make_run(head, learning_rate=1.0, epochs=2, options={"knots": 200} if head == "lms-plif" else None)
     train.train_run(run, CORPUS, tmp_path / "whole")
-    interrupted(run, tmp_path / "cut", monkeypatch, 9, 0.0)
+    interrupted(run, tmp_path / "cut", monkeypatch, 9)
     train.train_run(run, CORPUS, tmp_path / "cut")
     assert result_hash(tmp_path / "cut") == result_hash(tmp_path / "whole")
 
@@ -244,7 +227,7 @@ def test_the_backends_chosen_at_the_start_are_kept_over_a_kill(tmp_path, monkeyp
     first, second = MatmulBackends("native", "native", "native"), MatmulBackends("onednn", "onednn", "onednn")
     monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: first)
     whole = train.train_run(run, CORPUS, tmp_path / "whole")
-    interrupted(run, tmp_path / "cut", monkeypatch, 9, 0.0)
+    interrupted(run, tmp_path / "cut", monkeypatch, 9)
     monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: second)
     cut = train.train_run(run, CORPUS, tmp_path / "cut")
     assert cut["provenance"]["matmul_backends"] == whole["provenance"]["matmul_backends"] == vars(first)
