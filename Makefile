@@ -40,7 +40,7 @@ $(BIN)/.ready: envs/requirements.lock pyproject.toml
 	@touch $@
 
 reproduce: env  ## run a study (CONFIG) up to its report, or resume it
-	@exec python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(if $(VERBOSE),--verbose) $(WITH_MIRROR)
+	@exec python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(WITH_MIRROR)
 
 new-study: env  ## write a corpus and a small study from a folder of plain texts (FROM=folder NAME=word)
 	@python -m softmax_bottleneck new-study --texts "$$FROM" $(if $(NAME),--name "$$NAME")

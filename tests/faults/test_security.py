@@ -21,7 +21,6 @@ import small
 import yaml
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck import study as config
-from softmax_bottleneck.extras import crate
 from softmax_bottleneck.report import archive
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
@@ -243,7 +242,7 @@ def test_no_file_tells_who_made_it_where(
     study = small.tokenised(home)
     small.finish(study)
     program.main(["check", "--study", "study.yaml"])
-    crate.build(study, packed=True)
+    program.main(["crate", "--zip", "--study", "study.yaml"])
     monkeypatch.setattr(archive, "FOLDER", home / "archives")
     Path("results/archive.json").write_bytes(gzip.decompress(archive.write(study).read_bytes()))
     files = [path for path in sorted(Path("results").rglob("*")) if path.is_file()]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from softmax_bottleneck.own_model import log_probs, rank, request
+from softmax_bottleneck.own_model import rank, request
 from softmax_bottleneck.store.errors import DataError
 
 N, V, D = 90, 70, 6
@@ -82,12 +82,3 @@ def test_targets_that_are_none_are_rejected(files, targets: np.ndarray) -> None:
     np.save("bad.npy", targets)
     with pytest.raises(DataError, match=r"targets: bad.npy.*Expected whole numbers from -1 to 69"):
         analyse(targets="bad.npy")
-
-
-def test_too_little_memory_leaves_them_out(files, monkeypatch) -> None:
-    monkeypatch.setattr(log_probs, "BASE_BYTES", 0)
-    rng = np.random.default_rng(0)
-    np.save("h.npy", rng.normal(size=(900, D)).astype(np.float32))
-    np.save("w.npy", rng.normal(size=(300, D)).astype(np.float32))
-    result = analyse(bias=None, max_memory="25KB")
-    assert result.measures.words is None and any("left out: too little memory" in note for note in result.notes())

@@ -1,16 +1,16 @@
 """A finished study as a Workflow Run RO-Crate: one folder that can be deposited, cited and reused.
 
 The crate has the layout of the repository, so that `make report` rebuilds the report from an unpacked one. Files that
-do not match their hash are never packed. Weights and hidden states are packed only on request; otherwise the crate
-lists their sha256. Profiles: RO-Crate 1.1, Workflow RO-Crate 1.0, Process Run Crate 0.5 and Workflow Run Crate 0.5
-(https://www.researchobject.org/workflow-run-crate/).
+do not match their hash are never packed. Weights are packed only on request; hidden states never. Profiles: RO-Crate
+1.1, Workflow RO-Crate 1.0, Process Run Crate 0.5 and Workflow Run Crate 0.5 (https://www.researchobject.org/workflow-run-crate/).
 """
 
+import argparse
 import mimetypes
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from io import BytesIO
@@ -27,7 +27,8 @@ from softmax_bottleneck.records import verify
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Dataset, Run, Study, find_config, load_yaml
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Dataset, Study, find_config, load_yaml
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -42,26 +43,23 @@ WORKFLOW_FILES = (
     *("LICENSE", "CITATION.cff", "pyproject.toml"),
 )
 WORKFLOW_FOLDERS = ("workflow", "config", "docs", "envs", "report")
-HEAVY = {"weights": "*.safetensors", "hidden": "hidden.npz"}  # packed only if --include names them
-LIGHT = {".json", ".jsonl", ".npz"}
+RUN_FILES = {".json", ".jsonl", ".npz"}  # suffixes; with --weights also .safetensors
 PACKED = ("crate", "crate.zip", "report.zip", "partial")  # made from the study's folder, not part of it
-TRAINER = "workflow/softmax_bottleneck/training/train.py"
 BINARY = {".npz", ".parquet", ".safetensors"}
 ADVICE = "nothing was packed. `make verify` lists all problems; `make repair` removes them, to be recomputed"
 Source = Path | BytesIO  # the content of a file of the crate
 
 
-def build(
-    study: Study, authors: Sequence[str] = (), licence: str = "MIT", include: Iterable[str] = (), packed: bool = False
-) -> Path:
-    """Write results/<study>/crate (and crate.zip, if `packed`); return its path.
+def crate(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Write results/<study>/crate, and crate.zip with `--zip`; `--author` and `--weights` as in `build`."""
+    folder = build(study, options.author, options.weights)
+    say(f"wrote {shutil.make_archive(str(folder), 'zip', folder) if options.zip else folder}")
 
-    Args:
-        study: the finished study.
-        authors: `Name` or `Name <https://orcid.org/...>` of those who ran the study.
-        licence: SPDX identifier of the licence of the results.
-        include: names of HEAVY.
-        packed: whether to write a zip file as well.
+
+def build(study: Study, authors: Sequence[str] = (), with_weights: bool = False) -> Path:
+    """Write results/<study>/crate; return its path.
+
+    `authors` are `Name` or `Name <https://orcid.org/...>` of those who ran the study.
 
     Raises:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
@@ -72,13 +70,13 @@ def build(
     work = folder.with_name(".crate.tmp")
     shutil.rmtree(work, ignore_errors=True)
     try:
-        _write(study, authors, licence, include, work)
+        _write(study, authors, _contents(study, with_weights), work)
         _reject_private(work)
         shutil.rmtree(folder, ignore_errors=True)
         work.replace(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return Path(shutil.make_archive(str(folder), "zip", folder)) if packed else folder
+    return folder
 
 
 def _require_complete(study: Study) -> None:
@@ -99,14 +97,16 @@ def _page(study: Study) -> Path:
 
 
 # --- the files ------------------------------------------------------------------------------------------------------
-def _contents(study: Study, include: Iterable[str]) -> dict[str, Source]:
+def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
     """Return path in the crate -> content of every file (IncompleteError: a result does not match its hash)."""
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
     for name in study.datasets:  # what identifies a corpus, but never its text
         places = (study.store.corpus_folder(name) / "files.json", study.store.tokens_folder(name) / "corpus.json")
         results += [path for path in places if path.is_file()]
-    results += [path for run in study.needed for path in _run_files(study, run, include)[0]]
+    suffixes = RUN_FILES | ({".safetensors"} if with_weights else set())
+    files_of_runs = (path for run in study.needed for path in _visible(study.store.run_folder(run.path)))
+    results += [path for path in files_of_runs if path.suffix in suffixes and path.name != "hidden.npz"]
     for path in results:
         if not artefacts.is_sound(path):
             raise IncompleteError(f"{path}: content does not match its hash, or has none; {ADVICE}")
@@ -120,26 +120,9 @@ def _visible(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder in order, without caches, hidden files and the hashes beside files."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        if (
-            path.is_file()
-            and path.suffix != ".sha256"
-            and not any(part.startswith(".") or part == "__pycache__" for part in parts)
-        ):
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
+        if path.is_file() and path.suffix != ".sha256" and not hidden:
             yield path
-
-
-def _run_files(study: Study, run: Run, include: Iterable[str]) -> tuple[list[Path], list[Path]]:
-    """Return the files of a run to pack, and those of which only the hash is listed."""
-    wanted = {HEAVY[name] for name in include}
-    inside: list[Path] = []
-    outside: list[Path] = []
-    for path in _visible(study.store.run_folder(run.path)):
-        heavy = next((pattern for pattern in HEAVY.values() if path.match(pattern)), None)
-        if heavy:
-            (inside if heavy in wanted else outside).append(path)
-        elif path.suffix in LIGHT:
-            inside.append(path)
-    return inside, outside
 
 
 def _configuration(study: Study) -> dict[str, Source]:
@@ -164,19 +147,25 @@ def _configuration(study: Study) -> dict[str, Source]:
 
 
 # --- the metadata ---------------------------------------------------------------------------------------------------
-def _write(study: Study, authors: Sequence[str], licence: str, include: Iterable[str], folder: Path) -> None:
+def _write(study: Study, authors: Sequence[str], sources: Mapping[str, Source], folder: Path) -> None:
     """Fill `folder` with the study's files and their metadata."""
     crate = ROCrate(version="1.1")
     crate.metadata.extra_terms["sha256"] = SHA256_TERM
-    sources = _contents(study, include)
-    files = {place: _add_file(crate, place, source) for place, source in sources.items()}
-    _describe(crate, study, licence)
-    people = _add_people(crate, authors)
-    corpora = {dataset.name: _add_corpus(crate, dataset) for dataset in study.datasets.values()}
-    _add_workflow_run(crate, study, files, [*corpora.values()], people)
-    for run in study.needed:
-        outside = _run_files(study, run, include)[1]
-        _add_training(crate, study, run, files, outside, corpora[run.dataset], people)
+    version = str(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"])
+    files = {place: _add_file(crate, place, source, version) for place, source in sources.items()}
+    crate.name = f"{study.title} (softmax-bottleneck, study {study.name})"
+    crate.description = (
+        f"{(study.description or study.title).strip().rstrip('.')}. The workflow, its configuration and its results. "
+        f"In an unpacked crate, `make report CONFIG=config/{study.file.name}` rebuilds the report."
+    )
+    crate.datePublished = datetime.fromtimestamp(_page(study).stat().st_mtime, UTC).replace(microsecond=0)
+    crate.license = _entity(crate, "https://spdx.org/licenses/MIT", "CreativeWork", name="MIT")
+    crate.keywords = ["language models", "softmax bottleneck", "matrix rank", "reproducibility"]
+    crate.root_dataset["conformsTo"] = [
+        _entity(crate, url, "CreativeWork", name=name, version=url.rsplit("/", 1)[1]) for url, name in PROFILES.items()
+    ]
+    _add_authors(crate, authors)
+    _add_workflow_run(crate, study, files)
     crate.write(folder)
     for place, source in sources.items():
         if isinstance(source, Path) and artefacts.sidecar(source).is_file():
@@ -187,16 +176,13 @@ def _entity(crate: ROCrate, identifier: str, kind: str, /, **facts: Any) -> Enti
     return crate.add(ContextEntity(crate, identifier, {"@type": kind, **facts}))
 
 
-def _add_file(crate: ROCrate, place: str, source: Source) -> File:
+def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
     digest = artefacts.sha256_file(source) if isinstance(source, Path) else artefacts.sha256_bytes(source.getvalue())
     kind = "application/octet-stream" if Path(place).suffix in BINARY else "text/plain"
     facts: dict[str, Any] = {"name": place, "sha256": digest}
     facts["encodingFormat"] = mimetypes.guess_type(place)[0] or kind
-    version = str(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"])
     if place == "README.md":
         facts["about"] = {"@id": "./"}
-    if place == TRAINER:
-        facts |= {"@type": ["File", "SoftwareSourceCode"], "version": version}
     if place != "Snakefile":
         return crate.add_file(source, place, record_size=True, properties=facts)
     profile = _entity(crate, WORKFLOW_PROFILE, "CreativeWork", name="ComputationalWorkflow profile")
@@ -205,26 +191,7 @@ def _add_file(crate: ROCrate, place: str, source: Source) -> File:
     return crate.add_workflow(source, place, main=True, record_size=True, properties=facts, **language)
 
 
-def _describe(crate: ROCrate, study: Study, licence: str) -> None:
-    crate.name = f"{study.title} (softmax-bottleneck, study {study.name})"
-    crate.description = (
-        f"{(study.description or study.title).strip().rstrip('.')}. "
-        "The workflow, its configuration and its results; weights and hidden states may be listed by hash only. "
-        f"In an unpacked crate, `make report CONFIG=config/{study.file.name}` rebuilds the report."
-    )
-    crate.datePublished = _time_of(_page(study))
-    crate.license = _entity(crate, f"https://spdx.org/licenses/{licence}", "CreativeWork", name=licence)
-    crate.keywords = ["language models", "softmax bottleneck", "matrix rank", "reproducibility"]
-    crate.root_dataset["conformsTo"] = [
-        _entity(crate, url, "CreativeWork", name=name, version=url.rsplit("/", 1)[1]) for url, name in PROFILES.items()
-    ]
-
-
-def _time_of(path: Path) -> datetime:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC).replace(microsecond=0)
-
-
-def _add_people(crate: ROCrate, authors: Sequence[str]) -> list[Entity] | Entity:
+def _add_authors(crate: ROCrate, authors: Sequence[str]) -> None:
     """Add the named authors, or this project's; JSON-LD has no list of one element."""
     people = []
     for index, author in enumerate(authors):
@@ -234,8 +201,7 @@ def _add_people(crate: ROCrate, authors: Sequence[str]) -> list[Entity] | Entity
         people.append(_entity(crate, match[2] or f"#author-{index + 1}", "Person", name=match[1]))
     if not people:
         people.append(_entity(crate, "#authors", "Organization", name="The softmax-bottleneck authors"))
-    crate.root_dataset["author"] = agents = people if len(people) > 1 else people[0]
-    return agents
+    crate.root_dataset["author"] = people if len(people) > 1 else people[0]
 
 
 def _add_corpus(crate: ROCrate, dataset: Dataset) -> Entity:
@@ -245,61 +211,26 @@ def _add_corpus(crate: ROCrate, dataset: Dataset) -> Entity:
     return _entity(crate, f"#corpus-{dataset.name}", "CreativeWork", **facts)
 
 
-def _add_action(crate: ROCrate, identifier: str, people: list[Entity] | Entity, last: Path, **facts: Any) -> Entity:
-    """Add an action of these people that ended when the file `last` was written."""
-    action = _entity(crate, identifier, "CreateAction", endTime=_time_of(last).isoformat(), **facts)
-    action["actionStatus"] = "http://schema.org/CompletedActionStatus"
-    action["agent"] = people
-    crate.root_dataset.append_to("mentions", action)
-    return action
-
-
-def _add_workflow_run(
-    crate: ROCrate, study: Study, files: Mapping[str, File], corpora: list[Entity], people: list[Entity] | Entity
-) -> None:
+def _add_workflow_run(crate: ROCrate, study: Study, files: Mapping[str, File]) -> None:
     """Describe the study as one execution of the workflow: its YAML is the input, records and report the outputs."""
-    home = study.store.study_folder(study.name).as_posix()
+    home, given = study.store.study_folder(study.name).as_posix(), f"config/{study.file.name}"
     profile = _entity(crate, PARAMETER_PROFILE, "CreativeWork", name="FormalParameter profile")
-
-    def parameter(name: str, place: str) -> Entity:
+    parameters = {"study": given, "records": f"{home}/records.csv", "report": f"{home}/report/index.html"}
+    entities = []
+    for name, place in parameters.items():
         facts = {"name": name, "additionalType": "File", "workExample": {"@id": files[place].id}}
-        entity = _entity(crate, f"#parameter-{name}", "FormalParameter", conformsTo={"@id": profile.id}, **facts)
-        files[place]["exampleOfWork"] = entity
-        return entity
-
-    given = f"config/{study.file.name}"
-    crate.mainEntity["input"] = parameter("study", given)
-    crate.mainEntity["output"] = [
-        parameter("records", f"{home}/records.csv"),
-        parameter("report", f"{home}/report/index.html"),
-    ]
+        entities.append(
+            _entity(crate, f"#parameter-{name}", "FormalParameter", conformsTo={"@id": profile.id}, **facts)
+        )
+        files[place]["exampleOfWork"] = entities[-1]
+    crate.mainEntity["input"], crate.mainEntity["output"] = entities[0], entities[1:]
     facts = {"name": f"Run of study {study.name}", "description": study.title}
-    action = _add_action(crate, "#study-run", people, _page(study), **facts)
-    action["instrument"] = crate.mainEntity
-    action["object"] = [files[given], *corpora]
-    action["result"] = [file for place, file in files.items() if place.startswith(f"{home}/")]
-
-
-def _add_training(
-    crate: ROCrate, study: Study, run: Run, files: Mapping[str, File], outside: list[Path], corpus: Entity,
-    people: list[Entity] | Entity,
-) -> None:  # fmt: skip
-    """Describe a training run and its measurements; files that are not packed are listed with their hash."""
-    folder = study.store.run_folder(run.path)
-    name = f"Training of {run.model} on {run.dataset} with seed {run.seed}"
-    facts = {"name": name, "description": "Training, perplexities, ranks."}
-    action = _add_action(crate, f"#run-{run.run_id}", people, folder / "done.json", **facts)
-    action["instrument"], action["object"] = files[TRAINER], corpus
-    results: list[Entity] = [file for place, file in files.items() if place.startswith(f"{folder.as_posix()}/")]
-    for path in outside:
-        facts = {"name": path.as_posix(), "contentSize": str(path.stat().st_size)}
-        facts |= {"sha256": artefacts.sha256_file(path), "description": "Not in this crate; the hash identifies it."}
-        results.append(_entity(crate, f"#left-out/{path.as_posix()}", "CreativeWork", **facts))
-    action["result"] = results
-    done = artefacts.read_json(folder / "done.json")
-    if done["status"] != "ok":
-        action["actionStatus"] = "http://schema.org/FailedActionStatus"
-        action["error"] = str(done.get("reason") or done["status"])
+    facts |= {"endTime": crate.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
+    action = _entity(crate, "#study-run", "CreateAction", **facts)
+    action["agent"], action["instrument"] = crate.root_dataset["author"], crate.mainEntity
+    action["object"] = [files[given], *(_add_corpus(crate, dataset) for dataset in study.datasets.values())]
+    action["result"] = [file for place, file in files.items() if place.startswith(study.store.root.as_posix())]
+    crate.root_dataset.append_to("mentions", action)
 
 
 # --- private information --------------------------------------------------------------------------------------------

@@ -4,15 +4,19 @@ Words are lower-cased and separated from punctuation, a paragraph becomes a line
 that contains `<unk>` already is not changed.
 """
 
+import argparse
 import re
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from softmax_bottleneck.corpora.corpus import SPLITS, UNK
+from softmax_bottleneck.extras import plan
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import load_study, schema
+from softmax_bottleneck.study import load_dataset, load_study, schema
 from softmax_bottleneck.training import check
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
@@ -34,7 +38,13 @@ files:
 """
 
 
-def new_study(texts: Path, into: Path, name: str | None, say: Say) -> Path:
+def new_study(options: argparse.Namespace, say: Say) -> None:
+    """Write a study of the texts in a folder, and print its plan."""
+    study = load_study(write_study(options.texts, options.into, options.name, say))
+    print(f"{plan.text(study)}\n\nmake reproduce CONFIG={study.file}")
+
+
+def write_study(texts: Path, into: Path, name: str | None, say: Say) -> Path:
     """Write `<name>.yaml`, `datasets/<name>.yaml` and its texts into a folder of studies; return the study's file.
 
     Raises:
@@ -43,34 +53,35 @@ def new_study(texts: Path, into: Path, name: str | None, say: Say) -> Path:
     name = name or re.sub(r"[^a-z0-9._-]+", "-", texts.resolve().name.lower()).strip("-._") or "texts"
     if not re.fullmatch(schema.NAME, name):
         raise UserError(f"NAME={name}: expected letters, digits, dots, dashes, underscores, as in NAME=war-and-peace")
-    study, corpus = into / f"{name}.yaml", into / "datasets" / name
-    for path in (study, corpus.with_name(f"{name}.yaml"), corpus):
+    for path in (into / f"{name}.yaml", into / "datasets" / f"{name}.yaml", into / "datasets" / name):
         if path.exists():
             raise UserError(f"{path}: exists already; choose another NAME=<word>")
     splits, about = _splits(texts)
     title, tokens = name.replace("-", " "), sum(len(line) + 1 for line in splits["train"])
     batch_size = max(1, min(LARGEST_BATCH, tokens // (BPTT * UPDATES)))
     template = STUDY.read_text(encoding="utf-8")
-    files = {corpus / f"{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS}
-    files[corpus.with_name(f"{name}.yaml")] = DATASET.format(name=name, title=title, about=about)
-    files[study] = template.format(name=name, title=title, batch_size=batch_size, bptt=BPTT)
-    corpus.mkdir(parents=True)
-    try:
-        for path, text in files.items():
+    files = {
+        f"datasets/{name}/{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS
+    }
+    files[f"datasets/{name}.yaml"] = DATASET.format(name=name, title=title, about=about)
+    files[f"{name}.yaml"] = template.format(name=name, title=title, batch_size=batch_size, bptt=BPTT)
+    with tempfile.TemporaryDirectory() as folder:  # nothing is written before it is checked
+        for place, text in files.items():
+            path = Path(folder, place)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
-        loaded = load_study(study)
-        check.check_limits(loaded, check.costs(loaded))
-        check.check_lengths(loaded)
-    except BaseException as error:
-        for path in files:
-            path.unlink(missing_ok=True)
-        corpus.rmdir()
-        if isinstance(error, UserError):  # it names files that were removed
-            message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{study.name}: ")
+        try:
+            loaded = load_study(Path(folder, f"{name}.yaml"))
+            check.check_limits(loaded, check.costs(loaded))
+            check.check_lengths(loaded)
+        except UserError as error:
+            message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
             raise UserError(f"FROM={texts}: {message}; nothing was written") from None
-        raise
-    say(f"wrote {study} and {corpus}.yaml: {about}")
-    return study
+        finally:
+            load_dataset.cache_clear()
+        shutil.copytree(folder, into, dirs_exist_ok=True)
+    say(f"wrote {into / name}.yaml and {into / 'datasets' / name}.yaml: {about}")
+    return into / f"{name}.yaml"
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -72,8 +72,7 @@ class _Matrix:
         m, n: size of the matrix.
         width: D, or None if unknown.
         head: name and options of the head.
-        highest_rank: the largest rank that size, or theory, allows.
-        base_bytes: memory of the program itself and of reading; array_bytes: with all arrays held in memory.
+        base_bytes: memory of the program itself and of reading.
         note: a caveat about such files, or "".
         title, sides: names of the matrix, and of its rows and columns.
     """
@@ -85,10 +84,8 @@ class _Matrix:
     def __init__(self, files: list[Shard], m: int, n: int, width: int | None) -> None:
         self.files, self.m, self.n, self.width = files, m, n, width
         self.dtype = arrays.dtype_of(files)
-        self.highest_rank = min(m, n)
         # Arrays whose columns are consecutive are read whole, before they are rearranged.
         self.base_bytes = BASE_BYTES + max((2 * shard.size_bytes for shard in files if shard.column_major), default=0)
-        self.array_bytes = self.base_bytes + self.dtype.itemsize * sum(math.prod(shard.shape) for shard in files)
 
 
 def open_log_probs(request: Request) -> LogProbs:
@@ -128,21 +125,19 @@ class Layer(_Matrix):
         if bias and math.prod(bias[0].shape) != n:
             raise DataError(f"bias {bias[0].label} has shape {bias[0].shape} beside {n} words. Expected ({n},)")
         self.pointwise = None if head == "softmax" else _pointwise(head, options)
-        if self.pointwise is None:
-            self.highest_rank = min(m, n, self.width + 2)
 
-    def bytes_needed(self, rows: int) -> int:
+    def bytes_needed(self) -> int:
         """Estimate the peak memory: H, W and triangles of the factors, or blocks and a Gram matrix."""
-        entries = (rows + self.n) * self.width
+        entries = (self.m + self.n) * self.width
         if self.pointwise is None:
             work = 8 * TRIANGLES * (self.width + 2) ** 2
         else:
-            work = TORCH_BYTES + self.dtype.itemsize * self.n * self.width + _gram_bytes(rows, self.n, self.dtype)
+            work = TORCH_BYTES + self.dtype.itemsize * self.n * self.width + _gram_bytes(self.m, self.n, self.dtype)
         return self.base_bytes + self.dtype.itemsize * entries + work
 
-    def spectrum(self, rows: Indices | None, say: Say) -> Spectrum:
-        """Return the singular values of some rows, or all: by QR of the factors for a softmax, else a Gram matrix."""
-        layer = self.load(rows)
+    def spectrum(self, say: Say) -> Spectrum:
+        """Return the singular values: by QR of the factors for a softmax, else by a Gram matrix."""
+        layer = self.load()
         factors = (layer.hidden_ND, layer.weight_VD, layer.bias_V)
         if self.pointwise is None:
             return spectra.factored_singular_values(*factors, spectra.log_normalisers(*factors))
@@ -266,32 +261,28 @@ class StoredLogProbs(_Matrix):
                 " tolerance and is counted as rank; export float32, or hidden states and weights (in any precision)"
             )
 
-    def bytes_needed(self, rows: int) -> int:
+    def bytes_needed(self) -> int:
         """Estimate the peak memory: a Gram matrix, and the rows themselves where they are transposed."""
-        held = self.dtype.itemsize * rows * self.n if rows < self.n else 0
-        return self.base_bytes + held + _gram_bytes(rows, self.n, self.dtype)
+        held = self.dtype.itemsize * self.m * self.n if self.m < self.n else 0
+        return self.base_bytes + held + _gram_bytes(self.m, self.n, self.dtype)
 
-    def spectrum(self, rows: Indices | None, say: Say) -> Spectrum:
-        """Return the singular values of some rows, or all, by the smaller Gram matrix."""
-        m = self.m if rows is None else len(rows)
+    def spectrum(self, say: Say) -> Spectrum:
+        """Return the singular values by the smaller Gram matrix."""
+        return _gram_spectrum(self._blocks, (self.m, self.n), say)
 
-        def checked() -> Iterator[Floats]:
-            first = 0
-            for block_RV in arrays.blocks(self.files, rows):
-                self._require_usable(block_RV, range(first, self.m) if rows is None else rows[first:])
-                first += len(block_RV)
+    def _blocks(self, transposed: bool) -> Iterator[Floats]:
+        """Yield blocks of rows, or of columns, of rows that are usable."""
+        whole_mn = np.empty((self.m, self.n) if transposed else (0, 0), self.dtype)
+        first = 0
+        for block_RV in arrays.blocks(self.files):
+            self._require_usable(block_RV, first)
+            if transposed:
+                whole_mn[first : first + len(block_RV)] = block_RV
+            else:
                 yield block_RV
-
-        def blocks(transposed: bool) -> Iterator[Floats]:
-            if not transposed:
-                return checked()
-            part_mn, first = np.empty((m, self.n), self.dtype), 0
-            for block in checked():
-                part_mn[first : first + len(block)] = block
-                first += len(block)
-            return (part_mn[:, words].T for words in slices(self.n, m))
-
-        return _gram_spectrum(blocks, (m, self.n), say)
+            first += len(block_RV)
+        if transposed:
+            yield from (whole_mn[:, words].T for words in slices(self.n, self.m))
 
     def bound(self, ranks: RankReport) -> Bound | None:
         """Check the softmax bound on all rows read, if the width is known and numbers are not too coarsely rounded."""
@@ -300,13 +291,13 @@ class StoredLogProbs(_Matrix):
         limit, rank = self.width + 2, ranks.press.rank
         return Bound(limit, f"the {ranks.m} x {ranks.n} log-probabilities read", rank, rank <= limit)
 
-    def _require_usable(self, block_RV: Floats, rows: Sequence[int] | Indices) -> None:
+    def _require_usable(self, block_RV: Floats, first: int) -> None:
         with np.errstate(over="ignore", divide="ignore"):  # logits may be anything
             log_sum_R = np.log(np.exp(block_RV.astype(np.float64)).sum(1))
         worst = int(np.abs(log_sum_R).argmax())
         if abs(log_sum_R[worst]) > max(SUM_TOLERANCE[shard.dtype] for shard in self.files):
             raise DataError(
-                f"log_probs: row {rows[worst]}, counted from {self.files[0].label}: its probabilities add up to"
+                f"log_probs: row {first + worst}, counted from {self.files[0].label}: its probabilities add up to"
                 f" {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? Export log_softmax of them"
             )
 
@@ -317,7 +308,7 @@ class OutputMatrix(StoredLogProbs):
     head = ("output_matrix", {})
     title, sides = "output matrix", ("words", "columns")
 
-    def _require_usable(self, block_RV: Floats, rows: Sequence[int] | Indices) -> None:
+    def _require_usable(self, block_RV: Floats, first: int) -> None:
         """Accept any numbers: they are weights."""
 
 

@@ -58,7 +58,6 @@ class Measures:
     hidden: Saturation | None = None
     words: ranks.WordsThatWin | None = None
     gradient: ranks.GradientShare | None = None
-    note: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the spectra."""
@@ -72,12 +71,10 @@ class Measures:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def measure(request: Request, matrix: LogProbs, limit: int, say: Say) -> Measures:
-    """Compute every measure that this matrix allows in `limit` bytes of memory."""
+def measure(request: Request, matrix: LogProbs, say: Say) -> Measures:
+    """Compute every measure that this matrix allows."""
     if not isinstance(matrix, Layer | OutputMatrix):
         return Measures()
-    if matrix.array_bytes > limit:
-        return Measures(note="centred ranks, saturation, words and gradients are left out: too little memory")
     if isinstance(matrix, OutputMatrix):
         weight_VD = arrays.load(matrix.files)
         return Measures(weight=_saturation(weight_VD), words=_words(weight_VD, None, request, say))

@@ -3,9 +3,10 @@
 The page is one file without script or network; every text in it is escaped, the plot is an image.
 """
 
+import argparse
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,42 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from softmax_bottleneck.own_model.rank import Result, gib
+from softmax_bottleneck.own_model import request
+from softmax_bottleneck.own_model.rank import Result, gib, rank
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.store.progress import Say
 
 MUTED, ACCENT = "#5d656e", "#d55e00"
 POINTS = 2000  # of a curve
 LISTED = 12  # singular values on the page; all are in spectrum.npz
 CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
 Row = tuple[str, ...]
+
+
+def rank_command(options: argparse.Namespace, say: Say) -> None:
+    """Analyse a model, print its results and write them to a folder; or compare models analysed before."""
+    values = ((key, value) for key, value in vars(options).items() if key in request.KEYS)
+    named = {key: value for key, value in values if value is not None and value is not False}
+    if options.config and named:
+        raise UserError(f"--config {options.config} holds all options: leave out {', '.join(sorted(named))}")
+    if options.compare:
+        if options.config or named:
+            raise UserError("--compare: takes no other option")
+        for row in compare(options.compare):
+            print("  ".join(f"{text:32.32}" for text in row).rstrip())
+        return
+    checked = request.read_request(options.config) if options.config else request.request(named, "rank")
+    name = options.config or Path(checked.model or "model").resolve()
+    folder = options.out or Store().own_folder(name.stem)
+    result = rank(checked, say, folder / "export")
+    path = write(result, folder)
+    for label, text in rows(result):
+        print(f"{label:32}  {text}")
+    for note in result.notes():
+        say(f"note: {note}")
+    say(f"wrote {path}")
 
 
 # --- one model ------------------------------------------------------------------------------------------------------
@@ -41,11 +69,10 @@ def write(result: Result, folder: Path) -> Path:
 
 
 def to_json(result: Result) -> dict[str, Any]:
-    """Return all numbers; `status` is ok, or sampled where the ranks are those of a part."""
-    matrix, sample, bound = result.matrix, result.sample, result.bound
-    metrics = result.ranks.metrics()
+    """Return all numbers."""
+    matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     return {
-        "status": "sampled" if sample else "ok",
+        "status": "ok",
         "title": result.request.title,
         "head": {"name": matrix.head[0], "options": dict(matrix.head[1])},
         "contexts": matrix.m,
@@ -55,7 +82,6 @@ def to_json(result: Result) -> dict[str, Any]:
         **{key: value for key, value in result.ranks.to_json().items() if key not in metrics},
         **result.measures.to_json(),
         "bound": asdict(bound) if bound else None,
-        "sample": asdict(sample) if sample else None,
         "notes": result.notes(),
         "memory_estimate_bytes": result.bytes_needed,
         "wall_s": round(result.seconds, 3),
@@ -64,26 +90,22 @@ def to_json(result: Result) -> dict[str, Any]:
 
 def rows(result: Result) -> list[Row]:
     """Return the results as pairs of a name and a text, for the terminal and the page."""
-    press, matrix, sample = result.ranks.press, result.matrix, result.sample
+    press, matrix = result.ranks.press, result.matrix
     name, options = matrix.head
     chosen = ", ".join(f"{key} = {value}" for key, value in options.items())
     head = f", {name.replace('_', '-')}" + (f" ({chosen})" if chosen else "")
     head += f", width {matrix.width}" if matrix.width else ""
-    of_part = " of the part" if sample else ""
     table: list[Row] = [
         (matrix.title, f"{matrix.m:,} {matrix.sides[0]} × {matrix.n:,} {matrix.sides[1]}{head}"),
-        (f"Press rank{of_part}", f"{press.rank:,}  ({press.low:,} to {press.high:,} at its tolerance ± 1 %)"),
+        ("Press rank", f"{press.rank:,}  ({press.low:,} to {press.high:,} at its tolerance ± 1 %)"),
     ]
-    table += [(f"effective rank at {e:g}{of_part}", f"{rank:,}") for e, rank in result.ranks.effective.items()]
+    table += [(f"effective rank at {e:g}", f"{rank:,}") for e, rank in result.ranks.effective.items()]
     if bound := result.bound:
         verdict = "holds" if bound.holds else "BROKEN: these are not log-probabilities of a softmax of that width"
         fall = f"; centred, they fall by {bound.cliff[1]:.2g} after {bound.cliff[0]:,}" if bound.cliff else ""
         text = f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
         table.append((f"softmax bound d + 2 = {bound.limit}", text))
     table += _measure_rows(result)
-    if sample:
-        text = f"at least {sample.at_least:,}, at most {sample.at_most:,}; the part has {sample.rows:,} random rows"
-        table.append(("Press rank of the whole", text))
     return [
         *table,
         ("tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"),
@@ -116,30 +138,8 @@ def _measure_rows(result: Result) -> list[Row]:
 
 
 # --- several models -------------------------------------------------------------------------------------------------
-QUANTITIES = {  # label -> where it is in rank.json; of lists their length
-    "contexts": "contexts",
-    "words": "words",
-    "width d": "width",
-    "head": "head.name",
-    "status": "status",
-    "Press rank": "metrics.rank_press",
-    "effective rank at 0.001": "metrics.rank_eff_1e-3",
-    "at 0.001, centred by contexts": "centred.rows.rank_eff_1e-3",
-    "at 0.001, centred by both": "centred.both.rank_eff_1e-3",
-    "width by the cliff": "bound.cliff.0",
-    "entropy of the output matrix": "saturation.weight.entropy",
-    "entropy of the hidden states": "saturation.hidden.entropy",
-    "mean cosine of word vectors": "saturation.weight.anisotropy",
-    "mean cosine of hidden states": "saturation.hidden.anisotropy",
-    "unargmaxable words": "words_that_win.never",
-    "unsettled words": "words_that_win.unsettled",
-    "preserved gradient, norm": "gradient_share.norm_mean",
-    "preserved gradient, energy": "gradient_share.energy_mean",
-}
-
-
 def compare(paths: Sequence[Path]) -> list[Row]:
-    """Return a table of several rank.json: the titles, then a row for every quantity that some model has.
+    """Return a table of several rank.json: the titles, then a row for every number that differs between the models.
 
     Raises:
         UserError: fewer than two files, or one that is no rank.json; DataError: a damaged one.
@@ -148,25 +148,28 @@ def compare(paths: Sequence[Path]) -> list[Row]:
         raise UserError("--compare: give the rank.json of two models or more")
     models = []
     for path in paths:
-        models.append(artefacts.read_json(path))
-        if not {"title", "metrics", "contexts"} <= models[-1].keys():
+        facts = artefacts.read_json(path)
+        if not {"title", "metrics", "contexts"} <= facts.keys():
             raise UserError(f"--compare: {path}: not a rank.json of `rank`; give results/own/<model>/rank.json")
-    table = [(label, *(_value(model, place) for model in models)) for label, place in QUANTITIES.items()]
-    titles = ("", *(model["title"] for model in models))
-    return [titles, *(row for row in table if any(value != "–" for value in row[1:]))]
+        models.append(dict(_numbers(facts)) | {"": facts["title"]})
+    labels = dict.fromkeys(label for model in models for label in model)
+    table = {label: tuple(model.get(label, "–") for model in models) for label in labels}
+    titles = table.pop("")
+    return [("", *titles), *((label, *row) for label, row in table.items() if len(set(row)) > 1)]
 
 
-def _value(facts: Any, place: str) -> str:
-    """Format what is at a place of a rank.json; a dash where it was not measured."""
-    for key in place.split("."):
-        try:
-            facts = facts[int(key) if isinstance(facts, list) else key]
-        except (KeyError, TypeError):
-            return "–"
-    if facts is None:
-        return "–"
-    value = len(facts) if isinstance(facts, list) else facts
-    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+def _numbers(facts: Any, label: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every number of a rank.json with its place, as `saturation weight entropy`; of words how many."""
+    if isinstance(facts, dict):
+        for key, value in facts.items():
+            if key not in ("provenance", "wall_s", "memory_estimate_bytes"):
+                yield from _numbers(value, f"{label} {key}".strip())
+    elif isinstance(facts, list) and label.endswith("never"):
+        yield label, f"{len(facts):,}"
+    elif isinstance(facts, list):
+        yield from _numbers(dict(enumerate(facts)), label)
+    elif isinstance(facts, int | float) and not isinstance(facts, bool):
+        yield label, f"{facts:.4g}" if isinstance(facts, float) else f"{facts:,}"
 
 
 # --- the page and its plot ------------------------------------------------------------------------------------------

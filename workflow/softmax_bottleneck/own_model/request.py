@@ -1,6 +1,5 @@
-"""The options of `rank`: the files of a model, its head, and the memory that may be used."""
+"""The options of `rank`: the files of a model and its head."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from softmax_bottleneck.study import load_yaml, read, schema
 
 ARRAYS = ("hidden", "weight", "log_probs")
 SOURCES = ("hidden weight", "log_probs", "model text", "weight weights_only", "model weights_only")
-UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
 Files = tuple[schema.Line, ...]
 
 
@@ -35,9 +33,7 @@ class Request:
         targets: .npy file with the number of the word that follows each hidden state, -1 for none.
         weights_only: analyse the output matrix itself (of `model` or `weight`), without any text.
         width: width of the model that made log_probs, for the check of rank <= width + 2.
-        max_memory: `4GB`; a matrix that needs more is analysed in part.
         seconds: time limit of the search for unargmaxable words; 0 skips it.
-        seed: seed of the random part.
     """
 
     title: Annotated[str, Field(min_length=1, max_length=200)] = "Own model"
@@ -51,9 +47,7 @@ class Request:
     targets: schema.Line | None = None
     weights_only: schema.Flag = False
     width: Annotated[schema.Integer, Field(ge=1)] | None = None
-    max_memory: str | None = None
     seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
-    seed: schema.Seed = 1
 
     def files(self) -> list[Path]:
         """Return every file that is read, each once."""
@@ -113,12 +107,3 @@ def parse_head(text: str) -> tuple[str, dict[str, Any]]:
         except ValueError:
             given[key.strip()] = number
     return name, heads.options(name, given)
-
-
-def parse_bytes(text: str) -> int:
-    """Return `4GB` (10^9) or `4GiB` (2^30) in bytes (UserError for anything else)."""
-    size = re.fullmatch(r"([0-9]{1,9}(?:[.][0-9]{1,9})?) ?([KMGT])(i?)B", text)
-    if not size:
-        raise UserError(f"max_memory: {text!r} is no size. Expected one like 4GB, 1.5 GiB or 512MB")
-    number, unit, binary = size.groups()
-    return int(float(number) * (1024 if binary else 1000) ** UNITS[unit])

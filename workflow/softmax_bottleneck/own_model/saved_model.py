@@ -276,9 +276,6 @@ def _load(path: Path, config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         raise UserError(f"{path}: needs {error.name}, which is not installed: pip install transformers") from None
     if "auto_map" in config and config.get("model_type") not in transformers.CONFIG_MAPPING:
         raise UserError(f"{path}: needs code of its own (auto_map), which is not run; {ADVICE}")
-    masked = [name for name in config.get("architectures") or () if str(name).endswith("ForMaskedLM")]
-    if masked and not config.get("is_decoder"):
-        raise UserError(f"{path}: {masked[0]} {NOT_CAUSAL}")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     folder, options = path, dict[str, Any](local_files_only=True, trust_remote_code=False)

@@ -1,0 +1,82 @@
+"""Commands about the results of a study: look up a number or a verdict, compare, archive, verify and repair."""
+
+import argparse
+import json
+from dataclasses import replace
+
+from softmax_bottleneck.extras import status
+from softmax_bottleneck.jobs import project_lock
+from softmax_bottleneck.records import records
+from softmax_bottleneck.records import verify as verification
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import archive as archives
+from softmax_bottleneck.report import claims as judging
+from softmax_bottleneck.report import compare as comparison
+from softmax_bottleneck.report.lookup import lookup
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import IncompleteError, UserError
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Study
+
+
+def _records(study: Study) -> Records:
+    """Return the records of a study, or those of its interim report if it is not finished."""
+    for folder in (study.store.study_folder(study.name), status.interim_folder(study)):
+        if (folder / records.REST_FILE).exists():
+            return records.load(folder)
+    raise UserError(
+        f"study {study.name} has no results yet: run `make reproduce CONFIG={study.file}`, or name another with --study"
+    )
+
+
+def partial(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Write the interim report."""
+    say(f"wrote {status.write_interim_report(study, options.reload)}")
+
+
+def claims(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Print the verdict on every claim, of the study or of archived studies."""
+    entries = [entry for name in options.archived for found in archives.find(name) for entry in found.claims]
+    if not options.archived:
+        entries = [entry.to_json() for entry in judging.ledger(_records(study), judging.of_study(study), study)]
+    print("\n".join(judging.explain(entries, options.explain)))
+
+
+def archive(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Pack a finished study without its weights."""
+    say(f"wrote {archives.write(study, options.unfinished)}")
+
+
+def number(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Print a number with its definition, seeds, files and hashes."""
+    print("\n".join(lookup(study, _records(study), options.number)))
+
+
+def compare(options: argparse.Namespace, say: Say) -> None:
+    """Print finished studies side by side; with `--out` also write compare.csv."""
+    tables = comparison.side_by_side(comparison.find_studies(options.studies))
+    print(comparison.text(tables))
+    if options.out:
+        artefacts.write_text(options.out / "compare.csv", comparison.csv(tables))
+        say(f"wrote {options.out / 'compare.csv'}")
+
+
+def verify(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Print results that are missing, damaged, stale or impossible (IncompleteError if there are any)."""
+    found = verification.verify(study)
+    found = replace(found, findings=(*found.findings, *archives.findings()))
+    print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
+    if not found.complete:
+        raise IncompleteError(f"{study.name}: incomplete or damaged")
+
+
+def repair(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Delete damaged results and what depends on them."""
+    project_lock.acquire()
+    found, removed = verification.repair(study)
+    for path in removed:
+        say(f"removed {study.store.root / path}")
+    runs = sum(path.parts[0] == "runs" and len(path.parts) == 4 for path in removed)  # folders: damaged weights
+    training = f" and trains {runs} of the runs" if runs else ""
+    say(f"{study.name}: findings: {len(found.findings)}, removed: {len(removed)}")
+    say(f"`make reproduce` recomputes what was removed{training}")

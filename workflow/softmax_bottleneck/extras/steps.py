@@ -1,0 +1,88 @@
+"""The steps of the workflow as commands: what they do before and after the function that has the step's name."""
+
+import argparse
+import sys
+from importlib import import_module
+
+from softmax_bottleneck.measuring import measure as measuring
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DivergedResultError, IncompleteError
+from softmax_bottleneck.store.fingerprint import STEPS
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Study, plan
+
+
+def run_step(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Call the step's function, as `fit` of training/fit.py, with the run, corpus or unit that the options name.
+
+    Raises:
+        DivergedResultError: the run diverged, and `--diverged-ok` is not given.
+    """
+    function = getattr(import_module(f"softmax_bottleneck.{STEPS[options.step][0]}"), options.step)
+    subjects = [vars(options)[key] for key in ("run", "dataset", "unit") if key in options]
+    restart = {"restart": options.restart} if "restart" in options else {}
+    done = function(study, *subjects, say, **restart)
+    if "measure" in options and options.measure:
+        measuring.measure_after_training(study, options.run, say)
+    if done and done["status"] == "diverged" and not options.diverged_ok:
+        raise DivergedResultError(f"{options.run}: diverged: {done['reason']}; recorded; do not try it again")
+
+
+def train(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Train a run, or all seeds of a job at once, each in a process of its own."""
+    from softmax_bottleneck.jobs import replicas
+
+    runs = plan.jobs(study).get(options.run, ())
+    if len(runs) > 1:
+        words = [word for word in options.arguments if word != "--measure"]  # all seeds share the job's threads
+        command = [sys.executable, "-m", "softmax_bottleneck", *words]  # the last --run counts
+        replicas.train_together(command, [run.path for run in runs], runs[0].device, say)
+    else:
+        run_step(study, options, say)
+    if study.replicas_per_job > 1 and runs:
+        replicas.record_job(study, options.run, runs)
+
+
+def measure(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Measure a run, or call one of the measuring steps by its name."""
+    if options.step == "measure":
+        measuring.measure(study, options.run, say)
+    else:
+        measuring.measure_step(study, options.run, options.step, say)
+
+
+def check(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Check the options of tables and figures, then every model."""
+    from softmax_bottleneck.report.views import check_options
+
+    check_options(study)
+    run_step(study, options, say)
+
+
+def collect(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Write the records of all runs."""
+    from softmax_bottleneck.records.collect import collect_to
+
+    records = collect_to(study, study.store.study_folder(study.name))
+    for warning in records.mixtures():
+        say(f"warning: {warning}")
+    say(f"{study.name}: {len(records.rows)} records, {records.counts()}")
+
+
+def render(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Write tables, figures and claims."""
+    from softmax_bottleneck.report import render as drawing
+
+    drawing.render(study, study.store.study_folder(study.name))
+    say(f"{study.name}: {len(study.experiments)} tables and figures")
+
+
+def report(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Write the report (IncompleteError if no planned run has results)."""
+    from softmax_bottleneck.report import report as page
+
+    folder = study.store.study_folder(study.name)
+    say(f"wrote {page.report(folder, out=options.out)}")
+    counts = dict(artefacts.read_json(folder / "page.json")["counts"])
+    if counts["planned"] and counts["missing"] == counts["planned"]:
+        raise IncompleteError(f"{study.name}: none of the {counts['planned']} planned runs has results")
