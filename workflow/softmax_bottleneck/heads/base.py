@@ -73,7 +73,7 @@ class Head(nn.Module):
 
     @property
     def is_log_linear(self) -> bool:
-        """Whether log_probs(h) = contexts(h) W^T + b - logZ, so that the spectrum follows from the factors."""
+        """True if log_probs(h) = contexts(h) W^T + b - logZ, so that the spectrum follows from the factors."""
         return False
 
     def contexts(self, h: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class PointwiseHead(Head):
 
     @property
     def is_log_linear(self) -> bool:
-        """Whether g is the identity, i.e. the softmax head."""
+        """True if g is the identity, i.e. the softmax head."""
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:

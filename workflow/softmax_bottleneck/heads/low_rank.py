@@ -45,7 +45,7 @@ class LowRank(Head):
 
     @property
     def is_log_linear(self) -> bool:
-        """Whether the head is log-linear: always."""
+        """True: the head is log-linear."""
         return True
 
     def contexts(self, h: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Factor(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether torch's own products can be used."""
+        """True if torch's own products can be used."""
         return self.rest is None and self.main.dtype != torch.bfloat16
 
 

@@ -65,7 +65,7 @@ class MixtureOfContexts(MixtureHead):
 
     @property
     def is_log_linear(self) -> bool:
-        """Whether g is the identity."""
+        """True if g is the identity."""
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place,
 
 
 def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
-    """Slopes of a PLIF head after training and as its seed drew them, and both functions; empty for other heads."""
+    """Return slopes and functions of a PLIF head, trained and as initialised by its seed; empty for other heads."""
 
     trained = piecewise_linear(model)
     if trained is None:
@@ -68,13 +68,13 @@ def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float],
 
 
 def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
-    """The function of a PLIF head, or of a mixture's components; None where there is none."""
+    """Return the function of a PLIF head, or of the components of a mixture; None for other heads."""
     return next((module for module in model.head.modules() if isinstance(module, PiecewiseLinear)), None)
 
 
 @torch.no_grad()
 def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, float]:
-    """Mean, standard deviation and extremes of all slopes (Ganea et al. 2019, Table 2), names ending in `suffix`."""
+    """Return mean, deviation and extremes of the slopes (Ganea et al. 2019, Table 2); names end in `suffix`."""
     slope_K = function.table()[:, 0].double()
     found = {"mean": slope_K.mean(), "std": slope_K.std(correction=0), "min": slope_K.min(), "max": slope_K.max()}
     return {f"slope_{name}{suffix}": float(value) for name, value in found.items()}
@@ -82,7 +82,7 @@ def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, floa
 
 @torch.no_grad()
 def function_curves(trained: PiecewiseLinear, initial: PiecewiseLinear) -> dict[str, list[float]]:
-    """Both functions on an even grid over their knots, for a figure: `logit`, `trained`, `initial`."""
+    """Return both functions on an even grid over their knots, for a figure: `logit`, `trained`, `initial`."""
     logit_G = torch.linspace(-trained.bound, trained.bound, GRID, dtype=torch.float64)
     curves = {
         "logit": logit_G,

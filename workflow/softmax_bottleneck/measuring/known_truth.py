@@ -1,6 +1,6 @@
-"""The law that a text was sampled from, where it is known: the distance of a model to it, and what it scores itself.
+"""Known true distributions of texts: the distance of a model from them, and their own perplexities and ranks.
 
-Suffixes: T positions, N contexts, R columns of the law, V words.
+Suffixes: T positions, N contexts, R columns of the true distribution, V words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softmax_bottleneck.study import Study
 
 @dataclass(frozen=True)
 class TextLaw:
-    """The law a test text was sampled from, its state before every predicted word, and what it scores itself."""
+    """The true distribution of a test text, its context before every predicted word, and its own metrics."""
 
     truth: Truth
     words: tuple[str, ...]
@@ -33,11 +33,11 @@ class TextLaw:
         return self.truth.states["test"][1:]
 
     def kl_nats(self, log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
-        """KL(P* || Q) in nats of the contexts from `start` on."""
+        """Return KL(P* || Q) in nats for the contexts from `start` on."""
         return self.truth.language.kl_nats(log_q_NV, self.states_T[start : start + len(log_q_NV)], self.words)
 
     def metrics(self, kl_T: NDArray[np.float64]) -> dict[str, float]:
-        """Mean distance to the law, the best perplexity there can be, the true rank."""
+        """Return the mean KL from the true distribution, the lowest possible perplexity, and the true rank."""
         kl = float(kl_T.mean())
         bound = float(np.exp(self.truth.entropy_C[self.states_T].mean()))
         return {
@@ -51,7 +51,7 @@ class TextLaw:
 
 
 def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
-    """The law of a corpus that was sampled from one; None for any other text."""
+    """Return the true distribution of a synthetic corpus, or None for any other text."""
     folder = study.store.corpus_folder(dataset)
     if not (folder / TRUTH_FILE).exists():
         return None
@@ -60,10 +60,10 @@ def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
 
 
 def law_metrics(truth: Truth, corpus: Corpus) -> dict[str, float]:
-    """The law's perplexities of train and test text, and ranks of its log-probabilities over the test contexts.
+    """Return perplexities of the true distribution on train and test, and ranks of its log-probabilities over test.
 
-    Perplexities have the published divisor, the text's length L; `law_test_ppl` is of this very text, where the
-    exponential of the mean entropy is what is expected in its contexts. Ranks follow from the law's exact factors.
+    Perplexities are divided by the text's length L, as published. `law_test_ppl` is measured on this text; the
+    exponential of the mean entropy is its expectation in the same contexts. Ranks follow from the exact factors.
     """
     language = truth.language
     order_V = language.order(corpus.words)

@@ -1,8 +1,8 @@
 """The step `measure`: everything that is measured on a trained run, in one process that imports torch once.
 
 It calls three steps: `evaluate` (perplexities and predicted words), `spectrum` (singular values and ranks) and
-`wordsim` (word similarity). Each writes its own files. A step whose files are whole, and were made by today's code from
-today's inputs, is not repeated. An edit of word similarity therefore recomputes no spectrum.
+`wordsim` (word similarity). Each writes its own files. A step is skipped if its files are undamaged and were made by
+the current code from the current inputs. An edit of word similarity therefore recomputes no spectrum.
 """
 
 import time
@@ -18,14 +18,14 @@ from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Run, Study, load_dataset
 from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, write_unusable
 
-MEASURED_FILE = "measured.json"  # names the results of all steps with their hashes; the only one that Snakemake knows
+MEASURED_FILE = "measured.json"  # lists the results of all steps with their hashes; Snakemake knows no other result
 # Step -> its result. The provenance of the result holds the hashes of all files that the step read or wrote.
 STEPS = {"evaluate": "measure.json", "spectrum": "rank.json", "wordsim": "wordsim.json"}
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What a step computed.
+    """The results of a step.
 
     Attributes:
         files: content of its JSON files by name; the result of STEPS comes last.
@@ -53,7 +53,7 @@ def measure(study: Study, path: str, say: Say) -> None:
 
 
 def measure_step(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute one of STEPS for a run, also if its files are fresh."""
+    """Compute one of STEPS for a run, even if its files are current."""
     _call(study, path, step, say)
     folder = study.store.run_folder(path)
     if (folder / MEASURED_FILE).exists():  # its new date lets Snakemake collect the new numbers
@@ -66,7 +66,7 @@ def _record(folder: Path) -> None:
 
 
 def measure_after_training(study: Study, path: str, say: Say) -> None:
-    """Measure a run in the process that has just trained it, as far as its inputs are there.
+    """Measure a run in the process that has just trained it, if the inputs of the steps exist.
 
     Training has succeeded by now, so no failure or signal here is an error: the step `measure` follows and repeats
     whatever is missing. Nothing is measured in a process with a time limit. There, `measure` is a job of its own.
@@ -94,7 +94,7 @@ def _call(study: Study, path: str, step: str, say: Say) -> None:
     started, folder = time.monotonic(), study.store.run_folder(path)
     run, done = run_and_record(folder)
     inputs = _inputs(study, run, folder, step)
-    if done["status"] != "ok":  # a run that diverged is a result: the files say so
+    if done["status"] != "ok":  # divergence is a result, which the files record
         parents = {name: artefacts.sha256_file(file) for name, file in inputs.items() if file.parent == folder}
         for name in ("topk.json", STEPS[step]) if step == "evaluate" else (STEPS[step],):
             write_unusable(folder / name, done, parents)
@@ -124,7 +124,7 @@ def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Comp
 
 # --- freshness ------------------------------------------------------------------------------------------------------
 def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
-    """Return True if a step's files are whole and were made by today's code from the inputs as they are now."""
+    """Return True if a step's files are undamaged and were made by the current code from the current inputs."""
     if not artefacts.is_sound(folder / STEPS[step]):
         return False
     record, inputs = artefacts.read_json(folder / STEPS[step]), _inputs(study, run, folder, step)

@@ -1,6 +1,6 @@
-"""What a trained run is measured on: perplexities, predicted words, distance to a known law, log-probability matrix.
+"""Perplexities, predicted words, distance from a known distribution, and the log-probability matrix of a model.
 
-Hidden states are computed once; predictions and ranks are then a matrix product away from them.
+Hidden states are computed once; predictions and ranks then need only a matrix product.
 Suffixes: T tokens in order, N contexts of one chunk, L rows and B columns of a batched text, D context width, V
 vocabulary, K pieces of a function.
 """
@@ -33,7 +33,7 @@ SEGMENT = 4096  # time steps of one pass through a body that carries its state, 
 
 @dataclass(frozen=True)
 class Contexts:
-    """Hidden states [T, D] (float32) before the head, and the token [T] that followed each."""
+    """The hidden states [T, D] (float32) before the head, and the token [T] that followed each."""
 
     hidden: Tensor
     targets: Tensor
@@ -43,10 +43,10 @@ class Contexts:
 def body_segments(
     model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Hidden states [T, B, D] of a text cut into streams, and the tokens [T, B] that follow, some time steps at once.
+    """Yield hidden states [T, B, D] of a text cut into streams, and the tokens [T, B] that follow, in segments of time.
 
-    In evaluation mode, state carried through from zero; a body that carries none reads `bptt` tokens, each block on its
-    own, as in training.
+    The model is in evaluation mode and carries its state from zero. A body without a state reads blocks of `bptt`
+    tokens independently, as in training.
     """
     model.eval()
     segment = SEGMENT if model.body.carries_state else bptt
@@ -60,21 +60,21 @@ def body_segments(
 
 
 def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:
-    """Hidden states of a text read as one stream (the published test setting): T - 1 contexts in the text's order."""
+    """Return the T - 1 hidden states of a text read as one stream (the published test setting), in order."""
     segments = list(body_segments(model, ids_T, 1, bptt))
     hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
     return Contexts(hidden_TD, targets_T)
 
 
 def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
-    """The log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
+    """Yield the log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
     model.eval()
     return chunks_of(model.head, hidden_TD, CHUNK_BYTES)
 
 
 @torch.no_grad()
 def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
-    """As `log_probability_chunks`, of a head in evaluation mode; `chunk_bytes` by device, about the size of each."""
+    """Yield chunks as `log_probability_chunks` does, of about `chunk_bytes` of the device; evaluation mode is set."""
     for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
         yield head.log_probs(chunk_ND)
 
@@ -86,13 +86,13 @@ def _rows_at_once(head: Head, chunk_bytes: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model predicts at every context of a text, from one pass over its log-probabilities.
+    """The predictions of a model at every context of a text, from one pass over its log-probabilities.
 
     Attributes:
         log_p_T: log-probability of the true word, nats, float64.
-        true_rank_T: its place among all words by probability, from 1; of equally probable ones the smaller id is first.
-        top: row -> the most probable words there, for the rows asked for.
-        kl_T: KL(P* || Q) in nats where the law P* is known, else None.
+        true_rank_T: rank of the true word by probability, from 1; of equally probable words the smaller id is first.
+        top: row -> the most probable words, for the requested rows.
+        kl_T: KL(P* || Q) in nats if the true distribution P* is known, else None.
     """
 
     log_p_T: NDArray[np.float64]
@@ -108,13 +108,13 @@ KlNats = Callable[[NDArray[np.float32], int], NDArray[np.float64]]
 def predict(
     model: LanguageModel, contexts: Contexts, rows: Collection[int] = (), kl: KlNats | None = None
 ) -> Predictions:
-    """Go once through the log-probabilities of all contexts; rows that do not sum to one are an error.
+    """Return predictions from one pass over the log-probabilities; probabilities that do not sum to one are an error.
 
     Args:
         model: in evaluation mode afterwards.
         contexts: of the text.
-        rows: whose most probable words are wanted.
-        kl: gives KL(P* || Q) in nats for each row of log-probabilities [N, V], of which the first is row `start`.
+        rows: contexts whose most probable words are returned.
+        kl: returns KL(P* || Q) in nats for each row of log-probabilities [N, V]; the first of them is row `start`.
     """
     log_p_T: list[Tensor] = []
     true_rank_T: list[Tensor] = []
@@ -161,9 +161,9 @@ def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
 
 @torch.no_grad()
 def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
-    """Loss of every token of a text but the streams' first ones, nats, float64, by the head's fused loss.
+    """Return the loss in nats (float64) of every token except the first of each stream, by the head's fused loss.
 
-    Neither a row of log-probabilities nor the hidden states of the text are kept.
+    The log-probabilities and hidden states of the whole text never exist at once.
     """
     segments = body_segments(model, ids_T, streams, bptt)
     found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
@@ -172,7 +172,7 @@ def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: i
 
 @dataclass(frozen=True)
 class Perplexities:
-    """Perplexity of one text by both divisors.
+    """The perplexity of one text by both divisors.
 
     published: the sum of losses over the text's length L, though only L - 1 tokens are predicted (SPEC section 1).
     sound: over the number of tokens predicted.
@@ -183,7 +183,7 @@ class Perplexities:
 
 
 def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities:
-    """Both perplexities of a text scored in `streams` parallel streams."""
+    """Return both perplexities of a text scored in `streams` parallel streams."""
     total_nats = -math.fsum(log_p_T)
     return Perplexities(math.exp(total_nats / (len(log_p_T) + streams)), math.exp(total_nats / len(log_p_T)))
 
@@ -191,9 +191,9 @@ def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities
 def perplexity_metrics(
     model: LanguageModel, corpus: Corpus, log_p_T: NDArray[np.float64], schedule: Schedule
 ) -> dict[str, float]:
-    """Perplexities of all splits; of the test text by what was predicted, of the others read as parallel streams.
+    """Return perplexities of all splits: of test from `log_p_T`, of train and valid read as parallel streams.
 
-    Where a schedule tests several streams, so is the test text read.
+    If a schedule tests in several streams, the test text is read in streams, too.
     """
 
     def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:

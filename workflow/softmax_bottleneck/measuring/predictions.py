@@ -1,8 +1,8 @@
 """The most probable next words at chosen places of the test text, and how often the true one is among the first few.
 
 Parthiban et al. 2021 (Figure 3, SM Table 2) compare heads by the top five words after 18 contexts: six from Yang et al.
-2018, six of their own choice, six random ones. Eighteen places are an illustration; hit rates over all of the test text
-stand beside them. The places are token indices; their words are read from the corpus, which may not be redistributed.
+2018, six of their own choice, six random ones. Eighteen places are an illustration, so hit rates over the whole test
+text are computed as well. Places are token indices; words are read from the corpus, which may not be redistributed.
 
 Suffixes: T predicted tokens in order.
 """
@@ -31,14 +31,14 @@ SAMPLE_QUOTE = 40  # words; the published contexts have 25 to 75
 
 @dataclass(frozen=True)
 class Place:
-    """A word of the test text that is to be predicted.
+    """A word of the test text to predict.
 
     Attributes:
         group: who chose it: yang2018_cherry_picked, authors_cherry_picked, random.
         number: from 1 within its group.
         index: of the word in the test text, from 0; the context is all before it.
-        quoted: how many words before it are quoted.
-        published_word: the word that was published as the next one; empty where nothing was published.
+        quoted: number of quoted words before it.
+        published_word: the published next word; empty if none was published.
     """
 
     group: str
@@ -49,7 +49,7 @@ class Place:
 
 
 def published_places(path: Path) -> tuple[Place, ...]:
-    """The places of report/published/<...>_contexts.csv, in its order."""
+    """Return the places of report/published/<...>_contexts.csv, in its order."""
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(
             Place(
@@ -64,10 +64,10 @@ def published_places(path: Path) -> tuple[Place, ...]:
 
 
 def sampled_places(corpus: Corpus) -> tuple[Place, ...]:
-    """Places in a text without published ones: drawn once and for all, none of them the end of a line or `<unk>`."""
+    """Return places in a text without published ones: a fixed sample without ends of lines and `<unk>`."""
     uninformative = [index for index, word in enumerate(corpus.words) if word in (EOS, UNK)]
     index_T = np.arange(1, len(corpus.test))
-    # Late enough for a whole quotation, where the text is long enough for that.
+    # Late enough for a whole quotation, if the text is long enough.
     known_T = index_T[~np.isin(corpus.test[1:], uninformative) & (index_T >= min(SAMPLE_QUOTE, len(index_T) // 2))]
     rng = np.random.default_rng(SAMPLE_SEED)
     drawn = np.sort(rng.choice(known_T, size=min(SAMPLE_SIZE, len(known_T)), replace=False))
@@ -97,7 +97,7 @@ def check_places(places: Sequence[Place], corpus: Corpus) -> None:
 
 @dataclass(frozen=True)
 class TopWords:
-    """The first few words at one place, most probable first, and the place of the true word among all (from 1)."""
+    """The most probable words at one place, in order, and the rank of the true word (from 1)."""
 
     ids: NDArray[np.int64]
     log_p: NDArray[np.float64]
@@ -105,7 +105,7 @@ class TopWords:
 
 
 def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
-    """What topk.json says of one place."""
+    """Return the entry of topk.json for one place."""
     target = corpus.words[corpus.test[place.index]]
     cut = bool(place.published_word) and target != place.published_word
     before = corpus.test[max(0, place.index - place.quoted) : place.index]
@@ -125,10 +125,10 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
 
 
 def hit_rates(true_rank_T: NDArray[np.integer[Any]]) -> dict[str, dict[str, float | int]]:
-    """Share of contexts whose true word is among the first 1, 5, 10, with a 95 % Wilson interval.
+    """Return the share of contexts whose true word is among the first 1, 5, 10, with a 95 % Wilson interval.
 
-    The interval takes contexts for independent, which neighbours in a text are not quite: it is the narrowest that
-    could be given.
+    The interval treats contexts as independent. Neighbours in a text are not quite independent, so the true interval is
+    wider.
     """
     rates: dict[str, dict[str, float | int]] = {}
     for k in HIT_RANKS:

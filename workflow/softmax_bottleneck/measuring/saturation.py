@@ -1,7 +1,7 @@
-"""Beside the ranks along training: how lopsided an output layer is, and what of the loss' gradient passes it.
+"""Saturation of an output layer along training, and the share of the loss gradient that it preserves.
 
-The same measures as `rank` prints of anybody's model (docs/ranks.md). The last two are of heads that are linear in the
-end: of others the word matrix is not all that stands between context vectors and log-probabilities.
+The command `rank` prints the same measures for any model (docs/ranks.md). Centred rank and preserved gradient exist for
+log-linear heads only: in other heads more than the word matrix lies between context vectors and log-probabilities.
 
 Suffixes: N contexts, V words, D width, R rows of a block.
 """
@@ -31,7 +31,7 @@ GRADIENT_CONTEXTS = 1024  # evenly spaced
 
 @torch.no_grad()
 def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
-    """Saturation of word matrix and hidden states; of a log-linear head also centred rank and gradient that passes.
+    """Return saturation of word matrix and hidden states; of log-linear heads also centred rank and preserved gradient.
 
     Raises:
         DataError: a number is not finite, or fewer than two hidden states are not zero.
@@ -45,7 +45,7 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
     if not head.is_log_linear:
         return found
     linear_ND, bias_V = (part.cpu().numpy() for part in (head.contexts(contexts.hidden), head.decoder.bias))
-    # Centring takes log Z away: zeros stand in its place.
+    # Centring removes log Z, so it may be zero.
     centred = factored_singular_values(linear_ND, weight_VD, bias_V, np.zeros(len(linear_ND)), "both")
     share = gradient_share(_gradients(head, contexts), weight_VD)
     return found | {
@@ -55,7 +55,7 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
 
 
 def _gradients(head: Head, contexts: Contexts) -> Iterator[Floats]:
-    """Gradients [R, V] of -ln P(word that followed) by the logits."""
+    """Return the gradients [R, V] of -ln P(next word) by the logits."""
     some_N = torch.linspace(0, len(contexts.hidden) - 1, min(len(contexts.hidden), GRADIENT_CONTEXTS)).long()
     targets = iter(contexts.targets.cpu()[some_N])
     for log_p_RV in chunks_of(head, contexts.hidden[some_N.to(contexts.hidden.device)]):

@@ -37,8 +37,8 @@ from softmax_bottleneck.training.model import LanguageModel
 def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     """Return the ranks of the test text's log-probability matrix; write its singular values.
 
-    Where a dataset declares `rank_contexts`, the ranks are those of that many contexts, and `<rank>_all` of all. A run
-    with stored weights of some epochs also gets the ranks along its training.
+    If a dataset declares `rank_contexts`, ranks use that many contexts and `<rank>_all` uses all of them. A run with
+    snapshots also gets the ranks along its training.
     """
     folder = study.store.run_folder(run.path)
     limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
@@ -60,7 +60,7 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
-    """Return the ranks as `metrics`, and what they depend on."""
+    """Return the ranks as `metrics`, with tolerance, sizes and method."""
     report = rank_report(found)
     metrics = report.metrics()
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
@@ -83,10 +83,10 @@ def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | 
 def spectra(
     model: LanguageModel, hidden_TD: NDArray[np.float32], first_rows: int | None = None
 ) -> tuple[Spectrum | None, Spectrum]:
-    """Singular values of the log-probability matrix over the first contexts and over all of them.
+    """Return the singular values of the log-probability matrix over the first contexts and over all of them.
 
-    From the factors where the head is log-linear. The first is None where `first_rows` is, and where there are no more
-    contexts than that.
+    For a log-linear head they follow from the factors. The first spectrum is None if `first_rows` is None or not less
+    than the number of contexts.
     """
     model.eval()
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
@@ -105,14 +105,14 @@ def spectra(
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:
-    """How Gram matrices are made where the model is: on its GPU, and checked there."""
+    """Return the constructor of Gram matrices for a device: checked ones for a GPU, plain ones for a CPU."""
     if device.type == "cpu":
         return Gram
     return functools.partial(DeviceGram, solver=eigenvalues_without_gpu, torch=torch, device=device)
 
 
 def eigenvalues_without_gpu(matrix: Float64) -> Float64:
-    """As `gram.lapack_eigenvalues`, on all processors of this job; others may have its GPU meanwhile."""
+    """Return `gram.lapack_eigenvalues`, computed on all processors of this job while its GPU is lent."""
     torch.cuda.empty_cache()
     with lent_gpu(), lapack_threads(len(os.sched_getaffinity(0))):
         return lapack_eigenvalues(matrix)

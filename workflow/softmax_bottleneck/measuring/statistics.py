@@ -1,9 +1,9 @@
-"""Summaries, t-tests and correlations of a handful of runs; what cannot be computed says why in words.
+"""Summaries, t-tests and correlations of a handful of runs; a result that cannot be computed has a reason.
 
 The published tests are unpaired two-sided Student t-tests with pooled variance over ten seeds (Parthiban et al. 2021,
 SM Table 1 and Table 4: all ten p-values follow from the printed means and standard deviations); Welch's test, which
-does not assume equal variances, stands beside them. A number that is nan or infinite is never averaged over or left
-out in silence: a diverged run belongs to the caller, who states it.
+does not assume equal variances, is given as well. A number that is nan or infinite is an error here: the caller
+decides how to report a diverged run.
 
 Suffixes: B resamples, N pairs.
 """
@@ -11,7 +11,7 @@ Suffixes: B resamples, N pairs.
 from __future__ import annotations
 
 import math
-import statistics as exact  # the standard library's: sums as fractions, so that no order of the runs changes a bit
+import statistics as exact  # of the standard library: exact sums of fractions, so the order of runs changes no bit
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ Float64 = NDArray[np.float64]
 
 RESAMPLES = 2000
 LEVEL = 0.95
-BATCH_NUMBERS = 1 << 20  # of the resamples held at once: 8 MiB
+BATCH_NUMBERS = 1 << 20  # of the resamples in memory at once: 8 MiB
 
 
 # --- summaries ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Summary:
-    """Number of values, their mean, and their sample standard deviation (ddof = 1).
+    """The number of values, their mean, and their sample standard deviation (ddof = 1).
 
     `mean` is None without values, `sd` is None with fewer than two.
     """
@@ -43,7 +43,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Summary:
-        """Summarise values in any order; DataError when one is nan or infinite."""
+        """Summarise values in any order; DataError if one is nan or infinite."""
         numbers = [float(value) for value in values]
         for number in numbers:
             if not math.isfinite(number):
@@ -64,7 +64,7 @@ class TestResult:
 
     Attributes:
         t, df, p: statistic, degrees of freedom and p-value; None if there is no test.
-        reason: why there is none, in words; empty otherwise.
+        reason: why there is no test; empty otherwise.
     """
 
     __test__ = False  # not a test case, whatever pytest thinks of the name
@@ -89,7 +89,7 @@ def welch_t(first: Sample, second: Sample) -> TestResult:
 
 
 def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
-    from scipy import stats  # half a second to import, which most steps do not need
+    from scipy import stats  # importing it takes half a second, and most steps do not need it
 
     first, second = (one if isinstance(one, Summary) else Summary.of(one) for one in samples)
     reason = ""
@@ -115,7 +115,7 @@ def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
 def wilson(successes: int, n: int) -> tuple[float, float]:
     """Return the interval of a binomial share at LEVEL by Wilson's score (J. Am. Stat. Assoc. 22, 1927); within [0, 1].
 
-    By hand, because every measured run needs it, and SciPy costs each of them up to half a second to import.
+    Computed here because every measured run needs it, and importing SciPy takes up to half a second.
 
     Raises:
         DataError: there are no trials, or not 0 <= successes <= n.
@@ -135,12 +135,12 @@ class Correlation:
 
     Attributes:
         n: pairs.
-        r: the coefficient; None when there is none.
-        low, high: percentile interval at `level` over resampled pairs; None when most resamples have no coefficient.
-        level: coverage the interval aims at.
-        n_resamples: resamples drawn.
+        r: the coefficient, or None.
+        low, high: percentile interval at `level` over resampled pairs; None if most resamples have no coefficient.
+        level: nominal coverage of the interval.
+        n_resamples: number of resamples.
         n_undefined: of these, resamples in which one side was constant; they do not enter the interval.
-        reason: why there is no coefficient, in words; empty otherwise.
+        reason: why there is no coefficient; empty otherwise.
     """
 
     n: int
@@ -198,7 +198,7 @@ def _correlation(
 
 
 def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
-    """Return Pearson's r along an axis; nan where one side is constant."""
+    """Return Pearson's r along an axis; nan if one side is constant."""
     constant_B1 = (np.ptp(x_BN, axis, keepdims=True) == 0) | (np.ptp(y_BN, axis, keepdims=True) == 0)
     dx_BN, dy_BN = x_BN - x_BN.mean(axis, keepdims=True), y_BN - y_BN.mean(axis, keepdims=True)
     # Scaled before squaring, so that neither tiny nor huge numbers leave the range of float64.
@@ -219,14 +219,14 @@ def _spearman(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
 # --- comparing models -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Wins:
-    """On how many benchmarks one model's rho is strictly larger than another's, of how many where both have one."""
+    """The number of benchmarks on which one model's rho exceeds another's, of those on which both have a rho."""
 
     wins: int
     compared: int
 
 
 def win_matrix(rhos: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, Wins]]:
-    """Wins of every model (outer key) over every other (inner key), Parthiban et al. 2021, Figure 4.
+    """Return the wins of every model (outer key) over every other (inner key), Parthiban et al. 2021, Figure 4.
 
     A tie is a win for neither; a benchmark on which either model has no rho is not compared.
     """

@@ -1,4 +1,4 @@
-"""The rank demonstration of Merity 2017: how many dimensions untrained output layers span on random contexts.
+"""The rank demonstration of Merity 2017: ranks of untrained output layers on random contexts.
 
 Three untrained layers on the same contexts x_SH, with equal mixing weights 1/K (Merity, "Understanding the Mixture of
 Softmaxes", 2017, rank table):
@@ -8,12 +8,12 @@ Softmaxes", 2017, rank table):
     MoS       ln P = ln (1/K sum_k softmax(W g_k + b))
 
 Published: 34 for softmax and MoC at every K (32 + bias + log-partition), and 34, 629, 979, 995, 997 for MoS at K = 1
-to 5. The text gives sizes alone: not the law of the contexts, nor the activation, nor the tolerance. Each is a setting
-here, and `READINGS` measures several. With the Press tolerance at float32's epsilon, standard normal contexts give MoS
-fewer dimensions than published with the tanh and more without it; without it, and contexts scaled by 0.9, K = 2 and 3
-agree within the spread of draws and K = 4 and 5 within four dimensions. Two readings are ruled out: numpy's default
-tolerance, 74 times coarser at these sizes (MoS stays below 200), and probabilities instead of their logarithms (a
-softmax alone has rank 1,000).
+to 5. The text gives the sizes, but not the distribution of the contexts, the activation or the tolerance. Each is a
+setting here, and `READINGS` measures several. With the Press tolerance at float32's epsilon and standard normal
+contexts, MoS has a lower rank than published with the tanh and a higher one without it. Without it, and with contexts
+scaled by 0.9, K = 2 and 3 agree within the spread of samples, and K = 4 and 5 within four. Two readings are ruled out:
+numpy's default tolerance, 74 times coarser at these sizes (MoS stays below 200), and probabilities instead of their
+logarithms (a softmax alone has rank 1,000).
 
 Suffixes: S contexts, H hidden size, V vocabulary, K components.
 """
@@ -59,13 +59,13 @@ class RankDemo:
 
     Attributes:
         hidden_size, vocabulary_size, contexts, components: H, V, S and every K, as published.
-        input_law: of the contexts: "normal" is N(0, 1), "uniform" is U[0, 1).
-        input_scale: what the contexts are multiplied by.
+        input_law: distribution of the contexts: "normal" is N(0, 1), "uniform" is U[0, 1).
+        input_scale: factor of the contexts.
         tanh: whether a tanh follows the projections to components, as in Yang et al. 2018, equation of MoS.
         dtype: number type in which ln P is computed, "float32" or "float64".
-        probabilities: whether P itself is taken apart too.
-        draws: independent draws of contexts and weights.
-        seed: of all draws.
+        probabilities: whether the ranks of P itself are computed, too.
+        draws: number of independent samples of contexts and weights.
+        seed: of all samples.
     """
 
     hidden_size: int = 32
@@ -82,13 +82,13 @@ class RankDemo:
 
     @property
     def reading(self) -> str:
-        """What differs from the default reading, as `key=value;...`; empty for the default."""
+        """The differences from the default reading, as `key=value;...`; empty for the default."""
         keys = ("input_law", "input_scale", "tanh", "dtype")
         usual = {field.name: field.default for field in fields(self)}
         return ";".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key) != usual[key])
 
     def condition(self, components: int) -> str:
-        """The condition of a row as in the published table, followed by the reading."""
+        """Return the condition of a row as in the published table, followed by the reading."""
         sizes = f"K={components};H={self.hidden_size};V={self.vocabulary_size};S={self.contexts}"
         return ";".join(filter(None, [sizes, "untrained;equal mixing", self.reading]))
 
@@ -102,9 +102,9 @@ READINGS = (
 
 
 def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None], say: Say) -> list[Row]:
-    """Tidy rows of an experiment by its option `synthetic`; none without the matrix it needs (UserError: unknown).
+    """Yield the tidy rows of an experiment by its option `synthetic` (UserError: unknown), or none without its matrix.
 
-    `matrix` gives what there is of a trained model's matrix over so many contexts, its largest singular values.
+    `matrix` returns the largest singular values of a trained model's matrix over so many contexts, or None.
     """
     name = options["synthetic"]
     if name in robustness.EXPERIMENTS:
@@ -117,12 +117,12 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
 
 
 def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
-    """Ranks of the three layers for every K and draw, one row per number.
+    """Yield the ranks of the three layers for every K and sample, one row per number.
 
     Metrics: `rank` is the published one, the Press rank of ln P; `rank_numpy` has the default tolerance of
     numpy.linalg.matrix_rank, sigma_max max(m, n) eps, instead; `rank_p` and `rank_p_numpy` are those of P. Within a
-    draw all layers share contexts and decoder, and K + 1 components are the K before and one more; a softmax has
-    none, and stands under every K as in the published table.
+    sample all layers share contexts and decoder, and K + 1 components are the previous K and one more. A softmax has
+    no components and is listed under every K, as in the published table.
     """
     for draw in range(settings.draws):
         for model, components, spectra in _layers(settings, draw):
@@ -142,7 +142,7 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
 
 # --- layers ---------------------------------------------------------------------------------------------------------
 def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str, Spectrum]]]:
-    """(model, K, spectra of ln P and perhaps P) of the three layers of one draw, for each K in ascending order."""
+    """Yield (model, K, spectra of ln P and perhaps P) of the three layers of one sample, by ascending K."""
     rng = np.random.default_rng(derive(settings.seed, "rank demo", draw))
     shape = (settings.contexts, settings.hidden_size)
     x_SH = rng.standard_normal(shape) if settings.input_law == "normal" else rng.random(shape)
@@ -167,14 +167,14 @@ def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str,
 
 
 def _linear(settings: RankDemo, rng: np.random.Generator, outputs: int) -> tuple[Array, Array]:
-    """Weight [outputs, H] and bias of a linear layer as PyTorch initialises it: U(-1/sqrt(H), 1/sqrt(H))."""
+    """Return weight [outputs, H] and bias of a linear layer as PyTorch initialises it: U(-1/sqrt(H), 1/sqrt(H))."""
     bound = 1 / math.sqrt(settings.hidden_size)
     weight = rng.uniform(-bound, bound, (outputs, settings.hidden_size))
     return weight.astype(settings.dtype), rng.uniform(-bound, bound, outputs).astype(settings.dtype)
 
 
 def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, bias_V: Array) -> dict[str, Spectrum]:
-    """Of a softmax over words, whose ln P has the exact factors [H | 1 | -logZ] and [W | b | 1]."""
+    """Return the spectra of a softmax over words, whose ln P has the exact factors [H | 1 | -logZ] and [W | b | 1]."""
     log_z_S = log_normalisers(context_SH, weight_VH, bias_V)
     found = {"rank": factored_singular_values(context_SH, weight_VH, bias_V, log_z_S)}
     if settings.probabilities:
@@ -183,7 +183,7 @@ def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, 
 
 
 def _spectrum(matrix_SV: Array) -> Spectrum:
-    """In float64 numpy's tolerance lies below what a Gram matrix can see, so that the SVD itself is needed."""
+    """Return the spectrum; in float64 by SVD, because numpy's tolerance is below the noise floor of a Gram matrix."""
     if matrix_SV.dtype == np.float64:
         return dense_singular_values(matrix_SV)
     return gram_singular_values([matrix_SV], matrix_SV.shape[1])
@@ -196,7 +196,7 @@ def _log_softmax(logits_SV: Array) -> Array:
 
 # --- a trained model's matrix ---------------------------------------------------------------------------------------
 def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None:
-    """Of the log-probabilities of the first run over its first test contexts; None where it did not train soundly."""
+    """Return the truncated matrix of the first run over its first test contexts, or None if the run has no model."""
     for run in runs:
         folder = study.store.run_folder(run.path)
         if run_and_record(folder)[1]["status"] != "ok":
@@ -213,7 +213,7 @@ def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None
 
 # --- the step ---------------------------------------------------------------------------------------------------------
 def synthetic(study: Study, say: Say) -> None:
-    """Numbers of untrained layers, of a trained model's matrix under noise and rounding, and of fits to laws."""
+    """Write the ranks of untrained layers and of a trained matrix under noise and rounding, and all numbers of fits."""
     rows, parents = list[Row](), dict[str, str]()
     for experiment in study.experiments:
         if "synthetic" in experiment.options:

@@ -2,9 +2,9 @@
 
 The protocol is that of Parthiban et al. 2021 (Figure 4, SM Tables 3 and 13), quirks included and named:
 benchmark words are lower-cased but the vocabulary is not; rows of the word matrix are L2-normalised and 1e-6 is added
-to every component before the cosine; a pair is dropped when either word is missing; of an ordered pair that occurs
-twice the last score counts. Spearman's rho with tied ranks averaged. How many pairs were found always stands beside
-the coefficient.
+to every component before the cosine; a pair is dropped if either word is missing; of an ordered pair that occurs
+twice the last score counts. The score is Spearman's rho with tied ranks averaged. The number of pairs found is always
+given with the coefficient.
 
 Suffixes: V vocabulary, D word-vector width, N scored pairs.
 """
@@ -36,7 +36,7 @@ SHIFT = 1e-6  # added to every component of a normalised word vector, as publish
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Word pairs with human scores, in the order of the file; words lower-cased."""
+    """The word pairs of a file with human scores, in order; words are lower-cased."""
 
     name: str
     rows: tuple[tuple[str, str, float], ...]
@@ -91,7 +91,7 @@ def evaluate(
         embedding_VD: word vectors, one row per word of the vocabulary.
         words: the vocabulary, case kept.
         benchmark: pairs and scores.
-        seed: of the bootstrap; every benchmark has its own random stream, so that none depends on the others.
+        seed: of the bootstrap; every benchmark has its own random stream, independent of the others.
         n_resamples: of the bootstrap.
 
     Returns:
@@ -135,7 +135,7 @@ def evaluate(
 
 
 def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Cosine of each pair of rows, in float64 and as published; nan where a vector is zero, nan or infinite."""
+    """Return the cosine of each pair of rows, in float64 and as published; nan if a vector is zero, nan or infinite."""
     used, place_N2 = np.unique(rows_N2, return_inverse=True)
     vectors = embedding_VD[used].astype(np.float64)
     unsound = ~np.isfinite(vectors).all(1)

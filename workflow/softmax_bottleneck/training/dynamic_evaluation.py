@@ -94,7 +94,7 @@ class Reading:
 
     @property
     def finished(self) -> bool:
-        """Whether the whole text has been read."""
+        """True if the whole text has been read."""
         return self.position >= len(self.ids_LB) - 1
 
     def step(self) -> None:
@@ -235,7 +235,7 @@ class Evaluator:
 
     @property
     def helps(self) -> bool:
-        """Whether the chosen setting scores the validation text better than the trained weights."""
+        """True if the chosen setting scores the validation text better than the trained weights."""
         return self.losses[STATIC + len(self.candidates)] < self.losses[0]
 
     def _next_reading(self) -> Reading | None:
@@ -254,7 +254,7 @@ class Evaluator:
 
     @property
     def finished(self) -> bool:
-        """Whether both texts have been scored."""
+        """True if both texts have been scored."""
         return self.reading is None
 
     def step(self, session: object = None) -> bool:

@@ -61,7 +61,7 @@ class Finetuner(Trainer):
 
     @property
     def finished(self) -> bool:
-        """Whether validation has stalled or all epochs are done."""
+        """True if validation has stalled or all epochs are done."""
         losses = [row["valid_loss_nats"] for row in self.rows]
         stalled = bool(losses) and optim.should_switch(losses[:-1], losses[-1], self.schedule.nonmonotone_window)
         return stalled or super().finished

@@ -89,7 +89,7 @@ class Fitting(Work):
 
     @property
     def finished(self) -> bool:
-        """Whether all updates are done."""
+        """True if all updates are done."""
         return not self.fits or self.updates == self.recipe.updates
 
     @property

@@ -96,7 +96,7 @@ class ASGD(SGD):
 
     @property
     def is_steady(self) -> bool:  # type: ignore[override]
-        """Whether the update is like those after it; the first two start the mean."""
+        """True if the update is like those after it; the first two start the mean."""
         return self.steps > 2
 
     def prepare(self, factor: float) -> None:

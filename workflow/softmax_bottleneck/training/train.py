@@ -108,7 +108,7 @@ class Training(Work):
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are done or the run diverged."""
+        """True if all epochs are done or the run diverged."""
         return bool(self.diverged) or self.trainer.finished
 
     @property

@@ -236,7 +236,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are done."""
+        """True if all epochs are done."""
         return self.place.epoch > self.schedule.epochs
 
     def update(self) -> None:
