@@ -8,7 +8,7 @@ or cannot:
 
     maximise m,   (w_i - w_j) . h + (b_i - b_j) t >= m for all rivals j,   -1 <= h <= 1,   0 <= t <= 1
 
-whose best m is zero if no h exists. Any increasing function of the logits (a cap) changes nothing.
+whose best m is zero if no h exists. An increasing function of the logits, such as a cap, does not change the result.
 
 Suffixes: V words, D width, R rows handled at once, S rivals.
 """
@@ -32,15 +32,14 @@ RIDGE = 1e-8  # of the variance, added in every direction before whitening divid
 
 @dataclass(frozen=True)
 class WordsThatWin:
-    """Numbers of argmax-reachable words, and the unargmaxable ones.
+    """The numbers of argmax-reachable words, and the unargmaxable words.
 
     Attributes:
         by_direction: words for which a direction was found by dot products.
         by_program: words for which a linear program found one.
-        never: numbers of the unargmaxable words, for which none exists; words with equal vector and bias are among
-            them.
+        never: ids of the unargmaxable words; words with equal vector and bias are among them.
         unsettled: words that were not decided in time.
-        wall_s: seconds it took.
+        wall_s: wall time in seconds.
     """
 
     by_direction: int
@@ -53,8 +52,8 @@ class WordsThatWin:
 def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
     """Find the unargmaxable words of an output layer; stop after `seconds` and leave the rest unsettled.
 
-    The time is checked before every block of words, and every program gets the time that is left. Memory: some blocks
-    of 16 MiB and 24 D^2 bytes beside the weights. Time: 2 V^2 D flops a direction, then a program a word.
+    The time is checked before every block of words, and every program gets the remaining time. Memory besides the
+    weights: some blocks of 16 MiB, and 24 D^2 bytes. Time: 2 V^2 D flops per direction, then one program per word.
 
     Raises:
         DataError: a number is nan or infinite.
@@ -85,7 +84,7 @@ def _plain(weight_VD: Floats, deadline: float) -> Float64:
 
 
 def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
-    """Return the inverse of the word vectors' covariance, nearly; None if time ends before all are summed."""
+    """Return the regularised inverse covariance of the word vectors; None if time runs out before all are summed."""
     mean_D = weight_VD.mean(0, dtype=np.float64)
     covariance_DD = np.zeros((len(mean_D), len(mean_D)))
     step = max(1, BLOCK_BYTES // mean_D.nbytes)
@@ -99,7 +98,7 @@ def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """Return the words that are not surely ahead of all others in the direction (w_i - mean) M."""
+    """Return the words that do not clearly lead all others in the direction (w_i - mean) M."""
     mean_D, longest = weight_VD.mean(0), np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())
     rounding = weight_VD.shape[1] * np.finfo(weight_VD.dtype).eps * longest
     step = max(1, BLOCK_BYTES // weight_VD[:, 0].nbytes)
@@ -126,7 +125,7 @@ class _Layer:
         self.mean_D = weight_VD.mean(0)
 
     def can_win(self, word: int, deadline: float) -> bool | None:
-        """Return True if a context makes this word the most probable one; None if time or rounding leave it open."""
+        """Return True if a context makes this word the most probable one; None if undecided."""
         rivals = self._ahead_of(word, self.weight_VD[word] - self.mean_D, 0.0, least=-np.inf)
         while (left_s := deadline - time.monotonic()) > 0:
             found = self._best(word, rivals, left_s)
@@ -142,7 +141,7 @@ class _Layer:
         return None
 
     def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
-        """Return the context h, with t, in which the word leads these rivals most, and by how much."""
+        """Return the context h, with t, in which the word leads these rivals by the largest margin, and that margin."""
         from scipy.optimize import linprog  # a quarter of a second to import, which no step of a run needs
 
         ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]

@@ -1,4 +1,4 @@
-"""Ranks counted from singular values: the Press rank, effective ranks, and what they depend on."""
+"""Ranks counted from singular values: the Press rank and effective ranks, with tolerance and noise floor."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from softmax_bottleneck.store.errors import DataError, UserError
 
 EFFECTIVE_EPSILONS = (1e-3, 1e-4, 1e-5)  # Parthiban et al. 2021, Table 6
 SENSITIVITY = 0.01  # ranks are also counted at the tolerance x (1 +- this)
-CLEAR_MARGIN = 10.0  # a tolerance this many noise floors high moves by < 0.5 % through the noise, half of SENSITIVITY
+CLEAR_MARGIN = 10.0  # noise moves a tolerance this many noise floors high by < 0.5 %, half of SENSITIVITY
 
 
 @dataclass(frozen=True)
 class PressRank:
-    """Number of singular values above tol = 0.5 sqrt(m+n+1) sigma_max eps (Press et al., Numerical Recipes, 2.6).
+    """The number of singular values above tol = 0.5 sqrt(m+n+1) sigma_max eps (Press et al., Numerical Recipes, 2.6).
 
     `low` and `high` are the counts at the tolerance x 1.01 and x 0.99.
     """
@@ -67,10 +67,10 @@ def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
 
 
 def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
-    """Return the index after which singular values fall most from one to the next, and by what factor.
+    """Return the index after which singular values fall by the largest factor, and that factor.
 
-    For centred log-probabilities of a softmax layer the index is the layer's width. Values below what float32 can tell
-    from zero count as equal to that.
+    For centred log-probabilities of a softmax layer the index is the layer's width. Values below float32's resolution
+    count as equal to it.
     """
     sigma = sound(spectrum.with_zeros())
     levels = np.maximum(sigma, max(spectrum.noise_floor, FLOAT32_EPS * sigma[0], np.finfo(float).tiny))
@@ -91,7 +91,7 @@ def sound(sigma: ArrayLike) -> Float64:
 
 @dataclass(frozen=True)
 class RankReport:
-    """The ranks of one matrix and what they depend on.
+    """The ranks of one matrix, with tolerance, noise floor and method.
 
     Attributes:
         press: Press rank, its neighbours and its tolerance.

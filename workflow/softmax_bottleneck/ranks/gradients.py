@@ -1,15 +1,15 @@
-"""Preserved gradient: the share of a loss' gradient that an output matrix passes to the body (Godey and Artzi 2026).
+"""Preserved gradient: the share of the loss gradient that an output matrix passes to the body (Godey and Artzi 2026).
 
-A context's loss has a gradient g [V] by the logits W h + b; the body sees W^T g alone, and so only what of g lies in
-the D-dimensional column space of W. With P the projection on that space, |P g| <= |g|: the rest is lost. Definitions
-differ, so all are here:
+The loss of a context has a gradient g [V] by the logits W h + b. The body receives W^T g only, hence the part of g in
+the D-dimensional column space of W. With P the projection onto that space, |P g| <= |g|; the rest is lost. Definitions
+differ, so all are computed:
 
     norm_mean      mean over contexts of |P g| / |g|
     energy_mean    mean over contexts of |P g|^2 / |g|^2
-    energy_pooled  sum of |P g|^2 over sum of |g|^2: contexts that are predicted badly weigh more
+    energy_pooled  sum of |P g|^2 over sum of |g|^2: badly predicted contexts weigh more
     norm_pooled    its square root: the Frobenius norms of all gradients side by side
 
-What is *suppressed* is one minus these, and 1 - energy is near one already where 1 - norm is not.
+The *suppressed* share is one minus these; 1 - energy is closer to one than 1 - norm.
 
 Suffixes: R contexts of a block, V words, D width.
 """
@@ -26,7 +26,7 @@ from softmax_bottleneck.ranks.spectra import triangle
 from softmax_bottleneck.ranks.spectrum import Floats, refuse_non_finite
 from softmax_bottleneck.store.errors import DataError
 
-SMALLEST_SINGULAR = 1e-12  # of the largest: directions below it are none of W's
+SMALLEST_SINGULAR = 1e-12  # of the largest: smaller directions are rounding errors
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class GradientShare:
 
 
 def gradient_share(gradients: Iterable[Floats], weight_VD: Floats) -> GradientShare:
-    """Return the shares of gradients by the logits, in blocks [any, V], that pass the output matrix.
+    """Return the shares of gradients by the logits, in blocks [any, V], that the output matrix preserves.
 
-    Memory: a block beside the weights. Time: 2 N V D flops and a QR of W.
+    Memory: one block besides the weights. Time: 2 N V D flops and a QR of W.
 
     Raises:
         DataError: a number is nan or infinite; no gradient other than zero.

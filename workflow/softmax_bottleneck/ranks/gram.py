@@ -1,4 +1,4 @@
-"""Gram matrices in float64 and their eigenvalues: on the CPU, or on a torch device, whose eigenvalues are then checked.
+"""Gram matrices in float64 and their eigenvalues: on the CPU, or on a torch device with checks of its eigenvalues.
 
 Suffixes: m rows, n columns of the matrix M; the Gram matrix M^T M is n x n.
 """
@@ -24,17 +24,17 @@ from softmax_bottleneck.store.errors import UserError
 
 Solver = Callable[[Float64], Float64]  # as lapack_eigenvalues, which need not destroy the matrix
 
-# OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x 256 rows (two threads; 17,000 x 256 is well).
+# OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x 256 rows (two threads; 17,000 x 256 works).
 SYRK_ENTRIES = 1 << 21
 BLOCK = 256  # rows added to a Gram matrix at once: as fast as thousands, and the error of a sum grows with its length
-DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES = 4096, 1 << 27  # a GPU wants more of them; a gibibyte at most
+DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES = 4096, 1 << 27  # more on a GPU; a gibibyte at most
 SUMS_AGREE = 1e-10  # relative: far above the rounding of a sum over all eigenvalues
 
 
 class Gram:
     """The lower triangle of a sum of row^T row in float64, and the number of roundings each entry has seen.
 
-    Rows wait for a block to be full, so that the sum does not depend on the chunks they come in.
+    Rows are collected into full blocks, so that the sum does not depend on the size of the chunks.
     """
 
     def __init__(self, n: int, solver: Solver | None = None) -> None:
@@ -81,9 +81,9 @@ class Gram:
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
         """Return singular values of the m x n matrix with this Gram matrix; destroy the lower triangle.
 
-        The floor: a sum of products rounded `depth` times is off by depth eps/2 of the sum of magnitudes (so E is at
-        most that times the trace, rigorously); LAPACK's eigenvalues by p(n) eps sigma_max^2, p growing slowly (sqrt(n)
-        is some ten times what is seen). An eigenvalue below zero shows an error at least that large.
+        Noise floor: a sum of products rounded `depth` times has an error of at most depth eps/2 times the sum of
+        magnitudes (so |E| is at most that times the trace). LAPACK's eigenvalues have an error of p(n) eps sigma_max^2,
+        where p grows slowly (sqrt(n) is about ten times the observed error). A negative eigenvalue is such an error.
         """
         self._add_block()
         trace = float(self.matrix.trace())
@@ -100,7 +100,7 @@ class Gram:
         return self._solver(self.matrix)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return `spectrum` of the rows so far and keep the sum in the upper triangle, which LAPACK leaves alone."""
+        """Return `spectrum` of the rows so far; the sum is kept in the upper triangle, which LAPACK does not touch."""
         self._add_block()
         diagonal = self.matrix.diagonal().copy()
         _mirror(self.matrix, source=self.matrix.T)
@@ -111,12 +111,12 @@ class Gram:
 
 
 class DeviceGram(Gram):
-    """A Gram matrix on a device of torch (handed in), with its eigenvalues as far as they can be trusted.
+    """A Gram matrix on a device of torch (passed as an argument), with checked eigenvalues.
 
-    Solvers on GPUs are known to fail, or to return wrong values, for n above some 23,000. So the eigenvalues must add
-    up to the trace, their squares to the squared Frobenius norm, and as many must lie above the Press tolerance as the
-    inertia of the shifted matrix says; else the CPU computes them from the same matrix, and the spectrum's method says
-    so. Memory on the device: three to four times 8 n^2 bytes.
+    Solvers on GPUs are known to fail or to return wrong values for n above about 23,000. Three checks must hold: the
+    eigenvalues sum to the trace, their squares sum to the squared Frobenius norm, and the number above the Press
+    tolerance equals the inertia of the shifted matrix. Otherwise the CPU computes them from the same matrix, and the
+    spectrum's method records that. Memory on the device: three to four times 8 n^2 bytes.
     """
 
     def __init__(self, n: int, solver: Solver | None = None, *, torch: Any, device: Any) -> None:
@@ -134,7 +134,7 @@ class DeviceGram(Gram):
         self.matrix.addmm_(rows_RN.T, rows_RN)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return `spectrum` of the rows so far; torch's solver leaves the matrix alone."""
+        """Return `spectrum` of the rows so far; torch's solver does not change the matrix."""
         self._add_block()
         kept = self.matrix
         spectrum = self.spectrum(m, n, "gram-of-columns", dtype)
@@ -150,7 +150,7 @@ class DeviceGram(Gram):
         self._method = f" ({self._device.type})" if trusted else f" ({self._device.type}; eigenvalues by the CPU)"
         if trusted:
             return eigenvalues
-        on_host = self.matrix.cpu().numpy().T  # symmetric: no copy is needed for Fortran's order
+        on_host = self.matrix.cpu().numpy().T  # symmetric, so Fortran order needs no copy
         self.matrix = None  # the device's memory is free while the CPU works
         return self._solver(on_host)
 
@@ -195,7 +195,7 @@ def lapack_eigenvalues(matrix: Float64) -> Float64:
             raise np.linalg.LinAlgError(f"dsyevd_2stage: info {info.value}")
 
     wanted, wanted_integers = np.empty(1), np.empty(1, np.intc)
-    call(wanted, wanted_integers, -1, -1)  # how much room it wants
+    call(wanted, wanted_integers, -1, -1)  # queries the size of the work array
     work, integers = np.empty(int(wanted[0])), np.empty(wanted_integers[0], np.intc)
     call(work, integers, len(work), len(integers))
     return values_n
@@ -203,7 +203,7 @@ def lapack_eigenvalues(matrix: Float64) -> Float64:
 
 @contextmanager
 def lapack_threads(count: int) -> Iterator[None]:
-    """Give scipy's LAPACK so many threads inside the context, if it is OpenBLAS."""
+    """Set the number of threads of scipy's LAPACK inside the context, if it is OpenBLAS."""
     ask, give = _lapack("openblas_get_num_threads"), _lapack("openblas_set_num_threads")
     before = ask() if ask and give else 0
     if before:
@@ -217,7 +217,7 @@ def lapack_threads(count: int) -> Iterator[None]:
 
 @cache
 def _lapack(name: str) -> Any:
-    """Return a routine of the library that scipy is linked with, or None; its wheels put a prefix before all names."""
+    """Return a routine of the LAPACK that scipy is linked with, or None; scipy's wheels prefix all names."""
     library = ctypes.CDLL(cython_lapack.__file__)
     return getattr(library, f"scipy_{name}", None) or getattr(library, name, None)
 
@@ -241,7 +241,7 @@ def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
 def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
     """Count the positive eigenvalues of the D of Bunch and Kaufman's factors.
 
-    They mark both rows of a 2 x 2 block by a negative pivot; its determinant is negative: one eigenvalue each side.
+    A negative pivot marks both rows of a 2 x 2 block, whose determinant is negative: one eigenvalue of each sign.
     """
     single = pivots_n > 0
     return int((diagonal_n[single] > 0).sum()) + int((~single).sum()) // 2

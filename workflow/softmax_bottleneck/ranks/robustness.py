@@ -1,13 +1,13 @@
 """Response of the Press rank and the effective rank to rounding and noise (Parthiban et al. 2021, SM section 5).
 
 Both experiments keep the ten largest singular values of a run's log-probability matrix over its first contexts.
-Rebuilding: take the matrix apart and put it together ten times (SM Table 14). Noise: add independent N(0, c/n^2)
+Rebuilding: decompose the matrix and multiply the factors, ten times (SM Table 14). Noise: add independent N(0, c/n^2)
 numbers to all elements of the diagonal matrix of singular values (SM Tables 15, 16).
 
-Algorithm 1 as printed takes the diagonal matrix apart, whose error stays where the first round leaves it; the error
-that the paper prints grows, which the whole matrix U S V^T does. Both are computed. The published ranks under noise
-follow from the quarter-circle law when the largest singular value is 1, c/n^2 is a variance and the tolerance is that
-of float64, which the paper does not say: `predicted_rank` gives them to within 3.
+Algorithm 1 as printed decomposes the diagonal matrix, whose error does not grow after the first round. The printed
+error grows, as that of the whole matrix U S V^T does. Both are computed. The published ranks under noise follow from
+the quarter-circle law if the largest singular value is 1, c/n^2 is a variance and the tolerance is that of float64
+(the paper does not say so): `predicted_rank` agrees to within 3.
 
 Suffixes: N contexts, V words, K singular values kept.
 """
@@ -42,7 +42,7 @@ NOISE_EFFECTIVE = tuple(f"1e-{n}" for n in range(20, 26))
 
 @dataclass(frozen=True)
 class Truncated:
-    """A matrix of log-probabilities with its largest singular values alone.
+    """The truncated singular value decomposition of a matrix of log-probabilities.
 
     Attributes:
         left_NK, sigma_K, right_KV: the kept part of its singular value decomposition, in descending order.

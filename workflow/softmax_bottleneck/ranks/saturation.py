@@ -1,4 +1,4 @@
-"""Measures of saturation: how far an output layer uses its width.
+"""Measures of saturation: the extent to which an output layer uses its width.
 
 Godey, Villemonte de la Clergerie and Sagot 2024, "Why do small language models underperform? Studying language model
 saturation via the softmax bottleneck". Suffixes: N vectors, D width.
@@ -21,7 +21,7 @@ def singular_value_entropy(sigma: ArrayLike) -> float:
     """Return the entropy of the singular values divided by their sum, in nats: 0 at rank 1, ln(count) if all are equal.
 
     The paper prints the distance from the uniform distribution, ln(count) minus this, which is 0 if all directions are
-    used equally and jumps when a model saturates. Zeros count among the values, but add nothing.
+    used equally and jumps when a model saturates. Zeros count as values, but add nothing.
 
     Raises:
         DataError: a value is negative, nan or infinite, or all are zero.
@@ -43,8 +43,8 @@ def singular_value_divergence(sigma: ArrayLike) -> float:
 def anisotropy(vectors_ND: Floats) -> float:
     """Return the mean cosine between two different vectors (Ethayarajh 2019, section 3).
 
-    0 for vectors that point evenly in all directions, 1 if all point the same way. From the sum s of the N unit
-    vectors, the mean is (|s|^2 - N) / (N (N - 1)): one pass, no pairs.
+    It is 0 for isotropic vectors and 1 if all have the same direction. With the sum s of the N unit vectors, the mean
+    is (|s|^2 - N) / (N (N - 1)), in one pass without pairs.
 
     Raises:
         DataError: fewer than two vectors, or one of them is zero or not finite.

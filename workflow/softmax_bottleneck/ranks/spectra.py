@@ -1,12 +1,12 @@
 """Singular values and ranks of log-probability matrices, from a stream of rows or from factors.
 
 The field compares heads by the rank of ln P(word | context) over test contexts (Yang et al. 2018; Kanai et al. 2018,
-Table 3; Parthiban et al. 2021, Table 6). The published method is a full SVD of a matrix of 3 to 33 GB. Two exact
-methods are here:
+Table 3; Parthiban et al. 2021, Table 6). The published method is a full SVD of a matrix of 3 to 33 GB. This module has
+two exact methods:
 
 * `gram_singular_values`: rows are streamed into the float64 Gram matrix G = M^T M, whose eigenvalues are the squares
-  of the singular values. The matrix itself is never held.
-* `factored_singular_values`: for heads that are linear in the end, ln P = [H | 1 | -logZ] [W | b | 1]^T, so that thin
+  of the singular values. The matrix itself is never in memory.
+* `factored_singular_values`: for log-linear heads, ln P = [H | 1 | -logZ] [W | b | 1]^T, so that thin
   QRs of both factors and the SVD of a core of D + 2 columns give the whole spectrum.
 
 Precision of a Gram matrix. The computed G is off by some E with |E| = e, so its eigenvalues are off by at most e (Weyl)
@@ -40,15 +40,14 @@ MakeGram = Callable[[int], Gram]
 Centring = Literal["none", "rows", "both"]
 
 BLOCK_BYTES = 16 << 20
-DIRECT_ENTRIES = 1 << 20  # up to this many entries the SVD itself takes less than a second
+DIRECT_ENTRIES = 1 << 20  # up to this many entries an SVD takes less than a second
 
 
 def singular_values(matrix_mn: Floats, centring: Centring = "none") -> Spectrum:
     """Return the singular values of a matrix in memory, float32 or float64, by the method that suits its shape.
 
-    `centring` rows subtracts the mean of every row (of log-probabilities: removes log Z, and whatever else is one
-    number a context); both also subtracts the mean of every column (removes the frequencies of words). Errors as
-    `gram_singular_values`.
+    `centring` "rows" subtracts the mean of every row, which removes log Z and any other constant of a context. "both"
+    also subtracts the mean of every column, which removes the frequencies of words. Errors as `gram_singular_values`.
     """
     return centred_singular_values(lambda: [matrix_mn], matrix_mn.shape[1], centring)
 
@@ -86,18 +85,18 @@ def gram_singular_values(
 ) -> Spectrum:
     """Return the singular values of the matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
 
-    Memory: 8 n^2 bytes for the Gram matrix, overwritten by the eigenvalue solver, beside one chunk; at first up to
-    2 n^2 bytes of rows more, because a matrix with few rows (m <= n/2) takes the smaller m x m Gram matrix of its rows,
-    and one with few entries an SVD. Time: m n^2 flops, then 4/3 n^3.
+    Memory: one chunk, and 8 n^2 bytes for the Gram matrix, which the eigenvalue solver overwrites. At first up to
+    2 n^2 bytes of rows are held, too, because a matrix with few rows (m <= n/2) uses the smaller m x m Gram matrix of
+    its rows, and one with few entries an SVD. Time: m n^2 flops, then 4/3 n^3.
 
     Args:
         chunks: consecutive rows; the caller may reuse one buffer for all chunks.
         n_columns: width of every chunk.
         progress: called with the number of rows read so far, once per chunk.
-        make_gram: returns the Gram matrix of so many columns: a `Gram`, perhaps with another solver, or a `DeviceGram`.
+        make_gram: creates a Gram matrix of so many columns: a `Gram`, perhaps with another solver, or a `DeviceGram`.
 
     Raises:
-        DataError: a number is nan or infinite (the row is named: LAPACK would answer nan, which counts as rank 0), a
+        DataError: a number is nan or infinite (LAPACK would return nan, which counts as rank 0; the row is named), a
             chunk has another width or type than the first, or there are no rows.
         UserError: the Gram matrix does not fit into memory; the message says how much it needs.
     """
@@ -114,7 +113,7 @@ def nested_singular_values(
 ) -> tuple[Spectrum | None, Spectrum]:
     """Return singular values of the first rows of a matrix, and of all of it, in one pass over its rows.
 
-    The first spectrum is None if `first_rows` is None or there are no more rows than that. Arguments, memory (also for
+    The first spectrum is None if `first_rows` is None or not less than the number of rows. Arguments, memory (also for
     two spectra) and errors as `gram_singular_values`; time: another 4/3 n^3 flops.
     """
     stream = _Rows(_cut_after(chunks, first_rows), n_columns, progress)
@@ -151,12 +150,12 @@ def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Flo
 
 
 def _is_tall(n_rows: int, n_columns: int) -> bool:
-    """Return True if the Gram matrix of the columns is used: not for few rows, nor for few entries."""
+    """Return True if the Gram matrix of the columns is used; few rows or few entries use another method."""
     return n_rows > n_columns // 2 and n_rows * n_columns > DIRECT_ENTRIES
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Copy (the caller may reuse its buffer) all chunks, or so many that the matrix is tall."""
+    """Copy all chunks, or enough to show that the matrix is tall; the caller may reuse its buffer."""
     held: deque[Floats] = deque()
     count = 0
     for chunk in rows:
@@ -239,10 +238,9 @@ def factored_singular_values(
     """Return the exact singular values of ln P = H W^T + b - log Z from its factors [H | 1 | -log Z] and [W | b | 1].
 
     At most D + 2 are not zero (Yang et al. 2018, section 2: the softmax bottleneck; one more for the bias, one for
-    log Z), D + 1 with rows centred, D with both (see `singular_values`): the rest of the min(N, V) is exactly zero and
-    only counted. QR of each factor, a block of rows at a time, then the SVD of R_left R_right^T. Memory: some blocks of
-    16 MiB, or of 8 (D + 2)^2 bytes where that is more, beside the factors as they come; neither they in float64 nor
-    the N x V matrix ever exist.
+    log Z), D + 1 with rows centred, D with both (see `singular_values`). The other min(N, V) - D - 2 are exactly zero
+    and only counted. Method: QR of each factor by blocks of rows, then the SVD of R_left R_right^T. Memory besides the
+    factors: some blocks of 16 MiB, or of 8 (D + 2)^2 bytes if that is more; the N x V matrix never exists.
 
     Args:
         contexts_ND: context vectors that are multiplied by the word matrix (after mixing, for MoC).
@@ -256,8 +254,8 @@ def factored_singular_values(
     n_contexts, width = contexts_ND.shape
     n_words = len(weight_VD)
     _require_shapes(contexts_ND, weight_VD, bias_V, log_z_N)
-    # The same matrix with word vectors centred, h.w + b - logZ = h.(w - w0) + (b - b0) - (logZ - h.w0 - b0): what all
-    # words share would otherwise stand in two factors and cancel only in the product. Without it the rows are centred.
+    # The same matrix with centred word vectors: h.w + b - logZ = h.(w - w0) + (b - b0) - (logZ - h.w0 - b0). Terms that
+    # all words share would otherwise be in two factors and cancel only in the product. Without log Z, rows are centred.
     mean_D, mean_bias = weight_VD.mean(0, dtype=np.float64), bias_V.mean(dtype=np.float64)
     origin_D = contexts_ND.mean(0, dtype=np.float64) if centring == "both" else 0.0
     columns = {"none": 2, "rows": 1, "both": 0}[centring]
@@ -274,7 +272,7 @@ def factored_singular_values(
     r_left, r_right = triangle(left, n_contexts, width + columns), triangle(right, n_words, width + columns)
     sigma = scipy.linalg.svd(r_left @ r_right.T, compute_uv=False, check_finite=False)
     floor = FLOAT64_EPS * (width + 2) * float(np.linalg.norm(r_left) * np.linalg.norm(r_right))
-    if sigma[0] <= floor:  # nothing but rounding errors: the zero matrix, as of a vocabulary of one word
+    if sigma[0] <= floor:  # only rounding errors: the zero matrix, e.g. of a vocabulary of one word
         sigma = np.zeros_like(sigma)
     n_zero = min(n_contexts, n_words) - len(sigma)
     return Spectrum(sigma, n_zero, n_contexts, n_words, "factors", contexts_ND.dtype.name, noise_floor=floor)
@@ -293,10 +291,10 @@ def _require_shapes(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, log_
 
 
 def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -> Float64:
-    """Return R [min(n_rows, n_columns), n_columns] of the thin QR of a tall matrix, made of some rows at a time.
+    """Return R [min(n_rows, n_columns), n_columns] of the thin QR of a tall matrix, built from blocks of rows.
 
-    R of all rows so far and the next block is R of them together (Golub and Van Loan, "Matrix Computations", 5.2), as
-    accurate as one QR.
+    The R of the previous R and the next block is the R of all rows so far (Golub and Van Loan, "Matrix Computations",
+    5.2), as accurate as one QR.
     """
     step = max(n_columns, BLOCK_BYTES // (8 * n_columns))
     upper = np.empty((0, n_columns))
@@ -309,7 +307,7 @@ def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -
 def log_normalisers(
     contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, *, block_bytes: int = BLOCK_BYTES
 ) -> Float64:
-    """Return log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N], by blocks of words and contexts of this size."""
+    """Return log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N], computed in blocks of words and contexts."""
     words = max(1, min(len(weight_VD), block_bytes // (8 * weight_VD.shape[1])))
     rows = max(1, block_bytes // (8 * words))
     log_z_N = np.full(len(contexts_ND), -np.inf)

@@ -1,7 +1,7 @@
 """The step `check`: all runs of a study are built without memory, before the first job begins.
 
-So incompatible options, models that do not fit the machine and ranks of too many contexts are found before anything is
-computed; and parameters and costs are known.
+This finds incompatible options, models that do not fit the machine and ranks of too many contexts before anything is
+computed, and it counts parameters and costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from softmax_bottleneck.training.model import build, count_parameters
 
 
 def check(study: Study, say: Callable[[str], None]) -> None:
-    """Reject what cannot be built or does not fit; write what everything costs.
+    """Reject runs that cannot be built or do not fit; write the cost of every run.
 
     Raises:
         UserError: with the model or the dataset, and what to change.
