@@ -41,11 +41,6 @@ def test_freed_memory_is_kept() -> None:
     assert float(held_mb("default")) < 30 and float(kept) > 70
 
 
-def test_where_the_library_has_no_such_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(out_of_memory.ctypes, "CDLL", lambda name: object())
-    assert out_of_memory.keep_freed() is False
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -26,6 +26,8 @@ from tiny_runs import KINDS, Kill, Kind, Reference, at_step, die, killed, of_par
 
 NOW = TimeLimit(0.0)
 ALWAYS = Options(save_interval_s=0.0)
+# What all kinds of work share is tried with one of them.
+ONE = pytest.mark.parametrize("name", ["training"])
 
 
 @pytest.fixture(params=KINDS)
@@ -71,15 +73,6 @@ def test_killed_at_any_step_it_ends_the_same(kind, alone, tmp_path, save_interva
     for step in range(int(save_interval_s == 0), alone.steps, 4 if save_interval_s == 0 else 9):  # others: `make soak`
         killed(kind, tmp_path / str(step), step, save_interval_s)
         ends_the_same(kind, tmp_path / str(step), alone)
-
-
-@pytest.mark.fault("A1")
-def test_resumed_in_the_middle_it_does_not_repeat_steps(kind, tmp_path, monkeypatch):
-    killed(kind, tmp_path, 9)
-    counted, original = [], resumable.Session.step
-    monkeypatch.setattr(resumable.Session, "step", lambda self: (counted.append(self.steps), original(self))[1])
-    kind.run(tmp_path)
-    assert counted[0] == 9
 
 
 SCRIPT = """
@@ -131,6 +124,7 @@ def test_killed_inside_the_save(kind, alone, tmp_path, monkeypatch, module, func
 
 
 @pytest.mark.fault("A1")
+@ONE
 def test_a_state_is_saved_every_five_minutes_and_a_step(kind, tmp_path, monkeypatch):
     """By a made-up clock."""
     now, saved = [0.0], [0.0]
@@ -200,6 +194,7 @@ def test_a_save_that_failed_is_raised_and_the_next_one_is_whole(tmp_path, monkey
 
 
 @pytest.mark.fault("E1")
+@ONE
 def test_a_full_disk_leaves_the_old_state(kind, alone, tmp_path, monkeypatch):
     original = torch.save
 
@@ -214,15 +209,6 @@ def test_a_full_disk_leaves_the_old_state(kind, alone, tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space"):
             kind.run(tmp_path, ALWAYS)
     assert len(states(tmp_path)) == 2 and not list(tmp_path.glob(".*.tmp"))
-    ends_the_same(kind, tmp_path, alone)
-
-
-@pytest.mark.fault("E11")
-def test_leftovers_of_a_killed_process_do_not_matter(kind, alone, tmp_path):
-    killed(kind, tmp_path, 9)
-    for folder in (tmp_path, tmp_path / kind.owned):
-        (folder / ".resume-a.pt.77.tmp").write_bytes(b"half")
-    (tmp_path / "epochs.jsonl").write_text('{"epoch": 3, "phase"', encoding="utf-8")
     ends_the_same(kind, tmp_path, alone)
 
 
@@ -258,6 +244,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.fault("A8")
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+@ONE
 def test_damaged_newest_state_falls_back(kind, alone, tmp_path, caplog, damage):
     killed(kind, tmp_path, 9)
     newest = states(tmp_path)[-1]
@@ -266,16 +253,8 @@ def test_damaged_newest_state_falls_back(kind, alone, tmp_path, caplog, damage):
     assert newest.name in caplog.text and "the other resume state is used" in caplog.text
 
 
-@pytest.mark.fault("A8")
-def test_missing_sidecar_is_no_damage(kind, alone, tmp_path, caplog):
-    killed(kind, tmp_path, 9)
-    for path in states(tmp_path):
-        artefacts.sidecar(path).unlink()
-    ends_the_same(kind, tmp_path, alone)
-    assert not caplog.text
-
-
 @pytest.mark.fault("A9")
+@ONE
 def test_two_damaged_states_are_never_a_silent_restart(kind, alone, tmp_path):
     killed(kind, tmp_path, 9)
     for path in states(tmp_path):
@@ -300,6 +279,7 @@ def test_foreign_states_and_records_are_refused_by_name(kind, tmp_path):
 
 
 @pytest.mark.fault("A10")
+@ONE
 def test_a_state_of_another_torch_is_refused_by_name(kind, tmp_path, monkeypatch):
     killed(kind, tmp_path, 9)
     monkeypatch.setattr(torch, "__version__", "99.1.0")
@@ -308,6 +288,7 @@ def test_a_state_of_another_torch_is_refused_by_name(kind, tmp_path, monkeypatch
 
 
 @pytest.mark.fault("A11", "A15")
+@ONE
 def test_finished_work_is_not_done_again(kind, tmp_path, monkeypatch):
     """Whatever becomes of one of its two records: the workflow engine deletes one of them, disks damage any."""
     record = kind.run(tmp_path)
@@ -323,6 +304,7 @@ def test_finished_work_is_not_done_again(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.fault("E9")
+@ONE
 def test_a_damaged_record_is_reported(kind, tmp_path):
     kind.run(tmp_path)
     for path in outcome_record.paths(tmp_path, kind.result):
@@ -335,6 +317,7 @@ def test_a_damaged_record_is_reported(kind, tmp_path):
 # --- signals and limits ---------------------------------------------------------------------------------------------
 @pytest.mark.fault("A3", "A4", "A5")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 75)])
+@ONE
 def test_signals_save_and_leave(kind, alone, tmp_path, monkeypatch, number, code):
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
@@ -350,6 +333,7 @@ def test_signals_save_and_leave(kind, alone, tmp_path, monkeypatch, number, code
 
 
 @pytest.mark.fault("A6")
+@ONE
 def test_signal_inside_the_save(kind, alone, tmp_path, monkeypatch):
     original = torch.save
 
@@ -376,6 +360,7 @@ def test_second_interrupt_leaves_at_once(monkeypatch):
 
 
 @pytest.mark.fault("A1", "F1")
+@ONE
 def test_a_time_limit_stops_and_some_way_is_made_every_time(kind, alone, tmp_path):
     for _ in range(5):
         with pytest.raises(StoppedError, match="time limit reached") as stopped:
@@ -386,6 +371,7 @@ def test_a_time_limit_stops_and_some_way_is_made_every_time(kind, alone, tmp_pat
 
 
 @pytest.mark.fault("A13")
+@ONE
 def test_work_stops_when_its_workflow_is_gone(kind, alone, tmp_path, monkeypatch):
     with subprocess.Popen(["sleep", "600"]) as sleeper, monkeypatch.context() as patch:
         patch.setenv(processes.WORKFLOW_VARIABLE, f"{sleeper.pid} {processes.started(sleeper.pid)}")
@@ -398,6 +384,7 @@ def test_work_stops_when_its_workflow_is_gone(kind, alone, tmp_path, monkeypatch
 
 
 @pytest.mark.fault("A16")
+@ONE
 def test_sessions_on_other_hardware_are_recorded(kind, tmp_path, monkeypatch):
     killed(kind, tmp_path, 9)
     assert kind.run(tmp_path / "one")["provenance"]["mixed_hardware"] is False
@@ -420,6 +407,7 @@ ALLOCATOR = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allo
         (RuntimeError("a bug"), RuntimeError, "a bug"),
     ],
 )
+@ONE
 def test_out_of_memory_is_reported_and_can_be_retried(kind, alone, tmp_path, monkeypatch, error, raised, words):
     calls, (owner, function) = [], kind.inner
     inner = getattr(owner, function)
@@ -459,6 +447,7 @@ def test_a_process_that_lost_its_lease_stops_without_writing(kind, tmp_path, mon
 
 
 @pytest.mark.fault("A13")
+@ONE
 def test_a_process_that_lost_its_lease_at_the_end_writes_no_record(kind, tmp_path, monkeypatch):
     original = resumable.Session.finish
 
@@ -472,6 +461,7 @@ def test_a_process_that_lost_its_lease_at_the_end_writes_no_record(kind, tmp_pat
     assert not [path for pattern in kind.last_files for path in tmp_path.rglob(pattern)]
 
 
+@ONE
 def test_heartbeat_and_progress(kind, alone, tmp_path, monkeypatch):
     monkeypatch.setattr(resumable, "TICK_S", 0.0)
     monkeypatch.setattr(resumable, "LOG_INTERVAL_S", 0.0)
@@ -485,6 +475,7 @@ def test_heartbeat_and_progress(kind, alone, tmp_path, monkeypatch):
 
 @pytest.mark.fault("A15")
 @pytest.mark.parametrize("jump_s", [7200.0, -7200.0])
+@ONE
 def test_limits_and_leases_ignore_a_jumping_clock(kind, alone, tmp_path, monkeypatch, jump_s):
     real, owned = time.time, tmp_path / kind.owned
     monkeypatch.setattr(time, "time", lambda: real() + jump_s)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import small
-import torch
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.measuring.measure import measure_step
@@ -101,17 +100,6 @@ def test_killed_in_a_later_step_only_that_step_is_done_again(study, monkeypatch,
 
 
 # --- signals and exit codes -----------------------------------------------------------------------------------------
-@pytest.mark.fault("A3", "A4", "A5")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 75)])  # the others: test_real_signals, test_resumable
-def test_the_command_exits_with_the_code_of_its_signal(begun, finished, monkeypatch, capsys, number, code):
-    with monkeypatch.context() as patch:
-        at_update(patch, 3, lambda: os.kill(os.getpid(), number))
-        assert main(command(begun)) == code
-    line = said(capsys)
-    assert f"{number.name} received; saved at epoch" in line and "run the same step again" in line
-    assert main(command(begun)) == 0
-    path = begun.needed[0].path
-    assert result_hash(folder_of(begun)) == result_hash(finished / "results" / "runs" / path)
 
 
 WAITING = """
@@ -199,18 +187,6 @@ def test_inputs_from_the_future_cost_no_finished_training(finished, tmp_path):
 
 
 # --- other machines, and too small ones -----------------------------------------------------------------------------
-@pytest.mark.fault("A16")
-@pytest.mark.tier2
-def test_resuming_with_other_cpu_instructions_is_recorded(begun, monkeypatch):
-    with start(begun, 0.0, ATEN_CPU_CAPABILITY="default") as process:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
-    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        pytest.skip("this processor has no other instructions")
-    assert main(command(begun)) == 0
-    provenance = artefacts.read_json(folder_of(begun) / "done.json")["provenance"]
-    assert provenance["mixed_hardware"] is True
-    assert {entry["device"] for entry in provenance["sessions"]} >= {"cpu DEFAULT"}
 
 
 @pytest.mark.fault("A17")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 from softmax_bottleneck import study as config
-from softmax_bottleneck.extras.plan import text as text_of_plan
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import cells, views
 from softmax_bottleneck.store import artefacts
@@ -77,20 +76,6 @@ def test_a_body_without_memory_cannot_be_evaluated_dynamically(tmp_path: Path) -
     one = load(tmp_path, settings=[*BASE["settings"], {"body": body}])
     with pytest.raises(UserError, match=r"models\.softmax: dynamic evaluation needs a body that carries"):
         check.check_stages(one)
-
-
-def test_the_plan_counts_what_follows_training(tmp_path: Path) -> None:
-    one = load(tmp_path)
-    lines = {
-        line.split("  ")[0]: line.split()[-4:] for line in text_of_plan(one).splitlines() if "after training" in line
-    }
-    assert {name: words[:2] for name, words in lines.items()} == {
-        "finetuning": ["4", "0"],
-        "dynamic evaluation": ["4", "0"],
-    }
-    facts = check.facts(one, check.costs(one))
-    assert facts["finetuned"] == [run.path for run in one.finetuned] and len(facts["dynamic"]) == 4
-    assert "after training" not in text_of_plan(load(tmp_path, TABLE | {"stages": []}))
 
 
 def write(path: str, run: config.Run, ppl: float, dynamic: bool = False) -> None:

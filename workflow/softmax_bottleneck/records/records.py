@@ -182,7 +182,8 @@ def save(records: Records, folder: Path) -> None:
     """Write records.parquet, records.csv and states.csv for everybody, and what else `load` needs."""
     artefacts.sweep(folder)
     artefacts.write_with(folder / TABLE_FILE, lambda file: records.rows.to_parquet(file, index=False))
-    rest = {name: _plain_rows(getattr(records, name)) for name in FRAMES}
+    frames = {name: getattr(records, name).astype(object) for name in FRAMES}
+    rest = {name: frame.where(frame.notna(), None).to_dict("records") for name, frame in frames.items()}
     rest |= {name: getattr(records, name) for name in PLAIN}
     artefacts.write_json(folder / REST_FILE, rest)
     artefacts.write_with(folder / CURVES_FILE, lambda file: records.curves.to_parquet(file, index=False))
@@ -202,15 +203,6 @@ def load(folder: Path) -> Records:
         stages=pd.DataFrame(rest["stages"], columns=list(STAGE_COLUMNS)),
         **{name: rest[name] for name in PLAIN},
     )
-
-
-def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows for JSON, where a missing number is null."""
-    return [{str(k): None if _is_nan(v) else v for k, v in row.items()} for row in frame.to_dict("records")]
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 SPECTRUM_POINTS = 200  # of a thinned spectrum, besides the first ones

@@ -49,7 +49,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
     without its hash, which counts as damaged and is recomputed.
 
     Raises:
-        OSError: the disk is full, over quota or failing; the old file and its hash are unchanged.
+        OSError: the disk is full, over quota or failing; a full disk leaves the old file and its hash unchanged.
     """
     temporary, mark = _temporary(path), _temporary(sidecar(path))
     try:
@@ -217,9 +217,10 @@ def checked(path: Path) -> Path:
     Raises:
         DataError: the file or its hash is missing, or they differ.
     """
+    if not path.is_file():
+        raise DataError(f"{path}: file not found; run the step that makes it")
     if not is_sound(path):
-        problem = f"does not match {sidecar(path).name}; delete the file and" if path.is_file() else "is not there;"
-        raise DataError(f"{path}: content {problem} run its step again")
+        raise DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
     return path
 
 
