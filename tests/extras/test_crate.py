@@ -93,9 +93,8 @@ def test_every_file_is_described_and_every_description_has_its_file(built: tuple
 
 
 def test_the_crate_describes_one_run_of_the_workflow(study: Study) -> None:
-    """And packs the weights, and names people, on request."""
-    orcid = "https://orcid.org/0000-0002-1825-0097"
-    folder = crate.build(study, ["Ann Lee", f"Bo Ek <{orcid}>"], with_weights=True)
+    """And packs the weights on request."""
+    folder = crate.build(study, with_weights=True)
     entities, path = graph(folder), Store().run_folder(study.needed[0].path)
     root = entities["./"]
     assert {profile["@id"] for profile in root["conformsTo"]} == set(crate.PROFILES)
@@ -105,14 +104,8 @@ def test_the_crate_describes_one_run_of_the_workflow(study: Study) -> None:
     assert "ComputationalWorkflow" in entities[root["mainEntity"]["@id"]]["@type"]
     assert {"@id": "config/study.yaml"} in action["object"]
     assert {"@id": "results/fake/report/index.html"} in action["result"]
-    assert {name: e["name"] for name, e in entities.items() if e["@type"] == "Person"} == {
-        "#author-1": "Ann Lee",
-        orcid: "Bo Ek",
-    }
     assert (folder / path / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
     assert not (folder / path / "hidden.npz").exists()
-    with pytest.raises(UserError, match="--author"):
-        crate.build(study, ["<x>"])
 
 
 def test_no_reference_hangs_in_the_air(built: tuple[Study, Path]) -> None:

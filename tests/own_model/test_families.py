@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.own_model import log_probs, rank, request, saved_model
+from softmax_bottleneck.own_model import rank, request, saved_model
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 
@@ -245,24 +245,6 @@ def test_unargmaxable_words_are_named(more: dict[str, Any]) -> None:
     result = analyse(**more, seconds=60)
     never = [f"'w{word}'" if word < 50 else "'<unk>'" for word in result.measures.words.never]
     assert never and f"unargmaxable: {', '.join(never)}" in result.notes()
-
-
-def test_logits_of_a_window_are_never_copied_whole(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be half a gigabyte: block by block the files are the same, and memory is that of blocks."""
-    save("Gemma 2")
-    options = request.request({"model": "model", "text": "text.txt"}, "test")
-    whole = saved_model.export_layer(options, place / "whole", lambda line: None)
-    monkeypatch.setattr(log_probs, "BLOCK_BYTES", 8 * 51 * 7)  # seven rows
-    heights, plain = [], saved_model.OutputRule.logits
-    monkeypatch.setattr(
-        saved_model.OutputRule,
-        "logits",
-        lambda rule, plain_RV: (heights.append(len(plain_RV)), plain(rule, plain_RV))[1],
-    )
-    blocks = saved_model.export_layer(options, place / "blocks", lambda line: None)
-    assert max(heights) == 7 and blocks.notes == whole.notes
-    for file in sorted((place / "whole").glob("*.npy")):
-        np.testing.assert_array_equal(np.load(file), np.load(place / "blocks" / file.name))
 
 
 @pytest.mark.parametrize(

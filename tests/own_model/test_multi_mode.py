@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from softmax_bottleneck import heads
 from softmax_bottleneck.own_model.saved_model import OpenModel
-from softmax_bottleneck.store.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import multi_mode
@@ -27,17 +25,15 @@ KINDS = {"diagonals": [("a", "d"), ("b", "c")], "edges": [("a", "b"), ("a", "c")
 
 
 class Tokenizer:
-    """Words and marks are tokens, `pieces` two of them; what is not in the vocabulary is <unk>."""
+    """Words and marks are tokens; what is not in the vocabulary is <unk>."""
 
-    def __init__(self, pieces: tuple[str, ...] = (), unknown: tuple[str, ...] = ()) -> None:
+    def __init__(self) -> None:
         text = " ".join([multi_mode.CARRIER, *multi_mode.TEMPLATES, *(row[key] for row in ROWS for key in "abcd")])
-        tokens = {"<unk>", "#", *re.findall(r"[a-zA-Z]+|[.,;]", text)} - set(unknown)
+        tokens = {"<unk>", *re.findall(r"[a-zA-Z]+|[.,;]", text)}
         self.numbers = {token: number for number, token in enumerate(sorted(tokens))}
-        self.pieces = pieces
 
     def encode(self, text: str) -> Any:
         words = re.findall(r"[a-zA-Z]+|[.,;]", text)
-        words = [part for word in words for part in ([word, "#"] if word in self.pieces else [word])]
         return SimpleNamespace(ids=[self.numbers.get(word, self.numbers["<unk>"]) for word in words])
 
     def decode(self, ids: list[int]) -> str:
@@ -109,36 +105,3 @@ def test_the_defect_is_that_of_a_loop_and_the_control_keeps_pairs_of_other_relat
     again = multi_mode.re_paired(tokens_Q4, relations, rng)
     for made, own, relation in zip(again, tokens_Q4, relations, strict=True):
         assert (made[:2] == own[:2]).all() and relation_of[tuple(made[2:])] != relation
-
-
-def test_words_that_are_not_one_token_of_their_own_are_left_out() -> None:
-    found = multi_mode.probe(opened(Tokenizer(pieces=("queen", "Paris"), unknown=("cats",))))
-    assert found["analogies"].startswith(f"{len(ROWS) - 3} of {len(ROWS)}")
-    with pytest.raises(UserError, match="4 analogies are of single tokens"):
-        multi_mode.probe(opened(Tokenizer(unknown=tuple(row["a"] for row in ROWS[4:]))))
-    with pytest.raises(UserError, match="reads 20 tokens at most, the longest prompt has 3"):
-        multi_mode.probe(opened(window=20))
-
-
-def test_a_multi_facet_head_learns_a_diagonal_and_a_softmax_cannot() -> None:
-    """P(a) = P(d) = 1/2 over frozen vectors with w_a + w_d = w_b + w_c: perplexity 4 is a softmax's best, not 2."""
-    generator = torch.Generator().manual_seed(5)
-    w_a, w_b, w_c = torch.randn(3, 4, generator=generator)
-    found = {}
-    for name, options in (("softmax", {}), ("multi-facet", {"components": 1, "partitions": 2})):
-        torch.manual_seed(6)
-        head = heads.build(name, vocabulary_size=4, context_size=4, embedding_size=4, **options)
-        with torch.no_grad():  # a and d are of one partition: their numbers are even
-            head.decoder.weight.copy_(torch.stack([w_a, w_b, w_b + w_c - w_a, w_c]))
-            head.decoder.bias.zero_()
-        context = torch.randn(1, 4, requires_grad=True, generator=generator)
-        free = [parameter for key, parameter in head.named_parameters() if not key.startswith("decoder")]
-        optimiser = torch.optim.Adam([context, *free], lr=0.2)
-        for _ in range(200):
-            optimiser.zero_grad()
-            loss = -head.log_probs(context)[0, [0, 2]].mean()
-            loss.backward()
-            optimiser.step()
-        found[name] = math.exp(loss.item())
-    assert found["softmax"] == pytest.approx(4, abs=1e-3)
-    assert found["multi-facet"] == pytest.approx(2, abs=0.02)

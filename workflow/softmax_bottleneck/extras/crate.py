@@ -10,7 +10,7 @@ import mimetypes
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from io import BytesIO
@@ -51,15 +51,13 @@ Source = Path | BytesIO  # the content of a file of the crate
 
 
 def crate(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write results/<study>/crate, and crate.zip with `--zip`; `--author` and `--weights` as in `build`."""
-    folder = build(study, options.author, options.weights)
+    """Write results/<study>/crate, with `--weights` also the weights, and crate.zip with `--zip`."""
+    folder = build(study, options.weights)
     say(f"wrote {shutil.make_archive(str(folder), 'zip', folder) if options.zip else folder}")
 
 
-def build(study: Study, authors: Sequence[str] = (), with_weights: bool = False) -> Path:
+def build(study: Study, with_weights: bool = False) -> Path:
     """Write results/<study>/crate; return its path.
-
-    `authors` are `Name` or `Name <https://orcid.org/...>` of those who ran the study.
 
     Raises:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
@@ -70,7 +68,7 @@ def build(study: Study, authors: Sequence[str] = (), with_weights: bool = False)
     work = folder.with_name(".crate.tmp")
     shutil.rmtree(work, ignore_errors=True)
     try:
-        _write(study, authors, _contents(study, with_weights), work)
+        _write(study, _contents(study, with_weights), work)
         _reject_private(work)
         shutil.rmtree(folder, ignore_errors=True)
         work.replace(folder)
@@ -147,7 +145,7 @@ def _configuration(study: Study) -> dict[str, Source]:
 
 
 # --- the metadata ---------------------------------------------------------------------------------------------------
-def _write(study: Study, authors: Sequence[str], sources: Mapping[str, Source], folder: Path) -> None:
+def _write(study: Study, sources: Mapping[str, Source], folder: Path) -> None:
     """Fill `folder` with the study's files and their metadata."""
     crate = ROCrate(version="1.1")
     crate.metadata.extra_terms["sha256"] = SHA256_TERM
@@ -164,7 +162,7 @@ def _write(study: Study, authors: Sequence[str], sources: Mapping[str, Source], 
     crate.root_dataset["conformsTo"] = [
         _entity(crate, url, "CreativeWork", name=name, version=url.rsplit("/", 1)[1]) for url, name in PROFILES.items()
     ]
-    _add_authors(crate, authors)
+    crate.root_dataset["author"] = _entity(crate, "#authors", "Organization", name="The softmax-bottleneck authors")
     _add_workflow_run(crate, study, files)
     crate.write(folder)
     for place, source in sources.items():
@@ -189,19 +187,6 @@ def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
     facts |= {"name": "softmax-bottleneck", "version": version, "conformsTo": {"@id": profile.id}}
     language = {"lang": "snakemake", "lang_version": metadata.version("snakemake")}
     return crate.add_workflow(source, place, main=True, record_size=True, properties=facts, **language)
-
-
-def _add_authors(crate: ROCrate, authors: Sequence[str]) -> None:
-    """Add the named authors, or this project's; JSON-LD has no list of one element."""
-    people = []
-    for index, author in enumerate(authors):
-        match = re.fullmatch(r"\s*([^<>]+?)\s*(?:<(https://orcid\.org/[0-9X-]+)>)?\s*", author)
-        if not match:
-            raise UserError(f"--author {author!r}: expected `Name` or `Name <https://orcid.org/0000-0000-0000-0000>`")
-        people.append(_entity(crate, match[2] or f"#author-{index + 1}", "Person", name=match[1]))
-    if not people:
-        people.append(_entity(crate, "#authors", "Organization", name="The softmax-bottleneck authors"))
-    crate.root_dataset["author"] = people if len(people) > 1 else people[0]
 
 
 def _add_corpus(crate: ROCrate, dataset: Dataset) -> Entity:

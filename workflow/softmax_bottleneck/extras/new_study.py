@@ -20,7 +20,7 @@ from softmax_bottleneck.study import load_dataset, load_study, schema
 from softmax_bottleneck.training import check
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
-SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
+SPLIT_NAMES = {"train": "train", "valid": "valid|dev", "test": "test"}
 HELD_OUT = 10  # valid and test are a tenth of every file each, at its end
 LEAST_COUNT, MOST_WORDS = 3, 10_000  # of the words in the vocabulary
 LARGEST_BATCH, BPTT, UPDATES = 20, 35, 100  # the batch is smaller if an epoch would have fewer updates
@@ -92,7 +92,8 @@ def _splits(folder: Path) -> tuple[dict[str, Lines], str]:
         problem = "no .txt files" if folder.is_dir() else "no such folder"
         raise UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
     texts = {path: _text(path) for path in files}
-    named = {split: [path for path in files if _is_named(path, split)] for split in SPLITS}
+    named = {split: [path for path in files if re.search(rf"(^|[^a-z])({words})", path.stem.lower())]
+             for split, words in SPLIT_NAMES.items()}  # fmt: skip
     if all(len(paths) == 1 for paths in named.values()):
         splits = {split: _lines(texts[path]) for split, (path,) in named.items()}
         about = f"{', '.join(path.name for (path,) in named.values())} of {folder.name}"
@@ -113,10 +114,6 @@ def _splits(folder: Path) -> tuple[dict[str, Lines], str]:
     cut = {part: [[w if w in kept else UNK for w in line] for line in lines] for part, lines in splits.items()}
     words = f"{len(kept)} different words, <unk> for words that occur less than {LEAST_COUNT} times in train"
     return cut, f"{about}; {words}"
-
-
-def _is_named(path: Path, split: str) -> bool:
-    return any(re.search(rf"(^|[^a-z]){word}", path.stem.lower()) for word in SPLIT_NAMES[split])
 
 
 def _text(path: Path) -> str:

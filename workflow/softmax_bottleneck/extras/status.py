@@ -190,12 +190,13 @@ class Display:
     def seconds_left(self, left: Sequence[Step], now: float) -> float | None:
         """Estimate the time left from the share of the work done since work was first seen; None before any was."""
         self.hours = self.hours or expected_hours(self.study, list(self.steps))
-        left_h = sum(self.hours[step] * (1 - self._share_of_epochs(*step)) for step in left) if self.hours else 0.0
-        if not left_h:
-            return None
-        self.began = self.began or (now, left_h)
-        done_h = self.began[1] - left_h
-        return (now - self.began[0]) * left_h / done_h if done_h > 0 else None
+        left_h = 0.0
+        for step, path in left if self.hours else ():
+            share = min(1.0, self._epochs_logged(path) / self.epochs[path]) if step == "train" else 0.0
+            left_h += self.hours[step, path] * (1 - share)
+        self.began = self.began or (now, left_h) if left_h else None
+        done_h = self.began[1] - left_h if self.began else 0.0
+        return (now - self.began[0]) * left_h / done_h if self.began and done_h > 0 else None
 
     def _unfinished_runs(self, left: Sequence[Step]) -> int:
         return len({path for _, path in left} & self.epochs.keys())
@@ -203,9 +204,6 @@ class Display:
     def _epochs_logged(self, path: str) -> int:
         log = self.study.store.run_folder(path) / "epochs.jsonl"
         return log.read_bytes().count(b"\n") if log.exists() else 0
-
-    def _share_of_epochs(self, step: str, path: str) -> float:
-        return min(1.0, self._epochs_logged(path) / self.epochs[path]) if step == "train" else 0.0
 
     def _label(self, step: str, path: str) -> str:
         """Return `train mos/1 epoch 5 of 8`: a step with the model and seed of its run."""

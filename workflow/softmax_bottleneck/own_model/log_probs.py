@@ -11,7 +11,6 @@ Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden st
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +25,6 @@ from softmax_bottleneck.own_model.arrays import Floats, Shard
 from softmax_bottleneck.own_model.request import Request, parse_head
 from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report, spectra, spectral_cliff
 from softmax_bottleneck.ranks.spectrum import Float64
-from softmax_bottleneck.store import progress
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say
 
@@ -330,17 +328,8 @@ def _gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
 def _gram_spectrum(blocks: Callable[[bool], Iterator[Floats]], shape: tuple[int, int], say: Say) -> Spectrum:
     """Return singular values by the smaller Gram matrix; `blocks` yields blocks of rows, or (True) of columns."""
     (m, n), transposed = shape, shape[0] < shape[1]
-    started = last = time.monotonic()
-
-    def report_progress(count: int) -> None:  # a line a minute
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= progress.LOG_INTERVAL_S:
-            last = now
-            left = progress.duration((now - started) * (max(shape) - count) / count)
-            say(f"Gram matrix: {100 * count // max(shape)} %, {left} left; then its eigenvalues, which may take longer")
-
+    say(f"Gram matrix of {min(shape)} x {min(shape)}, then its eigenvalues, which may take longer")
     # The engine computes the Gram matrix of the columns it is given: of the transpose where rows are fewer.
-    spectrum = spectra.gram_singular_values(blocks(transposed), min(shape), progress=report_progress)
+    spectrum = spectra.gram_singular_values(blocks(transposed), min(shape))
     method = spectrum.method.replace("gram-of-columns", "gram-of-rows") if transposed else spectrum.method
     return replace(spectrum, m=m, n=n, method=method)
