@@ -109,21 +109,6 @@ def test_e1_a_full_disk_leaves_what_is_there_and_says_what_to_free(finished, tmp
         monkeypatch.chdir(finished)  # leaves the disk
 
 
-@pytest.mark.fault("E13")
-@pytest.mark.pipeline
-def test_e13_nothing_needs_room_for_temporary_files(begun, tmp_path, monkeypatch):
-    shutil.rmtree("results")
-    (tmp_path / "tmp").mkdir()
-    with disk(tmp_path / "tmp", 1) as is_disk:
-        if not is_disk:
-            pytest.skip("needs the right to mount a small disk")
-        (tmp_path / "tmp" / "filler").write_bytes(bytes(1 << 20))
-        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-        command = [sys.executable, "-m", "softmax_bottleneck", "reproduce", "--study", "study.yaml", "--"]
-        done = subprocess.run([*command, "--until", "tokenise"], capture_output=True, text=True, timeout=60)
-    assert Path("results/tokens/tiny/corpus.json").exists(), done.stderr
-
-
 @pytest.mark.fault("E1")
 def test_e1_after_freeing_the_bits_are_the_same(finished, begun, monkeypatch, capsys):
     """The disk is full at the third state that training saves."""
@@ -421,26 +406,3 @@ def test_e12_figures_need_no_display(study):
     done = subprocess.run(command, env=variables | {"MPLBACKEND": "TkAgg"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (Store().study_folder("small") / "figures" / "known-truth-figure.svg").stat().st_size > 1000
-
-
-@pytest.mark.tier2
-@pytest.mark.fault("E2")
-def test_e2_no_space_for_snakemakes_own_notes(finished, tmp_path):
-    small.begun(finished, tmp_path)
-    target = "results/small/check.json"
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "1", target]
-    (tmp_path / ".snakemake").mkdir()
-    with disk(tmp_path / ".snakemake", 1) as is_disk:
-        if not is_disk:
-            pytest.skip("needs the right to mount a small disk")
-        (tmp_path / ".snakemake" / "filler").write_bytes(bytes(shutil.disk_usage(tmp_path / ".snakemake").free))
-        full_call = subprocess.run(
-            [*command, "--configfile", "study.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
-        assert full_call.returncode != 0 and "No space left on device" in full_call.stdout + full_call.stderr
-        (tmp_path / ".snakemake" / "filler").unlink()
-        again = subprocess.run(
-            [*command, "--configfile", "study.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
-        assert again.returncode == 0, again.stderr
-    assert artefacts.is_sound(tmp_path / target)

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 import zipfile
@@ -73,27 +72,6 @@ def test_killed_at_any_step_it_ends_the_same(kind, alone, tmp_path, save_interva
     for step in range(int(save_interval_s == 0), alone.steps, 4 if save_interval_s == 0 else 9):  # others: `make soak`
         killed(kind, tmp_path / str(step), step, save_interval_s)
         ends_the_same(kind, tmp_path / str(step), alone)
-
-
-SCRIPT = """
-import os, signal, sys
-sys.path[:0] = {paths!r}
-import torch; torch.set_num_threads(1)
-import tiny_runs
-tiny_runs.at_step(tiny_runs.pytest.MonkeyPatch(), 9, lambda: os.kill(os.getpid(), signal.SIGKILL))
-tiny_runs.KINDS[{name!r}].run(tiny_runs.Path(sys.argv[1]), tiny_runs.Options(save_interval_s=0.0))
-"""
-
-
-@pytest.mark.fault("A1")
-def test_real_sigkill(tmp_path):
-    name, kind, alone = "training", KINDS["training"], reference("training")
-    paths = [str(Path(__file__).parents[1]), str(Path(resumable.__file__).parents[2])]
-    script = SCRIPT.format(paths=paths, name=name)
-    process = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, capture_output=True)
-    assert process.returncode == -signal.SIGKILL, process.stderr
-    assert (tmp_path / kind.owned / "lease.json").exists()
-    assert ends_the_same(kind, tmp_path, alone)["provenance"]["interruptions"] == 1
 
 
 SAVE_POINTS = [
@@ -471,24 +449,3 @@ def test_heartbeat_and_progress(kind, alone, tmp_path, monkeypatch):
     assert len(beats) >= alone.steps and len(lines) >= alone.steps
     assert all(re.fullmatch(r"\S+  .+  [0-9:]+ left", line) for line in lines)
     assert lines[-1].endswith("  0:00 left")
-
-
-@pytest.mark.fault("A15")
-@pytest.mark.parametrize("jump_s", [7200.0, -7200.0])
-@ONE
-def test_limits_and_leases_ignore_a_jumping_clock(kind, alone, tmp_path, monkeypatch, jump_s):
-    real, owned = time.time, tmp_path / kind.owned
-    monkeypatch.setattr(time, "time", lambda: real() + jump_s)
-    write_lease(owned, age_s=jump_s, **of_parent()).exists()
-    with pytest.raises(BusyError):
-        kind.run(tmp_path)
-    (owned / "lease.json").unlink()
-    jumped = []
-
-    def jump() -> None:
-        jumped.append(monkeypatch.setattr(time, "time", lambda: real() - jump_s))
-        os.utime(owned / "lease.json", (real() - jump_s,) * 2)
-
-    at_step(monkeypatch, 9, jump)
-    kind.run(tmp_path, Options(limit=TimeLimit(3000.0)))
-    assert jumped and kind.came_to(tmp_path) == alone.came_to
