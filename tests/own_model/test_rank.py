@@ -158,7 +158,6 @@ ERRORS = [  # what is changed of `rank --hidden h.npy --weight w.npy`
     ({"--weight": "transposed.npy"}, "(90, 6) and the weight transposed.npy (6, 70). Expected weight [words, 6]"),
     ({"--bias": "short.npy"}, "bias short.npy has shape (69,) beside 70 words"),
     ({"--log-probs": "h.npy"}, "give hidden and weight (with bias and head), or log_probs alone, or model and text"),
-    ({"--config": "q.yaml"}, "holds all options: leave out hidden, weight"),
     ({"--hidden": "h-\udcff.npy::x"}, "is not allowed"),
     ({"--hidden": "huge.npy", "--weight": "huge.npy"}, "hidden: row 0 gives logits that overflow float32"),
     ({"--hidden": "huge.npy", "--weight": "huge.npy", "--head": "gss"}, "row 0 gives logits that overflow float32"),
@@ -182,7 +181,6 @@ ERRORS = [  # what is changed of `rank --hidden h.npy --weight w.npy`
 def test_bad_input_is_one_line_with_exit_code_2(files, capsys, change: dict[str, str], message: str) -> None:
     np.save("transposed.npy", np.zeros((D, 70), np.float32)), np.save("short.npy", np.zeros(69, np.float32))
     np.save("huge.npy", files[0] * np.float32(5e37))
-    Path("q.yaml").write_text("hidden: [h.npy]\nweight: [w.npy]\n", encoding="utf-8")
     options = {"--hidden": "h.npy", "--weight": "w.npy", "--out": "out"} | change
     assert main(["rank", *(word for pair in options.items() for word in pair)]) == 2
     *_, error = lines = capsys.readouterr().err.splitlines()
@@ -273,23 +271,3 @@ def test_the_packages_of_the_rank_extra_are_enough(files) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert "rank: needs torch, which is not" in done.stderr and "plan: needs " in done.stderr
-
-
-# --- the rule of the workflow ---------------------------------------------------------------------------------------
-def test_the_example_names_every_key_and_its_files_are_beside_it() -> None:
-    path = ROOT / "config" / "own-model.example.yaml"
-    assert request.read_request(path).hidden == (str(ROOT / "config" / "../exported/hidden-*.npy"),)
-    keys = re.findall(r"^(?:# )?([a-z_]+):(?= )", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(keys) == request.KEYS
-
-
-def test_the_rule_builds_the_page_from_a_yaml(files) -> None:
-    Path("config").mkdir()
-    text = "title: Mine\nhidden: [../h.npy]\nweight: [../w.npy]\nbias: ../b.npy\n"
-    Path("config/mine.yaml").write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "snakemake", "results/own/mine/index.html", "--cores", "1"]
-    command += ["--snakefile", str(ROOT / "Snakefile"), "--configfile", str(ROOT / "tests" / "nano.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert artefacts.read_json(Path("results/own/mine/rank.json"))["metrics"]["rank_press"] == D + 2
-    assert not Path("results/nano").exists(), "no step of the study ran"

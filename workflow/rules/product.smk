@@ -72,19 +72,3 @@ def shown(experiment, suffix):
         subcategory=captions.label(experiment.source),
         labels={name: captions.label(words) for name, words in labels.items()},
     )
-
-
-def question_file(wildcards):
-    """The YAML that asks about somebody's own model, in the working directory's config/ or the workflow's."""
-    name = f"config/{wildcards.model}.yaml"
-    return name if Path(name).exists() else WORKFLOW.parent.joinpath(name).as_posix()
-
-
-def arrays_of(wildcards):
-    """The arrays that the YAML names: changed ones are analysed again."""
-    from softmax_bottleneck.own_model.request import read_request
-
-    try:
-        return read_request(Path(question_file(wildcards))).files()
-    except UserError as error:
-        raise WorkflowError(str(error)) from None

@@ -140,7 +140,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--weights": ("also pack the weights", SWITCH),
     "--zip": ("write a zip file as well", SWITCH),
     "--unfinished": ("archive the finished runs of an unfinished study", SWITCH),
-    "--config": ("YAML with the options below, as config/own-model.example.yaml", PATH),
     "--hidden": ("hidden states [contexts, width]: .npy, .npz, .safetensors, also in shards", FILES),
     "--weight": ("output matrix [words, width]", FILES),
     "--bias": ("output bias [words]", {"metavar": "FILE[::NAME]"}),
@@ -160,7 +159,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 # --- commands: name -> function, options, help; first those for people, then the steps of the workflow ---------------
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
 TRAIN = STUDY + "--run --diverged-ok --measure" + RESUMABLE
-RANK = """--config --hidden --weight --bias --head --log-probs --model --text --targets --weights-only --width
+RANK = """--hidden --weight --bias --head --log-probs --model --text --targets --weights-only --width
     --seconds --compare --title --out"""
 COMMANDS = {
     "plan": ("extras.plan:plan", STUDY + "--json", "list experiments with their runs, hours and disk space"),

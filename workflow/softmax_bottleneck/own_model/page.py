@@ -34,17 +34,14 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
     """Analyse a model, print its results and write them to a folder; or compare models analysed before."""
     values = ((key, value) for key, value in vars(options).items() if key in request.KEYS)
     named = {key: value for key, value in values if value is not None and value is not False}
-    if options.config and named:
-        raise UserError(f"--config {options.config} holds all options: leave out {', '.join(sorted(named))}")
     if options.compare:
-        if options.config or named:
+        if named:
             raise UserError("--compare: takes no other option")
         for row in compare(options.compare):
             print("  ".join(f"{text:32.32}" for text in row).rstrip())
         return
-    checked = request.read_request(options.config) if options.config else request.request(named, "rank")
-    name = options.config or Path(checked.model or "model").resolve()
-    folder = options.out or Store().own_folder(name.stem)
+    checked = request.request(named, "rank")
+    folder = options.out or Store().own_folder(Path(checked.model or "model").resolve().stem)
     result = rank(checked, say, folder / "export")
     path = write(result, folder)
     for label, text in rows(result):

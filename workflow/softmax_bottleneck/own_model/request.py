@@ -1,7 +1,7 @@
 """The options of `rank`: the files of a model and its head."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from softmax_bottleneck import heads
 from softmax_bottleneck.own_model import arrays
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import load_yaml, read, schema
+from softmax_bottleneck.study import read, schema
 
 ARRAYS = ("hidden", "weight", "log_probs")
 SOURCES = ("hidden weight", "log_probs", "model text", "weight weights_only", "model weights_only")
@@ -19,7 +19,7 @@ Files = tuple[schema.Line, ...]
 
 @schema.section
 class Request:
-    """What `rank` analyses: its options on the command line, and the keys of its YAML file.
+    """What `rank` analyses: its options on the command line.
 
     Attributes:
         title: name of the model in the report.
@@ -81,16 +81,6 @@ def request(given: Mapping[str, Any], where: str) -> Request:
     if sources != "hidden weight" and (checked.bias or checked.targets or checked.head != "softmax"):
         raise UserError(f"{where}: bias, head and targets belong to hidden and weight; leave them out with {sources}")
     return checked
-
-
-def read_request(path: Path) -> Request:
-    """Read a YAML file; the files it names are relative to its folder."""
-    checked = request(load_yaml(path), str(path))
-    relative: dict[str, Any] = {key: tuple(str(path.parent / name) for name in getattr(checked, key)) for key in ARRAYS}
-    for key in ("bias", "model", "text", "targets"):
-        if getattr(checked, key):
-            relative[key] = str(path.parent / getattr(checked, key))
-    return replace(checked, **relative)
 
 
 def parse_head(text: str) -> tuple[str, dict[str, Any]]:

@@ -30,7 +30,6 @@ STEPS = {
     "collect": ("records.collect",),
     "render": ("report.render",),
     "report": ("report.report",),
-    "rank": ("own_model.rank", "own_model.page"),
 }
 
 # Rooms and modules that steps import but that cannot change a number, each with the reason. An edit of these repeats
