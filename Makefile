@@ -125,8 +125,8 @@ format: env  ## format the sources and redraw docs/
 	snakefmt --quiet Snakefile workflow
 	python docs/draw_architecture.py
 
-findings: env  ## write the tables of docs/results.md from the finished study CONFIG
-	python docs/draw_results.py "$$CONFIG"
+findings: env  ## write the findings of README.md and the tables of docs/results.md from the archived studies
+	python docs/draw_results.py
 
 clean:  ## delete caches, but not results/ and .venv
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

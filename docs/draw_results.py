@@ -1,7 +1,6 @@
-"""Write the tables of docs/results.md from a finished study, and docs/overview.svg from the demonstration.
+"""Write the findings of README.md with their figures, and the tables of docs/results.md, from the archived studies.
 
-python docs/draw_results.py [config/demo.yaml]   # needs results/ of that study
-python docs/draw_results.py heads                # the table of heads, from the archived studies
+python docs/draw_results.py    # also docs/overview.svg, if results/ has the demonstration
 """
 
 from __future__ import annotations
@@ -16,16 +15,20 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from softmax_bottleneck import study as config  # noqa: E402
-from softmax_bottleneck.records import records  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
-from softmax_bottleneck.report import archive, cells, claims, findings, source  # noqa: E402
+from softmax_bottleneck.report import archive, cells, conclusions, findings, head_table, source  # noqa: E402
+from softmax_bottleneck.report.archive import FinishedStudy  # noqa: E402
+from softmax_bottleneck.report.templates import environment  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402
 
-PAGE = ROOT / "docs" / "results.md"
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
+FIGURES = ROOT / "docs" / "findings"
 PICTURED = "demo"
 PICTURE = ROOT / "docs" / "overview.svg"
+STUDIES = "report/evidence/studies"
+MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
 METRICS = {
     "parameters": ("parameters", 0),
@@ -38,34 +41,65 @@ IMAGE = (
     "![Test perplexity against parameters: a dot per head, coloured by effective rank; the true perplexity as a line]"
     "(overview.svg)"
 )
-
-
-def begin(study: str) -> str:
-    """Return the line of the page that precedes a study's results."""
-    return f"<!-- results of {study}: written by docs/draw_results.py -->"
-
-
 END = "<!-- end of results -->"
 
 
-def between(start: str, body: str, text: str) -> str:
-    """Return the page's text with a new body between the markers; raise ValueError if it has none."""
+def begin(name: str) -> str:
+    """Return the line of a page that precedes some results."""
+    return f"<!-- results of {name}: written by docs/draw_results.py -->"
+
+
+def between(name: str, lines: Sequence[str], text: str) -> str:
+    """Return the text of a page with new lines between the markers; raise ValueError if it has none."""
+    start = begin(name)
     if start not in text:
-        raise ValueError(f"docs/results.md has no line {start}")
+        raise ValueError(f"the page has no line {start}")
     pattern = re.compile(re.escape(start) + r"\n.*?" + re.escape(END), re.DOTALL)
-    return pattern.sub(lambda _: f"{start}\n{body}{END}", text, count=1)
+    return pattern.sub(lambda _: "\n".join([start, *lines, END]), text, count=1)
 
 
-def table_of_heads(text: str) -> str:
-    """Return the page's text with every head relative to the softmax, in all archived studies."""
-    found = findings.head_table(archive.load_all(), config.load_study(ROOT / "config" / "demo.yaml"))
-    assert found is not None
-    heads = [f"{one['corpus']} ({one['study']}, {one['hardware']})" for one in found["columns"]]
-    rows = [["head", *heads], ["---"] * (len(heads) + 1)]
-    for row in found["rows"]:
-        rows.append([row["label"], *(" ".join(_parts(cell)) for cell in row["cells"])])
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return between(begin("heads"), "\n".join(["", *lines, ""]), text)
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table, the first row as its head."""
+    return [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+
+
+# --- README ---------------------------------------------------------------------------------------------------------
+def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]]:
+    """Return the lines of the answer and its findings, and their figures by path."""
+    found = findings.answer(studies)
+    lines = ["", f"**{found['answer']}**"]
+    for number, finding in enumerate(found["findings"], 1):
+        links = [f"[{name}]({STUDIES}/{name}.json.gz)" for name in finding["studies"]]
+        if len(links) > MOST_LINKS:
+            links = [f"[{len(links)} archived studies]({STUDIES})"]
+        image = f"docs/findings/{finding['id']}.svg"
+        lines += [
+            "",
+            f"**{number}. {finding['title']}.** {finding['sentence']} {finding['number']}.",
+            f"*Overturned by:* {finding['overturn']} *Evidence:* {', '.join(links)}.",
+            "",
+            f'<img src="{image}" width="400" alt="{finding["axis"]}">',
+        ]
+    return [*lines, ""], {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}
+
+
+def advice(heads: Mapping[str, Any]) -> list[str]:
+    """Return the table of heads with a recommendation, without perplexities."""
+    recommendation = environment().get_template("claims.html.j2").module.recommendation
+    rows = [["head", "recommendation", "parameters", "time", "memory", "Press rank"]]
+    for row in heads["rows"]:
+        first = row["first"]
+        costs = [f"{value} ×" for value in (first["size"], first["time"], row["memory"])]
+        rows.append([row["label"], str(recommendation(row, row is heads["rows"][0])).strip(), *costs, first["press"]])
+    return ["", *table(rows), ""]
+
+
+# --- docs/results.md ------------------------------------------------------------------------------------------------
+def all_heads(heads: Mapping[str, Any]) -> list[str]:
+    """Return the table of every head relative to the softmax, in all archived studies."""
+    columns = [f"{column['corpus']} ({column['study']}, {column['hardware']})" for column in heads["columns"]]
+    rows = [[row["label"], *(" ".join(_parts(cell)) for cell in row["cells"])] for row in heads["rows"]]
+    return ["", *table([["head", *columns], *rows]), ""]
 
 
 def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
@@ -79,13 +113,21 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
     yield f"{cell['n']}{', ' + cell['size'] + ' × parameters' if cell.get('size') else ''}"
 
 
-def results(study: Study, found: Records) -> list[str]:
-    """Return, for every corpus, a heading sentence and a Markdown table of the main models."""
-    lines: list[str] = []
+def results(study: Study, archived: FinishedStudy) -> list[str]:
+    """Return the verdicts of a study and, for every corpus, a heading sentence and a table of the main models."""
+    verdicts = [entry["verdict"] for entry in archived.claims]
+    tally = ", ".join(f"{verdicts.count(name)} {name}" for name in conclusions.OVERALL if name in verdicts)
+    lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."]
+    lines += ["", IMAGE] if study.name == PICTURED else []
     for dataset in study.datasets:
+        found = archived.records
         models = [model for model in MODELS if found.values(dataset, model, "test_ppl")]
         metrics = [metric for metric in METRICS if any(found.values(dataset, model, metric) for model in models)]
-        lines += ["", _heading(study, found, dataset, models), "", *_table(study, found, dataset, models, metrics)]
+        rows = [["head", *(METRICS[metric][0] for metric in metrics)]]
+        for model in models:
+            values = [(found.values(dataset, model, metric).values(), METRICS[metric][1]) for metric in metrics]
+            rows.append([study.labels[model], *(_cell(list(own), digits) for own, digits in values)])
+        lines += ["", _heading(study, found, dataset, models), "", *table(rows)]
     return [*lines, ""]
 
 
@@ -99,41 +141,35 @@ def _heading(study: Study, found: Records, dataset: str, models: Sequence[str]) 
     return f"{words} The true distribution has perplexity {bound:.2f} and log-probabilities of rank {rank:.0f}."
 
 
-def _table(study: Study, found: Records, dataset: str, models: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    rows = [["head", *(METRICS[metric][0] for metric in metrics)], ["---"] * (len(metrics) + 1)]
-    for model in models:
-        values = [found.values(dataset, model, metric).values() for metric in metrics]
-        digits = [METRICS[metric][1] for metric in metrics]
-        rows.append([study.labels[model], *(_cell(list(v), d) for v, d in zip(values, digits, strict=True))])
-    return [f"| {' | '.join(row)} |" for row in rows]
-
-
 def _cell(values: Sequence[float], digits: int) -> str:
-    text = cells.Cell(measured=cells.mean_of(values), digits=digits).text
-    return text.removesuffix(" ± 0")
+    return cells.Cell(measured=cells.mean_of(values), digits=digits).text.removesuffix(" ± 0")
 
 
-def write(study: Study, found: Records, text: str) -> str:
-    """Return the page's text with new results of the study between its markers; raise ValueError if it has none."""
-    verdicts = claims.counts(claims.ledger(found, claims.of_study(study), study))
-    tally = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items() if number)
-    short = f"Verdicts of this study on the conclusions: {tally}."
-    picture = ["", IMAGE] if study.name == PICTURED else []
-    return between(begin(study.name), "\n".join(["", short, *picture, *results(study, found)]), text)
+# --- files ----------------------------------------------------------------------------------------------------------
+def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
+    """Return every file that follows from the archived studies, with its text."""
+    demo = config.load_study(ROOT / "config" / "demo.yaml")
+    heads = head_table.head_table(studies, demo)
+    assert heads is not None
+    lines, figures = answer(studies)
+    readme, page = (path.read_text(encoding="utf-8") for path in (README, PAGE))
+    page = between("heads", all_heads(heads), page)
+    for archived in reversed(studies):  # of a study on several machines the first by name
+        if begin(archived.study) in page:
+            study = config.load_study(ROOT / "config" / f"{archived.study}.yaml")
+            page = between(archived.study, results(study, archived), page)
+    return {README: between("heads", advice(heads), between("findings", lines, readme)), PAGE: page, **figures}
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Write docs/results.md and, for the demonstration, docs/overview.svg."""
-    if [*arguments] == ["heads"]:
-        PAGE.write_text(table_of_heads(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-        return
-    study = config.load_study(Path(arguments[0] if arguments else "config/demo.yaml"))
-    folder = Store().study_folder(study.name)
-    text = write(study, records.load(folder), PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(text, encoding="utf-8")
-    if study.name == PICTURED:
-        PICTURE.write_text(artefacts.read_text(folder / "figures" / "overview.svg"), encoding="utf-8")
+def main() -> None:
+    """Write the files."""
+    FIGURES.mkdir(exist_ok=True)
+    for path, text in written(archive.load_all()).items():
+        path.write_text(text, encoding="utf-8")
+    overview = Store().study_folder(PICTURED) / "figures" / "overview.svg"
+    if overview.is_file():
+        PICTURE.write_text(artefacts.read_text(overview), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,45 +1,111 @@
-"""The findings at the top of a report follow from the records and archives."""
+"""The findings at the top of the report: each follows from the records, and is overturned by its criterion."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
+import xml.etree.ElementTree as ET
+from typing import Any
 
 import claim_examples as examples
-import fake_results as fake
 import numpy as np
 import pytest
 from scipy import stats
-from softmax_bottleneck.report import findings
+from softmax_bottleneck.report import archive, findings
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.study import Study
+from softmax_bottleneck.report.findings import Finding, Row
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return fake.load(tmp_path)
+def study(facts: dict[str, float] | None = None, claims: Any = (), **metrics: dict[str, float]) -> FinishedStudy:
+    """Return a study whose models have these numbers, close to each other over three seeds."""
+    metrics = {"test_ppl": dict.fromkeys(metrics.get("rank_press", {}), 50.0)} | metrics
+    rows = [
+        (model, metric, "", [x, 1.002 * x, 0.998 * x]) for metric, own in metrics.items() for model, x in own.items()
+    ]
+    return FinishedStudy("one", "one", "one", "CPU", {}, list(claims), examples.records_of(rows, **facts or {}))
 
 
-# --- which head should I use? ---------------------------------------------------------------------------------------
-def finished(name: str, *rows: examples.Row) -> FinishedStudy:
-    return FinishedStudy(name, name, name.title(), "CPU", {}, [], examples.records_of(rows))
+def test_the_rank_bound_is_overturned_by_one_run() -> None:
+    levels = {"softmax": 201.5, "moc": 90.0, "moc-k1": 150.0, "ss": 900.0}  # d = 200
+    found = findings.rank_bound([study(rank_press=levels)])
+    interval = stats.binomtest(0, 9).proportion_ci(0.95, "wilson")
+    assert found.holds and found.number.startswith("0 of 9 runs")
+    assert found.number.endswith(f"interval 0.0 to {100 * interval.high:.1f})")
+    assert [row.is_second for row in found.rows] == [False, False, True]
+    found = findings.rank_bound([study(rank_press=levels | {"moc": 201.9})])  # and 2 thousandths more
+    assert not found.holds and found.facts == {"exceeding": 1, "runs": 9}
 
 
-def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_model(study: Study) -> None:
-    levels = {"softmax": 50.0, "gss": 50.1, "mos": 40.0, "mos-equal": 45.0, "moc": 60.0}
-    rows = [(model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in levels.items()]
-    rows += [(model, "parameters", "", [1.2e6 if model == "moc" else 1e6] * 3) for model in levels]
-    rows += [(model, "unigram_ppl", "", [60.0] * 3) for model in levels]
-    single = [(model, "test_ppl", "", [x]) for model, x in {"softmax": 80.0, "gss": 40.0}.items()]
-    alone = finished("none", ("mos", "test_ppl", "", [50.0] * 3))
-    table = findings.head_table([finished("own", *rows), finished("one", *single), alone], study)
-    assert [column["study"] for column in table["columns"]] == ["own", "one"]
-    cells = {row["label"]: row["cells"] for row in table["rows"]}
-    assert list(cells) == ["Softmax", "GSS", "MoC", "MoS"]
-    assert cells["MoS"][0]["value"] == "−10.0\u00a0%" and cells["MoS"][0]["sign"] == -1 and not cells["MoS"][1]
-    assert cells["MoC"][0]["sign"] == 1 and cells["MoC"][0]["size"] == "1.20" and cells["MoC"][0]["unlearned"] == 3
-    assert cells["GSS"][0]["sign"] == 0 and cells["GSS"][1]["value"] == "−50.0\u00a0%"
-    assert not cells["GSS"][1]["interval"] and cells["Softmax"][1]["value"] == "80.00"
-    logs = np.log([[45, 45.45, 44.55], [50, 50.5, 49.5]])
-    low, high = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
-    assert cells["MoS"][0]["interval"] == f"−{-100 * np.expm1(low):.1f} to −{-100 * np.expm1(high):.1f}"
-    assert findings.head_table([alone], study) is None
+@pytest.mark.parametrize(("ppl", "holds"), [(49.0, True), (48.0, True), (45.0, False)])
+def test_a_fixed_head_that_gains_five_percent_overturns_that_rank_gains_little(ppl: float, holds: bool) -> None:
+    one = study(test_ppl={"softmax": 50.0, "ss": ppl}, rank_press={"softmax": 202, "ss": 2020})
+    found = findings.rank_is_not_the_lever([one])
+    assert found.holds == holds and found.facts == {"least": "10", "most": "10"}
+    logs = np.log([[ppl, 1.002 * ppl, 0.998 * ppl], [50, 50.1, 49.9]])
+    ends = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
+    assert (found.rows[0].low, found.rows[0].high) == pytest.approx([100 * math.expm1(end) for end in ends])
+
+
+@pytest.mark.parametrize(("low", "holds"), [(1.0, True), (6.0, False)])
+def test_closing_the_kl_gap_overturns_it_too(low: float, holds: bool) -> None:
+    claims = [
+        {"id": "truth-closes-gap", "numbers": [{"what": "fraction of the KL gap closed, ss", "text": "", "low": low}]}
+    ]
+    one = study({}, claims, test_ppl={"softmax": 50.0, "ss": 49.5}, rank_press={"softmax": 202, "ss": 2020})
+    assert findings.rank_is_not_the_lever([one]).holds == holds
+
+
+@pytest.mark.parametrize(
+    ("levels", "facts", "expected"),
+    [
+        ({"softmax": 50.0, "mos": 45.0}, {}, (1, 0, 1)),
+        ({"softmax": 50.0, "mos": 55.0}, {}, (0, 1, 1)),
+        ({"softmax": 50.0, "mos": 55.0, "mos-equal": 45.0}, {"mos parameters": 1.3e6}, (1, 0, 1)),
+        ({"softmax": 50.0, "mos": 50.0}, {}, (0, 0, 1)),
+    ],
+)
+def test_mixtures_are_compared_at_equal_size(levels: dict[str, float], facts: Any, expected: tuple[int, ...]) -> None:
+    found = findings.mixtures_are([study(facts, test_ppl=levels)])
+    assert tuple(found.facts[key] for key in ("lower", "higher", "compared")) == expected
+    assert found.holds == (expected[0] > 0 and not expected[1])
+    assert findings.mixtures_are([study({"mos parameters": 1.3e6}, test_ppl={"softmax": 50.0, "mos": 45.0})]) is None
+
+
+def test_the_share_of_moc_is_that_at_its_best_rate_among_runs_that_learned() -> None:
+    levels = {"softmax-r5": 76.0, "moc-r5": 73.0, "mos-r5": 72.0, "softmax-r10": 70.0, "moc-r10": 67.0, "mos-r10": 66.0}
+    failing = study(test_ppl={"softmax": 70.0, "moc": 66.5, "mos": 65.0}, unigram_ppl={"moc": 60.0})
+    found = findings.rank_or_mixture([study(test_ppl=levels), failing])
+    assert found.holds and len(found.rows) == 4
+    assert found.facts["share"] == f"{100 * math.log(70 / 67) / math.log(70 / 66):.0f} %"
+    assert any("3 of 3 runs are no better than a unigram model" in text for text in found.details)
+    assert not findings.rank_or_mixture([study(test_ppl=levels | {"moc-r5": 77.0, "moc-r10": 71.0})]).holds
+
+
+@pytest.mark.parametrize(("frozen", "holds"), [(300.0, True), (500.0, False)])
+def test_frozen_slopes_with_another_rank_overturn_that_the_rank_is_not_learned(frozen: float, holds: bool) -> None:
+    levels = {"lms-plif": 300.0, "lms-plif-frozen": frozen}
+    assert findings.rank_of_plif([study(rank_press=levels)]).holds == holds
+    assert findings.rank_of_plif([study({"lms-plif rank_columns": 300.0}, rank_press=levels)]) is None
+
+
+def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:
+    found = findings.answer([study(test_ppl={"mos": 50.0})])
+    assert found["answer"] == findings.TEXTS["open"] and found["findings"] == []
+
+
+def test_sentences_are_short_and_claims_exist() -> None:
+    known = {entry["id"] for one in archive.load_all() for entry in one.claims}
+    for texts in findings.TEXTS["findings"].values():
+        assert all(len(texts[key].split()) <= 25 for key in ("holds", "fails")) and set(texts["claims"]) <= known
+    assert findings.TEXTS["findings"].keys() == findings.FINDINGS.keys()
+
+
+def test_a_figure_keeps_the_order_of_its_numbers() -> None:
+    rows = [Row("a", -3.0, -4.0, -2.0, "%"), Row("b", 1.0, None, None, "%")]
+    svg = ET.fromstring(findings.dot_plot(Finding(True, "", rows, ()), "axis"))
+    name = "{http://www.w3.org/2000/svg}"
+    first, second = (float(dot.get("cx")) for dot in svg.iter(f"{name}circle"))
+    lines = [(line.get("class"), float(line.get("x1")), float(line.get("x2"))) for line in svg.iter(f"{name}line")]
+    bars = [(low, high) for kind, low, high in lines if "bar" in kind]
+    zero = next(low for kind, low, _ in lines if kind == "zero")
+    assert bars[0][0] < first < bars[0][1] < zero < second == bars[1][0] == bars[1][1] <= findings.WIDTH
+    assert first - bars[0][0] == pytest.approx(bars[0][1] - first, abs=0.2)

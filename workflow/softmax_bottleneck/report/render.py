@@ -14,7 +14,17 @@ import yaml
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import archive, cells, claims, compare, conclusions, findings, run_list, views
+from softmax_bottleneck.report import (
+    archive,
+    cells,
+    claims,
+    compare,
+    conclusions,
+    findings,
+    head_table,
+    run_list,
+    views,
+)
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.views import overview
@@ -79,9 +89,10 @@ def page_of(
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
         "summary": findings.summary(found),
+        "answer": findings.answer(studies) if checks else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0))[i] for entry in entries) for i in (0, 1)],
         "conclusions": conclusions.matrix(studies, sources) if judged else None,
-        "head_table": findings.head_table(studies, study),
+        "head_table": head_table.head_table(studies, study),
         "claims_csv": claims.to_csv(judged),
         "not_judged": {sources[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,

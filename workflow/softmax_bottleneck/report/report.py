@@ -33,6 +33,8 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     entries = [page["overview"], *(entry for chapter in page["chapters"] for entry in chapter["entries"])]
     for entry in entries:
         entry |= _embedded(entry, folder)
+    for finding in page["answer"]["findings"] if page["answer"] else ():
+        finding["image"] = data_address("image/svg+xml", finding["svg"])
     page |= {name: data_address("text/csv", page[name]) for name in ("runs_csv", "claims_csv")}
     template = environment().get_template("template.html.j2")
     path = (out or folder / "report") / "index.html"

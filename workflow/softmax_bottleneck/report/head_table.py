@@ -1,0 +1,126 @@
+"""The table "Which head should I use?": the heads of this study and of archived ones relative to the softmax."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from softmax_bottleneck.records.metrics import (
+    EFFECTIVE_RANK,
+    PRESS_RANK,
+    TEST_PPL,
+)
+from softmax_bottleneck.report import numbers
+from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.cells import mean_of
+from softmax_bottleneck.report.claims.data import CorpusData
+from softmax_bottleneck.report.claims.rules import SAME_SIZE, against, better, interval_rule
+from softmax_bottleneck.report.numbers import spread
+from softmax_bottleneck.report.source import label
+from softmax_bottleneck.store.paths import ROOT
+from softmax_bottleneck.study import Study
+
+SOFTMAX = "softmax"
+# The models of a head; the first that a corpus has is taken: that of the softmax's size, if there is one.
+HEADS = (("ss",), ("gss",), ("lms-plif",), ("lms-plif-frozen",), ("moc-equal", "moc"), ("mos-equal", "mos"))
+DIGITS = {"size": 2, "time": 2}
+BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
+BENCHMARKED = {"ss": "sigsoftmax", "lms-plif-frozen": "lms-plif"}  # names of heads there, where they differ
+RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
+TIME = interval_rule(against("sec_per_epoch", "×"), (0, 0), (0, 0))  # only its number is used
+
+
+def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any] | None:
+    """Return the heads of studies relative to the softmax; None without any. `study` names the heads.
+
+    It has a column of perplexities per study and corpus with a softmax and another head. Sizes, ranks and times depend
+    on the width of the network and on the machine: they are those of the first column. Memory is that of the head
+    alone, as benchmarked at the published size.
+    """
+    views = [(one, CorpusData(one.records, dataset)) for one in studies for dataset in one.datasets]
+    columns = [(one, data) for one, data in views if any(_model(data, models) for models in HEADS)]
+    if not columns:
+        return None
+    first = columns[0][1]
+    rows = []
+    for models in ((SOFTMAX,), *HEADS):
+        cells = [_against_softmax(data, _model(data, models)) for _, data in columns]
+        signs = [cell["sign"] for cell in cells if cell]
+        sizes = _sizes(first, _model(first, models))
+        facts = {"label": label(study, models[-1]), "cells": cells, "memory": numbers.number(memory(models[-1]), 1)}
+        counts = {"lower": signs.count(-1), "higher": signs.count(1), "compared": len(signs)}
+        counts["unlearned"] = sum(cell.get("unlearned", 0) for cell in cells)
+        shown = {name: numbers.number(value, DIGITS.get(name, 0)) for name, value in sizes.items()}
+        rows += [{**facts, **counts, "first": shown, "advice": advice(counts, sizes)}] * bool(signs)
+    heads = [
+        {"study": one.study, "hardware": one.hardware, "corpus": one.corpora.get(data.dataset, data.dataset)}
+        for one, data in columns
+    ]
+    return {"columns": heads, "rows": rows}
+
+
+def _model(data: CorpusData, models: Sequence[str]) -> str:
+    """Return the first of a head's models that has a test perplexity, if the softmax has one."""
+    known = [model for model in models if data.values(model, TEST_PPL) and data.values(SOFTMAX, TEST_PPL)]
+    return next(iter(known), "")
+
+
+def _against_softmax(data: CorpusData, model: str) -> dict[str, Any]:
+    """Return the change in test perplexity, with its sign if the interval excludes zero; of the softmax its mean."""
+    if not model:
+        return {}
+    if model == SOFTMAX and (mean := mean_of(data.values(model, TEST_PPL).values())):
+        return {"value": spread(mean.mean, mean.sd), "n": numbers.counts([mean.n]), "sign": 0}
+    number = better().judge(data, model, SOFTMAX).numbers[0]
+    size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
+    low, high = (0.0 if end is None else end for end in (number.low, number.high))
+    return {
+        "value": f"{numbers.signed(number.value, 1)}\u00a0%",
+        "interval": numbers.interval(number.low, number.high, 1),
+        "n": numbers.counts(number.n),
+        "sign": -1 if high < 0 else int(low > 0),
+        "size": numbers.number(size, 2) if abs(size - 1) > SAME_SIZE else "",
+        "unlearned": sum(key[:2] == (data.dataset, model) for key in data.records.unlearned),
+    }
+
+
+def _sizes(data: CorpusData, model: str) -> dict[str, float | None]:
+    """Return parameters and time per epoch relative to the softmax, and ranks."""
+    if not model:
+        return {}
+    size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
+    times = [(number.value, number.low) for number in TIME.judge(data, model, SOFTMAX).numbers] or [(None, None)]
+    facts = {"size": size, "time": times[0][0], "least_time": times[0][1]}
+    return {name: data.mean(model, metric) for name, metric in RANKS.items()} | facts
+
+
+def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
+    """Return the key of a recommendation.
+
+    A head is `better` or `worse` if its interval decides so in some study and the opposite in none; `mixed` if studies
+    disagree; otherwise `fragile` if a run failed to learn, and `unproven` if it has more parameters than the softmax or
+    the interval of its time lies above the softmax's; or else `free`.
+    """
+    if counts["lower"] and counts["higher"]:
+        return "mixed"
+    if counts["lower"] or counts["higher"]:
+        return "better" if counts["lower"] else "worse"
+    if counts["unlearned"]:
+        return "fragile"
+    costs_more = (sizes.get("size") or 1) > 1 + SAME_SIZE or (sizes.get("least_time") or 0) > 1
+    return "unproven" if costs_more else "free"
+
+
+def memory(model: str) -> float | None:
+    """Return the peak memory of a head's loss and gradients relative to the softmax's, if it has been benchmarked."""
+    peaks = _peaks()
+    own = peaks.get(BENCHMARKED.get(model, model))
+    return own / peaks[SOFTMAX] if own else None
+
+
+@cache
+def _peaks() -> dict[str, float]:
+    """Return the MiB of each head at the published size of Penn Treebank."""
+    rows = json.loads(BENCHMARKS.read_text(encoding="utf-8"))["heads"] if BENCHMARKS.is_file() else []
+    own = [row for row in rows if (row["corpus"], row["variant"]) == ("ptb", "ours")]
+    return {row["head"]: row["peak_mib"] for row in own}
