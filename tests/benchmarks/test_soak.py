@@ -1,4 +1,4 @@
-"""`make soak` counts what it says: some of every counter that costs little."""
+"""`make soak` in small: a few tries of every counter."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import soak
 
-SHARES = {"kills": 0.005, "corruptions": 0.01, "double": 0.01}
+SHARES = [("kills", 0.005), pytest.param("corruptions", 0.01, marks=pytest.mark.tier2), ("double", 0.01)]
 
 
-@pytest.mark.parametrize(("counter", "share"), SHARES.items())
+@pytest.mark.parametrize(("counter", "share"), SHARES)
 def test_every_promise_that_is_counted_holds(counter: str, share: float, tmp_path: Path) -> None:
     (found,) = soak.soak(share, [counter], tmp_path.resolve())
     assert found.failures == [] and found.held == found.tried > 0

@@ -121,17 +121,6 @@ def test_the_demo_is_as_its_description_says(demo):
 
 
 # --- samples --------------------------------------------------------------------------------------------------------
-def test_contexts_of_a_sample_follow_from_its_words(nano, text):
-    ids, states = text
-    topic = previous = 0
-    for word, state in zip(ids.tolist(), states.tolist(), strict=True):
-        assert state == topic * len(nano.words) + previous
-        previous = word
-        if nano.sets_topic_V[word] >= 0:
-            topic = nano.sets_topic_V[word]
-    assert len(ids) >= 100_000
-    assert ids[-1] == 0
-    assert (ids[100_000:-1] != 0).all()
 
 
 def test_samples_follow_the_true_distribution(nano, text):
@@ -172,19 +161,6 @@ def test_similarity_is_the_weighted_correlation_of_columns(nano, enumerated):
     correlation = np.cov(profile.T, aweights=np.maximum(weight, 0), ddof=0)
     scale = np.sqrt(np.diag(correlation))
     np.testing.assert_allclose(nano.similarity_VV, correlation / np.outer(scale, scale), atol=1e-8)
-
-
-def test_the_benchmark_holds_like_and_unlike_pairs(demo):
-    rows = demo.word_similarity()
-    assert 250 <= len(rows) <= 300
-    assert len({frozenset(row[:2]) for row in rows}) == len(rows)
-    scores = np.array([score for _, _, score in rows])
-    assert scores.min() < -0.5
-    assert scores.max() > 0.7
-    index = {word: place for place, word in enumerate(demo.words)}
-    assert corpus.EOS not in {word for row in rows for word in row[:2]}
-    for one, other, score in rows[::17]:
-        assert score == pytest.approx(demo.similarity_VV[index[one], index[other]], abs=5.1e-5)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

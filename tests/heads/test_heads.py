@@ -174,19 +174,6 @@ def test_float32_gradients_are_as_good_as_materialised(name: str, options: dict[
 # --- mixtures ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pointwise", [name for name in heads.names() if heads._is_pointwise(heads._class(name))])
-@pytest.mark.parametrize("mixture", ["mos", "moc"])
-def test_mixture_of_one_is_the_plain_head(mixture: str, pointwise: str) -> None:
-    mixed = make(mixture, {"components": 1, "pointwise": pointwise})
-    plain = make(pointwise, {})
-    plain.decoder.load_state_dict(mixed.decoder.state_dict())
-    plain.pointwise.load_state_dict(mixed.pointwise.state_dict())
-    h_ND, target_N = contexts(6, mixed)
-    latent_NE = torch.tanh(mixed.latent(h_ND))
-    torch.testing.assert_close(mixed.nll(h_ND, target_N), plain.nll(latent_NE, target_N), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(mixed.log_probs(h_ND), plain.log_probs(latent_NE), rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("mixture", ["mos", "moc"])
 def test_latent_dropout_is_locked_over_time(mixture: str) -> None:
     """A sequence loses the same units at every step, other sequences lose others, and the kept ones are scaled."""

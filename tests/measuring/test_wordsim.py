@@ -60,14 +60,6 @@ def test_missing_pairs_are_those_of_sm_table_13(mirror, vocabularies):
             assert result["n_pairs"] - result["n_found"] == wanted[key, label], (key, label)
 
 
-@pytest.mark.corpora
-def test_the_repeated_pair_of_ws_353_counts_once(mirror, vocabularies):
-    benchmark = read_benchmark(mirror / "word-sim" / "EN-WS-353-ALL.txt")
-    vectors = np.random.default_rng(0).normal(size=(10_000, 3))
-    result = evaluate(vectors, vocabularies["ptb"], benchmark, n_resamples=0)
-    assert (result["benchmark"], result["n_found"], result["n_scored"]) == ("EN-WS-353-ALL", 237, 236)
-
-
 def test_wins_recomputed_from_sm_table_3_are_those_of_figure_4():
     rhos: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in published("parthiban2021_sm_table3.csv"):

@@ -1,8 +1,8 @@
-"""An update may be recorded once and replayed (CUDA graphs): nothing in it may look at a tensor's numbers.
+"""An update may be recorded once and replayed (CUDA graphs), so it must not read a tensor's numbers on the host.
 
-Without a GPU this shows on the device `meta`, whose tensors have no numbers: reading one, or sending it to the CPU, is
-an error there, and code that asks for the device takes the way of a GPU. What `meta` would let pass (a scalar that is
-made on the CPU and copied) is looked for in the sources.
+The device `meta` shows this without a GPU: its tensors have no numbers, so reading one or sending it to the CPU is an
+error, and code that asks for the device takes a GPU's path. Calls that `meta` allows (a scalar made on the CPU and
+copied) are searched for in the sources.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BODIES = {
 
 
 def update(model: LanguageModel, optimiser: ASGD, tokens_TB: torch.Tensor) -> torch.Tensor:
-    """As the trainer's."""
+    """Do one update as the trainer does."""
     output = model(tokens_TB[:-1], model.initial_state(tokens_TB.shape[1]))
     loss = model.head.mean_nll(output.dropped_TBD, tokens_TB[1:].reshape(-1))
     optimiser.zero_grad()
@@ -66,7 +66,7 @@ def test_an_update_reads_no_value_on_the_host(head: str, body: str, monkeypatch:
 
 
 class Unasked(TorchDispatchMode):
-    """Names of the operations of which no determinism is asked."""
+    """The names of the operations that run without deterministic mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,8 +79,7 @@ class Unasked(TorchDispatchMode):
 
 
 def test_order_independent_operations_are_not_sorted_first() -> None:
-    """Sums of integers, one place a row: a GPU would sort both where determinism is asked for. Besides them the flag
-    is off for what is done number by number alone."""
+    """A GPU would sort sums of integers and one index per row in deterministic mode, which is off around them."""
     torch.use_deterministic_algorithms(True)
     try:
         with torch.device("meta"), Unasked() as unasked:

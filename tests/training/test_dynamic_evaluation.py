@@ -1,4 +1,4 @@
-"""Dynamic evaluation against the published loop written out in NumPy-style PyTorch, and every way of stopping it.
+"""Dynamic evaluation against the published loop written out in NumPy and plain PyTorch.
 
 Shapes: L rows of a text in B columns.
 """
@@ -45,7 +45,7 @@ def finish(one: dynamic.Evaluator) -> dict:
 
 # --- the published code, written out --------------------------------------------------------------------------------
 def segments(length: int, segment: int):
-    """Inputs start .. stop - 1, targets one on; a short last one."""
+    """Yield start and stop of the inputs; targets are one token later, and the last segment is short."""
     start = 0
     while start < length - 1:
         stop = min(start + segment, length - 1)
@@ -54,7 +54,7 @@ def segments(length: int, segment: int):
 
 
 def naive_loss(net, ids_LB, start, stop, hidden):
-    """Mean cross entropy of a segment by torch's own functions, and the state after it."""
+    """Return the mean cross entropy of a segment by torch's own functions, and the state after it."""
     output = net(ids_LB[start:stop], hidden)
     log_p = net.head.log_probs(output.dropped_TBD)
     loss = torch.nn.functional.nll_loss(log_p, ids_LB[start + 1 : stop + 1].reshape(-1))
@@ -62,7 +62,7 @@ def naive_loss(net, ids_LB, start, stop, hidden):
 
 
 def naive_statistics(net, scaling: str, streams: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """M and R as in `dynamiceval.py` of Krause's code (`mean`) and of Yang's (`sum`)."""
+    """Return M and R as in `dynamiceval.py` of Krause's code (`mean`) and of Yang's (`sum`)."""
     ids_LB = torch.from_numpy(batchify(CORPUS.train, streams).astype(np.int64))
     named = dict(net.named_parameters())
     squares, batches = {name: np.zeros(tuple(p.shape)) for name, p in named.items()}, 0
@@ -83,7 +83,7 @@ def naive_statistics(net, scaling: str, streams: int) -> tuple[dict[str, np.ndar
 
 
 def naive_dynamic(net, ids_T, scaling: str, rate: float, decay: float, epsilon: float) -> float:
-    """Loss of a text, nats: total_loss / batch of the published code, whose short last segment counts less."""
+    """Return the loss in nats, total_loss / batch of the published code, whose short last segment counts less."""
     scale, pull = naive_statistics(net, scaling, 10)
     named = dict(net.named_parameters())
     trained = {name: p.detach().numpy().copy() for name, p in named.items()}
@@ -108,8 +108,7 @@ def naive_dynamic(net, ids_T, scaling: str, rate: float, decay: float, epsilon: 
 HEADS = {"softmax": {}, "sigsoftmax": {}, "mos": {"components": 2, "dropout_latent": 0.3, "probability_floor": 1e-8}}
 
 
-@pytest.mark.parametrize("scaling", ["mean", "sum"])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("head", "scaling"), [("softmax", "sum"), ("sigsoftmax", "mean"), ("mos", "mean")])
 def test_equals_the_published_loop(head, scaling):
     net = built(head, options=HEADS[head])
     one = evaluator(net, scaling=scaling, learning_rates=(0.005,), decays=(0.3,))
@@ -121,7 +120,7 @@ def test_equals_the_published_loop(head, scaling):
 
 
 def static_loss(net, ids_T) -> float:
-    """Loss of the trained weights by a plain loop; the kernels are those of a pass whose gradient is wanted."""
+    """Return the loss of the trained weights by a plain loop, with the kernels of a pass with gradients."""
     ids_L1 = torch.from_numpy(ids_T.astype(np.int64))[:, None]
     hidden, total = net.initial_state(1), 0.0
     for start, stop in segments(len(ids_L1), 5):

@@ -1,7 +1,7 @@
-"""A recorded update is the update that was called, bit for bit; on a CPU, with a tape of operations in place of CUDA.
+"""A recorded update equals a normal one bit for bit; on a CPU, with a tape of operations in place of CUDA.
 
-The tape notes every operation with the tensors it was given and, when it is played, makes them again on the same places
-in memory, as a CUDA graph does: whatever Python decided or counted between them stays as it was when it was recorded.
+The tape records every operation with its tensors. Playing it repeats them in the same places in memory, as a CUDA graph
+does: everything that Python decided or counted between them stays as it was during the recording.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 class Tape(TorchDispatchMode):
-    """Operations in their order."""
+    """The operations of a recording, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Tape(TorchDispatchMode):
         return results
 
     def play(self) -> None:
-        """Below autograd, as they were noted; some kernels keep less when no gradients are wanted."""
+        """Repeat the operations below autograd; some kernels store less if no gradients are needed."""
         with torch._C._AutoDispatchBelowAutograd():
             for with_gradients, func, args, kwargs, results in self.calls:
                 with torch.set_grad_enabled(with_gradients):
@@ -47,7 +47,7 @@ class Tape(TorchDispatchMode):
 
 
 class Recording:
-    """A trainer's capture that records on tapes; what the recording itself has changed is put back."""
+    """A trainer's capture function that records on tapes and undoes what the recording has changed."""
 
     def __init__(self) -> None:
         self.trainer: Trainer | None = None
@@ -73,7 +73,7 @@ class Recording:
 
 @pytest.fixture
 def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
-    """A CPU on which updates are recorded; there too the optimiser's numbers have places."""
+    """Record updates on a CPU, and keep the optimiser's numbers in tensors, as on a GPU."""
 
     def set_numbers(optimiser: SGD, numbers: list[float]) -> None:
         optimiser.numbers = optimiser.numbers or [torch.empty(()) for _ in numbers]
@@ -88,7 +88,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
 
 
 def assert_same_bits(one: Trainer, other: Trainer) -> None:
-    """Weights, averages, carried states, losses."""
+    """Compare weights, averages, carried states and losses."""
     pairs = [(one.state()[key], other.state()[key]) for key in ("weights", "hidden", "optimiser", "tally")]
     for ours, theirs in zip(*(tree_leaves(side) for side in zip(*pairs, strict=True)), strict=True):
         assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
@@ -103,7 +103,7 @@ def go(one: Trainer, updates: int) -> None:
 
 @pytest.mark.parametrize("model", ["transformer", "mos", "lms-plif"])
 def test_a_replayed_update_equals_a_normal_one_bit_for_bit(recording: Recording, model: str) -> None:
-    """Through SGD, the switch, the two updates that start the mean, and averaging; lengths vary, masks are drawn."""
+    """Train by SGD, through the switch and the two updates that start the mean, with dropout and varying lengths."""
     options = {"mos": {"components": 2}, "lms-plif": {"knots": 50}}.get(model, {})
     run = make_run("softmax" if model == "transformer" else model, options=options, learning_rate=1.0)
     if model == "transformer":

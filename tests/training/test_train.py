@@ -112,16 +112,6 @@ def test_evaluation_equals_the_published_loop(rows):
     assert trainer.evaluate(model.train(), ids_LB, 12) == pytest.approx(expected, rel=1e-6)
 
 
-def test_penalties():
-    rng = np.random.default_rng(1)
-    raw, dropped = (torch.from_numpy(rng.normal(size=(5, 3, 4))) for _ in range(2))
-    output = trainer.BodyOutput(raw, dropped, ())
-    expected = 2 * (dropped.numpy() ** 2).mean() + (np.diff(raw.numpy(), axis=0) ** 2).mean()
-    assert float(trainer.penalties(output, make_run().schedule)) == pytest.approx(expected)
-    one = trainer.BodyOutput(raw[:1], dropped[:1], ())  # no successor: the mean over nothing would be nan
-    assert float(trainer.penalties(one, make_run().schedule)) == pytest.approx(2 * (dropped[:1].numpy() ** 2).mean())
-
-
 # --- the whole loop -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("optimizer", ["sgd", "et-asgd", "nt-asgd"])
 def test_equals_a_naive_training_loop(tmp_path, optimizer):
