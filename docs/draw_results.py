@@ -75,7 +75,8 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
         image = f"docs/findings/{finding['id']}.svg"
         lines += [
             "",
-            f"**{number}. {finding['title']}.** {finding['sentence']} {finding['number']}.",
+            f"**{number}. {finding['title']}.** {finding['sentence']}",
+            f"*Number:* {finding['number']}.",
             f"*Overturned by:* {finding['overturn']} *Evidence:* {', '.join(links)}.",
             "",
             f'<img src="{image}" width="400" alt="{finding["axis"]}">',

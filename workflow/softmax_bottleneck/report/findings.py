@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
-from matplotlib.ticker import LogLocator, MaxNLocator
 
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL
 from softmax_bottleneck.records.records import Records
@@ -24,7 +23,7 @@ from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.data import CorpusData
 from softmax_bottleneck.report.claims.verdict import CEILING
-from softmax_bottleneck.report.templates import environment
+from softmax_bottleneck.report.dot_plot import DotPlot, Row
 from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
@@ -43,68 +42,37 @@ LITTLE = 5.0  # percent: a smaller gain in perplexity, or share of the KL gap, i
 SAME_RANK = (0.8, 1.25)  # ratios of ranks between which they are the same
 HALF = 0.5  # of a gain is much of it
 MOST_ROWS = 8  # of a figure
-WIDTH, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels
+CHANGE = "change in test perplexity against Softmax, %"  # an axis
 RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0), (0, 0))  # only its number is used
 
 
 @dataclass(frozen=True)
-class Row:
-    """A value of a figure with its interval or range; `is_second` draws it in another colour."""
-
-    label: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-    is_second: bool = False
-
-    @property
-    def text(self) -> str:
-        """`−7.8 % (−11.7 to −3.8)`, `18 (17 to 18)`."""
-
-        def printed(number: float | None) -> str:
-            digits = 1 if self.unit == "%" else numbers.decimals(number, 0) if number and number < 10 else 0
-            return numbers.number(number, digits, signed=self.unit == "%")
-
-        value, low, high = map(printed, (self.value, self.low, self.high))
-        unit = self.unit and f"\u00a0{self.unit}"
-        return f"{value}{unit}" if self.low is None or low == high else f"{value}{unit} ({low} to {high})"
-
-
-@dataclass(frozen=True)
 class Finding:
-    """What the records say: whether a finding holds, its number, and the rows of its figure.
+    """What the records say: whether a finding holds, its number and its figure.
 
     Attributes:
+        studies: names of those that it rests on.
         facts: numbers of its sentence.
         details: further numbers.
-        studies: that it rests on.
-        reference: of the figure, drawn as a dashed line.
     """
 
     holds: bool
     number: str
-    rows: Sequence[Row]
-    studies: Sequence[str]
+    figure: DotPlot
+    studies: Iterable[str]
     facts: Mapping[str, Any] = field(default_factory=dict)
     details: Sequence[str] = ()
-    reference: float = 0.0
-    is_log: bool = False
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models of one corpus of a study, compared over seeds."""
+    """Two models of one corpus (`place`) of a study, compared over seeds."""
 
-    study: FinishedStudy
+    study: str
+    place: str
     data: CorpusData
     models: tuple[str, str]
     number: r.Number
-
-    @property
-    def place(self) -> str:
-        """The title of the corpus."""
-        return _place(self.study, self.data)
 
     @property
     def width(self) -> float:
@@ -114,8 +82,7 @@ class Comparison:
 
     def row(self, label: str, is_second: bool = False) -> Row:
         """Return the row of a figure."""
-        value, unit = self.number.value or 0.0, "%" * (self.number.unit == "%")
-        return Row(label, value, self.number.low, self.number.high, unit, is_second)
+        return Row(label, self.number.value or 0.0, self.number.low, self.number.high, is_second)
 
     def text(self) -> str:
         """Return the number with what is compared."""
@@ -142,30 +109,27 @@ def compare(
     narrowest interval counts.
     """
     best: dict[str, Comparison] = {}
-    for study, data in _places(studies):
+    for study, place, data in _places(studies):
         names = [name for name in models.split("|") if _are_alike(data, name, baseline, most=most)]
-        for name in names[:1]:
-            outcome = rule.judge(data, name, baseline)
-            for number in outcome.numbers:
-                found = Comparison(study, data, (name, baseline), number)
-                best[found.place] = min(best.get(found.place, found), found, key=lambda one: one.width)
+        for number in rule.judge(data, names[0], baseline).numbers if names else ():
+            found = Comparison(study, place, data, (names[0], baseline), number)
+            best[place] = min(best.get(place, found), found, key=lambda one: one.width)
     return list(best.values())
 
 
-def _place(study: FinishedStudy, data: CorpusData) -> str:
-    title = study.corpora.get(data.dataset, data.dataset).removeprefix("The ")
-    return title[:1].upper() + title[1:]
-
-
-def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[FinishedStudy, CorpusData]]:
+def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, CorpusData]]:
+    """Yield the name of each study, the title of each of its corpora without an article, and its data."""
     for study in studies:
-        for dataset in dict.fromkeys(study.records.states["dataset"]):
-            yield study, CorpusData(study.records, str(dataset))
+        for dataset in map(str, dict.fromkeys(study.records.states["dataset"])):
+            title = study.corpora.get(dataset, dataset).removeprefix("The ")
+            yield study.name, title[:1].upper() + title[1:], CorpusData(study.records, dataset)
 
 
 def _are_alike(data: CorpusData, *models: str, most: float = r.SAME_SIZE) -> bool:
     """Return True if all models have runs, of which none failed to learn, and about the same number of parameters."""
-    if not all(data.values(model, TEST_PPL) for model in models) or len(data.learned("|".join(models))) < len(models):
+    if not all(data.values(model, TEST_PPL) for model in models) or len(data.learned("|".join(models))) < len(
+        {*models}
+    ):
         return False
     sizes = [data.mean(model, "parameters") for model in models]
     return max(sizes) / min(sizes) - 1 <= most
@@ -176,18 +140,13 @@ def _decisive(comparisons: Sequence[Comparison]) -> Comparison:
     return min(comparisons, key=lambda one: one.width)
 
 
-def _names(comparisons: Iterable[Comparison]) -> list[str]:
-    return list(dict.fromkeys(one.study.name for one in comparisons))
-
-
 # --- the findings ---------------------------------------------------------------------------------------------------
 def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Compare the Press rank of every run with d + 2; one run of several studies counts once."""
-    rows = pd.concat([study.records.rows for study in studies])
-    rows = rows[rows["metric"].isin([PRESS_RANK, "embedding_size"]) & (rows["condition"] == "")]
-    rows = rows[rows["run_id"] != ""]
-    models = rows.groupby("run_id")["model"].first()
-    runs = rows.pivot_table(index="run_id", columns="metric", values="value", aggfunc="first")
+    every = pd.concat([study.records.rows for study in studies])
+    every = every[(every["condition"] == "") & (every["run_id"] != "")]
+    models = every.groupby("run_id")["model"].first()
+    runs = every.pivot_table(index="run_id", columns="metric", values="value", aggfunc="first")
     runs = runs.reindex(columns=[PRESS_RANK, "embedding_size"]).dropna()
     ratios = {
         family: own[PRESS_RANK] / (own["embedding_size"] + 2)
@@ -203,17 +162,13 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     value, low, high = (100 * end if math.isfinite(end) else None for end in ends)
     number = r.Number("runs above d + 2", "share", value, (), (), found.n, low, high).text.rpartition(", ")[0]
     exceeding = int(exceeds_N.sum())
+    rows = [Row(family, own.median(), own.min(), own.max(), family not in LOG_LINEAR) for family, own in ratios.items()]
     return Finding(
         holds=not exceeding,
         number=f"{exceeding} of {len(exceeds_N)} runs lie above d + 2: {number}",
-        rows=[
-            Row(family, own.median(), own.min(), own.max(), is_second=family not in LOG_LINEAR)
-            for family, own in ratios.items()
-        ],
+        figure=DotPlot(rows, "Press rank over d + 2, lowest to highest run", is_log=True, reference=1.0),
         studies=[study.name for study in studies if (study.records.rows["metric"] == PRESS_RANK).any()],
         facts={"exceeding": exceeding, "runs": len(exceeds_N)},
-        reference=1.0,
-        is_log=True,
     )
 
 
@@ -235,8 +190,8 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     return Finding(
         holds=not any(gains) and not any(closes),
         number=_decisive(every).text(),
-        rows=[one.row(f"{FIXED[model]}, {one.place}") for model, own in found.items() for one in own],
-        studies=_names(every),
+        figure=DotPlot([one.row(f"{FIXED[m]}, {one.place}") for m, own in found.items() for one in own], CHANGE),
+        studies=(one.study for one in every),
         facts={"least": f"{min(known):.0f}", "most": f"{max(known):.0f}"},
         details=[
             f"KL gap to the true distribution that {label} closes: {closed[model]['text']}"
@@ -262,52 +217,55 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
         return None
     lower = sum(one.number.high is not None and one.number.high < 0 for one in lstms)
     higher = sum(one.number.low is not None and one.number.low > 0 for one in lstms)
+    rows = [one.row(one.place) for one in lstms] + [one.row(f"Transformer, {one.place}", True) for one in others]
     return Finding(
         holds=bool(lower) and not higher,
         number=_decisive(lstms).text(),
-        rows=[
-            *(one.row(one.place) for one in lstms),
-            *(one.row(f"Transformer, {one.place}", is_second=True) for one in others),
-        ],
-        studies=_names([*lstms, *others]),
+        figure=DotPlot(rows, CHANGE),
+        studies=(one.study for one in [*lstms, *others]),
         facts={"lower": lower, "higher": higher, "compared": len(lstms)},
         details=[f"Transformers: {one.text()}" for one in others],
     )
 
 
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Compare MoC and MoS with a softmax of their size and learning rate; MoC at the best of its rates decides."""
+    """Compare MoC and MoS with a softmax of their size, at the best rate of MoC and with each head at its own best."""
     pairs: dict[str, list[tuple[Comparison, Comparison]]] = {}
-    failed: dict[str, list[str]] = {}
-    for study, data in _places(studies):
+    lowest: dict[tuple[str, str], float] = {}  # test perplexity by place and head
+    for study, place, data in _places(studies):
         for softmax in data.matching("softmax|softmax-r[0-9]*"):
-            models = [softmax.replace("softmax", head) for head in ("moc", "mos")]
-            if _are_alike(data, softmax, *models):
-                numbers_ = (r.better().judge(data, model, softmax).numbers[0] for model in models)
-                moc, mos = (Comparison(study, data, (m, softmax), n) for m, n in zip(models, numbers_, strict=True))
-                pairs.setdefault(moc.place, []).append((moc, mos))
-            elif n := sum(run[:2] == (data.dataset, models[0]) for run in data.records.unlearned):
-                text = f"{data.label(models[0])} in {study.study}: {n} of {len(data.values(models[0], TEST_PPL))}"
-                failed.setdefault(_place(study, data), []).append(f"{text} runs are no better than a unigram model")
+            models = {head: softmax.replace("softmax", head) for head in ("softmax", "moc", "mos")}
+            alike = {head: model for head, model in models.items() if _are_alike(data, softmax, model)}
+            for head, model in alike.items():
+                lowest[place, head] = min(lowest.get((place, head), math.inf), data.mean(model, TEST_PPL))
+            if len(alike) == len(models):
+                judged = ((m, r.better().judge(data, m, softmax).numbers[0]) for m in (models["moc"], models["mos"]))
+                moc, mos = (Comparison(study, place, data, (model, softmax), number) for model, number in judged)
+                pairs.setdefault(place, []).append((moc, mos))
     if not pairs:
         return None
     place, chosen = max(pairs.items(), key=lambda item: len(item[1]))
     moc, mos = min(chosen, key=lambda pair: pair[0].data.mean(pair[0].models[0], TEST_PPL))
     gains = [-math.log1p((one.number.value or 0.0) / 100) for one in (moc, mos)]
-    share = gains[0] / gains[1] if gains[1] > 0 else math.nan
+    own_gains = [math.log(lowest[place, "softmax"] / lowest[place, head]) for head in ("moc", "mos")]
+    shares = [own / other if other > 0 else math.nan for own, other in (gains, own_gains)]
+    others = [one for one in compare(studies, "moc", "softmax", r.better(), most=math.inf) if one.place not in pairs]
     rows = [
-        one.row(one.data.label(one.models[0]), is_second=one is not pair[0])
+        one.row(one.data.label(one.models[0]), is_second)
         for pair in sorted(chosen, key=lambda pair: pair[0].models[0])
-        for one in pair
+        for one, is_second in zip(pair, (False, True), strict=True)
     ]
-    is_decided = moc.number.high is not None and moc.number.high < 0
     return Finding(
-        holds=is_decided and share >= HALF,
+        holds=moc.number.high is not None and moc.number.high < 0 and min(shares) >= HALF,
         number=moc.text(),
-        rows=rows,
-        studies=_names(one for pair in chosen for one in pair),
-        facts={"share": numbers.percent(share)},
-        details=[f"MoS at the same rate: {mos.number.text}", *failed.get(place, [])],
+        figure=DotPlot(rows, CHANGE),
+        studies=(one.study for one in [*(pair[0] for pair in chosen), *others]),
+        facts={"least": f"{100 * min(shares):.0f}", "most": f"{100 * max(shares):.0f}"},
+        details=[
+            f"MoS at the same learning rate: {mos.number.text}; MoC has {numbers.percent(shares[0])} of its gain",
+            f"Each head at its best learning rate: MoC has {numbers.percent(shares[1])} of the gain of MoS",
+            *(f"MoC with another number of parameters: {one.text()}" for one in others),
+        ],
     )
 
 
@@ -319,22 +277,18 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
         return None
     best = _decisive(every)
     low, high = (best.number.value if end is None else end for end in (best.number.low, best.number.high))
-    rows = [one.row(one.place) for one in every]
-    axis, reference = "Press rank of frozen over learned slopes", 1.0
-    for _, data in _places(studies):
-        models = [*data.matching("lms-plif-[0-9]*"), "lms-plif", "lms-plif-frozen"]
-        ranks = {model: [*data.values(model, f"{EFFECTIVE_RANK}1e-5").values()] for model in ("softmax", *models)}
-        if len(models) > 2 and all(ranks.values()):
+    figure = DotPlot([one.row(one.place) for one in every], "Press rank of frozen over learned slopes", True, 1.0)
+    for _, _, data in _places(studies):
+        models = ["softmax", *data.matching("lms-plif-[0-9]*"), "lms-plif", "lms-plif-frozen"]
+        ranks = {model: [*data.values(model, f"{EFFECTIVE_RANK}1e-5").values()] for model in models}
+        if len(models) > 3 and all(ranks.values()):
             rows = [Row(data.label(model), float(np.mean(own)), min(own), max(own)) for model, own in ranks.items()]
-            axis, reference = "effective rank (ε = 1e−5), lowest to highest seed", rows[0].value
+            figure = DotPlot(rows, "effective rank (ε = 1e−5), lowest to highest seed", True, rows[0].value)
     return Finding(
         holds=bool(low and high and low > SAME_RANK[0] and high < SAME_RANK[1]),
         number=best.text(),
-        rows=rows,
-        studies=_names(every),
-        facts={"axis": axis},
-        reference=reference,
-        is_log=True,
+        figure=figure,
+        studies=(one.study for one in every),
     )
 
 
@@ -371,53 +325,15 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
 
 def _printed(name: str, finding: Finding) -> dict[str, Any]:
     texts = TEXTS["findings"][name]
-    axis = texts["axis"].format(**finding.facts)
+    figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS])
     return {
         "id": name,
-        "title": texts["title"],
+        **{key: texts[key] for key in ("title", "overturn", "claims")},
         "sentence": texts["holds" if finding.holds else "fails"].format(**finding.facts),
-        "holds": finding.holds,
         "number": finding.number,
         "details": list(finding.details),
-        "overturn": texts["overturn"],
-        "claims": texts["claims"],
-        "studies": list(finding.studies),
-        "axis": axis,
-        "svg": dot_plot(finding, axis),
-        "alt": f"{axis}: {'; '.join(f'{row.label} {row.text}' for row in finding.rows[:MOST_ROWS])}.",
+        "studies": list(dict.fromkeys(finding.studies)),
+        "svg": figure.svg(),
+        "axis": figure.axis,
+        "alt": figure.alt(),
     }
-
-
-def dot_plot(finding: Finding, axis: str) -> str:
-    """Return the SVG of a figure: a dot with its interval or range per row, and a dashed line at the reference."""
-    rows = finding.rows[:MOST_ROWS]
-
-    def scaled(value: float) -> float:
-        return math.log10(max(value, 1e-9)) if finding.is_log else value
-
-    ends = [finding.reference, *(end for row in rows for end in (row.value, row.low, row.high) if end is not None)]
-    low, high = min(map(scaled, ends)), max(map(scaled, ends))
-
-    def x(value: float | None, default: float = 0.0) -> float:
-        place = scaled(default if value is None else value)
-        return round(MARGIN + (WIDTH - 2 * MARGIN) * (place - low) / ((high - low) or 1.0), 1)
-
-    locator = LogLocator() if finding.is_log else MaxNLocator(5, steps=[1, 2, 5, 10])
-    ticks = [float(tick) for tick in locator.tick_values(min(ends), max(ends)) if min(ends) <= tick <= max(ends)]
-    drawn = [
-        {"label": row.label, "text": row.text, "kind": "second" if row.is_second else "first", "y": 18 + ROW * index}
-        | {"x": x(row.value), "low": x(row.low, row.value), "high": x(row.high, row.value)}
-        for index, row in enumerate(rows)
-    ]
-    return (
-        environment()
-        .get_template("finding.svg.j2")
-        .render(
-            rows=drawn,
-            ticks=[(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks],
-            zero=x(finding.reference),
-            axis=axis,
-            width=WIDTH,
-            height=ROW * len(rows) + FOOT,
-        )
-    )

@@ -1,0 +1,82 @@
+"""Small figures for light and dark pages: a dot with its interval per row, and a dashed line at a reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from softmax_bottleneck.report import numbers
+from softmax_bottleneck.report.templates import environment
+
+WIDTH, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels
+SMALLEST = 1e-9  # on a log axis
+
+
+@dataclass(frozen=True)
+class Row:
+    """A value with its interval or range; `is_second` draws it in another colour."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    is_second: bool = False
+
+
+@dataclass(frozen=True)
+class DotPlot:
+    """Rows on one axis: changes in percent on a linear one, or ratios and counts on a log one."""
+
+    rows: Sequence[Row]
+    axis: str
+    is_log: bool = False
+    reference: float = 0.0
+
+    def text(self, row: Row) -> str:
+        """Return `−7.8 % (−11.7 to −3.8)`, or `18 (17 to 18)` on a log axis."""
+
+        def printed(value: float | None) -> str:
+            digits = 1 if not self.is_log else numbers.decimals(value, 0) if value and value < 10 else 0
+            return numbers.number(value, digits, signed=not self.is_log)
+
+        value, low, high = map(printed, (row.value, row.low, row.high))
+        unit = "" if self.is_log else "\u00a0%"
+        return f"{value}{unit}" if row.low is None or low == high else f"{value}{unit} ({low} to {high})"
+
+    def alt(self) -> str:
+        """Return the numbers as text."""
+        return f"{self.axis}: {'; '.join(f'{row.label} {self.text(row)}' for row in self.rows)}."
+
+    def svg(self) -> str:
+        """Return the figure."""
+
+        def scaled(value: float) -> float:
+            return math.log10(max(value, SMALLEST)) if self.is_log else value
+
+        ends = [
+            self.reference,
+            *(end for row in self.rows for end in (row.value, row.low, row.high) if end is not None),
+        ]
+        least, most = min(ends), max(ends)
+        pixels = (WIDTH - 2 * MARGIN) / ((scaled(most) - scaled(least)) or 1.0)
+
+        def x(value: float) -> float:
+            return round(MARGIN + pixels * (scaled(value) - scaled(least)), 1)
+
+        locator = LogLocator() if self.is_log else MaxNLocator(5, steps=[1, 2, 5, 10])
+        ticks = [float(tick) for tick in locator.tick_values(least, most) if least <= tick <= most]
+        rows = [
+            {"label": row.label, "text": self.text(row), "kind": "second" if row.is_second else "first"}
+            | {"y": 18 + ROW * index, "x": x(row.value)}
+            | {name: x(row.value if end is None else end) for name, end in (("low", row.low), ("high", row.high))}
+            for index, row in enumerate(self.rows)
+        ]
+        template = environment().get_template("finding.svg.j2")
+        shown = [(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks]
+        height = ROW * len(rows) + FOOT
+        return template.render(
+            rows=rows, ticks=shown, zero=x(self.reference), axis=self.axis, width=WIDTH, height=height
+        )
