@@ -168,13 +168,14 @@ def write(study: Study, unfinished: bool = False) -> Path:
     """
     folder = study.store.study_folder(study.name)
     found = records.load(folder)
-    is_missing = ~found.states["state"].isin(FINISHED)
-    if missing := len(set(found.states.loc[is_missing, "path"])):
-        if not unfinished:
-            message = f"archive: {study.name}: {missing} planned runs have not finished; run `make reproduce`"
-            raise IncompleteError(f"{message}, or archive the others with --unfinished")
-        others = found.rows[~found.rows["run_id"].isin(found.states.loc[is_missing, "run_id"])]
-        found = replace(found, rows=others, states=found.states[~is_missing])
+    is_finished = found.states["state"].isin(FINISHED)
+    missing = len(set(found.states.loc[~is_finished, "path"]))
+    if missing and not unfinished:
+        message = f"archive: {study.name}: {missing} planned runs have not finished; run `make reproduce`"
+        raise IncompleteError(f"{message}, or archive the others with --unfinished")
+    states = found.states[is_finished]
+    run_ids = {"", *states["run_id"], *found.stages["run_id"]}
+    found = replace(found, rows=found.rows[found.rows["run_id"].isin(run_ids)], states=states)
     content = {
         "study": study.name,
         "title": study.title,

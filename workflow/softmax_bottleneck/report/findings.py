@@ -38,6 +38,7 @@ FAMILIES = {  # of heads, by the names of models
 LOG_LINEAR = ("Softmax", "MoC")
 FIXED = {"ss": "SigSoftmax", "gss": "GSS"}  # fixed pointwise heads
 LEARNED = {"lms": "LMS", "lms-plif": "LMS-PLIF"}
+CLOSING = ("truth-closes-gap", "truth-rank-is-not-enough")  # claims on the KL gap that heads close
 LITTLE = 5.0  # percent: a smaller gain in perplexity, or share of the KL gap, is little
 SAME_RANK = (0.8, 1.25)  # ratios of ranks between which they are the same
 HALF = 0.5  # of a gain is much of it
@@ -167,7 +168,7 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
         holds=not exceeding,
         number=f"{exceeding} of {len(exceeds_N)} runs lie above d + 2: {number}",
         figure=DotPlot(rows, "Press rank over d + 2, lowest to highest run", is_log=True, reference=1.0),
-        studies=[study.name for study in studies if (study.records.rows["metric"] == PRESS_RANK).any()],
+        studies=[study.name for study in studies if len(study.records.states)],
         facts={"exceeding": exceeding, "runs": len(exceeds_N)},
     )
 
@@ -184,14 +185,16 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     known = [ratio for ratio in ratios if ratio is not None]
     if not known:
         return None
-    closed = _closed(studies)
+    fitted = max(studies, key=lambda study: len(study.records.synthetic))  # the study with the most fits
+    entries = [entry for entry in fitted.claims if entry["id"] in CLOSING]
+    closed = {number["what"].rpartition(", ")[2]: number for entry in entries for number in entry["numbers"]}
     gains = [one.number.high is not None and one.number.high < -LITTLE for one in every]
     closes = [(closed[model]["low"] or 0) > LITTLE for model in FIXED if model in closed]
     return Finding(
         holds=not any(gains) and not any(closes),
         number=_decisive(every).text(),
         figure=DotPlot([one.row(f"{FIXED[m]}, {one.place}") for m, own in found.items() for one in own], CHANGE),
-        studies=(one.study for one in every),
+        studies=[*(one.study for one in every), *[fitted.name] * bool(closed)],
         facts={"least": f"{min(known):.0f}", "most": f"{max(known):.0f}"},
         details=[
             f"KL gap to the true distribution that {label} closes: {closed[model]['text']}"
@@ -199,14 +202,6 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
             if model in closed
         ],
     )
-
-
-def _closed(studies: Sequence[FinishedStudy]) -> dict[str, Mapping[str, Any]]:
-    """Return the fraction of the KL gap that heads close, from the claims of the study with the most fits."""
-    ids = ("truth-closes-gap", "truth-rank-is-not-enough")
-    largest = max(studies, key=lambda study: len(study.records.synthetic))
-    entries = [entry for entry in largest.claims if entry["id"] in ids]
-    return {number["what"].rpartition(", ")[2]: number for entry in entries for number in entry["numbers"]}
 
 
 def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
@@ -264,6 +259,11 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
         details=[
             f"MoS at the same learning rate: {mos.number.text}; MoC has {numbers.percent(shares[0])} of its gain",
             f"Each head at its best learning rate: MoC has {numbers.percent(shares[1])} of the gain of MoS",
+            *(
+                f"{elsewhere}: MoC {first.number.text}; MoS {second.number.text}"
+                for elsewhere, tried in pairs.items()
+                for first, second in tried * (elsewhere != place)
+            ),
             *(f"MoC with another number of parameters: {one.text()}" for one in others),
         ],
     )
