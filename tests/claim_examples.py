@@ -9,12 +9,15 @@ from fnmatch import fnmatchcase
 
 import pandas as pd
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL, VALID_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
-from softmax_bottleneck.report.claims import Claim
+from softmax_bottleneck.report.claims import Claim, ledger, of_study, to_json
 from softmax_bottleneck.report.claims import known_distributions as known
 from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH
 from softmax_bottleneck.report.claims.trained_models import averaged
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.study import Study
 
 Row = tuple[str, str, str, list[float]]  # model, metric, stage or condition, values of seeds 1, 2, ...
 Example = Callable[..., list[Row]]  # (target, *models) -> rows in which the claim's number has the target
@@ -51,6 +54,14 @@ def records_of(rows: Iterable[Row], place: str = CORPUS, **facts: float) -> Reco
     ]
     frame = pd.DataFrame(states, columns=["dataset", "model", "label", "seed", "stage", *STATE])
     return Records(pd.DataFrame(lines, columns=list(COLUMNS)), frame[frame["stage"] == ""], frame[frame["stage"] != ""])
+
+
+def judged(study: Study) -> None:
+    """Collect and judge a study that has run, without drawing anything."""
+    folder = study.store.study_folder(study.name)
+    records = collect.collect_to(study, folder)
+    entries = ledger(records, of_study(study), study)
+    artefacts.write_json(folder / "claims.json", to_json(study, records, entries))
 
 
 def place(claim: Claim, corpus: str = CORPUS) -> str:

@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import claim_examples as examples
 import fake_results as fake
 import pytest
 from softmax_bottleneck.__main__ import main
@@ -28,7 +29,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for words in (text, fewer.replace("[moc, mos]", "[mos]")):
             study = fake.load(folder, words)
             fake.write_all(study)
-            fake.build(study)
+            examples.judged(study)
     shutil.copytree(folder / "results" / "fake", folder / "other" / "results" / "fake")
     for path in (folder / "other").rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)

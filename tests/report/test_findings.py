@@ -87,6 +87,15 @@ def test_frozen_slopes_with_another_rank_overturn_that_the_rank_is_not_learned(f
     assert findings.rank_of_plif([study({"lms-plif rank_columns": 300.0}, rank_press=levels)]) is None
 
 
+def test_ranks_by_number_of_knots_are_drawn_where_they_are_known() -> None:
+    levels = {"softmax": 18.0, "lms-plif-200": 500.0, "lms-plif": 19.0, "lms-plif-frozen": 19.0}
+    one = study({}, rank_press=dict.fromkeys(levels, 200.0), **{"rank_eff_1e-5": levels})
+    figure = findings.rank_of_plif([one]).figure
+    assert [row.value for row in figure.rows] == pytest.approx([18, 500, 19, 19]) and figure.reference == pytest.approx(
+        18
+    )
+
+
 def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:
     found = findings.answer([study(test_ppl={"mos": 50.0})])
     assert found["answer"] == findings.TEXTS["open"] and found["findings"] == []
