@@ -18,7 +18,7 @@ from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
 from softmax_bottleneck.report import archive, cells, conclusions, findings, head_table, source  # noqa: E402
 from softmax_bottleneck.report.archive import FinishedStudy  # noqa: E402
-from softmax_bottleneck.report.templates import environment  # noqa: E402
+from softmax_bottleneck.report.report import environment  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 from softmax_bottleneck.study import Study  # noqa: E402

@@ -18,7 +18,7 @@
   const keyOf = (unit, index, skip) => {
     const row = unit.rows ? unit.querySelector(".measured") ?? unit.rows[0] : unit;
     const cell = unit.rows ? (index ? all("td", row)[index - skip] : unit.querySelector("th")) : row.cells[index];
-    const none = cell && cell.querySelector(".none") && !cell.querySelector(".value");
+    const none = cell && cell.querySelector(".none, .archived") && !cell.querySelector(".value");
     return cell && !none ? textOf(cell) : "";
   };
   const comparison = (keys) => (keys.every((key) => key === "" || number(key) !== null)

@@ -187,9 +187,9 @@ def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, r
     page.get_by_role("combobox", name="Head").select_option("GSS")
     assert parts.nth(1).locator("tbody:visible").count() == 1
     assert re.fullmatch(r"\d+ of \d+ rows are shown\.", page.get_by_role("status").inner_text())
-    assert parts.nth(1).locator("tbody:visible th").all_inner_texts() == ["GSS", "paper", "measured", "difference"]
+    assert parts.nth(1).locator("tbody:visible th").all_inner_texts() == ["GSS", "paper", "this study", "difference"]
     page.get_by_role("checkbox", name="published numbers").uncheck()
-    assert parts.nth(1).locator("tbody:visible th:visible").all_inner_texts() == ["GSS", "measured"]
+    assert parts.nth(1).locator("tbody:visible th:visible").all_inner_texts() == ["GSS", "this study"]
     for control in ("Corpus", "Head"):
         page.get_by_role("combobox", name=control).select_option("")
     page.get_by_role("checkbox", name="published numbers").check()

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.report import cells, render, source, views
+from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
@@ -152,7 +153,7 @@ def _assert_cell(
     if kept:
         assert cell.measured.mean == pytest.approx(plain.fmean(values))
         assert cell.measured.sd == (None if len(kept) == 1 else pytest.approx(plain.stdev(values)))
-    page = Page(views.table_page(table)).words
+    page = Page(table_page(table)).words
     assert "nan" not in page.lower()
     line = next(
         line
@@ -410,7 +411,7 @@ def test_g14_what_was_not_published_is_said_and_never_zero(place, monkeypatch):
         for column, cell in zip(part.columns, row.cells, strict=True) if column == "Test perplexity"
     ]  # fmt: skip
     assert found and all(cell.published is None and cell.difference_text == "—" for cell in found)
-    assert Page(views.table_page(table)).words.count("not published") >= len(found)
+    assert Page(table_page(table)).words.count("not published") >= len(found)
     lines = [
         line
         for line in csv.DictReader(io.StringIO(table.csv))

@@ -15,6 +15,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import archive, views
+from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
@@ -92,7 +93,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     archive.load.cache_clear()
     table = views.build(paper, config.load_experiment("published-size", tmp_path), collect.collect(paper))
     assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
-    assert "<b>MoS" not in views.table_page(table)
+    assert "<b>MoS" not in table_page(table)
 
 
 RUNS = archive.archived_runs()
@@ -106,7 +107,9 @@ def test_archived_runs_are_possible_and_whole(archived: archive.ArchivedRun) -> 
     sigmas = [sigma for _, sigma in archived.spectrum]
     assert sigmas == sorted(sigmas, reverse=True) and archived.spectrum[0][0] == 1 and sigmas[-1] >= 0
     assert values["test_ppl"] < values["unigram_ppl"] and values["epochs"] == settings.schedule.epochs
-    whole = published_size._relative([archived])
+    run = {"dataset": settings.dataset, "model": settings.model, "seed": settings.seed}
+    spectrum = pd.DataFrame(archived.spectrum, columns=["index", "sigma"])
+    whole = spectrum.assign(**run, **{published_size.SIGMA: spectrum["sigma"] / spectrum["sigma"][0]})
     drawn = published_size._apart(whole)
     columns = ["index", published_size.SIGMA]
     points, kept_points = (np.log10(frame[columns].clip(lower=1e-9).to_numpy()) for frame in (whole, drawn))

@@ -75,7 +75,7 @@ def test_every_published_number_of_a_figure_is_drawn(small, name: str) -> None:
             assert printed <= drawn, metric
             compared += printed.total()
     assert compared > 10
-    assert "not in this study; config/" in small[name].note
+    assert "Published alone: " in small[name].note
 
 
 def test_the_words_that_yang_printed_stand_beside_ours(small) -> None:
@@ -104,13 +104,3 @@ def test_places_of_another_text_have_no_published_hits_and_hide_no_published_pla
     (part,) = views.build(study, table, found).sections
     assert len(part.rows) == 18 + 18 and part.title == "The known-truth language; in the paper: Penn Treebank"
     assert sum(bool(row.cells[0].label) for row in part.rows) == 18
-
-
-def test_the_study_that_has_it_is_named(small) -> None:
-    (relu,) = (row for part in small["kanai2018-table1"].sections for row in part.rows if row.key == "kanai-relu")
-    assert "2.78e5" in {cell.published.value for cell in relu.cells if cell.published}
-    gaps = {gap for cell in relu.cells if cell.published for gap in cell.gaps}
-    assert gaps == {cells.Gap(cells.GapCode.IN_OTHER_STUDY, ("config/ptb-cpu.yaml",))}
-    gaps = {gap for cell in shown(small["parthiban2021-sm-table5"]) for gap in cell.gaps}
-    assert {gap.code for gap in gaps} == {cells.GapCode.IN_OTHER_STUDY}
-    assert not any("{" in item.caption for item in small.values())

@@ -19,8 +19,8 @@ from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, numbers, plots, source, views
-from softmax_bottleneck.report.registry import VIEWS
-from softmax_bottleneck.report.views import rank_perplexity, ranks
+from softmax_bottleneck.report.report import table_page
+from softmax_bottleneck.report.views import VIEWS, ranks
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -200,12 +200,12 @@ def test_no_run_at_all_leaves_no_numbers(place: Path) -> None:
     for experiment in study.experiments:
         shown = views.build(study, experiment, found)
         if experiment.kind == "table":
-            assert "nan" not in views.table_page(shown).lower()
+            assert "nan" not in table_page(shown).lower()
             for _, row, one in every(shown):
                 is_exactly_zero = row == "language" and one.note == "exact"
                 assert one.measured is None or is_exactly_zero, (experiment.id, row)
         else:
-            assert ElementTree.fromstring(shown.svg) is not None and "nan" not in shown.alt
+            assert ElementTree.fromstring(shown.svg) is not None
 
 
 def test_diverged_runs_enter_a_second_mean_at_the_perplexity_where_they_stopped(place: Path) -> None:
@@ -265,7 +265,7 @@ def test_correlations_are_of_one_kind_of_run_and_of_eight_at_least(finished) -> 
     ]  # fmt: skip
     whole = source.Source(study, experiment, found)
     unprinted = source.Source(study, dataclasses.replace(experiment, models=("moc",)), found)
-    panels = [len(rank_perplexity.rank_perplexity(one).canvas.axes) for one in (whole, unprinted)]
+    panels = [len(ranks.rank_perplexity_figure(one).canvas.axes) for one in (whole, unprinted)]
     assert panels == [4, 1]  # of WikiText-2 published means alone; no half for them where there are none
 
 
@@ -309,7 +309,7 @@ def test_singular_values_of_the_supplement_are_raw_on_a_log_axis(finished, name:
     one = dataclasses.replace(one, datasets=("truth-demo",), models=("softmax", "mos"))
     study = dataclasses.replace(study, experiments=(one,))
     with plots.mpl.rc_context(fname=plots.STYLE_SHEET):
-        drawing = ranks.spectrum(source.Source(study, one, found), **views.options_of(study, one))
+        drawing = ranks.spectrum_figure(source.Source(study, one, found), **views.options_of(study, one))
     (axes,) = drawing.canvas.axes
     run = next(run for run in study.needed if run.model == "mos")
     sigma = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")["singular_values"]
@@ -349,7 +349,7 @@ def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished) -> None
     hostile = dataclasses.replace(study, labels={**study.labels, "mos": "</td><script>alert(1)</script>", "ss": "=1+1"})
     experiment = fake.experiment(hostile, "parthiban2021-table2")
     table = views.build(hostile, dataclasses.replace(experiment, title="{{7*7}} $x$ <b>"), found)
-    html = views.table_page(table)
+    html = table_page(table)
     assert "<script" not in html and "{{7*7}} $x$ &lt;b&gt;" in html
     lines = list(csv.DictReader(io.StringIO(table.csv)))
     assert len(lines) == len(every(table))
@@ -373,11 +373,11 @@ def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished,
             assert not key.startswith("on")
             assert not key.endswith("href") or value.startswith("#")
     assert "<dc:date>" not in figure.svg and "url(http" not in figure.svg and "@import" not in figure.svg
-    assert len(figure.alt) > 40 and rows(figure)
+    assert rows(figure)
 
 
 def test_every_declared_experiment_has_a_view_and_published_files() -> None:
     for path in sorted((config.ROOT / "config" / "experiments").glob("*.yaml")):
         experiment = config.load_experiment(path.stem, path.parent)
-        assert (experiment.kind, experiment.view) in VIEWS, path
+        assert experiment.view in VIEWS[experiment.kind], path
         source.read_published(experiment.published)

@@ -22,7 +22,6 @@ BESIDE_THE_STEPS = {
     "__main__",
     "records.verify",
     "report.captions",
-    "report.lookup",
     "report.numbers",
     "records.metrics",
 }

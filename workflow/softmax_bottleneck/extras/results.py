@@ -12,7 +12,7 @@ from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import archive as archives
 from softmax_bottleneck.report import claims as judging
 from softmax_bottleneck.report import compare as comparison
-from softmax_bottleneck.report.lookup import lookup
+from softmax_bottleneck.report.render import lookup
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.progress import Say

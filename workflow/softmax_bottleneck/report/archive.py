@@ -2,7 +2,8 @@
 
 An archive holds the measured numbers, the states of the runs, the verdicts, and where they come from. It is small
 enough for the repository, so that a fresh clone can compare studies that take hours. Of runs on a published corpus it
-also holds settings, spectrum and epochs, for the chapter "At the published size".
+also holds settings, spectrum and epochs, for the chapter "At the published size"; of the first run of every model on
+real text, the words that it predicts at the published places.
 """
 
 import gzip
@@ -72,6 +73,7 @@ class ArchiveFile:
         stages: likewise of finetuning and dynamic evaluation.
         claims: the entries of claims.json.
         runs: those on published corpora.
+        predictions: path of a run -> words that it predicts at the published places.
     """
 
     study: schema.Name
@@ -86,6 +88,7 @@ class ArchiveFile:
     stages: Columns
     claims: list[schema.Options]
     runs: tuple[StoredRun, ...] = ()
+    predictions: schema.Options = schema.EMPTY
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,19 @@ def write(study: Study, unfinished: bool = False) -> Path:
         "claims": [entry.to_json() for entry in claims.ledger(found, study=study)],
         "runs": [_stored(run, found, study) for run in study.needed if _is_kept(run, found, study)],
     }
+    if predictions := _predictions(found, study):
+        content["predictions"] = predictions
     return save(content)
+
+
+def _predictions(found: Records, study: Study) -> dict[str, Any]:
+    """Return the predicted words of the first run of every model on real text, by the path of the run."""
+    first: dict[tuple[str, str], tuple[str, Any]] = {}
+    for run in study.needed:
+        words = found.detail(run.path, "predictions")
+        if words and study.datasets[run.dataset].kind != "language":
+            first.setdefault((run.dataset, run.model), (run.path, words))
+    return dict(first.values())
 
 
 def _is_kept(run: Run, found: Records, study: Study) -> bool:
@@ -251,7 +266,8 @@ def load(path: Path) -> FinishedStudy:
         stages = pd.DataFrame(stored.stages, columns=list(records.STAGE_COLUMNS))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table ({error})") from None
-    found = Records(rows, states, stages, environments=tuple(stored.environments))
+    details = {run_path: {"predictions": words} for run_path, words in stored.predictions.items()}
+    found = Records(rows, states, stages, environments=tuple(stored.environments), details=details)
     facts = (stored.study, stored.title, stored.hardware, stored.corpora)
     runs = tuple(_archived(run, found, path) for run in stored.runs)
     return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found, runs)

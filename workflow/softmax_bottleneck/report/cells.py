@@ -1,10 +1,9 @@
 """Tables as values: cells with a measured and a published number, rows, sections, and their CSV."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
@@ -51,8 +50,7 @@ class GapCode(Enum):
     """Why a cell has no number, or fewer runs than planned. The value is the text, with a place for every fact."""
 
     NOT_IN_STUDY = "not in this study"
-    IN_OTHER_STUDY = "not in this study; {} has it"
-    QUOTATION = "not in this study, nor in any: a quotation"
+    QUOTATION = "quoted by the paper itself"
     NOT_TRAINED = "not trained for this table"
     SEEDS = "{} {}"
     OF_MODEL = "{}: {}"
@@ -70,10 +68,6 @@ class GapCode(Enum):
     NO_PLACE = "not a place of this text"
 
 
-# Signs of absent models in HTML tables; the report explains them once.
-SIGNS = {GapCode.NOT_IN_STUDY: "∅", GapCode.IN_OTHER_STUDY: "→ {}", GapCode.QUOTATION: "“”"}
-
-
 @dataclass(frozen=True)
 class Gap:
     """One reason, with the facts that its text names."""
@@ -83,12 +77,6 @@ class Gap:
 
     def __str__(self) -> str:
         return self.code.value.format(*self.facts)
-
-    @property
-    def sign(self) -> str:
-        """The sign of an absent model, or the text of any other gap."""
-        files = (Path(str(fact)).stem for fact in self.facts)
-        return SIGNS[self.code].format(*files) if self.code in SIGNS else str(self)
 
 
 @dataclass(frozen=True)
@@ -107,6 +95,17 @@ def mean_of(values: Iterable[float]) -> MeasuredCell | None:
 
 
 @dataclass(frozen=True)
+class ArchivedCell:
+    """The value of an archived study in a cell that this study leaves empty, as a number or as text."""
+
+    study: str
+    hardware: str
+    label: str
+    measured: MeasuredCell | None
+    note: str
+
+
+@dataclass(frozen=True)
 class Cell:
     """One number, measured and published.
 
@@ -122,6 +121,7 @@ class Cell:
         runs: `<dataset>/<model>` whose runs are in the cell; empty when it comes from no run.
         seeds: the values of single runs behind the mean, by seed.
         wanted: whether a measured value belongs here (False: a published quotation only).
+        archived: the value of an archived study, shown if this study has none.
     """
 
     measured: MeasuredCell | None = None
@@ -137,6 +137,7 @@ class Cell:
     seeds: Mapping[int, float] = field(default_factory=dict)
     wanted: bool = True
     label: str = ""
+    archived: ArchivedCell | None = None
 
     @property
     def gap(self) -> str:
@@ -144,17 +145,30 @@ class Cell:
         return "; ".join(dict.fromkeys(map(str, self.gaps)))
 
     @property
-    def sign(self) -> str:
-        """The gaps in an HTML table, with signs for absent models."""
-        return "; ".join(dict.fromkeys(gap.sign for gap in self.gaps))
-
-    @property
     def text(self) -> str:
         """The measured mean with its standard deviation, or the label shown instead."""
-        if self.measured is None:
-            return self.label or numbers.DASH
-        mean, sd = self.measured.mean, self.measured.sd
-        return self.format(mean) if sd is None else f"{self.format(mean)} ± {self.format(sd)}"
+        return self._printed(self.measured, self.label)
+
+    @property
+    def archived_text(self) -> str:
+        """The archived value, printed as the measured one would be."""
+        return self._printed(self.archived.measured, self.archived.label) if self.archived else numbers.DASH
+
+    def _printed(self, measured: MeasuredCell | None, label: str) -> str:
+        if measured is None:
+            return label or numbers.DASH
+        mean = self.format(measured.mean)
+        return mean if measured.sd is None else f"{mean} ± {self.format(measured.sd)}"
+
+    @property
+    def is_published(self) -> bool:
+        """True if it has a published value that can be measured, which is no quotation."""
+        return self.wanted and self.published is not None and self.published.value != NOT_PRINTED
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it has a published value and no measured one of this study."""
+        return self.is_published and not (self.measured or self.label)
 
     def format(self, value: float, *, signed: bool = False) -> str:
         """Print a number as this cell does, with `signed` also a plus sign."""
@@ -199,7 +213,8 @@ class Cell:
     @property
     def facts(self) -> dict[str, object]:
         """Everything known of the cell, as columns of a CSV."""
-        measured, published, metric = self.measured, self.published or PublishedCell(""), self.definition
+        measured, published = self.measured, self.published or PublishedCell("")
+        archived, value = self.archived, self.archived.measured if self.archived else None
         return {
             "measured": measured.mean if measured else None,
             "sd": measured.sd if measured else None,
@@ -215,9 +230,11 @@ class Cell:
             "note": self.note,
             "words": self.label.replace("\n", ", "),
             "metric": self.metric,
-            "step": metric.step if metric else "",
-            "file": metric.file if metric else "",
-            "definition": metric.definition if metric else "",
+            "archived": value.mean if value else archived.label.replace("\n", ", ") if archived else None,
+            "archived_sd": value.sd if value else None,
+            "archived_n": value.n or None if value else None,
+            "archived_study": archived.study if archived else "",
+            "archived_hardware": archived.hardware if archived else "",
         }
 
 
@@ -246,13 +263,11 @@ class Row:
 
     @property
     def absent(self) -> str:
-        """The sign of a model that the study lacks, or "" if the row shows anything else."""
-        if any(cell.measured or cell.label for cell in self.cells):
+        """The gap of a row without any number, if all its cells have the same; else empty."""
+        if any(cell.measured or cell.label or cell.archived for cell in self.cells):
             return ""
-        gaps = [cell.gaps for cell in self.cells if cell.wanted and not cell.note]
-        distinct = {own for own in gaps if all(gap.code is not GapCode.NOT_COMPUTABLE for gap in own)}
-        common = distinct.pop() if len(distinct) == 1 else ()
-        return next((gap.sign for gap in common if gap.code in SIGNS), "")
+        gaps = {cell.gap for cell in self.cells if cell.wanted and not cell.note}
+        return gaps.pop() if len(gaps) == 1 else ""
 
 
 @dataclass(frozen=True)
@@ -293,13 +308,11 @@ class Table:
     Attributes:
         caption: the experiment's, with the settings of its runs.
         head: what its rows are.
-        origin: what its own lines are called beside those of the paper.
     """
 
     experiment: Experiment
     caption: str
     head: str
-    origin: str
     sections: tuple[Section, ...]
 
     @property
@@ -308,20 +321,24 @@ class Table:
         return self.experiment.needs
 
     @property
-    def published_cells(self) -> tuple[int, int]:
-        """How many cells with a published value have a measured one, and how many there are, quotations apart."""
-        every = (cell for section in self.sections for row in section.rows for cell in row.cells)
-        cells = [cell for cell in every if cell.wanted and cell.published and cell.published.value != NOT_PRINTED]
-        return sum(bool(cell.measured or cell.label) for cell in cells), len(cells)
+    def every_cell(self) -> Iterator[tuple[str, str, str, Cell]]:
+        """Corpus, row, column and cell, line by line."""
+        for section in self.sections:
+            for row in section.rows:
+                for column, cell in zip(section.columns, row.cells, strict=True):
+                    yield section.dataset, row.key, column, cell
+
+    @property
+    def published_cells(self) -> tuple[int, int, int]:
+        """How many published cells are measured in this study, in an archived one alone, and never."""
+        cells = [cell for *_, cell in self.every_cell if cell.is_published]
+        archived, empty = (sum(map(bool, own)) for own in ([c.archived for c in cells], [c.is_empty for c in cells]))
+        return len(cells) - empty, archived, empty - archived
 
     @property
     def csv(self) -> str:
         """One line per cell, for reading by machines."""
-        lines = [
-            {"dataset": section.dataset, "row": row.key, "column": column} | cell.facts
-            for section in self.sections
-            for row in section.rows
-            for column, cell in zip(section.columns, row.cells, strict=True)
-        ]
-        frame = pd.DataFrame(lines, columns=["dataset", "row", "column", *Cell().facts])
-        return records.to_csv(frame.astype({"n": "Int64", "planned": "Int64"}))
+        place = ("dataset", "row", "column")
+        lines = [dict(zip(place, where, strict=True)) | cell.facts for *where, cell in self.every_cell]
+        frame = pd.DataFrame(lines, columns=[*place, *Cell().facts])
+        return records.to_csv(frame.astype(dict.fromkeys(("n", "planned", "archived_n"), "Int64")))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.templates import environment
+from softmax_bottleneck.report.report import environment
 
 WIDTH, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels
 SMALLEST = 1e-9  # on a log axis

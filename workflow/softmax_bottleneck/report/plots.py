@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -24,7 +23,6 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from softmax_bottleneck.records.metrics import SUPERSCRIPT, TEST_PPL
-from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report.source import Source, label
 from softmax_bottleneck.study import ROOT, Study
 
@@ -79,11 +77,10 @@ DARK = Theme("#16191d", "#e6e9ec", "#a3abb3", "#33393f")
 
 @dataclass(frozen=True)
 class Drawing:
-    """The result of a view: the canvas, the numbers in it, a description, and a note on what is missing or counted."""
+    """The result of a view: the canvas, the numbers in it, and a note on what is missing or counted."""
 
     canvas: Canvas
     data: pd.DataFrame
-    alt: str
     note: str = ""
 
 
@@ -135,7 +132,7 @@ def only_text(text: str, data: pd.DataFrame) -> Drawing:
     """Return a text in the place of a whole figure."""
     canvas, ((axes,),) = panels(1, 1, 8.6, 0.3)
     empty(axes, text)
-    return Drawing(canvas, data, text)
+    return Drawing(canvas, data)
 
 
 def by_corpus(
@@ -177,21 +174,16 @@ def crossed(
 
 
 def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style], *, lines: bool = True) -> None:
-    """Write the names of models below all panels, as lines or as dots, in as many even columns as fit."""
+    """Write the names of models below all panels, as lines or as dots, in as many columns as fit."""
     handles = []
     for model, name in names.items():
         style = looks[model]
         look: dict[str, Any] = {"linestyle": style.dash, "linewidth": 2.2} if lines else style.dot
         handles.append(Line2D([], [], **{"color": style.colour, "label": name, **look}))
-    letters, entry, letter = [len(name) for name in names.values()], *LEGEND_INCHES
-
-    def fits(columns: int) -> bool:
-        widest = [max(own) for own in np.array_split(letters, columns)]
-        return bool(sum(entry + letter * name for name in widest) <= canvas.get_figwidth())
-
     if handles:
-        columns = next((count for count in range(len(letters), 1, -1) if fits(count)), 1)
-        canvas.legend(handles=handles, loc="outside lower center", ncols=columns)
+        entry, letter = LEGEND_INCHES
+        columns = int(canvas.get_figwidth() / (entry + letter * max(map(len, names.values())))) or 1
+        canvas.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(handles)))
 
 
 # --- what is drawn into panels --------------------------------------------------------------------------------------
@@ -302,21 +294,11 @@ def count_note(source: Source, have: int | pd.DataFrame) -> str:
     absent = []
     for dataset, model in dict.fromkeys((run.dataset, run.model) for run in runs):
         if gaps := source.gaps(dataset, model, source.values(dataset, model, TEST_PPL)):
-            absent.append(f"{_model_on(source, dataset, model)} ({'; '.join(map(str, gaps))})")
+            where = f" on {corpus_title(source, dataset)}" if len(source.corpora) > 1 else ""
+            absent.append(f"{short_name(source.study, model)}{where} ({'; '.join(map(str, gaps))})")
     more = f" and {len(absent) - ABSENT_NAMED} more" if len(absent) > ABSENT_NAMED else ""
     without = f" Without results: {', '.join(absent[:ABSENT_NAMED])}{more}." if absent else ""
     return f"{have} of {len(runs)} planned runs are in this figure.{without}"
-
-
-def by_model(source: Source, start: str, data: pd.DataFrame, describe: Callable[[pd.DataFrame], str]) -> str:
-    """Return a description: `start`, then a text on the data of every model on every corpus."""
-    texts = [f"{_model_on(source, d, model)} {describe(own)}" for (d, model), own in groups(data, "dataset", "model")]
-    return f"{start} {'; '.join(texts)}." if texts else NOTHING
-
-
-def _model_on(source: Source, dataset: str, model: str) -> str:
-    where = f" on {corpus_title(source, dataset)}" if len(source.corpora) > 1 else ""
-    return f"{short_name(source.study, model)}{where}"
 
 
 def corpus_title(source: Source, dataset: str) -> str:
@@ -346,15 +328,8 @@ def figure_by_corpus(
     data: pd.DataFrame,
     size: tuple[int, float, float],
     draw: Callable[[NDArray[Any], str, pd.DataFrame], None],
-    start: str,
-    describe: Callable[[pd.DataFrame], str],
-    described: pd.DataFrame | None = None,
 ) -> Drawing:
-    """Return `by_corpus` with a legend of its models, a description of each, and a note on the runs that are drawn.
-
-    `described` is the part of the data that the description is of, where it is not all.
-    """
+    """Return `by_corpus` with a legend of its models and a note on the runs that are drawn."""
     canvas = by_corpus(source, data, size, draw)
     legend(canvas, names_in(source, data), styles(list(source.models)))
-    alt = by_model(source, start, data if described is None else described, describe)
-    return Drawing(canvas, data, alt, count_note(source, data))
+    return Drawing(canvas, data, count_note(source, data))

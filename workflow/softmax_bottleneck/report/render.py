@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,30 @@ import pandas as pd
 import yaml
 
 from softmax_bottleneck.heads.registry import declarations
-from softmax_bottleneck.records import records
+from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import (
     archive,
+    archived_cells,
     cells,
     claims,
     compare,
     conclusions,
     findings,
     head_table,
+    numbers,
     run_list,
     views,
 )
 from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.cells import mean_of
+from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.views import overview
 from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Experiment, Study, load_experiment
+from softmax_bottleneck.study import Experiment, Study, did_you_mean, load_experiment
 
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
@@ -64,13 +69,18 @@ def _entry(
     facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
     shown = views.build(study, experiment, found)
     if isinstance(shown, cells.Table):
-        page = views.table_page(shown, heads, archive.called(study.file))
+        if not study.is_of_own_texts:
+            shown = archived_cells.fill(shown, study)
+        page = table_page(shown, heads, archive.called(study.file))
         artefacts.write_text(path.with_suffix(".html"), page)
         if experiment in study.experiments:  # archived runs fill no gap of the study
             facts["published_cells"] = shown.published_cells
     else:
         artefacts.write_text(path.with_suffix(".svg"), shown.svg)
-        facts["alt"] = shown.alt
+        values = shown.csv.count("\n") - 1
+        facts["alt"] = (
+            f"{experiment.title}: the figure that the caption describes; its {values:,} lines of numbers follow."
+        )
     artefacts.write_text(path, shown.csv)
     facts |= {key: getattr(experiment, key) for key in ("id", "source", "artefact", "title")}
     return facts | {"caption": shown.caption, "note": shown.note}
@@ -90,7 +100,7 @@ def page_of(
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
         "summary": findings.summary(found),
         "answer": findings.answer(studies) if checks else None,
-        "published_cells": [sum(entry.get("published_cells", (0, 0))[i] for entry in entries) for i in (0, 1)],
+        "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
         "conclusions": conclusions.matrix(studies, sources) if judged else None,
         "head_table": head_table.head_table(studies, study),
         "claims_csv": claims.to_csv(judged),
@@ -199,3 +209,35 @@ def finished_study(study: Study, found: Records, judged: list[dict[str, Any]]) -
     """Return the study as it is compared with archived ones."""
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
     return FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
+
+
+def lookup(study: Study, results: Records, name: str) -> Iterator[str]:
+    """Yield lines about `<corpus>/<model>/<metric>`, one block per condition.
+
+    Raises:
+        UserError: no run has such a number.
+    """
+    dataset, model, metric = (*name.split("/", 2), "", "")[:3]
+    rows = results.rows[results.rows["run_id"] != ""]
+    own = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
+    if own.empty:
+        known = [
+            f"{d}/{m}/{n}" for d, m, n in results.rows[["dataset", "model", "metric"]].drop_duplicates().to_numpy()
+        ]
+        raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, known)}")
+    about = metrics.find(metric)
+    yield f"{name}: {about.definition}"
+    states = pd.concat([results.states.assign(stage=""), results.stages], ignore_index=True)
+    paths = {(row["run_id"], row["stage"]): row["path"] for row in states.to_dict("records")}
+    for condition in dict.fromkeys(own["condition"]):
+        values = results.values(dataset, model, metric, condition)
+        mean = mean_of(values.values())
+        assert mean is not None  # there are rows
+        yield f"{condition or 'mean'}: {numbers.spread(mean.mean, mean.sd, about.digits)} (n = {mean.n})"
+        chosen = own[own["condition"] == condition]
+        ids = dict(zip(chosen["seed"], chosen["run_id"], strict=True))
+        for seed, value in values.items():
+            stage = condition if (ids[seed], condition) in paths else ""
+            file = f"{paths[ids[seed], stage]}/{metrics.find(metric, stage).file}"
+            digest = results.parents.get(file, "")
+            yield f"  seed {seed}: {value!r}  results/runs/{file}" + f"  sha256 {digest}" * bool(digest)

@@ -8,17 +8,50 @@ its hash.
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import jinja2
 from markupsafe import Markup
 
-from softmax_bottleneck.report.templates import data_address, environment
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.report.cells import Table
+from softmax_bottleneck.store import artefacts, paths
 
+PLAIN = " !$()*+,-./:;=?@[]^_`{|}~<>'"  # need no escape in a data address, nor in an attribute in double quotes
 PIXELS_PER_POINT = 4 / 3
 BODY = re.compile("<!-- table -->(.*)<!-- end of table -->", re.DOTALL)  # of a table's own page
 PAGE_LINK = "../report/index.html"  # of the links in a table's own page to the list of runs
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the environment of the templates: it escapes everything, and an undefined name is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(paths.ROOT / "report", encoding="utf-8"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def data_address(kind: str, text: str) -> str:
+    """Return text as a `data:` address for an attribute in double quotes, which needs no further escapes.
+
+    Percent-encoding is a fifth shorter than base64.
+    """
+    return Markup(f"data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}")
+
+
+def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file: str = "") -> str:
+    """Return the table alone as a small HTML page.
+
+    With `heads` (model -> head) its counts lead to the report's runs; `study_file`: for commands that print a number.
+    """
+    return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
 
 
 def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -> Path:
@@ -38,7 +71,9 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     page |= {name: data_address("text/csv", page[name]) for name in ("runs_csv", "claims_csv")}
     template = environment().get_template("template.html.j2")
     path = (out or folder / "report") / "index.html"
-    page |= {"reload_s": reload_s, "script_hash": script_hash()}
+    script = environment().get_template("report.js").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    page |= {"reload_s": reload_s, "script_hash": f"sha256-{digest}"}
     artefacts.write_text(path, template.render(**page))
     return path
 
@@ -55,9 +90,3 @@ def _embedded(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
     image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
     return data | {"image": data_address("image/svg+xml", image), "width": width, "height": height}
-
-
-def script_hash() -> str:
-    """Return the hash of the page's script for its Content-Security-Policy."""
-    script = environment().get_template("report.js").render()
-    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}"

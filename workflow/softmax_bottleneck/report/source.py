@@ -10,8 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
+from typing import Annotated
 
 import pandas as pd
+from pydantic import AfterValidator
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.measuring import statistics
@@ -33,7 +35,17 @@ QUOTED = {
 }
 VALIDATION = (metrics.VALID_PPL, "valid_ppl_sound", "valid_ppl_static")
 OF_OPTIMIZERS = {"switch_after_epoch": "et-asgd", "nonmonotone_window": "nt-asgd"}  # settings that one alone has
-ABSENCES = (GapCode.IN_OTHER_STUDY, GapCode.QUOTATION, GapCode.NOT_IN_STUDY)  # the most useful reason first
+
+
+def _known_metric(name: str) -> str:
+    try:
+        metrics.find(name)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+MetricName = Annotated[str, AfterValidator(_known_metric)]  # as an option of a view
 
 
 # --- published numbers and settings ---------------------------------------------------------------------------------
@@ -80,26 +92,6 @@ def label(study: Study, model: str) -> str:
     return name if model in (first, name) or model not in study.labels else f"{name} ({model})"
 
 
-@cache
-def bundled_studies() -> Mapping[str, frozenset[tuple[str, str]]]:
-    """Return, for each bundled study on real text (smallest first), the (published corpus, model) pairs that it has."""
-    files = [file for name in ("ptb-cpu", "paper") if (file := PAPER_STUDY.with_name(f"{name}.yaml")).is_file()]
-    studies = {f"config/{file.name}": load_study(file) for file in files}
-    return {
-        name: frozenset((dataset.corpus, search) for dataset in study.datasets.values() for search in study.searches)
-        | {(study.datasets[run.dataset].corpus, run.model) for run in study.runs}
-        for name, study in studies.items()
-    }
-
-
-def absent_model(corpus: str, model: str) -> Gap:
-    """Return the gap of a model that a study lacks on a published corpus, with the study that has it."""
-    if model in QUOTED:
-        return Gap(GapCode.QUOTATION)
-    files = [name for name, pairs in bundled_studies().items() if (corpus, model) in pairs]
-    return Gap(GapCode.IN_OTHER_STUDY, (files[0],)) if files else Gap(GapCode.NOT_IN_STUDY)
-
-
 def exact_value(results: Records, dataset: str, metric: str) -> float | None:
     """Return a known property of a synthetic language, the same in every run's records; None before the first run."""
     rows = results.rows[(results.rows["dataset"] == dataset) & (results.rows["metric"] == metric)]
@@ -130,17 +122,10 @@ class Source:
 
     @property
     def published_alone(self) -> str:
-        """A sentence on the published models and corpora that this study lacks, and which study has them; or ""."""
-        absent = [model for model in self.experiment.absent if self.rows[model] != model]  # a grid's name is no label
-        rows = [(self.rows[model], [(name, model) for name in self.datasets]) for model in absent]
-        rows += [(self.dataset(d).title, [(d, model) for model in self.rows]) for d in self.experiment.absent_datasets]
-        files, names_by_gap = list(bundled_studies()), defaultdict[Gap, list[str]](list)
-        for name, pairs in rows:
-            gaps = [absent_model(self.corpus(dataset), model) for dataset, model in pairs]
-            order = {gap: (ABSENCES.index(gap.code), *(files.index(str(file)) for file in gap.facts)) for gap in gaps}
-            names_by_gap[min(order, key=order.__getitem__, default=Gap(GapCode.NOT_IN_STUDY))].append(name)
-        lines = [f"{', '.join(dict.fromkeys(names))} ({gap})" for gap, names in names_by_gap.items()]
-        return f"Published alone: {'; '.join(lines)}." if lines else ""
+        """A sentence on the published models and corpora that this study lacks; empty without any."""
+        absent = [self.rows[model] for model in self.experiment.absent if self.rows[model] != model]  # no grid's names
+        absent += [self.dataset(name).title for name in self.experiment.absent_datasets]
+        return f"Published alone: {', '.join(dict.fromkeys(absent))}." if absent else ""
 
     @property
     def caption(self) -> str:
@@ -238,7 +223,7 @@ class Source:
         if not planned and model in self.study.labels and dataset in self.study.datasets:
             return (Gap(GapCode.NOT_TRAINED),)
         if not planned:
-            return (absent_model(self.corpus(dataset), model),)
+            return (Gap(GapCode.QUOTATION if model in QUOTED else GapCode.NOT_IN_STUDY),)
         if have.issuperset(planned):
             return ()
         planned_states = self.records.planned(dataset, model, stage)
@@ -278,12 +263,6 @@ class Source:
             where = f"experiment {self.experiment.id}: {metric} of {model} on {corpus}"
             raise UserError(f"{where}: several published numbers fit ({names}); add `published` filters")
         return PublishedCell(*distinct[0]) if distinct else None
-
-    def published_numbers(self, dataset: str, model: str, *names: str) -> list[float]:
-        """Return the published numbers of a model, or none where one of them is missing."""
-        printed = [self.find_published(self.corpus(dataset), model, name) for name in names]
-        values = [cell.number for cell in printed if cell is not None and cell.number is not None]
-        return values if len(values) == len(names) else []
 
     # --- cells ---
     def column_labels(self, columns: Iterable[ColumnSpec]) -> dict[int, str]:

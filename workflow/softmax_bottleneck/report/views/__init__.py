@@ -1,12 +1,15 @@
 """Tables and figures: measured records joined with published numbers.
 
-A table or figure is an experiment's YAML and a view, a function in a module here, one module per topic. The same input
-gives the same bytes.
+A table or figure is an experiment's YAML and a view, a function in a module here whose name ends with `_table` or
+`_figure`, one module per topic. It takes a source, the corpus if it makes one section per corpus, and as keyword
+arguments the `options` that the YAML may set, with their types and defaults. The same input gives the same bytes.
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
 import matplotlib as mpl
 import pandas as pd
@@ -15,23 +18,36 @@ from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Table
-from softmax_bottleneck.report.registry import VIEWS
 from softmax_bottleneck.report.source import Source
-from softmax_bottleneck.report.templates import environment
-from softmax_bottleneck.report.views import (  # noqa: F401  they register
+from softmax_bottleneck.report.views import (
     fits,
     functions,
     overview,
     perplexity,
     published_size,
-    rank_perplexity,
     ranks,
     settings,
     words,
 )
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_config, load_experiment, read
+from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_config, load_experiment, read, schema
 
+MODULES = (fits, functions, overview, perplexity, published_size, ranks, settings, words)
+# Kind of experiment -> name of a view -> the function that makes it: `rank-demo` of a table is `rank_demo_table`.
+VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    kind: {
+        name.removesuffix(f"_{kind}").replace("_", "-"): function
+        for module in MODULES
+        for name, function in vars(module).items()
+        if name.endswith(f"_{kind}")
+    }
+    for kind in ("table", "figure")
+}
+ROWS = {  # what the rows of a table are, where they are not models
+    **dict.fromkeys(("coverage", "wordsim"), "Benchmark"),
+    **{"correlation": "Runs", "fit-conclusions": "Statement", "fit-correlations": "Fits", "published-size": "Run"},
+    **{"robustness": "Matrix", "search": "Setting or run", "settings": "Setting", "top5": "Context"},
+}
 DIGITS = 8  # significant ones in the data beside a figure
 
 
@@ -41,7 +57,6 @@ class Figure:
 
     Attributes:
         caption: the experiment's, with the settings of its runs.
-        alt: a description for those who do not see it.
         note: which runs are drawn, and what is missing.
         svg: a whole SVG document.
         csv: the numbers drawn.
@@ -49,7 +64,6 @@ class Figure:
 
     experiment: Experiment
     caption: str
-    alt: str
     note: str
     svg: str
     csv: str
@@ -76,16 +90,27 @@ def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
     Raises:
         UserError: an unknown view or option, naming the key and the file: the study's where it changes the options.
     """
-    known = {name: view for (kind, name), view in VIEWS.items() if kind == experiment.kind}
+    known = VIEWS[experiment.kind]
     if experiment.view not in known:
         hint = did_you_mean(experiment.view, known)
         raise UserError(f"{_file_of(study, experiment)}: view: unknown {experiment.view!r}{hint}")
     try:
-        return {**vars(read(known[experiment.view].options, dict(experiment.options), "options"))}
+        return {**vars(read(_options_type(known[experiment.view]), dict(experiment.options), "options"))}
     except UserError as error:
         is_own = experiment.options == load_experiment(experiment.id, study.file.parent).options
         place = _file_of(study, experiment) if is_own else f"{study.file}: experiments.{experiment.id}"
         raise UserError(f"{place}: {error}") from None
+
+
+@cache
+def _options_type(view: Callable[..., Any]) -> type:
+    """Return a frozen dataclass of a view's keyword arguments, which validates their values."""
+    parameters = inspect.signature(view).parameters.values()
+    options = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    types = get_type_hints(view, include_extras=True)
+    fields: dict[str, Any] = {option.name: option.default for option in options if option.default is not option.empty}
+    fields |= {"__annotations__": {option.name: types[option.name] for option in options}}
+    return schema.section(type("Options", (), fields))
 
 
 def _file_of(study: Study, experiment: Experiment) -> str:
@@ -95,25 +120,23 @@ def _file_of(study: Study, experiment: Experiment) -> str:
 def build(study: Study, experiment: Experiment, results: Records) -> Table | Figure:
     """Return the table or figure of an experiment (UserError for an unknown view or option)."""
     source, options = Source(study, experiment, results), options_of(study, experiment)
-    view = VIEWS[experiment.kind, experiment.view]
+    view = VIEWS[experiment.kind][experiment.view]
     is_empty = experiment.is_void and not experiment.quotes
     if experiment.kind == "table":
-        sections = () if is_empty else tuple(view.make(source, **options))
-        return Table(experiment, source.caption, view.row, view.origin, sections)
-    with mpl.rc_context(fname=plots.STYLE_SHEET):
+        if is_empty:
+            sections = ()
+        elif "dataset" in inspect.signature(view).parameters:
+            sections = tuple(view(source, dataset, **options) for dataset in source.corpora)
+        else:
+            sections = tuple(view(source, **options))
+        return Table(experiment, source.caption, ROWS.get(experiment.view, "Model"), sections)
+    with mpl.rc_context():
+        mpl.rcdefaults()  # with a reader's own settings the figure would differ
+        mpl.rcParams.update(mpl.rc_params_from_file(plots.STYLE_SHEET, use_default_template=False))
         if is_empty:
             drawing = plots.only_text(experiment.needs, pd.DataFrame({"needs": [experiment.needs]}))
         else:
-            drawing = view.make(source, **options)
+            drawing = view(source, **options)
         svg = plots.to_svg(drawing.canvas)
     note = " ".join(filter(None, [drawing.note, "" if is_empty else experiment.needs, source.published_alone]))
-    csv = records.to_csv(drawing.data, digits=DIGITS)
-    return Figure(experiment, source.caption, drawing.alt, note, svg, csv)
-
-
-def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file: str = "") -> str:
-    """Return the table alone as a small HTML page.
-
-    With `heads` (model -> head) its counts lead to the report's runs; `study_file`: for commands that print a number.
-    """
-    return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
+    return Figure(experiment, source.caption, note, svg, records.to_csv(drawing.data, digits=DIGITS))

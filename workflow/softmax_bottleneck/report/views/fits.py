@@ -24,13 +24,11 @@ from softmax_bottleneck.records.metrics import (
     RANK_TRUTH,
     find,
 )
-from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import claims, numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Section, mean_of, section
 from softmax_bottleneck.report.fits import BASELINE, Frames, correlations, levels
 from softmax_bottleneck.report.plots import DASHES, LIGHT, SPARE, Drawing, Style
-from softmax_bottleneck.report.registry import MetricName, view
-from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.study import schema
 
 RANKS = (PRESS_RANK, "rank_eff_1e-3", "rank_eff_1e-4")
@@ -48,8 +46,7 @@ LEAST_SHARE = -1.0  # gap closed that a panel shows: as much again as the softma
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-@view("table", "fit-loss")
-def loss(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
+def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
     """Yield KL(P*||Q) of every model by width, a section per distribution."""
     frames = Frames.of(source.study, source.records, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
@@ -64,8 +61,7 @@ def loss(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Sect
         yield section("synthetic", title, frames.names, widths, cell)
 
 
-@view("table", "fit-correlations", row="Fits")
-def fit_correlations(source: Source, *, fits: str) -> Iterator[Section]:
+def fit_correlations_table(source: Source, *, fits: str) -> Iterator[Section]:
     """Yield Pearson's r of a rank and KL(P*||Q), mean and range over distributions: within a head, and over heads."""
     frames = Frames.of(source.study, source.records, fits)
     every = frames.fits
@@ -87,8 +83,7 @@ def fit_correlations(source: Source, *, fits: str) -> Iterator[Section]:
     yield section("synthetic", "Within one true distribution", rows, {rank: find(rank).label for rank in RANKS}, cell)
 
 
-@view("table", "fit-conclusions", row="Statement")
-def conclusions(source: Source, *, fits: str) -> Iterator[Section]:
+def fit_conclusions_table(source: Source, *, fits: str) -> Iterator[Section]:
     """Yield every claim that has limits, with its verdict: those about gradients, or those about the loss of fits."""
     gradients = source.experiment.source == "gradient"
     chosen = [claim for claim in claims.CLAIMS if claim.limits and (claim.source == "gradient") == gradients]
@@ -108,22 +103,15 @@ def _nothing() -> Drawing:
     return plots.only_text(NOT_YET, pd.DataFrame(columns=["model", "seed"]))
 
 
-def _drawing(
-    frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], start: str, note: str = ""
-) -> Drawing:
-    """Return a drawing with its legend, data, the range of every metric by model, and the number of fits."""
+def _drawing(frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = "") -> Drawing:
+    """Return a drawing with its legend, its data, and the number of fits."""
     names = {model: name for model, name in frames.names.items() if model in set(fits["model"])}
     plots.legend(canvas, names, _looks(fits, list(names)))
-    texts = []
-    for model, name in names.items():
-        own = fits[fits["model"] == model]
-        ranges = (f"{find(c).label} {own[c].min():.3g} to {own[c].max():.3g}" for c in columns)
-        texts.append(f"{name}: {', '.join(ranges)}")
     keys = [column for column in ("alpha", "M", "r", "d") if column in fits]
     data = fits[[*keys, "model", "equal", "seed", *columns]].sort_values([*keys, "model", "seed"])
     seeds = fits["seed"].nunique()
     count = f"{len(fits)} fits of {seeds} seed{'s' if seeds > 1 else ''} are in this figure."
-    return Drawing(canvas, data, f"{start} {'; '.join(texts)}.", f"{note} {count}".strip())
+    return Drawing(canvas, data, f"{note} {count}".strip())
 
 
 def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, Style]:
@@ -149,8 +137,7 @@ def _log_y(axes: Axes, values: pd.Series[float]) -> None:
         axes.set_ylim(bottom=max(float(positive.min()) / 1.5, float(positive.max()) * 1e-5))
 
 
-@view("figure", "fit-maps")
-def maps(
+def fit_maps_figure(
     source: Source,
     *,
     fits: str,
@@ -191,11 +178,10 @@ def maps(
             panel.set(title=f"α = {alpha:g}, M = {size:g}", ylabel=label, ylim=(0, None))
         for panel in (*squares[len(models) :], *lines[len(sizes) :]):
             panel.set_axis_off()
-    return _drawing(frames, canvas, shown, metrics, "Heat maps and curves over words and widths.")
+    return _drawing(frames, canvas, shown, metrics)
 
 
-@view("figure", "law-uniformity")
-def uniformity(source: Source, *, fits: str) -> Drawing:
+def law_uniformity_figure(source: Source, *, fits: str) -> Drawing:
     """Draw how far Dirichlet distributions are from the uniform one, by concentration, sampled and expected."""
     frames = Frames.of(source.study, source.records, fits)
     if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.laws):
@@ -209,15 +195,13 @@ def uniformity(source: Source, *, fits: str) -> Drawing:
     _log_axis(axes, data, "alpha")
     axes.set(ylabel=find(KL_UNIFORM).label, ylim=(0, None))
     axes.legend()
-    texts = "; ".join(f"M = {r.M:g}, α = {r.alpha:g}: {r.drawn:.2f}" for r in data.itertuples())
-    return Drawing(canvas, data, f"Falling lines of the distance from the uniform distribution. {texts}.")
+    return Drawing(canvas, data)
 
 
 REFERENCES = {"d": "Dotted: d = r.", "r": "Dotted: d = r.", "rank": "Dashed: the true distribution itself."}
 
 
-@view("figure", "fit-curves")
-def curves_of_fits(
+def fit_curves_figure(
     source: Source,
     *,
     fits: str,
@@ -256,19 +240,8 @@ def curves_of_fits(
     columns, notes = list(metrics), [REFERENCES.get(x, "")]
     if with_gap:
         columns += ["width", "parameters"]
-        below = set(shown[shown[GAP_CLOSED] < LEAST_SHARE]["model"])
-        names = ", ".join(frames.names[model] for model in models if model in below)
-        notes += [f"Below −100 %, off the scale: fits of {names}."] * bool(below)
-    return _drawing(
-        frames, canvas, shown, columns, "Curves of fits to known distributions.", " ".join(filter(None, notes))
-    )
-
-
-def share_limits(shares: pd.Series[float]) -> tuple[float, float]:
-    """Return the ends of an axis that shows zero and what is above LEAST_SHARE, however far others fall below."""
-    low, high = min(0.0, max(LEAST_SHARE, float(shares.min()))), max(0.0, float(shares.max()))
-    margin = 0.05 * (high - low) or 0.05
-    return low - margin, high + margin
+        notes += ["Shares below −100 % are off the scale."] * bool((shown[GAP_CLOSED] < LEAST_SHARE).any())
+    return _drawing(frames, canvas, shown, columns, " ".join(filter(None, notes)))
 
 
 def _references(axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
@@ -276,7 +249,7 @@ def _references(axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, x: str, metri
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(lambda share, _: numbers.percent(share))
-        axes.set_ylim(share_limits(own[metric]))
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], LEAST_SHARE))
     elif x == "rank":
         exact = laws.groupby("rank")[LAW_RANKS.get(metric, metric)].mean()
         axes.plot(exact.index, exact, color=LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
@@ -286,8 +259,7 @@ def _references(axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, x: str, metri
         _log_y(axes, own[metric])
 
 
-@view("figure", "fit-scatter")
-def scatter(source: Source, *, fits: str, metrics: tuple[MetricName, ...]) -> Drawing:
+def fit_scatter_figure(source: Source, *, fits: str, metrics: tuple[MetricName, ...]) -> Drawing:
     """Draw KL(P*||Q) against measured ranks, a dot per fit in its head's colour, a panel per width."""
     frames = Frames.of(source.study, source.records, fits)
     if not frames.have(metrics):
@@ -303,15 +275,14 @@ def scatter(source: Source, *, fits: str, metrics: tuple[MetricName, ...]) -> Dr
 
     canvas = plots.crossed(metrics, levels(frames.fits, "d"), 3.0, 2.9, draw)
     note = "In the titles: Pearson’s r over heads within one true distribution, mean over true distributions."
-    return _drawing(frames, canvas, frames.fits, [*metrics, KL], "Scatter plots of distance against rank.", note)
+    return _drawing(frames, canvas, frames.fits, [*metrics, KL], note)
 
 
 # --- the same for models that read a text ---------------------------------------------------------------------------
 TEXT_METRICS = (RANK_TRUTH, KL_TRUTH, PRESS_RANK)
 
 
-@view("figure", "truth-of-texts")
-def of_texts(source: Source, *, fits: str) -> Drawing:
+def truth_of_texts_figure(source: Source, *, fits: str) -> Drawing:
     """Draw KL(P*||Q) of language models against the rank of their text's distribution, a panel per width.
 
     Dashed: free context vectors of the same head and width, where the study has them.
@@ -342,8 +313,4 @@ def of_texts(source: Source, *, fits: str) -> Drawing:
 
     canvas = plots.crossed([None], levels(data, "d"), 4.2, 3.4, draw)
     plots.legend(canvas, {head: head for head in looks}, looks)
-    texts = [f"{head} at d = {d} {own[KL_TRUTH].mean():.3f}" for (head, d), own in groups(data, "head", "d")]
-    note = f"Dashed: free context vectors. {plots.count_note(source, data)}"
-    return Drawing(
-        canvas, data, f"Mean distance of language models to the true distribution: {'; '.join(texts)}.", note
-    )
+    return Drawing(canvas, data, f"Dashed: free context vectors. {plots.count_note(source, data)}")

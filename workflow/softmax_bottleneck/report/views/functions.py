@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.plots import DASHES, LIGHT, SPARE, Drawing
-from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.study import schema
 
@@ -38,8 +37,7 @@ class Curve:
     k: schema.Number
 
 
-@view("figure", "pointwise")
-def pointwise(source: Source, *, curves: tuple[Curve, ...]) -> Drawing:
+def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> Drawing:
     """Draw curves of the piecewise linear function and of its smooth version."""
     canvas, ((axes,),) = plots.panels(1, 1, 7.0, 4.4)
     logits = np.linspace(*RANGE, CURVE_POINTS)
@@ -54,13 +52,10 @@ def pointwise(source: Source, *, curves: tuple[Curve, ...]) -> Drawing:
         frames.append(pd.DataFrame(columns))
     axes.set(xlim=RANGE, ylim=RANGE, xlabel="logit l", ylabel="f(l)")
     axes.legend(loc="lower right")
-    settings = "; ".join(f"c {curve.c:g}, k {curve.k:g}" for curve in curves)
-    data = pd.concat(frames, ignore_index=True)
-    return Drawing(canvas, data, f"Piecewise linear functions and smooth ones that hug them, for {settings}.")
+    return Drawing(canvas, pd.concat(frames, ignore_index=True))
 
 
-@view("figure", "plif-pieces")
-def pieces(source: Source, *, slopes: tuple[schema.Number, ...], bound: schema.Number = 2.0) -> Drawing:
+def plif_pieces_figure(source: Source, *, slopes: tuple[schema.Number, ...], bound: schema.Number = 2.0) -> Drawing:
     """Draw a piecewise linear function on [−bound, bound] from the slope of every piece, by the formula of LMS-PLIF."""
     slope_K, width = np.array(slopes), 2 * bound / len(slopes)
     knots = np.linspace(-bound, bound, len(slope_K) + 1)
@@ -68,12 +63,10 @@ def pieces(source: Source, *, slopes: tuple[schema.Number, ...], bound: schema.N
     canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
     axes.plot(knots, values, "o-", color=SPARE[0], linewidth=2, markersize=5, mec=LIGHT.paper)
     axes.set(xlabel="logit l", ylabel="g(l)", title=f"{len(slope_K)} pieces of equal width")
-    data = pd.DataFrame({"knot": knots, "value": values})
-    return Drawing(canvas, data, f"A rising line with kinks at {len(knots)} knots; slopes {slope_K.tolist()}.")
+    return Drawing(canvas, pd.DataFrame({"knot": knots, "value": values}))
 
 
-@view("figure", "learned-function")
-def learned(source: Source) -> Drawing:
+def learned_function_figure(source: Source) -> Drawing:
     """Draw the piecewise linear function before and after training, less its value at 0, and their difference."""
     columns = ["dataset", "model", "seed", "logit", "initial", "learned"]
     frames = [pd.DataFrame(columns=columns).astype(dict.fromkeys(columns[3:], float))]
@@ -86,7 +79,7 @@ def learned(source: Source) -> Drawing:
                     values = (dataset, model, run.seed, logit, initial - initial[zero], trained - trained[zero])
                     frames.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
     data = pd.concat(frames[1:] or frames, ignore_index=True)
-    near, looks = data[data["logit"].abs() <= CURVE_RANGE], plots.styles(list(source.models))
+    looks = plots.styles(list(source.models))
 
     def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
         left, right = row
@@ -100,6 +93,4 @@ def learned(source: Source) -> Drawing:
         right.set(title="what training changed", xlabel="logit l", ylabel="learned − initial")
 
     canvas = plots.by_corpus(source, data, (2, 4.7, 3.4), draw)
-    start = f"Rising curves before and after training. Largest change for logits within ±{CURVE_RANGE:g}:"
-    alt = plots.by_model(source, start, near, lambda own: f"{(own['learned'] - own['initial']).abs().max():.3g}")
-    return Drawing(canvas, data, alt, f"Dashed: before training. {plots.count_note(source, data)}")
+    return Drawing(canvas, data, f"Dashed: before training. {plots.count_note(source, data)}")

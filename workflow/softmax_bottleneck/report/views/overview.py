@@ -4,8 +4,9 @@ It belongs to no paper and to every study: `render` draws it from the records of
 member of a grid and have the reference's schedule.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, TEST_P
 from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.plots import LIGHT, Drawing
-from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source, exact_value
 from softmax_bottleneck.study import Experiment, Study
 
@@ -32,12 +32,8 @@ REFERENCE = "softmax"
 EQUAL = "-equal"  # ends the name of a model that has as many parameters as the reference
 MIXTURES = ("moc", "mos", "moss")  # have more parameters than the reference, unless a study gives them its size
 SAME_SIZE = 0.05  # sizes within this share of each other are equal
-MARKS = {  # in the names of models
-    "(NT": "NT: averaging begins when validation stops improving, not after a fixed epoch.",
-    "(fair": "Fair: the paper’s comparison of Softmax and MoS of about equal size, each regularised for itself.",
-}
 ACROSS, WIDTH, HEIGHT = 2, 6.3, 4.3  # panels side by side; inches
-FAR = 0.5  # of the points' range: from there on the bound has an axis of its own below
+FAR = 0.5  # of the points' range: a bound further below is written at the foot of the panel
 NEAR = 0.1  # of the range of sizes: points that share a column of labels
 GAP, FOR_NAMES = 0.035, 0.3  # of that range: from a point to its name, and for the names themselves
 LINE = 0.062  # of an axis' height: between two labels
@@ -64,8 +60,7 @@ def experiment(study: Study) -> Experiment:
     )
 
 
-@view("figure", "overview")
-def overview(source: Source) -> Drawing:
+def overview_figure(source: Source) -> Drawing:
     """Draw a panel per corpus with results: sizes to the right, perplexity upwards, the best possible one dashed."""
     data = _points(source)
     if data.empty:
@@ -80,17 +75,7 @@ def overview(source: Source) -> Drawing:
     tints = ScalarMappable(LogNorm(max(low, 1), max(high, low + 1, 2)), sns.color_palette(TINTS, as_cmap=True))
     for box, (dataset, frame) in zip(boxes, frames.items(), strict=False):
         _panel(source, box, dataset, frame, tints)
-
-    def describe(own: pd.DataFrame) -> str:
-        point = own.iloc[0]
-        rank = "" if np.isnan(point[RANK]) else f", effective rank {point[RANK]:.0f}"
-        return f"{point[TEST_PPL]:.2f} with {point[SIZE]:,.0f} parameters{rank}"
-
-    texts = [plots.by_model(source, "Dots of test perplexity against parameters:", data, describe)]
-    for dataset in frames:
-        name, bound = _bound(source, dataset)
-        texts += [] if bound is None else [f"{plots.corpus_title(source, dataset)}, {name}: {bound:.2f}."]
-    return Drawing(canvas, data, " ".join(texts), _note(source, data))
+    return Drawing(canvas, data, _note(source, data))
 
 
 def _points(source: Source) -> pd.DataFrame:
@@ -108,32 +93,25 @@ def _points(source: Source) -> pd.DataFrame:
 
 
 def _panel(source: Source, box: Any, dataset: str, data: pd.DataFrame, tints: ScalarMappable) -> None:
-    """Draw the points of a corpus; a bound far below them has a narrow axis of its own, so that it squeezes nothing."""
-    name, bound = _bound(source, dataset)
-    low, high = data[TEST_PPL].min(), data[TEST_PPL].max()
-    is_far = bound is not None and low - bound > FAR * max(high - low, 0.01 * low)
-    upper, *lower = box.subplots(1 + is_far, 1, squeeze=False, height_ratios=[7, 1][: 1 + is_far], sharex=True)[:, 0]
-    for axes in (upper, *lower):
-        axes.set_axisbelow(True)
+    """Draw the points of a corpus, their names, the best possible perplexity, and the scale of ranks."""
+    axes = box.subplots()
     for model in _partners(data):
         ends = data.set_index("model").loc[[REFERENCE, model]]
-        upper.plot(ends[SIZE], ends[TEST_PPL], color=LIGHT.ink, linewidth=1.6, zorder=1)
+        axes.plot(ends[SIZE], ends[TEST_PPL], color=LIGHT.ink, linewidth=1.6, zorder=1)
     behind = data.sort_values(RANK, ascending=False, na_position="first")  # the largest dots lie below the others
     scale: Any = tints.norm
     for point in behind.to_dict("records"):
         look: dict[str, Any] = {"color": LIGHT.paper, "markersize": 6.0}  # hollow where no rank was measured
         if not np.isnan(point[RANK]):
             look = {"color": tints.to_rgba(point[RANK]), "markersize": 6 + 7 * float(scale(point[RANK]))}
-        upper.plot(point[SIZE], point[TEST_PPL], "o", mec=LIGHT.ink, mew=0.6, **look)
-    upper.set(title=plots.corpus_title(source, dataset), ylabel="test perplexity")
-    upper.margins(x=0.12, y=0.1)
-    _labels(source, upper, data)
-    (lower or [upper])[-1].set_xlabel("parameters")
-    upper.xaxis.set_major_locator(MaxNLocator(5))
-    upper.xaxis.set_major_formatter(amount)
-    if bound is not None:
-        _draw_bound(upper, lower, f"{name}: {bound:.2f}", bound)
-    bar = box.colorbar(tints, ax=[upper, *lower], label="effective rank (ε = 0.001)", aspect=30, pad=0.02)
+        axes.plot(point[SIZE], point[TEST_PPL], "o", mec=LIGHT.ink, mew=0.6, **look)
+    axes.set(title=plots.corpus_title(source, dataset), xlabel="parameters", ylabel="test perplexity")
+    axes.margins(x=0.12, y=0.1)
+    _bound(source, axes, dataset, data[TEST_PPL])
+    _labels(source, axes, data)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(amount)
+    bar = box.colorbar(tints, ax=axes, label="effective rank (ε = 0.001)", aspect=30, pad=0.02)
     bar.ax.yaxis.set_major_formatter(plots.integer)
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     bar.set_ticks(sorted({round(scale.vmin), round((scale.vmin * scale.vmax) ** 0.5), round(scale.vmax)}))
@@ -147,26 +125,27 @@ def _partners(data: pd.DataFrame) -> list[str]:
 
 
 def _labels(source: Source, axes: Axes, data: pd.DataFrame) -> None:
-    """Write names beside the points; where several have about one size, in a column without overlaps, with leaders.
+    """Write names beside the points, in a column for those of about one size, without overlaps and with leaders.
 
-    Of several columns the first has its names on the left: its lines to other points leave on the right.
+    Of several columns the first has its names on the left: its lines to other points leave on the right. Columns so
+    near that their names would meet share their heights.
     """
     low, high = axes.get_ylim()
     left, right = axes.get_xlim()
     step, span = LINE * (high - low), right - left
-    ordered = data.sort_values(SIZE)
-    columns = (ordered[SIZE].diff() > NEAR * span).cumsum()
-    has_left = columns.max() > 0
-    for number, own in ordered.groupby(columns, sort=False):
-        own = own.sort_values(TEST_PPL)
-        to_left = has_left and number == 0
-        x = own[SIZE].min() - GAP * span if to_left else own[SIZE].max() + GAP * span
-        heights = _spread(own[TEST_PPL].to_numpy(), step, low, high)
-        for point, y in zip(own.to_dict("records"), heights, strict=True):
-            name = plots.short_name(source.study, point["model"])
-            axes.plot([point[SIZE], x], [point[TEST_PPL], y], color=LIGHT.muted, linewidth=0.5, zorder=0.5)
-            axes.text(x, y, f" {name} ", va="center", ha="right" if to_left else "left", fontsize=8.5)
-    axes.set(ylim=(low, high), xlim=(left - FOR_NAMES * span * has_left, right + FOR_NAMES * span))
+    data = data.sort_values([SIZE, TEST_PPL], ignore_index=True)
+    distance = data[SIZE].diff() / span
+    column, meeting = (distance > NEAR).cumsum(), (distance > FOR_NAMES).cumsum()
+    is_left = (column == 0) & (column.max() > 0)
+    x = data[SIZE].groupby(column).transform("max").where(~is_left, data[SIZE].min()) + GAP * span * (1 - 2 * is_left)
+    heights = data[TEST_PPL].copy()
+    for _, own in data.sort_values(TEST_PPL).groupby([is_left, meeting]):
+        heights[own.index] = _spread(own[TEST_PPL].to_numpy(), step, low, high)
+    for point, end, height, to_left in zip(data.to_dict("records"), x, heights, is_left, strict=True):
+        name, side = f" {plots.short_name(source.study, point['model'])} ", "right" if to_left else "left"
+        axes.plot([point[SIZE], end], [point[TEST_PPL], height], color=LIGHT.muted, linewidth=0.5, zorder=0.5)
+        axes.text(end, height, name, va="center", ha=side, fontsize=8.5)
+    axes.set(ylim=(low, high), xlim=(left - FOR_NAMES * span * is_left.any(), right + FOR_NAMES * span))
 
 
 def _spread(heights_N: NDArray[np.float64], step: float, low: float, high: float) -> list[float]:
@@ -179,27 +158,19 @@ def _spread(heights_N: NDArray[np.float64], step: float, low: float, high: float
     return list(spread + max(0.0, low + step / 2 - spread[0]))
 
 
-def _bound(source: Source, dataset: str) -> tuple[str, float | None]:
-    """Return the score of the true distribution on the text, or, where that is unknown, its expectation."""
-    exact = exact_value(source.records, dataset, LAW_TEST_PPL)
-    if exact is not None:
-        return "true distribution on this text", exact
-    return "true distribution, as expected", exact_value(source.records, dataset, ENTROPY_PPL)
-
-
-def _draw_bound(upper: Axes, lower: Sequence[Axes], text: str, bound: float) -> None:
-    """Draw a dashed line at the best possible perplexity, on a cut axis of its own where there is a lower one."""
-    axes = lower[0] if lower else upper
-    axes.axhline(bound, color=LIGHT.ink, linewidth=1.4, linestyle=plots.DASHED)
-    axes.text(0.995, bound, text, transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8.5)
-    if lower:
-        axes.set(ylim=(bound - 1, bound + 1.6), yticks=[round(bound)])
-        axes.grid(visible=False)
-        upper.spines.bottom.set_visible(False)
-        upper.tick_params(axis="x", length=0, labelbottom=False)
-        cut: dict[str, Any] = {"marker": [(-1, -0.6), (1, 0.6)], "markersize": 8, "clip_on": False}
-        for edge, y in ((upper, 0), (axes, 1)):
-            edge.plot([0], [y], transform=edge.transAxes, color=LIGHT.muted, mec=LIGHT.muted, **cut)
+def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series[float]) -> None:
+    """Draw a dashed line at the true distribution's perplexity on the text, or at its expectation, if one is known."""
+    expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
+    bound = expected if exact is None else exact
+    if bound is None:
+        return
+    text = f"true distribution{', as expected' if exact is None else ' on this text'}: {bound:.2f}"
+    look: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom", "fontsize": 8.5}
+    if ppl.min() - bound > FAR * max(ppl.max() - ppl.min(), 0.01 * ppl.min()):
+        axes.text(0.995, axes.get_ylim()[0], f"↓ {text}", **look)
+    else:
+        axes.axhline(bound, color=LIGHT.ink, linewidth=1.4, linestyle=plots.DASHED)
+        axes.text(0.995, bound, text, **look)
 
 
 def amount(value: float, _position: object = None) -> str:
@@ -208,11 +179,13 @@ def amount(value: float, _position: object = None) -> str:
 
 
 def _note(source: Source, data: pd.DataFrame) -> str:
-    """Return what marks in names mean, and how many runs and models are drawn."""
-    drawn = data["model"].map(source.models)
-    notes = [note for mark, note in MARKS.items() if drawn.str.contains(mark, regex=False).any()]
+    """Return what lines and marks in names mean, and how many runs and models are drawn."""
+    notes = []
     if any(_partners(own) for _, own in data.groupby("dataset")):
-        notes.insert(0, "Mixtures of Softmax’s size are joined to it.")
+        notes.append("Mixtures of Softmax’s size are joined to it.")
+    drawn = zip(data["dataset"], data["model"], strict=True)
+    if any(run.schedule.optimizer == "nt-asgd" for pair in drawn for run in source.runs(*pair)):
+        notes.append("NT: averaging begins when validation stops improving, not after a fixed epoch.")
     left_out = len(set(source.models) - set(data["model"]))
     others = f" {left_out} more not drawn: another schedule, or no results." if left_out else ""
     return " ".join([*notes, f"Runs: {int(data['seeds'].sum())}, models: {len(data)}.{others}"])

@@ -20,8 +20,7 @@ from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.plots import LIGHT, Drawing
-from softmax_bottleneck.report.registry import MetricName, by_corpus, view
-from softmax_bottleneck.report.source import Source, exact_value
+from softmax_bottleneck.report.source import MetricName, Source, exact_value
 from softmax_bottleneck.study import Column as ColumnSpec
 from softmax_bottleneck.study import schema
 
@@ -30,9 +29,7 @@ TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistic
 
 
 # --- models by metrics ----------------------------------------------------------------------------------------------
-@view("table", "summary")
-@by_corpus
-def summary(
+def summary_table(
     source: Source,
     dataset: str,
     *,
@@ -97,9 +94,7 @@ def _gain_cell(
 
 
 # --- every pair of models -------------------------------------------------------------------------------------------
-@view("table", "pairwise", origin="this study")
-@by_corpus
-def pairwise(
+def pairwise_table(
     source: Source,
     dataset: str,
     *,
@@ -147,9 +142,8 @@ BOUNDS = {
 TRUTH_COLUMNS = ["dataset", "model", "metric", "seed", "value", "exact", "exact_on_text"]
 
 
-@view("table", "truth")
 def truth_table(source: Source) -> Iterator[Section]:
-    """Return `summary` for the synthetic languages only, headed by the language's own values."""
+    """Return `summary_table` for the synthetic languages only, headed by the language's own values."""
 
     def exact_cell(dataset: str, column: ColumnSpec, exact: str | None) -> Cell:
         value = 0.0 if exact is None else exact_value(source.records, dataset, exact)
@@ -157,17 +151,16 @@ def truth_table(source: Source) -> Iterator[Section]:
         metric = exact or column.metric
         return Cell(measured=measured, digits=column.digits, metric=metric, note=note, wanted=exact != "")
 
-    for section in summary(source):
-        if source.dataset(section.dataset).kind == "language":
-            rows = []
+    for dataset in source.corpora:
+        if source.dataset(dataset).kind == "language":
+            section, rows = summary_table(source, dataset), list[Row]()
             for key, (name, exact) in EXACT.items():
                 columns = source.experiment.columns
-                cells = (exact_cell(section.dataset, column, exact.get(column.metric, "")) for column in columns)
+                cells = (exact_cell(dataset, column, exact.get(column.metric, "")) for column in columns)
                 rows.append(Row(key, name, tuple(cells)))
             yield replace(section, rows=(*rows, *section.rows))
 
 
-@view("figure", "truth")
 def truth_figure(source: Source) -> Drawing:
     """Draw test perplexity beside the entropy bound and Press rank beside the true rank: a dot per run, a bar per mean.
 
@@ -218,11 +211,7 @@ def truth_figure(source: Source) -> Drawing:
         row[1].tick_params(labelleft=False)
 
     canvas = plots.by_corpus(source, data, (2, 4.7, 0.42 * len(source.models) + 1.5), draw)
-    first = data.groupby("metric")["exact"].first().items()
-    texts = "; ".join(f"{metrics.find(str(metric)).label} of the language {value:.4g}" for metric, value in first)
-    ppl, start = data[data["metric"] == TEST_PPL], f"Dots by model. {texts}. Test perplexity:"
-    alt = plots.by_model(source, start, ppl, lambda own: f"{own['value'].mean():.4g}")
-    return Drawing(canvas, data, alt, plots.count_note(source, data))
+    return Drawing(canvas, data, plots.count_note(source, data))
 
 
 # --- learning curves (Parthiban et al. 2021) ------------------------------------------------------------------------
@@ -231,8 +220,7 @@ CURVE_DOTS = 1500  # of all learning curves of a corpus; with hundreds of runs e
 EPOCH_COLUMNS = ["dataset", "model", "seed", "epoch", "phase", metrics.TRAIN_PPL, VALID_PPL]
 
 
-@view("figure", "learning-curves")
-def learning_curves(source: Source) -> Drawing:
+def learning_curves_figure(source: Source) -> Drawing:
     """Draw validation perplexity by epoch, from the epoch logs of all runs, finished or not."""
     data = pd.concat([_epochs(source, dataset) for dataset in source.corpora], ignore_index=True)
     looks = plots.styles(list(source.models))
@@ -249,11 +237,7 @@ def learning_curves(source: Source) -> Drawing:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(title=plots.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
 
-    def best(own: pd.DataFrame) -> str:
-        return f"{own.groupby('seed')[VALID_PPL].min().mean():.1f}"
-
-    start = "Falling curves of validation perplexity; mean of the runs' best:"
-    return plots.figure_by_corpus(source, data, (1, 8.6, 3.9), draw, start, best)
+    return plots.figure_by_corpus(source, data, (1, 8.6, 3.9), draw)
 
 
 def _epochs(source: Source, dataset: str) -> pd.DataFrame:

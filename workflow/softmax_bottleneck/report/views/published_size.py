@@ -1,13 +1,14 @@
 """Archived runs of the published size, whatever study shows them: their numbers, spectra, and ranks."""
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import PRESS_RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
@@ -15,7 +16,6 @@ from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.archive import ArchivedRun, archived_runs
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Section
 from softmax_bottleneck.report.plots import Drawing, Style
-from softmax_bottleneck.report.registry import view
 from softmax_bottleneck.report.source import Source, label, same_setting
 from softmax_bottleneck.study import Run, canonical_json
 
@@ -51,11 +51,14 @@ def families(source: Source) -> dict[str, str]:
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
-@view("table", "published-size", row="Run")
-def published_size(source: Source) -> list[Section]:
+def published_size_table(source: Source) -> list[Section]:
     """Return archived runs by metrics, a section per corpus, the smallest model first."""
     labels, family, columns = archived_labels(source), families(source), source.experiment.columns
-    runs = {archived.name: archived for archived in sorted(archived_runs(), key=_parameters)}
+
+    def size(archived: ArchivedRun) -> float:
+        return archived.values.get("parameters", 0.0)
+
+    runs = {archived.name: archived for archived in sorted(archived_runs(), key=size)}
 
     def cell(name: str, number: int) -> Cell:
         archived, column = runs[name], columns[number]
@@ -80,61 +83,45 @@ def published_size(source: Source) -> list[Section]:
     return sections
 
 
-def _parameters(archived: ArchivedRun) -> float:
-    return archived.values.get("parameters", 0.0)
-
-
 # --- figures --------------------------------------------------------------------------------------------------------
-class Archive:
-    """The frame of a figure of archived runs with the families in it, and how each is called and drawn.
+def _frame(
+    source: Source, columns: Sequence[str], lines: Callable[[ArchivedRun], Iterable[Sequence[object]]]
+) -> pd.DataFrame:
+    """Return the lines of every archived run, with the name of its family, its kind of body and its width."""
+    family = families(source)
+    rows = [
+        (run.dataset, run.model, run.seed, family[run.model], run.body.kind, run.body.embedding_size, *line)
+        for archived, run in ((archived, archived.run) for archived in archived_runs())
+        for line in lines(archived)
+    ]
+    return pd.DataFrame(rows, columns=[*KEYS, "family", "body", WIDTH, *columns])
 
-    A family looks the same in all figures of archived runs; known names come first.
-    """
 
-    def __init__(self, source: Source, data: pd.DataFrame) -> None:
-        self.source, self.data = source, data
-        self.labels, self.families = archived_labels(source), families(source)
-        known, shown = plots.styles(list(dict.fromkeys(self.families.values()))), set(data["model"].map(self.families))
-        ordered = [*(model for model in plots.PALETTE if model in known), *known]
-        self.looks = {family: known[family] for family in ordered if family in shown}
+def _looks(source: Source, data: pd.DataFrame) -> dict[str, Style]:
+    """Return the style of every family in some data, the same in all figures; known names come first."""
+    known = plots.styles(list(dict.fromkeys(families(source).values())))
+    shown, ordered = set(data["family"]), [*(model for model in plots.PALETTE if model in known), *known]
+    return {family: known[family] for family in ordered if family in shown}
 
-    def in_families(self, data: pd.DataFrame) -> pd.DataFrame:
-        """Replace every model by the one that names its family."""
-        return data.assign(model=data["model"].map(self.families))
 
-    def drawing(self, canvas: Any, data: pd.DataFrame, what: str, describe: Callable[[pd.DataFrame], str]) -> Drawing:
-        """Return the drawing with its legend, a text on every model of some data, and the number of runs."""
-        plots.legend(canvas, {model: self.labels[model] for model in self.looks}, self.looks)
-        texts = [
-            f"{self.labels[str(model)]} on {dataset} {describe(own)}"
-            for (dataset, model), own in data.groupby(["dataset", "model"], sort=False)
-        ]
-        count = len(self.data[KEYS].drop_duplicates())
-        return Drawing(canvas, self.data, f"{what}: {', '.join(texts)}.", f"{count} run{'s' * (count > 1)}.")
+def _drawing(source: Source, canvas: Canvas, data: pd.DataFrame, columns: Sequence[str]) -> Drawing:
+    """Return the drawing with its legend, the drawn columns, and the number of runs."""
+    labels, looks = archived_labels(source), _looks(source, data)
+    plots.legend(canvas, {family: labels[family] for family in looks}, looks)
+    count = len(data[KEYS].drop_duplicates())
+    return Drawing(canvas, data[[*KEYS, *columns]], f"{count} run{'s' * (count > 1)}.")
 
 
 def _by_network(
-    source: Source,
-    frame: Callable[[Iterable[ArchivedRun]], pd.DataFrame],
-    draw: Callable[[Any, pd.DataFrame, Mapping[str, Style], str], None],
-    what: str,
-    describe: Callable[[pd.DataFrame], str],
-) -> Drawing:
+    source: Source, data: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame, Mapping[str, Style]], None]
+) -> Canvas:
     """Draw a panel per corpus, kind of body and width d, the narrow ones first and all of one height."""
-    data = frame(archived_runs())
-    if data.empty:
-        return plots.only_text(plots.NOTHING, data)
-    archive, networks = Archive(source, data), defaultdict[tuple[str, str, int], list[ArchivedRun]](list)
-    shown = set(zip(data["dataset"], data["model"], strict=True))
-    for archived in archived_runs():
-        run = archived.run
-        if (run.dataset, run.model) in shown:
-            networks[run.dataset, run.body.kind, run.body.embedding_size].append(archived)
+    looks, networks = _looks(source, data), list(data.groupby(["dataset", "body", WIDTH]))
     columns = min(2, len(networks))
     canvas, axes = plots.panels(math.ceil(len(networks) / columns), columns, 9.2 / columns, 6.0 - 1.25 * columns)
-    for panel, ((dataset, body, width), own) in zip(axes.flat, sorted(networks.items()), strict=False):
-        draw(panel, archive.in_families(frame(own)), archive.looks, dataset)
-        panel.set(title=f"{source.dataset(dataset).title}: {body}, d = {width}")
+    for panel, ((dataset, body, width), own) in zip(axes.flat, networks, strict=False):
+        draw(panel, own.assign(model=own["family"]), looks)
+        panel.set(title=f"{source.dataset(str(dataset)).title}: {body}, d = {width}")
         panel.xaxis.set_major_formatter(plots.integer)
         panel.minorticks_off()
     drawn, spare = np.split(axes.flat, [len(networks)])
@@ -143,38 +130,28 @@ def _by_network(
         panel.set_ylim(min(low), max(high))
     for panel in spare:
         panel.set_axis_off()
-    return archive.drawing(canvas, data, what, describe)
+    return canvas
 
 
-@view("figure", "published-size-spectra")
-def spectra(source: Source) -> Drawing:
+def published_size_spectra_figure(source: Source) -> Drawing:
     """Draw relative singular values on log axes, a panel per corpus, body and width, a curve per model."""
+    columns = ["index", SIGMA, "tolerance"]
 
-    def draw(panel: Any, own: pd.DataFrame, looks: Mapping[str, Style], dataset: str) -> None:
-        plots.curves(panel, _apart(own[own[SIGMA] > LOWEST]), "index", SIGMA, looks)
+    def lines(archived: ArchivedRun) -> Iterable[Sequence[object]]:
+        tolerance, largest = (archived.values.get(name, math.nan) for name in (RANK_TOLERANCE, SIGMA_MAX))
+        return ((index, sigma / archived.spectrum[0][1], tolerance / largest) for index, sigma in archived.spectrum)
+
+    def draw(panel: Axes, own: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+        plots.curves(panel, own[own[SIGMA] > LOWEST], "index", SIGMA, looks)
         plots.log_y(panel)
         panel.set(xlabel="index", ylabel="σ / σ max", xscale="log")  # some end at d + 2, others at the vocabulary
-        of_corpus = [archived.values for archived in archived_runs() if archived.run.dataset == dataset]
-        tolerance, largest = RANK_TOLERANCE, SIGMA_MAX
-        shares = [own[tolerance] / own[largest] for own in of_corpus if tolerance in own and largest in own]
-        if shares:
-            plots.level(panel, max(shares), "Press tolerance", end="left")
+        if own["tolerance"].notna().any():
+            plots.level(panel, own["tolerance"].max(), "Press tolerance", end="left")
 
-    def falls(own: pd.DataFrame) -> str:
-        return f"falls below a thousandth of the largest at index {own['index'][own[SIGMA] > 1e-3].max()}"
-
-    drawing = _by_network(source, _relative, draw, "Falling curves of relative singular values", falls)
-    return replace(drawing, data=_apart(drawing.data))
-
-
-def _relative(archive: Iterable[ArchivedRun]) -> pd.DataFrame:
-    """Return a line per archived singular value of every run, relative to the largest."""
-    rows = [
-        (archived.run.dataset, archived.run.model, archived.run.seed, index, sigma / archived.spectrum[0][1])
-        for archived in archive
-        for index, sigma in archived.spectrum
-    ]
-    return pd.DataFrame(rows, columns=[*KEYS, "index", SIGMA])
+    data = _apart(_frame(source, columns, lines))
+    if data.empty:
+        return plots.only_text(plots.NOTHING, data)
+    return _drawing(source, _by_network(source, data, draw), data, columns[:2])
 
 
 def _apart(data: pd.DataFrame) -> pd.DataFrame:
@@ -191,63 +168,45 @@ def _apart(data: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-@view("figure", "published-size-ranks")
-def ranks_along_training(source: Source) -> Drawing:
+def published_size_ranks_figure(source: Source) -> Drawing:
     """Draw Press rank by epoch on a log axis, a panel per corpus, body and width, a line per model."""
     columns = ("epoch", PRESS_RANK, VALID_PPL)
 
-    def frame(archive: Iterable[ArchivedRun]) -> pd.DataFrame:
-        rows = [
-            (archived.run.dataset, archived.run.model, archived.run.seed, *(epoch.get(key) for key in columns))
-            for archived in archive
-            for epoch in archived.epoch_ranks
-        ]
-        return pd.DataFrame(rows, columns=[*KEYS, *columns]).astype({PRESS_RANK: float, VALID_PPL: float})
-
-    def draw(panel: Any, own: pd.DataFrame, looks: Mapping[str, Style], dataset: str) -> None:
+    def draw(panel: Axes, own: pd.DataFrame, looks: Mapping[str, Style]) -> None:
         plots.curves(panel, own, "epoch", PRESS_RANK, looks)
         panel.set(xlabel="epoch", ylabel="Press rank", yscale="log")
         panel.yaxis.set_major_formatter(plots.integer)
 
-    def ends(own: pd.DataFrame) -> str:
-        return f"goes from {own[PRESS_RANK].iloc[0]:.0f} to {own[PRESS_RANK].iloc[-1]:.0f}"
+    data = _frame(source, columns, lambda run: [[epoch.get(key) for key in columns] for epoch in run.epoch_ranks])
+    if data.empty:
+        return plots.only_text(plots.NOTHING, data)
+    data = data.astype({PRESS_RANK: float, VALID_PPL: float})
+    return _drawing(source, _by_network(source, data, draw), data, columns)
 
-    return _by_network(source, frame, draw, "Lines of Press rank by epoch", ends)
 
-
-@view("figure", "published-size-widths")
-def ranks_by_width(source: Source) -> Drawing:
+def published_size_widths_figure(source: Source) -> Drawing:
     """Draw Press rank and test perplexity by width d, a row per corpus, a line per family trained at several widths."""
     shown = (PRESS_RANK, TEST_PPL)
-    rows, settings = [], []
-    for archived in archived_runs():
-        run, numbers = archived.run, (archived.values.get(metric) for metric in shown)
-        rows.append((run.dataset, run.model, run.seed, run.body.embedding_size, *numbers))
-        settings.append(besides_width(run))
-    data = pd.DataFrame(rows, columns=[*KEYS, WIDTH, *shown]).astype({PRESS_RANK: float, TEST_PPL: float})
-    counts = data.groupby(["dataset", np.array(settings, dtype=object)])[WIDTH].transform("nunique")
-    data = data[counts > 1].sort_values(WIDTH, kind="stable", ignore_index=True)
+    data = _frame(source, shown, lambda run: [[run.values.get(metric) for metric in shown]])
+    data = data[data.groupby(["dataset", "family"])[WIDTH].transform("nunique") > 1]
+    data = data.astype(dict.fromkeys(shown, float)).sort_values(WIDTH, kind="stable", ignore_index=True)
     if data.empty:
-        return plots.only_text("No kept model has been trained at several widths yet.", data)
-    archive, widths = Archive(source, data), np.unique(data[WIDTH])
-    drawn = archive.in_families(data)
+        return plots.only_text("No archived model has been trained at several widths yet.", data)
+    widths, looks = np.unique(data[WIDTH]), _looks(source, data)
 
-    def draw(axes: Any, dataset: str, metric: str) -> None:
+    def draw(axes: Axes, dataset: str, metric: str) -> None:
+        own = data[data["dataset"] == dataset].assign(model=data["family"])
         for mark in (plots.curves, plots.dots):
-            mark(axes, drawn[drawn["dataset"] == dataset], WIDTH, metric, archive.looks)
-        name, title = metrics.find(metric).label, source.dataset(dataset).title
-        axes.set(title=title, xlabel="width d", ylabel=name, xticks=widths)
+            mark(axes, own, WIDTH, metric, looks)
+        title = source.dataset(dataset).title
+        axes.set(title=title, xlabel="width d", ylabel=metrics.find(metric).label, xticks=widths)
         if metric == PRESS_RANK:
             axes.plot(widths, widths + 2, color=plots.LIGHT.ink, linewidth=1, linestyle=plots.DASHED)
-            below = {"xytext": (0, -7), "textcoords": "offset points", "ha": "right", "va": "top"}
+            below: dict[str, Any] = {"xytext": (0, -7), "textcoords": "offset points", "ha": "right", "va": "top"}
             axes.annotate("d + 2", (widths[-1], widths[-1] + 2), **below)
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(plots.integer)
             axes.minorticks_off()
 
-    def grows(own: pd.DataFrame) -> str:
-        lines = zip(own[WIDTH], own[PRESS_RANK], own[TEST_PPL], strict=True)
-        return ", ".join(f"rank {rank:.0f} and perplexity {ppl:.1f} at d = {width}" for width, rank, ppl in lines)
-
     canvas = plots.crossed(list(dict.fromkeys(data["dataset"])), shown, 4.6, 3.6, draw)
-    return archive.drawing(canvas, drawn, "Lines by width", grows)
+    return _drawing(source, canvas, data, [WIDTH, *shown])

@@ -1,35 +1,324 @@
-"""Ranks: singular values, ranks along training, of untrained layers, and of a matrix of rank 10 under noise.
+"""Ranks: against perplexity, singular values, along training, of untrained layers, of a matrix of rank 10 under noise.
 
-Parthiban et al. 2021, Figure 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; Godey et al. 2024 and 2026.
+Parthiban et al. 2021, Table 2 drawn, Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; Godey
+et al. 2024 and 2026.
 """
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pydantic import Field
 
+from softmax_bottleneck.measuring import statistics
+from softmax_bottleneck.measuring.statistics import Correlation
 from softmax_bottleneck.records import metrics
-from softmax_bottleneck.records.metrics import PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, VALID_PPL
+from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.records.records import FINETUNED, groups
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of, section
-from softmax_bottleneck.report.plots import Drawing
-from softmax_bottleneck.report.registry import view
-from softmax_bottleneck.report.source import Source, label
+from softmax_bottleneck.report.plots import DASHES, LIGHT, Drawing, Style
+from softmax_bottleneck.report.source import MetricName, Source, label
 from softmax_bottleneck.study import schema
 
-SIGMA, RAW = "relative_singular_value", "singular_value"
+MEASURED, PUBLISHED, PRINTED = "measured", "published", "printed"  # origins
+Windows = Mapping[str, tuple[schema.Number, schema.Number]]  # of perplexities that the paper singles out, by corpus
+STAR = {"marker": "*", "markersize": 12, "mfc": "none", "mec": "auto", "mew": 1.4}  # no model's marker
+
+
+# --- points and correlations ----------------------------------------------------------------------------------------
+def _points(
+    source: Source, dataset: str, model: str, names: Sequence[str], *, learned: bool = False
+) -> Iterator[tuple[object, ...]]:
+    """Yield (origin, seed, *values) of every run that has all names, then of the published row."""
+    by_metric = [source.values(dataset, model, metric, learned=learned) for metric in names]
+    for seed in source.planned(dataset, model):
+        if all(seed in values for values in by_metric):
+            yield MEASURED, seed, *(values[seed] for values in by_metric)
+    printed = [source.find_published(source.corpus(dataset), model, metric) for metric in names]
+    published = [cell.number for cell in printed if cell is not None and cell.number is not None]
+    if len(published) == len(names):
+        yield PUBLISHED, None, *published
+
+
+def _frame(rows: Sequence[Sequence[object]], keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=[*keys, *values])
+    return frame.astype({"seed": "Int64", **dict.fromkeys(values, "float64")})
+
+
+KEYS = ("dataset", "model", "origin", "seed")
+PAIR = (TEST_PPL, PRESS_RANK)
+
+
+def pairs(source: Source) -> pd.DataFrame:
+    """Return test perplexity and Press rank of every run better than a unigram model, and of every published pair."""
+    rows = [
+        (dataset, model, *point)
+        for dataset in source.corpora
+        for model in source.rows
+        for point in _points(source, dataset, model, PAIR, learned=True)
+    ]
+    return _frame(rows, KEYS, PAIR)
+
+
+def grid(source: Source, dataset: str) -> pd.DataFrame:
+    """Return runs of the grid over c and k of GSS, then the published dots, whose settings are unknown (Figure 2)."""
+    rows: list[tuple[object, ...]] = []
+    for model in source.models:
+        for run in source.runs(dataset, model)[:1]:
+            c_k = [float(run.head.options[name]) for name in ("c", "k")]
+            points = _points(source, dataset, model, PAIR, learned=True)
+            rows += [(dataset, model, origin, seed, *c_k, *values) for origin, seed, *values in points]
+    dots = source.published[source.published["dataset"] == source.corpus(dataset)]
+    for _, pair in dots[dots["condition"].str.startswith("point=")].groupby("condition", sort=False):
+        values = dict(zip(pair["metric"], pair["value"].astype(float), strict=True))
+        rows.append((dataset, "gss", PUBLISHED, None, None, None, values[TEST_PPL], values[PRESS_RANK]))
+    return _frame(rows, KEYS, ("c", "k", *PAIR))
+
+
+def correlate(points: pd.DataFrame) -> Correlation:
+    """Return Pearson's r of test perplexity and rank with a bootstrap interval; below zero: higher rank is better.
+
+    None for fewer than MIN_POINTS, with the reason.
+    """
+    result = statistics.pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
+    runs = f"{len(points)} run{'s' * (len(points) != 1)}"
+    few = f"no correlation from {runs}, at least {numbers.MIN_POINTS} are needed"
+    return result if len(points) >= numbers.MIN_POINTS else replace(result, r=None, low=None, high=None, reason=few)
+
+
+def correlation_text(points: pd.DataFrame) -> str:
+    """Return `r = −0.48 (95 % interval −0.62 to −0.31, n = 70)`, or why there is no correlation."""
+    result = correlate(points)
+    if result.r is None:
+        return result.reason
+    interval = numbers.interval(result.low, result.high)
+    within = f"95 % interval {interval}, " if interval else ""
+    return f"r = {numbers.signed(result.r)} ({within}n = {result.n})"
+
+
+def correlations_by_kind(source: Source, dataset: str, points: pd.DataFrame) -> str:
+    """Return `correlation_text` of runs with the same network and schedule: `awd-lstm, ET-ASGD, 8 epochs: r = ...`."""
+    kinds = {
+        (run.model, run.seed): f"{run.body.kind}, {run.schedule.optimizer.upper()}, {run.schedule.epochs} epochs"
+        for run in source.runs_on(dataset)
+    }
+    named = points.assign(kind=[kinds[key] for key in zip(points["model"], points["seed"], strict=True)])
+    return "; ".join(f"{kind}: {correlation_text(own)}" for (kind,), own in groups(named, "kind")) or "no runs"
+
+
+def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
+    """Return r over the whole grid and over the paper's window of perplexities: measured, published dots, printed."""
+    corpus, points = source.corpus(dataset), grid(source, dataset)
+    ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
+    text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
+    printed = dict(zip(("all", "window"), text["value"], strict=True))
+    planned = sum(len(source.planned(dataset, model)) for model in source.models)
+    missing = [Gap(GapCode.GRID_RUNS, (planned - len(ours), planned))] if len(ours) < planned else []
+    missing += [Gap(GapCode.UNLEARNED, (source.unlearned_note,))] if source.unlearned_note else []
+    low, high = windows[corpus]
+    rows = {"all": "The whole grid", "window": f"Test perplexity {low} to {high}"}
+    shown = {("all", MEASURED): ours, ("all", PUBLISHED): theirs}
+    shown["window", PUBLISHED] = theirs[theirs[TEST_PPL].between(low, high)]
+    if source.is_published(dataset):
+        shown["window", MEASURED] = ours[ours[TEST_PPL].between(low, high)]
+    else:  # the window means nothing on another corpus
+        rows = {"all": rows["all"], "better half": "The better half of this grid", "window": rows["window"]}
+        shown["better half", MEASURED] = ours[ours[TEST_PPL] <= ours[TEST_PPL].median()]
+
+    def cell(row: str, origin: str) -> Cell:
+        if origin == PRINTED and row in printed:
+            return Cell(label=printed[row])
+        if (row, origin) not in shown:
+            return Cell(wanted=False)
+        result, gaps = correlate(shown[row, origin]), tuple(missing) if (row, origin) == ("all", MEASURED) else ()
+        if result.r is None:
+            return Cell(metric=PEARSON, gaps=(Gap(GapCode.NOT_COMPUTABLE, (result.reason,)), *gaps))
+        note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
+        return Cell(measured=MeasuredCell(result.r), metric=PEARSON, note=note, gaps=gaps)
+
+    columns = ("r over this study's runs", "r over the published dots", "printed (magnitude)")
+    return source.section(dataset, rows, dict(zip((MEASURED, PUBLISHED, PRINTED), columns, strict=True)), cell)
+
+
+# --- scatter plots --------------------------------------------------------------------------------------------------
+def _scatter(axes: Axes, points: pd.DataFrame, looks: dict[str, Style], title: str) -> None:
+    """Draw a dot per run and a hollow star per published pair, or a text where there are none."""
+    if points.empty:
+        plots.empty(axes, f"{title}: nothing to show")
+        return
+    for origin, more in ((MEASURED, {}), (PUBLISHED, STAR)):
+        plots.dots(axes, points[points["origin"] == origin], TEST_PPL, PRESS_RANK, looks, **more)
+    axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
+    axes.margins(0.12)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.yaxis.set_major_formatter(plots.integer)
+
+
+def _drawing(source: Source, canvas: Canvas, data: pd.DataFrame, correlations: list[str]) -> Drawing:
+    count = plots.count_note(source, data[data["origin"] == MEASURED])
+    note = f"Pearson's r of perplexity and rank. {'; '.join(correlations)}. {count} {source.unlearned_note}".rstrip()
+    return Drawing(canvas, data, note)
+
+
+def rank_perplexity_figure(source: Source) -> Drawing:
+    """Draw Press rank against test perplexity, a dot per run, a hollow star per published mean.
+
+    Published stars share the axes only where the setting is the same; else they have a panel of their own.
+    """
+    data, looks, correlations = pairs(source), plots.styles(list(source.rows)), list[str]()
+    apart = not all(source.same(dataset, *source.models) for dataset in source.datasets)
+    apart = bool(apart and (data["origin"] == PUBLISHED).any())
+
+    def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
+        name, measured = plots.corpus_title(source, dataset), points[points["origin"] == MEASURED]
+        _scatter(row[0], measured if apart else points, looks, f"{name}: measured" if apart else name)
+        if apart:
+            _scatter(row[1], points[points["origin"] == PUBLISHED], looks, plots.paper_title(source, dataset, False))
+        correlations.append(f"{name}: {correlations_by_kind(source, dataset, measured)}")
+
+    canvas = plots.by_corpus(source, data, (1 + apart, 4.7, 3.7), draw)
+    plots.legend(canvas, plots.names_in(source, data), looks, lines=False)
+    return _drawing(source, canvas, data, correlations)
+
+
+def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
+    """Draw Press rank against test perplexity over the grid of c and k, and the published dots with the window."""
+    data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
+    has_published, correlations = bool((data["origin"] == PUBLISHED).any()), list[str]()
+
+    def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
+        name, same = plots.corpus_title(source, dataset), source.is_published(dataset)
+        ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
+        _grid_panel(row[0], ours, f"{name}: measured")
+        correlations.append(f"{name}: {correlation_text(ours)}")
+        if has_published:
+            _grid_panel(row[1], theirs, plots.paper_title(source, dataset, same))
+            window = windows.get(source.corpus(dataset), (math.nan, math.nan))
+            row[1].axvspan(*window, color=LIGHT.grid, zorder=0)
+            correlations.append(f"{source.published_title(dataset)}, published dots: {correlation_text(theirs)}")
+
+    canvas = plots.by_corpus(source, data, (1 + has_published, 4.7, 3.8), draw)
+    return _drawing(source, canvas, data, correlations)
+
+
+def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
+    """Draw dots with their least-squares line, as in the paper; coloured by k where it is known."""
+    slopes = sorted(set(points["k"].dropna()))
+    colours = dict(zip(slopes, sns.color_palette("flare", len(slopes)).as_hex(), strict=True)) or {"": LIGHT.muted}
+    looks = {f"k = {k:g}" if k else "": Style(colour, "o", "-") for k, colour in colours.items()}
+    named = points.assign(model=[f"k = {k:g}" if k == k else "" for k in points["k"]], origin=MEASURED)
+    _scatter(axes, named, looks, title)
+    if slopes:
+        axes.legend([*looks], fontsize=8, handletextpad=0.1, labelspacing=0.2)
+    if len(points) > 2:
+        slope, offset = np.polyfit(points[TEST_PPL], points[PRESS_RANK], 1)
+        ends = np.array([points[TEST_PPL].min(), points[TEST_PPL].max()])
+        axes.plot(ends, slope * ends + offset, color=LIGHT.ink, linewidth=1, linestyle=DASHES[1])
+
+
+# --- settings of a head (Figures 5 and 6) ---------------------------------------------------------------------------
+SWEEP_KEYS = ("dataset", "setting", "value", "model", "origin", "seed")
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": plots.PALETTE["mos"], "marker": "o"},
+    {"color": plots.PALETTE["gss"], "marker": "s"},
+)  # of the names in a panel
+
+
+def sweep_figure(
+    source: Source,
+    *,
+    sweeps: Mapping[str, str],
+    panels: tuple[tuple[MetricName, ...], ...] = ((TEST_PPL,), (PRESS_RANK,)),
+    beside: tuple[MetricName, ...] = (),
+) -> Drawing:
+    """Draw the metrics of every panel against settings of the head, with their labels, measured and published.
+
+    Metrics of `beside` are in the data alone.
+    """
+    wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *beside]))
+    rows = [
+        (dataset, setting, value, model, *point)
+        for dataset in source.corpora
+        for setting in sweeps
+        for value, model in _sweep_models(source, setting)
+        for point in _points(source, dataset, model, wanted)
+    ]
+    data = _frame(rows, SWEEP_KEYS, wanted)
+    if data.empty:
+        return plots.only_text("No run of these sweeps is in this study.", data)
+
+    def draw(panel: Axes, row: tuple[str, pd.DataFrame, str], names: Sequence[str]) -> None:
+        setting, points, title = row
+        _sweep_panel(panel, points, names)
+        panel.set(title=title, xlabel=sweeps[setting], ylabel=" and ".join(metrics.find(name).words for name in names))
+        panel.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
+
+    rows_of_panels = []
+    for (dataset, setting), points in groups(data, "dataset", "setting"):
+        is_ours, same = points["origin"] == MEASURED, source.same(dataset, *(set(points["model"]) & set(source.models)))
+        ours, theirs = plots.corpus_title(source, dataset), plots.paper_title(source, dataset, False)
+        if same or is_ours.all() or not is_ours.any():
+            rows_of_panels.append((setting, points, ours if is_ours.any() else theirs))
+        else:
+            rows_of_panels += [(setting, points[is_ours], f"{ours}: measured"), (setting, points[~is_ours], theirs)]
+    canvas = plots.crossed(rows_of_panels, panels, 4.7, 3.0, draw)
+    note = "Dashed: published; where the setting is not the same, in a panel of its own."
+    return Drawing(canvas, data, f"{note} {plots.count_note(source, data[data['origin'] == MEASURED])}")
+
+
+def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
+    """Return (value, model) of every member of a grid over a setting, the smallest value first.
+
+    The value is that of the member's runs, or what its name ends with where this study has none.
+    """
+    searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
+    members = {model for search in searches for model in search.members}
+    heads = {run.model: run.head for run in reversed(source.study.runs) if run.model in members}
+    members_by_value = []
+    for model in source.rows:
+        named = re.fullmatch(rf".*{setting}([0-9.]+)", model) if model in source.experiment.absent else None
+        if model in heads:
+            members_by_value.append((float(heads[model].options[setting]), model))
+        elif named:
+            members_by_value.append((float(named[1]), model))
+    return sorted(members_by_value, key=lambda pair: pair[0])
+
+
+def _sweep_panel(axes: Axes, points: pd.DataFrame, names: Sequence[str]) -> None:
+    """Draw a line per metric through the means over seeds, a dot per run; published ones dashed with crosses."""
+    ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
+    for metric, look in zip(names, LOOKS, strict=False):
+        mean = ours.groupby("value")[metric].mean()
+        axes.plot(mean.index, mean, color=look["color"])
+        axes.plot(ours["value"], ours[metric], linestyle="", markersize=6, mec=LIGHT.paper, **look)
+        colour = LIGHT.muted if len(names) == 1 else look["color"]
+        axes.plot(theirs["value"], theirs[metric], "x", linestyle=DASHES[1], linewidth=1.2, color=colour)
+    if len(names) > 1:
+        handles = [Line2D([], [], **look) for look in LOOKS[: len(names)]]
+        axes.legend(handles, [metrics.find(metric).words for metric in names], fontsize=8)
+    if PRESS_RANK in names:
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_formatter(plots.integer)
 
 
 # --- singular values ------------------------------------------------------------------------------------------------
-@view("figure", "spectrum")
-def spectrum(
+SIGMA, RAW = "relative_singular_value", "singular_value"
+
+
+def spectrum_figure(
     source: Source,
     *,
     panels: tuple[Literal["first", "all", "raw"], ...] = ("first", "all"),
@@ -64,8 +353,7 @@ def spectrum(
                 plots.level(panel, float(np.median(tolerances)), "Press tolerance", end="left")
 
     count = len(panels)
-    size, start = (count, 4.7 if count > 1 else 7.0, 3.5), "Falling curves of singular values; drawn per model:"
-    return plots.figure_by_corpus(source, data, size, draw, start, lambda own: f"{own['index'].max()} of them")
+    return plots.figure_by_corpus(source, data, (count, 4.7 if count > 1 else 7.0, 3.5), draw)
 
 
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
@@ -97,8 +385,7 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 SATURATION = ("rank_centred", "weight_entropy", "hidden_anisotropy", "gradient_passed")
 
 
-@view("figure", "rank-training")
-def rank_training(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
+def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
     """Draw Press rank by epoch, and against validation perplexity, for every run that kept its epochs."""
     data, looks = _epochs(source, (PRESS_RANK, "rank_eff_1e-3", VALID_PPL)), plots.styles(list(source.models))
 
@@ -112,14 +399,10 @@ def rank_training(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
         row[1].set_title("against validation perplexity")
         row[1].invert_xaxis()
 
-    def ends(own: pd.DataFrame) -> str:
-        return f"from {own[PRESS_RANK].iloc[0]:.0f} to {own[PRESS_RANK].iloc[-1]:.0f}"
-
-    return plots.figure_by_corpus(source, data, (2, 4.7, 3.4), draw, "Lines of Press rank by epoch:", ends)
+    return plots.figure_by_corpus(source, data, (2, 4.7, 3.4), draw)
 
 
-@view("figure", "saturation-training")
-def saturation_training(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
+def saturation_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
     """Draw other numbers of an output layer by epoch, for every run that kept its epochs."""
     data, looks = _epochs(source, SATURATION), plots.styles(list(source.models))
 
@@ -130,11 +413,7 @@ def saturation_training(source: Source, *, snapshots: schema.Flag = False) -> Dr
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         row[0].set_title(plots.corpus_title(source, dataset))
 
-    def ends(own: pd.DataFrame) -> str:
-        return f"from {own['hidden_anisotropy'].iloc[0]:.2f} to {own['hidden_anisotropy'].iloc[-1]:.2f}"
-
-    start, known = "Lines by epoch; anisotropy of hidden states:", data.dropna(subset="hidden_anisotropy")
-    return plots.figure_by_corpus(source, data, (len(SATURATION), 3.0, 2.9), draw, start, ends, known)
+    return plots.figure_by_corpus(source, data, (len(SATURATION), 3.0, 2.9), draw)
 
 
 def _epochs(source: Source, names: tuple[str, ...]) -> pd.DataFrame:
@@ -160,8 +439,7 @@ MATRICES = {
 DEFAULT = "default"  # the reading without further options
 
 
-@view("table", "rank-demo")
-def rank_demo(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
+def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
     """Return the rank of untrained layers by number of components, mean over samples, and the closest reading.
 
     A section per matrix, a row per model and reading of the text; published numbers stand beside the first matrix.
@@ -231,8 +509,7 @@ ROBUSTNESS = (
 )
 
 
-@view("table", "robustness", row="Matrix")
-def robustness(
+def robustness_table(
     source: Source,
     *,
     synthetic: Literal["rebuild", "noise", "noise-effective"],

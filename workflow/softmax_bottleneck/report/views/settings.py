@@ -5,7 +5,6 @@ from dataclasses import replace
 from decimal import Decimal
 
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
-from softmax_bottleneck.report.registry import by_corpus, view
 from softmax_bottleneck.report.source import Source, label
 from softmax_bottleneck.study import Run, Search, schema
 
@@ -19,8 +18,6 @@ class Setting:
     label: str
 
 
-@view("table", "settings", row="Setting", origin="this study")
-@by_corpus
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
     """Return settings by models: those of the study's runs beside the published values."""
     lines = {line.setting: line for line in settings}
@@ -60,8 +57,7 @@ def _published_setting(source: Source, dataset: str, model: str, name: str) -> P
     return PublishedCell(rows[fits]["value"].iloc[0]) if fits.any() else None
 
 
-@view("table", "search", row="Setting or run", origin="this study")
-def search(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
+def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
     """Yield the values that a search combines, declared and published, then a row per combination that is trained."""
     for dataset in source.corpora:
         yield _declared(source, settings, dataset)

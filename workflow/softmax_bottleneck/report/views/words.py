@@ -22,7 +22,6 @@ from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of
 from softmax_bottleneck.report.plots import LIGHT, Drawing
-from softmax_bottleneck.report.registry import by_corpus, view
 from softmax_bottleneck.report.source import PUBLISHED, Source
 from softmax_bottleneck.study import Column as ColumnSpec
 from softmax_bottleneck.study import Run
@@ -31,9 +30,7 @@ SIDES = ["measured", "published"]
 
 
 # --- similarity of word vectors -------------------------------------------------------------------------------------
-@view("table", "wordsim", row="Benchmark")
-@by_corpus
-def wordsim(source: Source, dataset: str) -> Section:
+def wordsim_table(source: Source, dataset: str) -> Section:
     """Return benchmarks by models (Spearman's rho), with the pairs of each benchmark in the vocabulary."""
     rho = next(iter(source.experiment.columns), ColumnSpec(SPEARMAN))
     measured = source.records.conditions(SPEARMAN, dataset)
@@ -49,9 +46,7 @@ def wordsim(source: Source, dataset: str) -> Section:
     return source.section(dataset, _benchmarks(source, dataset, SPEARMAN), columns, cell)
 
 
-@view("table", "coverage", row="Benchmark", origin="this study")
-@by_corpus
-def coverage(source: Source, dataset: str) -> Section:
+def coverage_table(source: Source, dataset: str) -> Section:
     """Return benchmarks by their number of pairs, and of pairs with a word that the corpus does not have."""
 
     def cell(benchmark: str, metric: str) -> Cell:
@@ -83,8 +78,6 @@ def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) ->
     )
 
 
-@view("table", "wins", origin="this study")
-@by_corpus
 def wins_table(source: Source, dataset: str) -> Section:
     """Return on how many benchmarks the row's model has the larger rho (mean over runs) than the column's."""
     conditions = source.records.conditions(SPEARMAN, dataset)
@@ -115,10 +108,9 @@ def wins_table(source: Source, dataset: str) -> Section:
     return source.section(dataset, source.rows, {model: f"over {name}" for model, name in source.rows.items()}, cell)
 
 
-@view("figure", "wins")
 def wins_figure(source: Source) -> Drawing:
     """Draw heat maps of benchmarks won, measured and published side by side (Figure 4)."""
-    sections = {section.dataset: section for section in wins_table(source)}
+    sections = {dataset: wins_table(source, dataset) for dataset in source.corpora}
     rows = [
         (
             *(dataset, row.key, other.key, cell.measured.mean if cell.measured else math.nan),
@@ -149,9 +141,7 @@ def wins_figure(source: Source) -> Drawing:
     canvas = plots.by_corpus(source, data, (len(sides), max(3.4, side + 1.5), 0.5 if is_bare else side + 1.1), draw)
     rated = set(source.records.rows.loc[source.records.rows["metric"] == SPEARMAN, "run_id"])
     used = {run.run_id for dataset in sections for run in source.runs_on(dataset)} & rated
-    start, measured = "Heat maps of benchmarks won; wins over all others:", data.dropna(subset="measured")
-    alt = plots.by_model(source, start, measured, lambda own: f"{own['measured'].sum():.0f}")
-    return Drawing(canvas, data, alt, plots.count_note(source, len(used)))
+    return Drawing(canvas, data, plots.count_note(source, len(used)))
 
 
 # --- predicted words ------------------------------------------------------------------------------------------------
@@ -222,9 +212,7 @@ def published_words(name: str) -> Mapping[tuple[Place, str], str]:
     return {key: "\n".join(own) for key, own in lines.items()}
 
 
-@view("table", "top5", row="Context")
-@by_corpus
-def top5(source: Source, dataset: str, *, words: str) -> Section:
+def top5_table(source: Source, dataset: str, *, words: str) -> Section:
     """Return contexts by models: the five most probable next words, beside those of a file of report/published."""
     measured, places, _ = _predictions_on(source, dataset)
     printed = published_words(words)
@@ -248,9 +236,7 @@ def top5(source: Source, dataset: str, *, words: str) -> Section:
     return source.section(dataset, rows, source.rows, cell)
 
 
-@view("table", "hit-rates")
-@by_corpus
-def hit_rates(source: Source, dataset: str) -> Section:
+def hit_rates_table(source: Source, dataset: str) -> Section:
     """Return the share of test contexts (in percent, of the first run) whose true next word is among the first k."""
 
     def cell(model: str, k: str) -> Cell:
@@ -270,8 +256,7 @@ def hit_rates(source: Source, dataset: str) -> Section:
     return source.section(dataset, source.models, columns, cell)
 
 
-@view("figure", "hits")
-def hits(source: Source) -> Drawing:
+def hits_figure(source: Source) -> Drawing:
     """Draw models by contexts: is the true next word among the first five? Measured, then published (Figure 3)."""
     rows = [row for dataset in source.corpora for row in _hits(source, dataset)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "group", "context", "target", *SIDES])
@@ -285,9 +270,7 @@ def hits(source: Source) -> Drawing:
     height = 0.3 * len(source.rows) + 1.6 if len(data) else 0.6
     canvas = plots.crossed([(d, side) for d in source.corpora for side in sides], [None], 9.2, height, draw)
     measured = data.dropna(subset="measured")
-    start = "Squares, filled where the true word is among the first five:"
-    alt = plots.by_model(source, start, measured, lambda own: f"{own['measured'].sum():.0f} of {len(own)}")
-    return Drawing(canvas, data, alt, plots.count_note(source, len(measured[["dataset", "model"]].drop_duplicates())))
+    return Drawing(canvas, data, plots.count_note(source, len(measured[["dataset", "model"]].drop_duplicates())))
 
 
 def _hits(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:

@@ -1,0 +1,87 @@
+"""Values of archived studies in published cells that a study leaves empty.
+
+An archived study makes the same table from its own records. A cell is filled from the same published corpus, row and
+column of the archives that have it: from one with the published setting, else from that with the most runs, else from
+that with the largest model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from softmax_bottleneck.report import archive, views
+from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.cells import ArchivedCell, Cell, Row, Section, Table
+from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
+from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
+
+Key = tuple[str, str, str]  # published corpus, row, column
+
+
+def fill(table: Table, study: Study) -> Table:
+    """Return the table with the best archived value in every published cell that has no measured one."""
+    places = {section.dataset: published_corpus(study, section.dataset) for section in table.sections}
+    best = best_cells(table.experiment.id) if any(cell.is_empty for _, _, _, cell in table.every_cell) else {}
+
+    def filled(section: Section, row: Row) -> Row:
+        keys = ((places[section.dataset], row.key, column) for column in section.columns)
+        both = zip(keys, row.cells, strict=True)
+        return replace(row, cells=tuple(replace(c, archived=best.get(key)) if c.is_empty else c for key, c in both))
+
+    sections = (replace(part, rows=tuple(filled(part, row) for row in part.rows)) for part in table.sections)
+    return replace(table, sections=tuple(sections))
+
+
+def published_corpus(study: Study, dataset: str) -> str:
+    """Return the published corpus of a section, or its own name if it is of no corpus."""
+    if dataset in study.datasets:
+        return published_dataset(study.datasets[dataset])
+    folder = PAPER_STUDY.parent
+    is_corpus = (folder / "datasets" / f"{dataset}.yaml").is_file()
+    return published_dataset(load_dataset(dataset, folder)) if is_corpus else dataset
+
+
+@cache
+def best_cells(experiment: str) -> dict[Key, ArchivedCell]:
+    """Return the archived value of every cell of an experiment's table that some archive has."""
+    found: dict[Key, tuple[tuple[bool, int, float], ArchivedCell]] = {}
+    for archived in archive.load_all():
+        for key, size, cell in archived_cells(archived, experiment):
+            measured = cell.measured
+            rank = (cell.same, measured.n if measured else 0, size)
+            if key not in found or rank > found[key][0]:
+                found[key] = rank, ArchivedCell(archived.study, archived.hardware, cell.label, measured, cell.note)
+    return {key: value for key, (_, value) in found.items()}
+
+
+def archived_cells(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Key, float, Cell]]:
+    """Yield the cells with a value of an archived study's own table, with the size of their model."""
+    study = study_of(archived.study)
+    planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
+    if study is None or planned is None:
+        return
+    table = views.build(study, planned, archived.records)
+    assert isinstance(table, Table)
+    trained = set(archived.records.states["dataset"] + "/" + archived.records.states["model"]) | {""}
+    for dataset, row, column, cell in table.every_cell:
+        if cell.wanted and (cell.measured or cell.label) and cell.runs in trained:
+            sizes = archived.records.values(dataset, row, "parameters").values()
+            yield (published_corpus(study, dataset), row, column), max(sizes, default=0.0), cell
+
+
+@cache
+def study_of(name: str) -> Study | None:
+    """Return the study of an archive with all tables that quote published numbers; None if it is not bundled."""
+    file = PAPER_STUDY.with_name(f"{name}.yaml")
+    if not file.is_file():
+        return None
+    own = load_yaml(file).get("experiments") or {}
+    tables = {path.stem for path in (PAPER_STUDY.parent / "experiments").glob("*.yaml") if is_filled(path.stem)}
+    return load_study(file, {"experiments": dict.fromkeys(sorted(tables)) | {n: own[n] for n in own if n in tables}})
+
+
+@cache
+def is_filled(experiment: str) -> bool:
+    """Return True if an experiment is a table of measured numbers beside published ones, in which gaps are filled."""
+    planned = load_experiment(experiment, PAPER_STUDY.parent)
+    return planned.kind == "table" and planned.quotes and planned.view not in ("published-size", "search")
