@@ -52,6 +52,7 @@ rule render:
             "report/*.css",
             "report/*.mplstyle",
             "report/evidence/studies/*.json.gz",
+            "benchmarks/results/cpu.json",
         ),
     output:
         [shown(experiment, suffix) for experiment in STUDY.experiments for suffix in experiment.suffixes],
