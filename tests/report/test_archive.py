@@ -69,6 +69,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     paper = fake.load(tmp_path, fake.paper_text())
     run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
     fake.write_run(run)
+    fake.write_topk(run)
     fake.write_epoch_ranks(run)
     records.save(collect.collect(paper), paper.store.study_folder(paper.name))
     with pytest.raises(IncompleteError):
@@ -77,6 +78,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     (study,) = archive.load_all()
     (archived,) = archive.archived_runs()
     assert set(study.records.states["model"]) == {"mos"} and set(study.records.rows["run_id"]) == {run.run_id}
+    assert study.records.detail(run.path, "predictions")[0]["target"] == "tons"
     assert archived.run == run and archived.values["test_ppl"] == fake.perplexities(run)["test_ppl"]
     (whole_K,) = artefacts.read_npz(paper.store.run_folder(run.path) / "spectrum.npz").values()
     assert all(sigma == whole_K[index - 1] for index, sigma in archived.spectrum)

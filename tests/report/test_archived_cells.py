@@ -1,0 +1,98 @@
+"""Empty published cells take the value of the best archived study."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics as plain
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_results as fake
+import pytest
+from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report import archive, archived_cells, cells, views
+from softmax_bottleneck.report.report import table_page
+from softmax_bottleneck.store import artefacts
+
+ARCHIVED = {"demo": ("softmax", "ss"), "ptb-cpu": ("softmax", "ss", "mos")}  # models of each that have run
+Made = tuple[config.Study, Records, dict[str, config.Study]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """A study of the softmax alone, and two archived studies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("archived"))
+        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
+        finished, studies = [], {}
+        for name, models in ARCHIVED.items():
+            study = studies[name] = config.load_study(config.ROOT / "config" / f"{name}.yaml")
+            for run in study.needed:
+                if run.model in models:
+                    fake.write_run(run)
+            found = collect.collect(study)
+            states = found.states[found.states["state"] == "ok"]
+            kept = records.Records(found.rows, states)
+            finished.append(archive.FinishedStudy(name, name, study.title, f"{name} machine", {}, [], kept))
+        patch.setattr(archive, "load_all", lambda: finished)
+        archived_cells.best_cells.cache_clear()
+        shown = "  parthiban2021-table2:\n  parthiban2021-sm-table6:\n"
+        text = (
+            fake.STUDY[: fake.STUDY.index("  - when")] + "models:\n  softmax: {head: softmax}\nexperiments:\n" + shown
+        )
+        own = fake.load(Path(), text)
+        fake.write_all(own)
+        yield own, collect.collect(own), studies
+        archived_cells.best_cells.cache_clear()
+
+
+def table(made: Made, name: str) -> tuple[cells.Table, cells.Table]:
+    """The table of the study before and after it is filled."""
+    study, found, _ = made
+    before = views.build(study, fake.experiment(study, name), found)
+    return before, archived_cells.fill(before, study)
+
+
+def test_a_row_that_the_study_lacks_has_the_mean_of_the_archived_study_with_most_runs(made: Made) -> None:
+    _, after = table(made, "parthiban2021-table2")
+    values = {
+        name: [
+            fake.perplexities(run)["test_ppl"]
+            for run in study.needed
+            if run.model == "ss" and study.datasets[run.dataset].corpus == "ptb"
+        ]
+        for name, study in made[2].items()
+    }
+    name, best = max(values.items(), key=lambda item: len(item[1]))
+    places = {(row, column): cell for dataset, row, column, cell in after.every_cell if dataset == "truth-demo"}
+    cell = places["ss", "Test perplexity"]
+    assert cell.measured is None and cell.archived is not None and cell.archived.measured is not None
+    assert cell.archived.measured.mean == pytest.approx(plain.fmean(best)) and cell.archived.measured.n == len(best)
+    assert (cell.archived.study, cell.archived.hardware) == (name, f"{name} machine")
+    assert places["mos", "Test perplexity"].archived.study == "ptb-cpu"  # the only one that has it
+    assert places["gss", "Test perplexity"].archived is None  # nobody has it
+    assert all(cell.archived is None for (row, _), cell in places.items() if row == "softmax" and cell.measured)
+    line = next(
+        line
+        for line in csv.DictReader(io.StringIO(after.csv))
+        if (line["dataset"], line["row"], line["column"]) == ("truth-demo", "ss", "Test perplexity")
+    )
+    assert line["measured"] == "" and float(line["archived"]) == cell.archived.measured.mean
+    assert (line["archived_n"], line["archived_study"]) == (str(len(best)), name)
+    page = table_page(after)
+    assert f'title="{name}, archived: {name} machine"' in page and f"n = {len(best)}, {name}" in page
+
+
+def test_cells_measured_here_in_an_archive_and_nowhere_are_counted(made: Made) -> None:
+    before, after = table(made, "parthiban2021-table2")
+    have, archived, never = after.published_cells
+    assert before.published_cells == (have, 0, archived + never) and min(have, archived, never) > 0
+
+
+def test_settings_of_a_model_that_no_archive_has_trained_are_not_filled(made: Made) -> None:
+    _, after = table(made, "parthiban2021-sm-table6")
+    filled = {column for _, _, column, cell in after.every_cell if cell.archived}
+    assert "GSS" not in filled
