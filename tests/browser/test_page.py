@@ -38,7 +38,7 @@ def serious(page: Page) -> list[tuple[str, str]]:
 # --- the page as it opens ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("width", "scheme", "scripts"),
-    [(400, "dark", True), (400, "light", False), (900, "light", True), (1400, "dark", False), (1400, "light", True)],
+    [(400, "dark", True), (900, "light", False), (1400, "light", True)],
 )
 def test_it_needs_nothing_complains_of_nothing_and_fits(
     visit: Opener, report_page: Path, width: int, scheme: str, scripts: bool
@@ -54,9 +54,9 @@ def test_it_needs_nothing_complains_of_nothing_and_fits(
     assert page.locator("button, select, input").count() == 0 or scripts
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
-def test_axe_finds_nothing_serious(visit: Opener, report_page: Path, width: int, scheme: str) -> None:
-    page = visit(report_page, width=width, scheme=scheme).page
+def test_axe_finds_nothing_serious(visit: Opener, report_page: Path) -> None:
+    """On a narrow dark page; the test of the filters asks of a wide light one."""
+    page = visit(report_page, width=400, scheme="dark").page
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert serious(page) == []
 

@@ -19,8 +19,7 @@ from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.ranks import robustness
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, source, views
-from softmax_bottleneck.report.report import table_page
-from softmax_bottleneck.report.views import functions, words
+from softmax_bottleneck.report.views import words
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import check
@@ -92,67 +91,6 @@ def test_all_35_tables_and_figures_are_planned() -> None:
     assert len(ALL) == 35
     assert {PREFIX + name for name in ALL} <= {experiment.id for experiment in study.experiments}
     assert not [experiment.id for experiment in study.experiments if experiment.needs]
-
-
-# Runs per table and figure, from the settings of each experiment as published: models x corpora x seeds.
-HEADS, CORPORA, SEEDS = 5, 2, 11  # softmax, ss, gss, lms-plif, mos; ten random seeds and the authors' own
-GRID = 9 * 8 + 9 * 4  # (c, k): nine values of c; eight of k on Penn Treebank, four on WikiText-2
-COUNTS = {
-    "table1": 4,  # softmax, ss, lms-plif, mos on Penn Treebank, the authors' seed
-    "table2": HEADS * CORPORA * SEEDS,
-    "sm-table1": HEADS * CORPORA * (SEEDS - 1),
-    "table3": 2 * CORPORA * SEEDS,  # learned and frozen slopes
-    "table4": 2 * CORPORA * (SEEDS - 1),
-    "table5": 2 * SEEDS + 1,  # mos-fair and softmax-fair; softmax-fair280 was given up
-    "table6": HEADS * CORPORA,
-    "sm-table17": HEADS,
-    "sm-table18": HEADS,
-    "figure7": HEADS * CORPORA,
-    **{f"sm-figure{i}": HEADS for i in range(2, 6)},
-    "figure1": 0,  # drawn from formulas
-    "figure2": GRID,
-    "figure3": 8,  # six heads and two of them with NT-ASGD, one corpus
-    "sm-table2": 8,
-    "figure4": 6 * CORPORA,  # with moc
-    "sm-table3": 6 * CORPORA,
-    "sm-table13": CORPORA,  # counts of pairs depend on the vocabulary alone
-    "sm-table4": 6,  # K in {1, 3, 5, 10, 15, 20}
-    "sm-table5": 3,  # K in {10, 15, 20}
-    "figure6": 6 + 3,
-    "sm-table12": 3 * CORPORA,  # dropout on latent vectors in {0.29, 0.145, 0}
-    "figure5": 3 + 3,  # both sweeps on WikiText-2
-    "sm-table6": 2 * CORPORA,
-    "sm-table7": 3 * 2**3,  # two models and the softmax that was given up, three settings of two values
-    "sm-table8": 0,  # a declared search
-    "sm-table9": 2,
-    "sm-table10": 6 * 2,  # six heads, NT and ET
-    "sm-table11": 6 * 2,
-    "sm-table14": 1,  # mos-nt
-    "sm-table15": 1,
-    "sm-table16": 1,
-}
-
-
-def test_every_experiment_needs_the_runs_that_its_description_makes() -> None:
-    study = paper()
-    found = {e.id.removeprefix(PREFIX): len(study.runs_of(e)) for e in study.experiments}
-    assert COUNTS.keys() == ALL
-    assert {name: found[name] for name in COUNTS} == COUNTS
-
-
-def test_shared_runs_are_trained_once() -> None:
-    """Table 2, frozen slopes, moc, the NT twins, grid, sweeps, fairness, its first stages; less what they share."""
-    shared_grid = CORPORA  # the chosen (c, k) of each corpus is the gss of Table 2
-    shared_sweeps = 2 * CORPORA  # K = 15 and dropout 0.29 are mos-nt
-    shared_stage = 1  # of the first stage, the final values of mos-fair
-    total = HEADS * CORPORA * SEEDS + CORPORA * SEEDS + CORPORA + 6 * CORPORA
-    total += GRID - shared_grid + (6 + 3) + 3 * CORPORA - shared_sweeps + (2 * SEEDS + 1) + 3 * 8 - shared_stage
-    study = paper()
-    main = [experiment for experiment in study.experiments if experiment.id.startswith(PREFIX)]
-    assert len({run.path for experiment in main for run in study.runs_of(experiment)}) == total == 309
-    assert len(study.needed) == len({run.path for run in study.shown})
-    for name in ("mos-fair-stage2", "softmax-fair-stage2"):  # declared whole, not trained
-        assert (study.searches[name].size, study.searches[name].members) == (2940, ())
 
 
 def published_counts() -> list[tuple[str, str, str]]:
@@ -308,53 +246,7 @@ def test_captions_name_the_settings_of_the_runs_that_are_shown(made) -> None:
     assert source.Source(demo, absent, nothing).caption == "15 500"
 
 
-def test_smooth_functions_hug_the_piecewise_linear_ones() -> None:
-    x = np.linspace(-40, 40, 801)
-    for c, k in ((0, 2), (-1.5, 2.5), (1, 0.5)):
-        gap = functions.smooth(x, c, k) - functions.piecewise_linear(x, c, k)
-        assert abs(gap).max() == pytest.approx(abs(k - 1) * np.log(2))  # at x = c
-        assert abs(gap[[0, -1]]).max() < 1e-9
-    literal = np.log(np.exp(x[300:500]) / (1 + np.exp(-x[300:500])))  # SigSoftmax: ln(exp(l) sigmoid(l))
-    assert functions.smooth(x, 0, 2)[300:500] == pytest.approx(literal)
-
-
 # --- small studies --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("absent", ["removed", "diverged"])
-def test_one_seed_less_is_said_wherever_it_was_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
-    extra = "".join(
-        f"  parthiban2021-{name}: {{models: [softmax, gss]}}\n" for name in ("sm-table1", "table4", "hit-rates")
-    )
-    study = fake.load(tmp_path, fake.STUDY + extra)
-    fake.write_all(study)
-    gone = next(run for run in study.needed if (run.model, run.seed) == ("gss", 1))
-    if absent == "removed":
-        for path in Store().run_folder(gone.path).iterdir():
-            path.unlink()
-    else:
-        fake.write_done(gone, "diverged", "nan in epoch 2")
-    state = "missing" if absent == "removed" else "diverged"
-    found = collect.collect(study)
-    used = 0
-    for experiment in study.experiments:
-        if gone not in study.runs_of(experiment):
-            continue
-        planned = len([run for run in study.runs_of(experiment) if run.model == "gss"])
-        shown = views.build(study, experiment, found)
-        if experiment.kind == "table":
-            own = [c for d, row, _, c in flat(shown) if c.runs.endswith("/gss")]
-            averaged = [c for c in own if c.count and c.measured]
-            assert all(c.count == f"n = {planned - 1} of {planned}" for c in averaged), experiment.id
-            assert all(f"seed 1 {state}" in c.gap for c in averaged), experiment.id
-        text = table_page(shown) if experiment.kind == "table" else shown.note
-        assert f"seed 1 {state}" in text, experiment.id
-        used += 1
-    assert used >= 8
-
-
 def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)
