@@ -262,11 +262,20 @@ class Row:
         return any(cell.published for cell in self.cells)
 
     @property
+    def archived(self) -> str:
+        """The archived study of a row whose values are all of that study; else empty."""
+        studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
+        return (
+            studies.pop() if len(studies) == 1 and not any(cell.measured or cell.label for cell in self.cells) else ""
+        )
+
+    @property
     def absent(self) -> str:
-        """The gap of a row without any number, if all its cells have the same; else empty."""
+        """The gap of a row without any number, if its cells have the same; else empty."""
         if any(cell.measured or cell.label or cell.archived for cell in self.cells):
             return ""
-        gaps = {cell.gap for cell in self.cells if cell.wanted and not cell.note}
+        cells = [cell for cell in self.cells if cell.wanted and not cell.note]
+        gaps = {cell.gap for cell in cells if any(gap.code is not GapCode.NOT_COMPUTABLE for gap in cell.gaps)}
         return gaps.pop() if len(gaps) == 1 else ""
 
 
