@@ -87,6 +87,13 @@ def test_frozen_slopes_with_another_rank_overturn_that_the_rank_is_not_learned(f
     assert findings.rank_of_plif([study({"lms-plif rank_columns": 300.0}, rank_press=levels)]) is None
 
 
+def test_an_interval_that_decides_neither_way_leaves_the_rank_of_plif_open() -> None:
+    found = findings.rank_of_plif([study(rank_press={"lms-plif": 300.0, "lms-plif-frozen": 375.0})])  # at the limit
+    assert found.is_open and not found.holds
+    apart = findings.rank_of_plif([study(rank_press={"lms-plif": 300.0, "lms-plif-frozen": 500.0})])
+    assert not apart.is_open and not apart.holds
+
+
 def test_ranks_by_number_of_knots_are_drawn_where_they_are_known() -> None:
     levels = {"softmax": 18.0, "lms-plif-200": 500.0, "lms-plif": 19.0, "lms-plif-frozen": 19.0}
     one = study({}, rank_press=dict.fromkeys(levels, 200.0), **{"rank_eff_1e-5": levels})
@@ -104,5 +111,6 @@ def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:
 def test_sentences_are_short_and_claims_exist() -> None:
     known = {entry["id"] for one in archive.load_all() for entry in one.claims}
     for texts in findings.TEXTS["findings"].values():
-        assert all(len(texts[key].split()) <= 25 for key in ("holds", "fails")) and set(texts["claims"]) <= known
+        sentences = [texts[key] for key in ("holds", "open", "fails") if key in texts]
+        assert all(len(sentence.split()) <= 25 for sentence in sentences) and set(texts["claims"]) <= known
     assert findings.TEXTS["findings"].keys() == findings.FINDINGS.keys()

@@ -55,6 +55,7 @@ class Finding:
         studies: names of those that it rests on.
         facts: numbers of its sentence.
         details: further numbers.
+        is_open: its interval decides neither way.
     """
 
     holds: bool
@@ -63,6 +64,7 @@ class Finding:
     studies: Iterable[str]
     facts: Mapping[str, Any] = field(default_factory=dict)
     details: Sequence[str] = ()
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,7 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     if not every:
         return None
     best = _decisive(every)
-    low, high = (best.number.value if end is None else end for end in (best.number.low, best.number.high))
+    low, high = (best.number.value or 0.0 if end is None else end for end in (best.number.low, best.number.high))
     figure = DotPlot([one.row(one.place) for one in every], "Press rank of frozen over learned slopes", True, 1.0)
     for _, _, data in _places(studies):
         models = ["softmax", *data.matching("lms-plif-[0-9]*"), "lms-plif", "lms-plif-frozen"]
@@ -285,10 +287,11 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
             rows = [Row(data.label(model), float(np.mean(own)), min(own), max(own)) for model, own in ranks.items()]
             figure = DotPlot(rows, "effective rank (ε = 1e−5), lowest to highest seed", True, rows[0].value)
     return Finding(
-        holds=bool(low and high and low > SAME_RANK[0] and high < SAME_RANK[1]),
+        holds=low > SAME_RANK[0] and high < SAME_RANK[1],
         number=best.text(),
         figure=figure,
         studies=(one.study for one in every),
+        is_open=low < SAME_RANK[1] and high > SAME_RANK[0],
     )
 
 
@@ -329,7 +332,7 @@ def _printed(name: str, finding: Finding) -> dict[str, Any]:
     return {
         "id": name,
         **{key: texts[key] for key in ("title", "overturn", "claims")},
-        "sentence": texts["holds" if finding.holds else "fails"].format(**finding.facts),
+        "sentence": texts["holds" if finding.holds else "open" if finding.is_open else "fails"].format(**finding.facts),
         "number": finding.number,
         "details": list(finding.details),
         "studies": list(dict.fromkeys(finding.studies)),

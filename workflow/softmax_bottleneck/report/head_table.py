@@ -97,16 +97,19 @@ def _sizes(data: CorpusData, model: str) -> dict[str, float | None]:
 def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
     """Return the key of a recommendation.
 
-    A head is `better` or `worse` if its interval decides so in some study and the opposite in none; `mixed` if studies
-    disagree; otherwise `fragile` if a run failed to learn, and `unproven` if it has more parameters than the softmax or
-    the interval of its time lies above the softmax's; or else `free`.
+    A head is `better` if its interval decides so in some study and the opposite in none; `mixed` if studies disagree;
+    otherwise `fragile` if a run failed to learn, which says more of its training than of the head; `worse` if an
+    interval decides so; `unproven` if it has more parameters than the softmax or the interval of its time lies above
+    the softmax's; or else `free`.
     """
     if counts["lower"] and counts["higher"]:
         return "mixed"
-    if counts["lower"] or counts["higher"]:
-        return "better" if counts["lower"] else "worse"
+    if counts["lower"]:
+        return "better"
     if counts["unlearned"]:
         return "fragile"
+    if counts["higher"]:
+        return "worse"
     costs_more = (sizes.get("size") or 1) > 1 + SAME_SIZE or (sizes.get("least_time") or 0) > 1
     return "unproven" if costs_more else "free"
 
