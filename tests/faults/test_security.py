@@ -52,8 +52,8 @@ ONLY = {
     "yaml.load": {"schema"},  # by a safe loader that rejects duplicate keys
     "urlopen": {"download"},
     "build_opener": {"download"},
-    "jinja2.Environment": {"templates", "page"},
-    "Markup": {"report", "templates"},
+    "jinja2.Environment": {"report", "page"},
+    "Markup": {"report"},
 }
 
 
@@ -97,7 +97,7 @@ def test_every_value_that_reaches_a_shell_is_quoted() -> None:
                 found += 1
             assert not re.match(r"\s+[rf]*f[rf]*\"", block), f"{path.name}: an f-string in a shell command"
     text = "".join(path.read_text(encoding="utf-8") for path in RULES)
-    assert found >= 20 and text.count("shell:") == len(re.findall(r"shell:\n\s+\"", text))
+    assert found >= 15 and text.count("shell:") == len(re.findall(r"shell:\n\s+\"", text))
     assert not re.search(r"^\s+run:", text, re.MULTILINE)
 
 

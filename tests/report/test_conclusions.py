@@ -10,7 +10,7 @@ from softmax_bottleneck.report import conclusions
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.report.conclusions import MIXED
-from softmax_bottleneck.report.templates import environment
+from softmax_bottleneck.report.report import environment
 
 NUMBER = {"what": "a difference", "text": "−3.0 %", "unit": "%", "value": -3.0, "low": -4.0, "high": -2.0,
           "holds": (None, 0.0), "fails": (None, -0.5), "n": (3, 3)}  # fmt: skip

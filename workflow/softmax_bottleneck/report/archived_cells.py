@@ -62,7 +62,8 @@ def archived_cells(archived: FinishedStudy, experiment: str) -> Iterator[tuple[K
         return
     table = views.build(study, planned, archived.records)
     assert isinstance(table, Table)
-    trained = set(archived.records.states["dataset"] + "/" + archived.records.states["model"]) | {""}
+    states = archived.records.states
+    trained = {f"{dataset}/{model}" for dataset, model in zip(states["dataset"], states["model"], strict=True)} | {""}
     for dataset, row, column, cell in table.every_cell:
         if cell.wanted and (cell.measured or cell.label) and cell.runs in trained:
             sizes = archived.records.values(dataset, row, "parameters").values()
