@@ -44,7 +44,6 @@ models:
   moc: {head: moc}
 experiments:
   known-truth: {models: all}
-  known-truth-figure: {models: all}
   parthiban2021-table1:
   parthiban2021-table2: {models: all}
   parthiban2021-table6: {models: all}
@@ -52,8 +51,6 @@ experiments:
   parthiban2021-figure4-wins: {models: all}
   parthiban2021-figure7: {models: all, seeds: all}
   parthiban2021-sm-table3: {models: all}
-  parthiban2021-rank-perplexity: {models: all}
-  parthiban2021-learning-curves: {models: all}
   merity2017-ranks:
 """
 

@@ -55,7 +55,7 @@ STUDY: dict[str, Any] = {
         "softmax": {"head": "softmax"},
         "mos": {"head": {"name": "mos", "components": 2, "dropout_latent": 0.1}},
     },
-    "experiments": {"known-truth": {"models": "all"}, "known-truth-figure": {"models": "all"}},
+    "experiments": {"known-truth": {"models": "all"}},
 }
 
 

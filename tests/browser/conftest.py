@@ -18,7 +18,6 @@ from softmax_bottleneck.store import artefacts
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-EXPERIMENTS = (*fake.SPINE, "learning-curves", "rank-perplexity")
 
 
 @dataclass
@@ -50,7 +49,7 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
-        study = fake.load(folder, fake.paper_text("[1001, 1002, 1003]", EXPERIMENTS))
+        study = fake.load(folder, fake.paper_text("[1001, 1002, 1003]"))
         for run in study.needed:
             fake.write_run(run)
         fake.write_done(next(run for run in study.needed if run.model == "gss"), "diverged", "nan in epoch 3")

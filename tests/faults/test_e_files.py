@@ -405,4 +405,4 @@ def test_e12_figures_need_no_display(study):
     command = [sys.executable, "-m", "softmax_bottleneck", "render", "--study", "study.yaml"]
     done = subprocess.run(command, env=variables | {"MPLBACKEND": "TkAgg"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert (Store().study_folder("small") / "figures" / "known-truth-figure.svg").stat().st_size > 1000
+    assert (Store().study_folder("small") / "figures" / "overview.svg").stat().st_size > 1000

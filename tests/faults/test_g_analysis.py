@@ -372,7 +372,7 @@ def test_g10_the_page_may_load_nothing(place):
 @pytest.mark.fault("G11")
 def test_g11_words_that_mean_something_to_plots_are_drawn_as_they_are(place, no_evidence):
     """Every hazard as a label: no figure fails, and the same word twice makes the same picture."""
-    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  known-truth-figure: {models: all}\n"
+    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  parthiban2021-figure7: {models: all}\n"
     study = fake.load(place, text.replace("seeds: [1, 2, 3]", "seeds: [1]"))
     for run in study.needed:
         fake.write_run(run)

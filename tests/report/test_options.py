@@ -32,7 +32,6 @@ def test_every_bundled_study_has_known_options(file: Path) -> None:
         ("sm-figure2", "{first: true}", r"options: first: True is not allowed"),
         ("figure1", "{curves: {c: 1}}", r"options: curves: .* is not allowed"),
         ("figure2", "{windows: {ptb: [1, 2, 3]}}", r"options: windows\.ptb: .* is not allowed"),
-        ("hit-rates", "{first: 3}", r"options: unknown key 'first'"),
     ],
 )  # fmt: skip
 def test_an_unknown_option_is_rejected_with_file_and_key(

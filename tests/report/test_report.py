@@ -189,7 +189,7 @@ def test_published_numbers_have_true_minus_signs_and_words_stay_words() -> None:
 
 @pytest.mark.fault("G13")
 def test_a_study_without_results_says_so(results: Path) -> None:
-    study = fake.load(results, fake.showing("known-truth: {models: all}", "known-truth-figure: {models: all}"))
+    study = fake.load(results, fake.showing("known-truth: {models: all}", "parthiban2021-figure7: {models: all}"))
     page = Page(fake.page(study))
     assert_self_contained(page)
     assert "No run has finished yet; 18 are planned" in page.text
@@ -271,7 +271,7 @@ def pages_of_process(folder: Path, *arguments: str, **environment: str) -> dict[
 def test_by_hand_and_by_the_workflow_the_report_has_the_same_bytes(results: Path) -> None:
     """Whatever the threads, the order of sets, the locale, and the reader's own matplotlib."""
     tables = ("parthiban2021-table2: {models: all}", "merity2017-ranks:")
-    figures = ("parthiban2021-figure4: {models: all}", "parthiban2021-rank-perplexity: {models: all}")
+    figures = ("parthiban2021-figure4: {models: all}", "parthiban2021-figure7: {models: all}")
     study = fake.load(results, fake.showing(*tables, *figures))
     fake.write_all(study)
     folder = study.store.study_folder(study.name)

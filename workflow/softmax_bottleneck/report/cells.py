@@ -61,7 +61,6 @@ class GapCode(Enum):
     NEEDS = "{}"
     NOT_DRAWN = "not drawn yet"
     LEVEL_NOT_DRAWN = "not drawn at this level"
-    TOO_FEW_FITS = "no true distribution has {} fits whose ranks vary"
     NOT_COUNTED = "not counted for this corpus"
     NO_BENCHMARK = "not a benchmark of this language"
     NO_COMMON_BENCHMARK = "no benchmark in common"

@@ -13,13 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records.metrics import GAP_CLOSED, KL
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import numbers
 from softmax_bottleneck.study import Study
 
 BASELINE = "softmax"
@@ -88,14 +85,3 @@ def with_gap_closed(frame: pd.DataFrame) -> pd.DataFrame:
 def levels(frame: pd.DataFrame, column: str) -> list[float]:
     """Return the values of a column in ascending order; none if the frame has no such column."""
     return sorted(set(frame[column])) if column in frame else []
-
-
-def correlations(frame: pd.DataFrame, by: Sequence[str], metric: str) -> list[float]:
-    """Return Pearson's r of a rank and KL in each group of fits that has MIN_POINTS and ranks that vary."""
-    values = []
-    for _, own in frame.groupby(list(by)) if metric in frame else ():
-        pairs = own[[metric, KL]].dropna()
-        if len(pairs) >= numbers.MIN_POINTS and pairs[metric].nunique() > 1:
-            result = statistics.pearson(pairs[metric], pairs[KL], np.random.default_rng(0), n_resamples=0)
-            values += [] if result.r is None else [result.r]
-    return values

@@ -5,11 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from softmax_bottleneck.records.metrics import (
-    EFFECTIVE_RANK,
-    PRESS_RANK,
-    TEST_PPL,
-)
+from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.cells import mean_of

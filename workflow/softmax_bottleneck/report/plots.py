@@ -173,13 +173,12 @@ def crossed(
     return canvas
 
 
-def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style], *, lines: bool = True) -> None:
-    """Write the names of models below all panels, as lines or as dots, in as many columns as fit."""
-    handles = []
-    for model, name in names.items():
-        style = looks[model]
-        look: dict[str, Any] = {"linestyle": style.dash, "linewidth": 2.2} if lines else style.dot
-        handles.append(Line2D([], [], **{"color": style.colour, "label": name, **look}))
+def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style]) -> None:
+    """Write the names of models below all panels, in as many columns as fit."""
+    handles = [
+        Line2D([], [], color=looks[model].colour, linestyle=looks[model].dash, linewidth=2.2, label=name)
+        for model, name in names.items()
+    ]
     if handles:
         entry, letter = LEGEND_INCHES
         columns = int(canvas.get_figwidth() / (entry + letter * max(map(len, names.values())))) or 1
@@ -198,13 +197,6 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
             axes.plot(table.index, table, color=style.colour, linewidth=0.6, alpha=0.45)
         mean = table.dropna().mean(axis=1)
         axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
-
-
-def dots(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Style], **more: Any) -> None:
-    """Draw a dot per line of the data, in its model's colour and shape."""
-    for model, style in looks.items():
-        own = data[data["model"] == model]
-        axes.plot(own[x], own[y], **style.dot | {"mec": LIGHT.paper, "mew": 0.7} | more)
 
 
 def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:

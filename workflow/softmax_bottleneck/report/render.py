@@ -39,7 +39,7 @@ from softmax_bottleneck.study import Experiment, Study, did_you_mean, load_exper
 
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
-ARCHIVED = ("published-size", "published-size-widths", "published-size-spectra", "published-size-ranks")
+ARCHIVED = ("published-size", "published-size-spectra", "published-size-ranks")
 
 
 def render(study: Study, folder: Path) -> None:

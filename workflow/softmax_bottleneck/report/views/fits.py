@@ -14,24 +14,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from softmax_bottleneck.records.metrics import (
-    GAP_CLOSED,
-    KL,
-    KL_TRUTH,
-    KL_UNIFORM,
-    PEARSON,
-    PRESS_RANK,
-    RANK_TRUTH,
-    find,
-)
+from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_UNIFORM, PRESS_RANK, RANK_TRUTH, find
 from softmax_bottleneck.report import claims, numbers, plots
-from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Section, mean_of, section
-from softmax_bottleneck.report.fits import BASELINE, Frames, correlations, levels
+from softmax_bottleneck.report.cells import Cell, Section, mean_of, section
+from softmax_bottleneck.report.fits import BASELINE, Frames, levels
 from softmax_bottleneck.report.plots import DASHES, LIGHT, SPARE, Drawing, Style
 from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.study import schema
 
-RANKS = (PRESS_RANK, "rank_eff_1e-3", "rank_eff_1e-4")
 LAW_NAMES = {"alpha": "α =", "M": "M =", "r": "Rank of the true logits, r ="}
 AXES = {
     "d": "width of the model d",
@@ -59,28 +49,6 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
 
         title = ", ".join(f"{LAW_NAMES[key]} {value:g}" for key, value in zip(keys, law, strict=True))
         yield section("synthetic", title, frames.names, widths, cell)
-
-
-def fit_correlations_table(source: Source, *, fits: str) -> Iterator[Section]:
-    """Yield Pearson's r of a rank and KL(P*||Q), mean and range over distributions: within a head, and over heads."""
-    frames = Frames.of(source.study, source.records, fits)
-    every = frames.fits
-    if every.empty:
-        return
-    chosen = {model: (f"{name}, over widths", every[every["model"] == model]) for model, name in frames.names.items()}
-    chosen |= {f"d{d:g}": (f"All heads at d = {d:g}", every[every["d"] == d]) for d in levels(every, "d")}
-    chosen["all"] = ("All heads and widths", every)
-
-    def cell(row: str, rank: str) -> Cell:
-        by_law = correlations(chosen[row][1], ["r", "seed"], rank)
-        mean = mean_of(by_law)
-        if mean is None:
-            return Cell(metric=PEARSON, gaps=(Gap(GapCode.TOO_FEW_FITS, (numbers.MIN_POINTS,)),))
-        spread = numbers.interval(min(by_law), max(by_law))
-        return Cell(MeasuredCell(mean.mean, None, mean.n), metric=PEARSON, note=spread)
-
-    rows = {key: name for key, (name, _) in chosen.items()}
-    yield section("synthetic", "Within one true distribution", rows, {rank: find(rank).label for rank in RANKS}, cell)
 
 
 def fit_conclusions_table(source: Source, *, fits: str) -> Iterator[Section]:
@@ -257,60 +225,3 @@ def _references(axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, x: str, metri
         axes.yaxis.set_major_formatter(plots.integer)
     else:
         _log_y(axes, own[metric])
-
-
-def fit_scatter_figure(source: Source, *, fits: str, metrics: tuple[MetricName, ...]) -> Drawing:
-    """Draw KL(P*||Q) against measured ranks, a dot per fit in its head's colour, a panel per width."""
-    frames = Frames.of(source.study, source.records, fits)
-    if not frames.have(metrics):
-        return _nothing()
-
-    def draw(panel: Axes, metric: str, width: float) -> None:
-        own = frames.fits[frames.fits["d"] == width]
-        plots.dots(panel, own, metric, KL, plots.styles(frames.models), markersize=4.5, alpha=0.8)
-        by_law = correlations(own, ["r", "seed"], metric)
-        mean = f", r = {numbers.signed(float(np.mean(by_law)))}" if by_law else ""
-        panel.set(title=f"d = {width:g}{mean}", xlabel=find(metric).label, ylabel=find(KL).label)
-        _log_y(panel, own[KL])
-
-    canvas = plots.crossed(metrics, levels(frames.fits, "d"), 3.0, 2.9, draw)
-    note = "In the titles: Pearson’s r over heads within one true distribution, mean over true distributions."
-    return _drawing(frames, canvas, frames.fits, [*metrics, KL], note)
-
-
-# --- the same for models that read a text ---------------------------------------------------------------------------
-TEXT_METRICS = (RANK_TRUTH, KL_TRUTH, PRESS_RANK)
-
-
-def truth_of_texts_figure(source: Source, *, fits: str) -> Drawing:
-    """Draw KL(P*||Q) of language models against the rank of their text's distribution, a panel per width.
-
-    Dashed: free context vectors of the same head and width, where the study has them.
-    """
-    rows = []
-    for dataset in source.datasets:
-        for model in source.models:
-            values = [source.values(dataset, model, metric) for metric in TEXT_METRICS]
-            for run in source.runs(dataset, model):
-                if all(run.seed in by_seed for by_seed in values):
-                    figures = (by_seed[run.seed] for by_seed in values)
-                    rows.append((dataset, model, run.head.name, run.seed, run.body.embedding_size, *figures))
-    data = pd.DataFrame(rows, columns=["dataset", "model", "head", "seed", "d", *TEXT_METRICS])
-    if data.empty:
-        return plots.only_text(NOT_YET, data)
-    free = Frames.of(source.study, source.records, fits).fits
-    looks = {head: replace(style, dash="-") for head, style in plots.styles(list(dict.fromkeys(data["head"]))).items()}
-    dashed = {head: replace(style, dash=DASHES[1]) for head, style in looks.items()}
-
-    def draw(panel: Axes, _: object, width: float) -> None:
-        own = data[data["d"] == width].assign(model=data["head"])
-        plots.curves(panel, own, RANK_TRUTH, KL_TRUTH, looks, dots=True)
-        if len(free):
-            fitted = free[(free["d"] == width) & (free["equal"] == "")]
-            plots.curves(panel, fitted.assign(model=fitted["head"]), "rank", KL, dashed)
-        _log_axis(panel, data, RANK_TRUTH, base=2)
-        panel.set(title=f"d = {width:g}", ylabel=find(KL_TRUTH).label, ylim=(0, None))
-
-    canvas = plots.crossed([None], levels(data, "d"), 4.2, 3.4, draw)
-    plots.legend(canvas, {head: head for head in looks}, looks)
-    return Drawing(canvas, data, f"Dashed: free context vectors. {plots.count_note(source, data)}")

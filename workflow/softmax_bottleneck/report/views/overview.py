@@ -29,9 +29,6 @@ from softmax_bottleneck.study import Experiment, Study
 RANK, SIZE = "rank_eff_1e-3", "parameters"
 COLUMNS = ["dataset", "model", "seeds", SIZE, TEST_PPL, RANK]
 REFERENCE = "softmax"
-EQUAL = "-equal"  # ends the name of a model that has as many parameters as the reference
-MIXTURES = ("moc", "mos", "moss")  # have more parameters than the reference, unless a study gives them its size
-SAME_SIZE = 0.05  # sizes within this share of each other are equal
 ACROSS, WIDTH, HEIGHT = 2, 6.3, 4.3  # panels side by side; inches
 FAR = 0.5  # of the points' range: a bound further below is written at the foot of the panel
 NEAR = 0.1  # of the range of sizes: points that share a column of labels
@@ -75,7 +72,9 @@ def overview_figure(source: Source) -> Drawing:
     tints = ScalarMappable(LogNorm(max(low, 1), max(high, low + 1, 2)), sns.color_palette(TINTS, as_cmap=True))
     for box, (dataset, frame) in zip(boxes, frames.items(), strict=False):
         _panel(source, box, dataset, frame, tints)
-    return Drawing(canvas, data, _note(source, data))
+    left_out = len(set(source.models) - set(data["model"]))
+    others = f" {left_out} more not drawn: another schedule, or no results." if left_out else ""
+    return Drawing(canvas, data, f"Runs: {int(data['seeds'].sum())}, models: {len(data)}.{others}")
 
 
 def _points(source: Source) -> pd.DataFrame:
@@ -95,9 +94,6 @@ def _points(source: Source) -> pd.DataFrame:
 def _panel(source: Source, box: Any, dataset: str, data: pd.DataFrame, tints: ScalarMappable) -> None:
     """Draw the points of a corpus, their names, the best possible perplexity, and the scale of ranks."""
     axes = box.subplots()
-    for model in _partners(data):
-        ends = data.set_index("model").loc[[REFERENCE, model]]
-        axes.plot(ends[SIZE], ends[TEST_PPL], color=LIGHT.ink, linewidth=1.6, zorder=1)
     behind = data.sort_values(RANK, ascending=False, na_position="first")  # the largest dots lie below the others
     scale: Any = tints.norm
     for point in behind.to_dict("records"):
@@ -115,13 +111,6 @@ def _panel(source: Source, box: Any, dataset: str, data: pd.DataFrame, tints: Sc
     bar.ax.yaxis.set_major_formatter(plots.integer)
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     bar.set_ticks(sorted({round(scale.vmin), round((scale.vmin * scale.vmax) ** 0.5), round(scale.vmax)}))
-
-
-def _partners(data: pd.DataFrame) -> list[str]:
-    """Return the mixtures of the reference's size, on one corpus."""
-    sizes = dict(zip(data["model"], data[SIZE], strict=True))
-    mixtures = [model for model in sizes if model.endswith(EQUAL) or model in MIXTURES]
-    return [m for m in mixtures if abs(sizes[m] / sizes.get(REFERENCE, np.nan) - 1) <= SAME_SIZE]
 
 
 def _labels(source: Source, axes: Axes, data: pd.DataFrame) -> None:
@@ -176,16 +165,3 @@ def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series[float]) -> N
 def amount(value: float, _position: object = None) -> str:
     """Return a tick of an axis of parameters: 120 k, 24 M."""
     return f"{value / 1e6:.3g} M" if value >= 1e6 else f"{value / 1e3:.3g} k"
-
-
-def _note(source: Source, data: pd.DataFrame) -> str:
-    """Return what lines and marks in names mean, and how many runs and models are drawn."""
-    notes = []
-    if any(_partners(own) for _, own in data.groupby("dataset")):
-        notes.append("Mixtures of Softmax’s size are joined to it.")
-    drawn = zip(data["dataset"], data["model"], strict=True)
-    if any(run.schedule.optimizer == "nt-asgd" for pair in drawn for run in source.runs(*pair)):
-        notes.append("NT: averaging begins when validation stops improving, not after a fixed epoch.")
-    left_out = len(set(source.models) - set(data["model"]))
-    others = f" {left_out} more not drawn: another schedule, or no results." if left_out else ""
-    return " ".join([*notes, f"Runs: {int(data['seeds'].sum())}, models: {len(data)}.{others}"])

@@ -1,25 +1,17 @@
-"""Perplexity: models by metrics, every pair of models tested, learning curves, and synthetic languages.
+"""Perplexity: models by metrics, every pair of models tested, and synthetic languages.
 
 Main tables of every source; Kanai et al. 2018, Table 3; what a synthetic language with a known distribution scores.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
-
-import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
+from typing import Literal
 
 from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics
-from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL, VALID_PPL
-from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.records.metrics import ENTROPY_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
+from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Row, Section, mean_of
-from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.source import MetricName, Source, exact_value
 from softmax_bottleneck.study import Column as ColumnSpec
 from softmax_bottleneck.study import schema
@@ -134,12 +126,6 @@ EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
     ),
     "language-text": ("The true distribution, on this very text", {metric: f"law_{metric}" for metric in OF_TEXT}),
 }
-# Metric of a model -> those of the language, and what they are called in a figure.
-BOUNDS = {
-    TEST_PPL: {ENTROPY_PPL: "law, expected", LAW_TEST_PPL: "law, on this text"},
-    PRESS_RANK: {RANK_TRUTH: "rank of the true distribution"},
-}
-TRUTH_COLUMNS = ["dataset", "model", "metric", "seed", "value", "exact", "exact_on_text"]
 
 
 def truth_table(source: Source) -> Iterator[Section]:
@@ -161,95 +147,4 @@ def truth_table(source: Source) -> Iterator[Section]:
             yield replace(section, rows=(*rows, *section.rows))
 
 
-def truth_figure(source: Source) -> Drawing:
-    """Draw test perplexity beside the entropy bound and Press rank beside the true rank: a dot per run, a bar per mean.
-
-    A dashed line stands at each value of the language.
-    """
-    languages = tuple(dataset for dataset in source.datasets if source.dataset(dataset).kind == "language")
-    if not languages:
-        return plots.only_text("This study has no known-truth language.", pd.DataFrame(columns=TRUTH_COLUMNS))
-    source = Source(source.study, replace(source.experiment, datasets=languages), source.records)
-    looks, names = plots.styles(list(source.models)), [plots.short_name(source.study, model) for model in source.models]
-    known = [name for bounds in BOUNDS.values() for name in bounds]
-    exact = {
-        (dataset, name): exact_value(source.records, dataset, name) for dataset in source.corpora for name in known
-    }
-    rows = [
-        (dataset, model, metric, seed, value, *(exact[dataset, name] for name in bounds), None)[: len(TRUTH_COLUMNS)]
-        for dataset in source.corpora
-        for metric, bounds in BOUNDS.items()
-        for model in source.models
-        for seed, value in source.values(dataset, model, metric).items()
-    ]
-    data = pd.DataFrame(rows, columns=TRUTH_COLUMNS).astype({"exact": float, "exact_on_text": float})
-
-    def dots_and_means(axes: Axes, own: pd.DataFrame) -> None:
-        for height, (model, style) in enumerate(looks.items()):
-            values = own[own["model"] == model]["value"]
-            axes.plot(values, [height] * len(values), alpha=0.8, **style.dot)
-            if len(values):
-                axes.plot([values.mean()] * 2, [height - 0.32, height + 0.32], color=style.colour, linewidth=2.4)
-        axes.set_yticks(range(len(names)), names)
-        axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT.ink, length=0)
-        axes.set_ylim(len(names) - 0.4, -0.95)
-        axes.grid(visible=False, axis="y")
-        axes.margins(x=0.08)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-
-    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
-        for panel, (metric, bounds) in zip(row, BOUNDS.items(), strict=True):
-            dots_and_means(panel, own[own["metric"] == metric])
-            for line, (name, text) in enumerate(bounds.items()):
-                if (value := exact[dataset, name]) is not None:
-                    panel.axvline(value, color=LIGHT.ink, linestyle=plots.DASHED, linewidth=1.2)
-                    side = "left" if value < sum(panel.get_xlim()) / 2 else "right"
-                    panel.text(value, -0.9 + 0.35 * line, f" {text} {value:.4g} ", ha=side, va="top", fontsize=8.5)
-            panel.set(xlabel=metrics.find(metric).label)
-        row[0].set_title(plots.corpus_title(source, dataset))
-        row[1].set_title("rank of log P")
-        row[1].tick_params(labelleft=False)
-
-    canvas = plots.by_corpus(source, data, (2, 4.7, 0.42 * len(source.models) + 1.5), draw)
-    return Drawing(canvas, data, plots.count_note(source, data))
-
-
 # --- learning curves (Parthiban et al. 2021) ------------------------------------------------------------------------
-EPOCHS = 150  # of a learning curve; longer ones are drawn with every second, third... epoch
-CURVE_DOTS = 1500  # of all learning curves of a corpus; with hundreds of runs each is drawn with fewer
-EPOCH_COLUMNS = ["dataset", "model", "seed", "epoch", "phase", metrics.TRAIN_PPL, VALID_PPL]
-
-
-def learning_curves_figure(source: Source) -> Drawing:
-    """Draw validation perplexity by epoch, from the epoch logs of all runs, finished or not."""
-    data = pd.concat([_epochs(source, dataset) for dataset in source.corpora], ignore_index=True)
-    looks = plots.styles(list(source.models))
-
-    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
-        (axes,) = row
-        plots.curves(axes, own, "epoch", VALID_PPL, looks)
-        following = own.groupby(["model", "seed"])["phase"].shift(-1)
-        switches = own[(own["phase"] == "sgd") & (following == "asgd")]
-        plots.dots(axes, switches, "epoch", VALID_PPL, looks, marker="o", markersize=5)
-        best = float(own[VALID_PPL].min())
-        axes.set_ylim(best * 0.97, min(float(own[VALID_PPL].quantile(0.97)) * 1.1, best * 2.5))  # not the first fall
-        axes.set_xlim(left=float(own["epoch"].min()))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(title=plots.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
-
-    return plots.figure_by_corpus(source, data, (1, 8.6, 3.9), draw)
-
-
-def _epochs(source: Source, dataset: str) -> pd.DataFrame:
-    """Return a line per epoch of a corpus; of long curves every k-th, the last of every run, and around its switch."""
-    rows = [
-        (dataset, run.model, run.seed, *(line.get(key) for key in EPOCH_COLUMNS[3:]))
-        for run in source.runs_on(dataset)
-        for line in source.records.curve(run.path)
-    ]
-    frame = pd.DataFrame(rows, columns=EPOCH_COLUMNS).astype({metrics.TRAIN_PPL: float, VALID_PPL: float})
-    step = max(1, math.ceil(frame["epoch"].max() / EPOCHS), math.ceil(len(frame) / CURVE_DOTS)) if len(frame) else 1
-    phases = frame.groupby(["model", "seed"])["phase"]
-    switched = (frame["phase"] != phases.shift()) | (frame["phase"] != phases.shift(-1))
-    drawn: pd.DataFrame = frame[np.isfinite(frame[VALID_PPL]) & ((frame["epoch"] % step == 0) | switched)]
-    return drawn

@@ -3,15 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from softmax_bottleneck.records import metrics
-from softmax_bottleneck.records.metrics import PRESS_RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
+from softmax_bottleneck.records.metrics import PRESS_RANK, RANK_TOLERANCE, SIGMA_MAX, VALID_PPL
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.archive import ArchivedRun, archived_runs
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Section
@@ -23,7 +21,6 @@ SIGMA = "relative_singular_value"
 WIDTH = "embedding_size"
 KEYS = ["dataset", "model", "seed"]
 LOWEST = 1e-9  # of the axis: what lies below is rounding
-APART = 0.02  # decades on either axis: points of a curve that are nearer look like one
 
 
 # --- models and their families --------------------------------------------------------------------------------------
@@ -148,24 +145,10 @@ def published_size_spectra_figure(source: Source) -> Drawing:
         if own["tolerance"].notna().any():
             plots.level(panel, own["tolerance"].max(), "Press tolerance", end="left")
 
-    data = _apart(_frame(source, columns, lines))
+    data = _frame(source, columns, lines)
     if data.empty:
         return plots.only_text(plots.NOTHING, data)
     return _drawing(source, _by_network(source, data, draw), data, columns[:2])
-
-
-def _apart(data: pd.DataFrame) -> pd.DataFrame:
-    """Return of every run's singular values those that log axes show apart, and those that end a plateau."""
-    parts = [data[:0]]
-    for _, run in data.groupby(KEYS, sort=False):
-        log_K2 = np.log10(np.maximum(run[["index", SIGMA]].to_numpy(), LOWEST))
-        falls_K = np.append(-np.diff(log_K2[:, 1]), math.inf)
-        (index, sigma), apart_K = (-math.inf, math.inf), list[bool]()
-        for point, fall in zip(log_K2, falls_K, strict=True):
-            apart_K.append(max(point[0] - index, sigma - point[1], fall) > APART)
-            index, sigma = point if apart_K[-1] else (index, sigma)
-        parts.append(run[apart_K])
-    return pd.concat(parts)
 
 
 def published_size_ranks_figure(source: Source) -> Drawing:
@@ -182,31 +165,3 @@ def published_size_ranks_figure(source: Source) -> Drawing:
         return plots.only_text(plots.NOTHING, data)
     data = data.astype({PRESS_RANK: float, VALID_PPL: float})
     return _drawing(source, _by_network(source, data, draw), data, columns)
-
-
-def published_size_widths_figure(source: Source) -> Drawing:
-    """Draw Press rank and test perplexity by width d, a row per corpus, a line per family trained at several widths."""
-    shown = (PRESS_RANK, TEST_PPL)
-    data = _frame(source, shown, lambda run: [[run.values.get(metric) for metric in shown]])
-    data = data[data.groupby(["dataset", "family"])[WIDTH].transform("nunique") > 1]
-    data = data.astype(dict.fromkeys(shown, float)).sort_values(WIDTH, kind="stable", ignore_index=True)
-    if data.empty:
-        return plots.only_text("No archived model has been trained at several widths yet.", data)
-    widths, looks = np.unique(data[WIDTH]), _looks(source, data)
-
-    def draw(axes: Axes, dataset: str, metric: str) -> None:
-        own = data[data["dataset"] == dataset].assign(model=data["family"])
-        for mark in (plots.curves, plots.dots):
-            mark(axes, own, WIDTH, metric, looks)
-        title = source.dataset(dataset).title
-        axes.set(title=title, xlabel="width d", ylabel=metrics.find(metric).label, xticks=widths)
-        if metric == PRESS_RANK:
-            axes.plot(widths, widths + 2, color=plots.LIGHT.ink, linewidth=1, linestyle=plots.DASHED)
-            below: dict[str, Any] = {"xytext": (0, -7), "textcoords": "offset points", "ha": "right", "va": "top"}
-            axes.annotate("d + 2", (widths[-1], widths[-1] + 2), **below)
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(plots.integer)
-            axes.minorticks_off()
-
-    canvas = plots.crossed(list(dict.fromkeys(data["dataset"])), shown, 4.6, 3.6, draw)
-    return _drawing(source, canvas, data, [WIDTH, *shown])

@@ -1,7 +1,7 @@
-"""Ranks: against perplexity, singular values, along training, of untrained layers, of a matrix of rank 10 under noise.
+"""Ranks: over a grid of settings, singular values, along training, of untrained layers, of a matrix of rank 10.
 
-Parthiban et al. 2021, Table 2 drawn, Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; Godey
-et al. 2024 and 2026.
+Parthiban et al. 2021, Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; Godey et al. 2024
+and 2026.
 """
 
 import math
@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -34,7 +33,6 @@ from softmax_bottleneck.study import schema
 
 MEASURED, PUBLISHED, PRINTED = "measured", "published", "printed"  # origins
 Windows = Mapping[str, tuple[schema.Number, schema.Number]]  # of perplexities that the paper singles out, by corpus
-STAR = {"marker": "*", "markersize": 12, "mfc": "none", "mec": "auto", "mew": 1.4}  # no model's marker
 
 
 # --- points and correlations ----------------------------------------------------------------------------------------
@@ -59,17 +57,6 @@ def _frame(rows: Sequence[Sequence[object]], keys: Sequence[str], values: Sequen
 
 KEYS = ("dataset", "model", "origin", "seed")
 PAIR = (TEST_PPL, PRESS_RANK)
-
-
-def pairs(source: Source) -> pd.DataFrame:
-    """Return test perplexity and Press rank of every run better than a unigram model, and of every published pair."""
-    rows = [
-        (dataset, model, *point)
-        for dataset in source.corpora
-        for model in source.rows
-        for point in _points(source, dataset, model, PAIR, learned=True)
-    ]
-    return _frame(rows, KEYS, PAIR)
 
 
 def grid(source: Source, dataset: str) -> pd.DataFrame:
@@ -108,16 +95,6 @@ def correlation_text(points: pd.DataFrame) -> str:
     return f"r = {numbers.signed(result.r)} ({within}n = {result.n})"
 
 
-def correlations_by_kind(source: Source, dataset: str, points: pd.DataFrame) -> str:
-    """Return `correlation_text` of runs with the same network and schedule: `awd-lstm, ET-ASGD, 8 epochs: r = ...`."""
-    kinds = {
-        (run.model, run.seed): f"{run.body.kind}, {run.schedule.optimizer.upper()}, {run.schedule.epochs} epochs"
-        for run in source.runs_on(dataset)
-    }
-    named = points.assign(kind=[kinds[key] for key in zip(points["model"], points["seed"], strict=True)])
-    return "; ".join(f"{kind}: {correlation_text(own)}" for (kind,), own in groups(named, "kind")) or "no runs"
-
-
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
     """Return r over the whole grid and over the paper's window of perplexities: measured, published dots, printed."""
     corpus, points = source.corpus(dataset), grid(source, dataset)
@@ -153,45 +130,6 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
 
 
 # --- scatter plots --------------------------------------------------------------------------------------------------
-def _scatter(axes: Axes, points: pd.DataFrame, looks: dict[str, Style], title: str) -> None:
-    """Draw a dot per run and a hollow star per published pair, or a text where there are none."""
-    if points.empty:
-        plots.empty(axes, f"{title}: nothing to show")
-        return
-    for origin, more in ((MEASURED, {}), (PUBLISHED, STAR)):
-        plots.dots(axes, points[points["origin"] == origin], TEST_PPL, PRESS_RANK, looks, **more)
-    axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
-    axes.margins(0.12)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.yaxis.set_major_formatter(plots.integer)
-
-
-def _drawing(source: Source, canvas: Canvas, data: pd.DataFrame, correlations: list[str]) -> Drawing:
-    count = plots.count_note(source, data[data["origin"] == MEASURED])
-    note = f"Pearson's r of perplexity and rank. {'; '.join(correlations)}. {count} {source.unlearned_note}".rstrip()
-    return Drawing(canvas, data, note)
-
-
-def rank_perplexity_figure(source: Source) -> Drawing:
-    """Draw Press rank against test perplexity, a dot per run, a hollow star per published mean.
-
-    Published stars share the axes only where the setting is the same; else they have a panel of their own.
-    """
-    data, looks, correlations = pairs(source), plots.styles(list(source.rows)), list[str]()
-    apart = not all(source.same(dataset, *source.models) for dataset in source.datasets)
-    apart = bool(apart and (data["origin"] == PUBLISHED).any())
-
-    def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
-        name, measured = plots.corpus_title(source, dataset), points[points["origin"] == MEASURED]
-        _scatter(row[0], measured if apart else points, looks, f"{name}: measured" if apart else name)
-        if apart:
-            _scatter(row[1], points[points["origin"] == PUBLISHED], looks, plots.paper_title(source, dataset, False))
-        correlations.append(f"{name}: {correlations_by_kind(source, dataset, measured)}")
-
-    canvas = plots.by_corpus(source, data, (1 + apart, 4.7, 3.7), draw)
-    plots.legend(canvas, plots.names_in(source, data), looks, lines=False)
-    return _drawing(source, canvas, data, correlations)
 
 
 def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
@@ -211,18 +149,29 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
             correlations.append(f"{source.published_title(dataset)}, published dots: {correlation_text(theirs)}")
 
     canvas = plots.by_corpus(source, data, (1 + has_published, 4.7, 3.8), draw)
-    return _drawing(source, canvas, data, correlations)
+    count = plots.count_note(source, data[data["origin"] == MEASURED])
+    note = f"Pearson's r of perplexity and rank. {'; '.join(correlations)}. {count} {source.unlearned_note}".rstrip()
+    return Drawing(canvas, data, note)
 
 
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
-    """Draw dots with their least-squares line, as in the paper; coloured by k where it is known."""
+    """Draw dots with their least-squares line, as in the paper, coloured by k where it is known; a text without any."""
+    if points.empty:
+        plots.empty(axes, f"{title}: nothing to show")
+        return
     slopes = sorted(set(points["k"].dropna()))
     colours = dict(zip(slopes, sns.color_palette("flare", len(slopes)).as_hex(), strict=True)) or {"": LIGHT.muted}
-    looks = {f"k = {k:g}" if k else "": Style(colour, "o", "-") for k, colour in colours.items()}
-    named = points.assign(model=[f"k = {k:g}" if k == k else "" for k in points["k"]], origin=MEASURED)
-    _scatter(axes, named, looks, title)
+    for k, colour in colours.items():
+        own = points[points["k"] == k] if k else points
+        look = Style(colour, "o", "-").dot | {"mec": LIGHT.paper, "mew": 0.7}
+        axes.plot(own[TEST_PPL], own[PRESS_RANK], label=f"k = {k:g}" if k else "", **look)
+    axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
+    axes.margins(0.12)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.yaxis.set_major_formatter(plots.integer)
     if slopes:
-        axes.legend([*looks], fontsize=8, handletextpad=0.1, labelspacing=0.2)
+        axes.legend(fontsize=8, handletextpad=0.1, labelspacing=0.2)
     if len(points) > 2:
         slope, offset = np.polyfit(points[TEST_PPL], points[PRESS_RANK], 1)
         ends = np.array([points[TEST_PPL].min(), points[TEST_PPL].max()])
@@ -382,7 +331,6 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 
 
 # --- along training -------------------------------------------------------------------------------------------------
-SATURATION = ("rank_centred", "weight_entropy", "hidden_anisotropy", "gradient_passed")
 
 
 def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
@@ -400,20 +348,6 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> D
         row[1].invert_xaxis()
 
     return plots.figure_by_corpus(source, data, (2, 4.7, 3.4), draw)
-
-
-def saturation_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
-    """Draw other numbers of an output layer by epoch, for every run that kept its epochs."""
-    data, looks = _epochs(source, SATURATION), plots.styles(list(source.models))
-
-    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
-        for panel, metric in zip(row, SATURATION, strict=True):
-            plots.curves(panel, own.dropna(subset=metric), "epoch", metric, looks)
-            panel.set(xlabel="epoch", ylabel=metrics.find(metric).label)
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        row[0].set_title(plots.corpus_title(source, dataset))
-
-    return plots.figure_by_corpus(source, data, (len(SATURATION), 3.0, 2.9), draw)
 
 
 def _epochs(source: Source, names: tuple[str, ...]) -> pd.DataFrame:

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from softmax_bottleneck.measuring.statistics import win_matrix
-from softmax_bottleneck.records import metrics, records
+from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
 from softmax_bottleneck.records.records import Records, groups
-from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of
 from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.source import PUBLISHED, Source
@@ -234,26 +234,6 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
         )
 
     return source.section(dataset, rows, source.rows, cell)
-
-
-def hit_rates_table(source: Source, dataset: str) -> Section:
-    """Return the share of test contexts (in percent, of the first run) whose true next word is among the first k."""
-
-    def cell(model: str, k: str) -> Cell:
-        metric, seeds = f"{metrics.HIT_RATE}{k}", source.planned(dataset, model)[:1]
-        shares = [source.values(dataset, model, f"{metric}{end}") for end in ("", "_low", "_high")]
-        known = [100 * values[seed] for values in shares for seed in seeds if seed in values]
-        if len(known) < len(shares):
-            return Cell(metric=metric, gaps=source.gaps(dataset, model, []))
-        rate, low, high = known
-        rows = source.records.rows
-        own = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
-        contexts = own[own["seed"] == seeds[0]]["n"].iloc[0]
-        note = f"{numbers.number(low)} to {numbers.number(high)}, {numbers.counts([contexts])}"
-        return Cell(MeasuredCell(rate), digits=2, metric=metric, note=note, gaps=source.gaps(dataset, model, seeds))
-
-    columns = {k: f"Among the first {k} (%)" for k in ("1", "5", "10")}
-    return source.section(dataset, source.models, columns, cell)
 
 
 def hits_figure(source: Source) -> Drawing:
