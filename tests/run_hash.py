@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def result_hash(folder: Path) -> str:
-    """Of its weights, and of its epochs without the times."""
+    """Return the hashes of a run's weights and of its epochs without times."""
     model = folder / "model.safetensors"
     digest = hashlib.sha256((artefacts.sha256_file(model) if model.exists() else "None").encode())
     for row in artefacts.read_lines(folder / "epochs.jsonl"):
@@ -21,7 +21,7 @@ def result_hash(folder: Path) -> str:
 
 
 def content_sha256(value: object) -> str:
-    """Of nested dicts, lists, tensors and numbers: what a state says, whatever bytes it is stored in."""
+    """Return the hash of a nested state: of its values, not of the bytes of its file."""
     digest = hashlib.sha256()
     if isinstance(value, Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)} {value.tolist()!r}".encode())

@@ -60,7 +60,7 @@ def _of_arrays(call: ast.Call, path: Path) -> bool:
 
 
 def _reads_text(call: ast.Call, name: str) -> bool:
-    """Whether a call opens a file as text, or reads or writes one whole."""
+    """Return True if a call opens a file as text, or reads or writes one whole."""
     last = name.rpartition(".")[2]
     if last in ("read_text", "write_text"):
         return name != last and not name.startswith("artefacts.") and not (last == "write_text" and len(call.args) > 1)

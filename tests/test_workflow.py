@@ -39,7 +39,7 @@ def changed(file: Path, folder: Path, **keys: Any) -> Path:
 
 
 def step(nano: Path, name: str, *words: str) -> list[str]:
-    """Of the smallest study, without what calls Python."""
+    """Return the arguments of a step of the smallest study."""
     return [name, "--study", str(nano / "study.yaml"), *words]
 
 
@@ -126,7 +126,7 @@ def test_a_second_call_has_nothing_to_do_wherever_the_study_was_moved(nano: Path
 def test_after_an_edit_snakemake_wants_exactly_the_steps_that_depend_on_it(
     nano: Path, tmp_path: Path, module: str, wanted: set[str]
 ) -> None:
-    """Of a copy of the workflow with a constant more in one module; its templates are as old as they were."""
+    """A copy of the workflow has one more constant in a module; its templates keep their times."""
     for name in ("workflow", "config", "report", "envs"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(ROOT / "Snakefile", tmp_path)

@@ -29,7 +29,7 @@ def shoot(page: Page, name: str) -> None:
 
 
 def serious(page: Page) -> list[tuple[str, str]]:
-    """What axe finds of serious or critical impact: rule and element."""
+    """Return the violations of serious or critical impact that axe finds: rule and element."""
     found = Axe().run(page).response["violations"]
     grave = [one for one in found if one["impact"] in {"serious", "critical"}]
     return [(one["id"], node["html"]) for one in grave for node in one["nodes"]]
@@ -55,7 +55,7 @@ def test_it_needs_nothing_complains_of_nothing_and_fits(
 
 
 def test_axe_finds_nothing_serious(visit: Opener, report_page: Path) -> None:
-    """On a narrow dark page; the test of the filters asks of a wide light one."""
+    """Narrow and dark; the test of the filters checks a wide light page."""
     page = visit(report_page, width=400, scheme="dark").page
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert serious(page) == []

@@ -111,7 +111,7 @@ def sbatch(folder: Path, words: list[str]) -> int:
 
 
 def run(folder: Path, words: list[str]) -> int:
-    """What a compute node does: the command, then the state."""
+    """Act as a compute node: run the command, then write its state."""
     number, step = words[0], json.loads(words[1])
     code = subprocess.run(step.get("command", ["true"]), check=False).returncode
     with _state(folder) as state:

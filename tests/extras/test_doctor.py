@@ -1,4 +1,4 @@
-"""What `doctor` finds before the first job of a study: each check with something wrong, and with nothing."""
+"""Every check of `doctor`, with a problem and without one."""
 
 from __future__ import annotations
 

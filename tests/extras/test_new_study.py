@@ -40,7 +40,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def prepared(file: Path, name: str) -> dict[str, Any]:
-    """What the steps make of a corpus."""
+    """Return the tokens that the steps write for a corpus."""
     config.load_dataset.cache_clear()
     study = config.load_study(file)
     download(study, name, small.quiet)

@@ -22,7 +22,7 @@ def paper() -> config.Study:
 
 @pytest.fixture(scope="module")
 def priced(paper: config.Study) -> dict[str, tuple[int, costs.Cost]]:
-    """What `check` expects every run of it to take."""
+    """Return the costs that `check` estimates for every run."""
     return check.costs(paper)
 
 

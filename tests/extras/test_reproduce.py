@@ -299,7 +299,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def environment(tmp_path: Path, script: str) -> tuple[str, ...]:
-    """What to call make with, so that an absolute VENV with this as its `python` is taken as it is."""
+    """Return the arguments of make that use an existing absolute VENV with this Python."""
     folder = tmp_path / "venv" / "bin"
     folder.mkdir(parents=True)
     (folder / "python").write_text(script, encoding="utf-8")

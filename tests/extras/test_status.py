@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: one line, and a page that fills as runs end and disturbs nothing."""
+"""The progress line of a running study, and its interim report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Report(status.InterimReport):
         self.call, self.due = list(command), 0.0
 
     def is_written(self, runs_done: int, lines: list[str]) -> bool:
-        """Whether a report was begun; waits for its end."""
+        """Wait for a report to end; return True if one was begun."""
         self.look(runs_done, lines.append)
         begun = self.child is not None
         while self.child is not None:

@@ -52,7 +52,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Page(HTMLParser):
-    """What a page consists of, apart from its words."""
+    """The structure of a page, without its text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every head must do. The suite asks the package for its heads, so a new head file is tested without an edit."""
+"""The requirements on every head. The package lists its heads, so the suite tests a new one without an edit."""
 
 from __future__ import annotations
 

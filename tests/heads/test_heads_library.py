@@ -33,7 +33,7 @@ for head in (MoS, GSS, LMSPLIF):
 
 
 def test_heads_need_torch_when_one_is_made_and_no_package_of_another_extra():
-    """What `pip install ".[heads]"` installs is enough to train with a head."""
+    """Train with a head, with nothing but the packages of `pip install ".[heads]"`."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     absent = {name for names in extras.values() for name in names} - {"torch", "markupsafe"}  # jinja2 needs markupsafe
     code = WITH_THE_EXTRA_ALONE.format(absent=sorted(absent), sizes=SIZES)

@@ -94,7 +94,7 @@ def test_bf16_rounds_the_products_of_training_only(name: str) -> None:
 
 
 def test_a_gpu_sums_rounded_factors_in_float32() -> None:
-    """On `meta`, which takes a GPU's way, the product of two bfloat16 factors has dtype float32."""
+    """The `meta` device uses the GPU path."""
     x, y = (Factor(torch.empty(4, 4, dtype=torch.bfloat16, device="meta")) for _ in range(2))
     assert matmul._product(x, y).dtype == torch.float32
     ones = Factor(torch.ones(4, 4).bfloat16())

@@ -28,7 +28,7 @@ print(resident_mb() - before if can else "cannot")
 
 
 def held_mb(how: str) -> str:
-    """What a process still has of 100 MB that it has freed."""
+    """Return the memory that a process keeps after it has freed 100 MB."""
     done = subprocess.run([sys.executable, "-c", HELD, how], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 

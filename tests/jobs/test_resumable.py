@@ -104,7 +104,7 @@ def test_killed_inside_the_save(kind, alone, tmp_path, monkeypatch, module, func
 @pytest.mark.fault("A1")
 @ONE
 def test_a_state_is_saved_every_five_minutes_and_a_step(kind, tmp_path, monkeypatch):
-    """By a made-up clock."""
+    """The clock is simulated."""
     now, saved = [0.0], [0.0]
     step, save = resumable.Session.step, resumable.Session.save
 

@@ -240,7 +240,7 @@ def test_weights_alone_are_found_by_their_name(name: str) -> None:
 
 @pytest.mark.parametrize("more", [{"text": "text.txt"}, {"weights_only": True}])
 def test_unargmaxable_words_are_named(more: dict[str, Any]) -> None:
-    """Of many words in few dimensions some lie among the others; the numbers are those of `words_that_win`."""
+    """Many words in few dimensions: some are unargmaxable; the counts are those of `words_that_win`."""
     save("Llama")
     result = analyse(**more, seconds=60)
     never = [f"'w{word}'" if word < 50 else "'<unk>'" for word in result.measures.words.never]

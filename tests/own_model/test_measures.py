@@ -1,4 +1,4 @@
-"""What `rank` measures beside ranks, on small layers, against formulas over the whole matrix."""
+"""Measurements of `rank` besides ranks, on small layers, against formulas over the whole matrix."""
 
 from __future__ import annotations
 

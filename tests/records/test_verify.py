@@ -1,4 +1,4 @@
-"""Whether `verify` finds what is wrong with a study's files, and nothing where nothing is."""
+"""`verify` finds every damage to a study's files, and nothing in a sound study."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_is_not_there_is_missing_with_its_reason(study: Study) -> None:
 
 @pytest.mark.parametrize(("status", "lacking"), [("ok", ["outcome.json"]), ("diverged", [])])
 def test_only_an_evaluation_that_was_made_has_two_records(study: Study, status: str, lacking: list[str]) -> None:
-    """Of a run that diverged there is nothing to evaluate, and nothing to make again."""
+    """A diverged run has nothing to evaluate and nothing to recompute."""
     run = study.needed[0]
     place = folder(run) / "dynamic-0123"
     place.mkdir(parents=True)

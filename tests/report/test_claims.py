@@ -371,7 +371,7 @@ def test_a_head_that_is_trained_otherwise_is_not_compared(tmp_path: Path, settin
 
 @pytest.mark.parametrize(("last", "verdict"), [(55.5, REPRODUCED), (54.0, CANNOT)])
 def test_a_model_that_is_still_learning_fast_is_not_compared(last: float, verdict: str) -> None:
-    """Of sixteen epochs the last two count: from 57 to 55.5 are 2.6 %, to 54 are 5.3 %."""
+    """The last two of sixteen epochs count: 57 to 55.5 is a fall of 2.6 %, 57 to 54 one of 5.3 %."""
     records = examples.records_of(ppl(softmax=60, mos=54))
     names = zip(records.states["model"], records.states["seed"], strict=True)
     states = records.states.assign(path=[f"{model}/{seed}" for model, seed in names])
@@ -561,7 +561,6 @@ def test_the_published_numbers_by_these_rules(corpus: str) -> None:
     ],
 )
 def test_small_numbers_keep_two_significant_digits(unit: str, numbers: tuple[float, ...], text: str) -> None:
-    """Of a ratio; of a difference its interval does, and says what the others are worth."""
     value, low, high = numbers
     assert rules.Number("a number", unit, value, (), (), (3, 3), low, high).text == text
 

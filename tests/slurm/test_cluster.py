@@ -49,7 +49,7 @@ def snakemake(folder: Path, *words: str, local: bool = False) -> list[str]:
 
 
 def run(command: Sequence[str], folder: Path) -> str:
-    """What a command printed; it must succeed."""
+    """Return the output of a command that must succeed."""
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout[-SHOWN:]
     return done.stdout
@@ -101,7 +101,7 @@ def training(folder: Path, besides: str = "") -> dict[str, str | int]:
 
 
 def told_of_job(job: object) -> dict[str, str]:
-    """What SLURM wrote down about a job that has ended."""
+    """Return the record that SLURM keeps of a job that has ended."""
     lines = (CLUSTER / "finished-jobs.log").read_text(encoding="utf-8").splitlines()
     line = [line for line in lines if f"JobId={job} " in line][-1]
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -112,7 +112,7 @@ def done_of(folder: Path) -> dict:
 
 
 def hashes(folder: Path) -> dict[str, object]:
-    """Of every run of the study: hash of its weights and epoch log, and its ranks."""
+    """Return the hashes of weights and epoch log, and the ranks, of every run of the study."""
     found = {}
     for planned in config.load_study(STUDY).needed:
         place = folder / "results" / "runs" / planned.path

@@ -56,7 +56,7 @@ def code(package: Path, *modules: str) -> str:
 
 
 def changes(package: Path, name: str, text: str, *modules: str) -> bool:
-    """Whether other text in one file gives the modules another fingerprint."""
+    """Return True if another text in one file changes the fingerprint of the modules."""
     before = code(package, *modules)
     (package / name).write_text(text, encoding="utf-8")
     return code(package, *modules) != before
@@ -162,7 +162,7 @@ def test_every_module_counts_for_some_step_or_is_neutral_or_beside_the_steps(gra
 
 
 def test_modules_are_imported_by_name_but_heads_and_bodies() -> None:
-    """What is imported by a name that is only known when it runs escapes a fingerprint."""
+    """A fingerprint misses a module whose name is computed when the import runs."""
     dynamic = {"import_module", "__import__", "spec_from_file_location", "run_module"}
     for module, path in fp.module_files().items():
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What follows training in studies: counts derived from the published text, records by stage, tables of it."""
+"""Stages after training: counts derived from the published text, records by stage, and their tables."""
 
 import copy
 from pathlib import Path

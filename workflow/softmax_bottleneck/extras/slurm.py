@@ -1,7 +1,8 @@
 """Run Snakemake with the SLURM profile, and repeat it after a pause if it fails.
 
 Snakemake's own retries answer failed jobs. They are used up in seconds if SLURM itself does not answer, and are lost if
-Snakemake is killed. Repeating is always safe: finished work is kept, and leases keep apart jobs of an earlier call.
+Snakemake is killed. It is safe to repeat the call: finished work is kept, and a lease prevents two jobs
+from working on one run.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a line of progress, and an interim report that is rewritten as runs end."""
+"""The progress line of a running study, and its interim report, which is rewritten as runs end."""
 
 import shutil
 import subprocess
@@ -65,13 +65,8 @@ class InterimReport:
     def __init__(self, study: Study, overrides: Sequence[str], log: IO[bytes]) -> None:
         self.study, self.log = study, log
         self.call = ["nice", "-n", "19", sys.executable, "-m", "softmax_bottleneck", "partial"]
-        self.call += [
-            "--study",
-            str(study.file),
-            "--reload",
-            str(RELOAD_S),
-            *(["--set", *overrides] if overrides else []),
-        ]
+        self.call += ["--study", str(study.file), "--reload", str(RELOAD_S)]
+        self.call += ["--set", *overrides] if overrides else []
         self.child: subprocess.Popen[bytes] | None = None
         self.started, self.due = 0.0, time.monotonic() + FIRST_S
         self.runs_shown, self.is_there = 0, False

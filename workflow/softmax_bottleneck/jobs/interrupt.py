@@ -91,7 +91,7 @@ def time_limit(
 
 # --- signals --------------------------------------------------------------------------------------------------------
 class Stop:
-    """Whether to stop, and why. `limit_s` counts from construction, on a clock that never jumps.
+    """The reason to stop, if there is one. `limit_s` counts from construction, on a monotonic clock.
 
     `workflow` is the process that started this one and would start it again; None for work started by hand.
     """

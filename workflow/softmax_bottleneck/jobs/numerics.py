@@ -22,7 +22,7 @@ class Settings(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether operations with a varying order of summation raise an error."""
+        """True if operations with a varying order of summation must raise an error."""
 
 
 @contextmanager

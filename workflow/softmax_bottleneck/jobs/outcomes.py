@@ -37,12 +37,8 @@ class Attempt:
 
     @property
     def works(self) -> bool:
-        """Whether it is still running."""
+        """True while the step is running."""
         return self.ended is None and psutil.pid_exists(self.pid)
-
-    def lasted_s(self, now: float) -> float:
-        """Return how long it took, or has been running."""
-        return (now if self.ended is None else self.ended) - self.began
 
     @property
     def failure(self) -> tuple[int, str]:

@@ -23,7 +23,7 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Whether this very process runs (a zombie does not)."""
+        """True while this process runs; a zombie does not, nor does another process with its number."""
         return bool(self.started) and self.started == started(self.pid)
 
 

@@ -34,7 +34,7 @@ Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What is known of a piece of work before it begins.
+    """A piece of work before it begins.
 
     Attributes:
         name: for messages and progress.
@@ -92,7 +92,7 @@ class Work(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether no step is left."""
+        """True if no step is left."""
 
     @property
     def where(self) -> str:

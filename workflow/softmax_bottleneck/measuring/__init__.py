@@ -1,1 +1,1 @@
-"""What is measured on a trained model: perplexity, ranks, predictions, word similarity."""
+"""Measurements of a trained model: perplexity, ranks, predictions, word similarity."""

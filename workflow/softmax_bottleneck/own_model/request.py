@@ -19,7 +19,7 @@ Files = tuple[schema.Line, ...]
 
 @schema.section
 class Request:
-    """What `rank` analyses: its options on the command line.
+    """The model that `rank` analyses, as options of the command line.
 
     Attributes:
         title: name of the model in the report.

@@ -100,7 +100,7 @@ class Gram:
         return self._solver(self.matrix)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return `spectrum` of the rows so far; the sum is kept in the upper triangle, which LAPACK does not touch."""
+        """Return the spectrum of the rows so far. More may follow: LAPACK leaves the upper triangle unchanged."""
         self._add_block()
         diagonal = self.matrix.diagonal().copy()
         _mirror(self.matrix, source=self.matrix.T)

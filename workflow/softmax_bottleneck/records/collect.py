@@ -170,7 +170,7 @@ def collect_to(study: Study, folder: Path) -> Records:
 
 
 def _detail(files: Mapping[str, Any]) -> dict[str, Any]:
-    """What views show of a run besides numbers."""
+    """Return the details of a run that tables and figures show besides its metrics."""
     kept = {
         "predictions": ("topk", "contexts"),
         "hits": ("topk", "hits"),

@@ -38,7 +38,7 @@ DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a file.
+    """A problem with a file.
 
     Attributes:
         kind: one of KINDS; of a study also `diverged` and `failed`.

@@ -37,7 +37,7 @@ BETTER = {"smaller": True, "larger": False, None: None}  # value of `better` -> 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a number is.
+    """The definition of a metric.
 
     Attributes:
         name: in the records, in report/published and in the columns of experiments; `*` stands for a parameter.

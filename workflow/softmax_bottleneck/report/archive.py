@@ -60,7 +60,7 @@ class StoredRun:
 
 @schema.section
 class ArchiveFile:
-    """What report/evidence/studies/<study>-<hardware>.json.gz holds.
+    """The content of report/evidence/studies/<study>-<hardware>.json.gz.
 
     Attributes:
         title: of the study.
@@ -274,7 +274,12 @@ def load(path: Path) -> FinishedStudy:
 
 
 def _archived(stored: StoredRun, found: Records, path: Path) -> ArchivedRun:
-    """Return a run of an archive with its numbers (UserError: its settings are no run's, or its state is missing)."""
+    """Return a run of an archive with its numbers.
+
+    Raises:
+        DataError: its state is missing.
+        UserError: its settings are no run's.
+    """
     run, run_id = Run.from_json(stored.run, f"{path}: {stored.name}"), stored.run.get("run_id")
     states, rows = (frame[frame["run_id"] == run_id] for frame in (found.states, found.rows))
     if states.empty:

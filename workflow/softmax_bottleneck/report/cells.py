@@ -325,12 +325,12 @@ class Table:
 
     @property
     def note(self) -> str:
-        """What this study cannot show of it."""
+        """The part of the table that this study cannot show."""
         return self.experiment.needs
 
     @property
     def every_cell(self) -> Iterator[tuple[str, str, str, Cell]]:
-        """Corpus, row, column and cell, line by line."""
+        """Every cell with its corpus, row and column, line by line."""
         for section in self.sections:
             for row in section.rows:
                 for column, cell in zip(section.columns, row.cells, strict=True):
@@ -338,7 +338,7 @@ class Table:
 
     @property
     def published_cells(self) -> tuple[int, int, int]:
-        """How many published cells are measured in this study, in an archived one alone, and never."""
+        """The numbers of published cells measured in this study, only in an archived one, and in none."""
         cells = [cell for *_, cell in self.every_cell if cell.is_published]
         archived, empty = (sum(map(bool, own)) for own in ([c.archived for c in cells], [c.is_empty for c in cells]))
         return len(cells) - empty, archived, empty - archived

@@ -1,7 +1,7 @@
 """The findings at the top of the report and of the README: each a sentence, a number with its interval, and a figure.
 
 A finding reads the records of all studies, this one and the archived ones, and is left out where they have nothing to
-say. Texts are in report/findings.yaml: a criterion here decides which of two sentences is true.
+say. Texts are in report/findings.yaml: a criterion here decides which sentence is true.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0), (0, 0))  # only its numbe
 
 @dataclass(frozen=True)
 class Finding:
-    """What the records say: whether a finding holds, its number and its figure.
+    """The evidence for a finding: its verdict, number and figure.
 
     Attributes:
         studies: names of those that it rests on.
@@ -278,7 +278,7 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     if not every:
         return None
     best = _decisive(every)
-    low, high = (best.number.value or 0.0 if end is None else end for end in (best.number.low, best.number.high))
+    low, high = best.number.low or 0.0, best.number.high or math.inf  # one run each has no interval: it decides nothing
     figure = DotPlot([one.row(one.place) for one in every], "Press rank of frozen over learned slopes", True, 1.0)
     for _, _, data in _places(studies):
         models = ["softmax", *data.matching("lms-plif-[0-9]*"), "lms-plif", "lms-plif-frozen"]

@@ -26,7 +26,7 @@ def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str
 
 
 def decimals(value: float, least: int) -> int:
-    """How many decimals a number needs for two significant digits, from `least` up to MOST_DECIMALS."""
+    """Return the number of decimals that shows two significant digits, between `least` and MOST_DECIMALS."""
     needed = 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return max(least, min(needed, MOST_DECIMALS))
 

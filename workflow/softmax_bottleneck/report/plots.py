@@ -1,4 +1,4 @@
-"""What all figures share: one palette, panels and legends, notes on which runs are drawn, and SVG.
+"""The shared parts of all figures: palette, panels and legends, notes on which runs are drawn, and SVG.
 
 The same input gives the same bytes: no dates, fixed ids, text as outlines. Every SVG changes into dark colours by
 itself where the reader's screen is dark.

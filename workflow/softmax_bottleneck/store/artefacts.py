@@ -185,15 +185,6 @@ def append_line(path: Path, text: str) -> None:
         raise explained(error, path) from None
 
 
-def seal(path: Path) -> str:
-    """Write the sha256 of a finished log beside it, so that readers can check it; return it."""
-    digest, mark = sha256_file(path), _temporary(sidecar(path))
-    mark.write_text(f"{digest}\n", encoding="ascii")
-    _seal(mark, path)
-    _sync_folder(path.parent)
-    return digest
-
-
 # --- reading --------------------------------------------------------------------------------------------------------
 def stored_hash(path: Path) -> str | None:
     """Return the sha256 beside a file, or None if it is missing or unreadable."""

@@ -122,7 +122,7 @@ class Fit:
 
     @property
     def condition(self) -> str:
-        """What tells it from other fits of its model to the same distributions."""
+        """The settings that distinguish it from other fits of its model to the same distributions."""
         return f"d={self.width};head={self.head.name}" + (f";equal={self.equal_to.name}" if self.equal_to else "")
 
 

@@ -80,7 +80,7 @@ class ModelEntry:
 
     @property
     def is_variant(self) -> bool:
-        """Whether it is a variant of other models rather than one of the study's own."""
+        """True for a variant of another model (`like`, `grid` or `seeds`)."""
         return not (self.like is None and self.grid is None and self.seeds is None)
 
 

@@ -1,4 +1,4 @@
-"""What follows from a study without running it: declared sizes of corpora, training jobs by name, and finished runs."""
+"""Facts of a study that need no run: declared sizes of corpora, training jobs by name, and finished runs."""
 
 import hashlib
 from collections.abc import Mapping

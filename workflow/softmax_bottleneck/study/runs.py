@@ -1,4 +1,4 @@
-"""What is trained and evaluated, as frozen values: training runs, and the stages that may follow.
+"""Training runs and the stages that may follow them, as frozen values.
 
 The run_id of a run says what its result depends on: settings, corpus, seed and code.
 """
@@ -210,7 +210,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What affects the result, apart from the seed and the code."""
+        """The settings that affect the result, apart from the seed and the code."""
         parts = {key: asdict(getattr(self, key)) for key in ("head", "body", "schedule")}
         return parts | {"data_identity": self.data_identity} | ({"start": self.start} if self.start else {})
 

@@ -72,7 +72,7 @@ class Study:
 
     @property
     def is_of_own_texts(self) -> bool:
-        """Whether no corpus is a published one, a proxy for one, or a synthetic language."""
+        """True if no corpus is a published one, a proxy for one, or a synthetic language."""
         return bool(self.datasets) and not any(one.corpus or one.language for one in self.datasets.values())
 
     @cached_property

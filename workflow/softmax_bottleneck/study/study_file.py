@@ -106,12 +106,12 @@ class Experiment:
 
     @property
     def is_void(self) -> bool:
-        """Whether this study can show nothing of it."""
+        """True if this study can show no part of the experiment."""
         return bool(self.needs) and not (self.datasets and self.entries)
 
     @property
     def quotes(self) -> bool:
-        """Whether it shows published numbers or words."""
+        """True if the experiment shows published numbers or words."""
         return bool(self.published) or "words" in self.options
 
     @property
@@ -121,7 +121,7 @@ class Experiment:
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether its numbers come from the `synthetic` step and not from training runs."""
+        """True if its numbers come from the `synthetic` step and not from training runs."""
         return "synthetic" in self.options or bool(self.fits)
 
     @property
@@ -196,7 +196,7 @@ class Limits:
 
 @section
 class ExperimentChanges:
-    """What a study changes of an experiment.
+    """The changes that a study makes to an experiment.
 
     Attributes:
         models: a list, or `all` of this study except variants (those with `like`, `grid` or `seeds`).
