@@ -42,6 +42,8 @@ def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_m
     low, high = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
     assert cells["MoS"][0]["interval"] == f"−{-100 * np.expm1(low):.1f} to −{-100 * np.expm1(high):.1f}"
     assert head_table.head_table([alone], study) is None
+    twice = head_table.head_table([finished("own", *rows), finished("again", *rows)], study)  # on one corpus
+    assert [row["compared"] for row in twice["rows"]] == [1] * 4 and twice["rows"][3]["lower"] == 1
 
 
 @pytest.mark.parametrize(

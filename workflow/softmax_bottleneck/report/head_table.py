@@ -29,9 +29,9 @@ TIME = interval_rule(against("sec_per_epoch", "×"), (0, 0), (0, 0))  # only its
 def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any] | None:
     """Return the heads of studies relative to the softmax; None without any. `study` names the heads.
 
-    It has a column of perplexities per study and corpus with a softmax and another head. Sizes, ranks and times depend
-    on the width of the network and on the machine: they are those of the first column. Memory is that of the head
-    alone, as benchmarked at the published size.
+    It has a column of perplexities per study and corpus with a softmax and another head. A recommendation counts every
+    corpus once. Sizes, ranks and times depend on the width of the network and on the machine: they are those of the
+    first column. Memory is that of the head alone, as benchmarked at the published size.
     """
     views = [(one, CorpusData(one.records, dataset)) for one in studies for dataset in one.datasets]
     columns = [(one, data) for one, data in views if any(_model(data, models) for models in HEADS)]
@@ -41,10 +41,14 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
     rows = []
     for models in ((SOFTMAX,), *HEADS):
         cells = [_against_softmax(data, _model(data, models)) for _, data in columns]
-        signs = [cell["sign"] for cell in cells if cell]
+        signs: dict[str, set[int]] = {}  # by corpus: studies may share their runs
+        for (_, data), cell in zip(columns, cells, strict=True):
+            if cell:
+                signs.setdefault(data.dataset, set()).add(cell["sign"])
+        lower, higher = (sum(sign in own for own in signs.values()) for sign in (-1, 1))
         sizes = _sizes(first, _model(first, models))
         facts = {"label": label(study, models[-1]), "cells": cells, "memory": numbers.number(memory(models[-1]), 1)}
-        counts = {"lower": signs.count(-1), "higher": signs.count(1), "compared": len(signs)}
+        counts = {"lower": lower, "higher": higher, "compared": len(signs)}
         counts["unlearned"] = sum(cell.get("unlearned", 0) for cell in cells)
         shown = {name: numbers.number(value, DIGITS.get(name, 0)) for name, value in sizes.items()}
         rows += [{**facts, **counts, "first": shown, "advice": advice(counts, sizes)}] * bool(signs)
