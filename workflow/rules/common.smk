@@ -12,7 +12,7 @@ from softmax_bottleneck.jobs import project_lock
 from softmax_bottleneck.jobs.processes import export_workflow
 from softmax_bottleneck.records import records
 from softmax_bottleneck.report import captions
-from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.store.paths import OVERVIEW, Store
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.fingerprint import step_code
 from softmax_bottleneck.study import plan

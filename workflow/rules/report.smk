@@ -56,7 +56,7 @@ rule render:
         ),
     output:
         [shown(experiment, suffix) for experiment in STUDY.experiments for suffix in experiment.suffixes],
-        study_files(["figures/overview.svg", "figures/overview.csv"]),
+        study_files(OVERVIEW),
         page=f"{RESULTS}/page.json",
         claims=report(
             f"{RESULTS}/claims.json",

@@ -13,7 +13,7 @@ from softmax_bottleneck.jobs import outcome_record
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.collect import collect
 from softmax_bottleneck.records.integrity import Verification, damage
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.study import Study
 
 MADE_FROM_RECORDS = ("claims.json", "page.json", "report/index.html")
@@ -30,15 +30,16 @@ MEASURED = (
 def verify(study: Study) -> Verification:
     """Check everything a study shows, its report too; nothing is written."""
     found = Verification.from_json(collect(study).verification)
-    paths = list(_own_files(study))
-    findings = [finding for path in paths for finding in damage(study.store, path)]
-    return replace(found, files=found.files + len(paths), findings=(*found.findings, *findings))
+    files = list(_own_files(study))
+    findings = [finding for path in files for finding in damage(study.store, path)]
+    return replace(found, files=found.files + len(files), findings=(*found.findings, *findings))
 
 
 def _own_files(study: Study) -> Iterator[Path]:
     """Yield the files of the study's own folder: a step that has run left all of its files."""
     home = study.store.study_folder(study.name)
     shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]
+    shown += paths.OVERVIEW
     for names in (("check.json",), ("synthetic.json",), records.FILES, ("verify.json", *shown, *MADE_FROM_RECORDS)):
         if any((home / name).exists() for name in names):
             yield from (home / name for name in names)

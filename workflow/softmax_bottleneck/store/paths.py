@@ -7,6 +7,7 @@ ROOT = Path(__file__).resolve().parents[3]  # of the repository: config/, report
 SHARED = frozenset(
     ["corpora", "tokens", "runs", "jobs", "fits", "own", "logs", "benchmarks"]
 )  # folders in results/ that are not studies
+OVERVIEW = ("figures/overview.svg", "figures/overview.csv")  # of every study, in its folder
 
 
 @dataclass(frozen=True)
