@@ -1,4 +1,4 @@
-"""The ledger of claims: rules on made-up records, premises, controls, stability, the published numbers."""
+"""The ledger of claims: rules on made-up records, premises, controls, the published numbers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims import rules
-from softmax_bottleneck.report.claims.data import RESAMPLES, SYNTHETIC, TRUTH, CorpusData, Sample
+from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
-from softmax_bottleneck.report.claims.verdict import STABLE, TEMPLATES, Code, Entry, premises_of_rule
+from softmax_bottleneck.report.claims.verdict import TEMPLATES, Code, Entry, premises_of_rule
 from softmax_bottleneck.report.claims.verdict import judge as judge_claim
 from softmax_bottleneck.store import paths
 
@@ -66,7 +66,7 @@ def test_a_claim_is_told_true_false_and_untestable_by_construction(claim: claims
     place = examples.place(claim, examples.CORPUS)
     for holds, expected in ((True, REPRODUCED), (False, NOT_REPRODUCED)):
         entry = judge_claim(CorpusData(examples.made(claim, holds), place), claim)
-        assert entry.verdict == expected and entry.stability > 0.99, entry
+        assert entry.verdict == expected, entry
         assert entry.numbers and all(number.n for number in entry.numbers)
     for broken, records in examples.broken(claim).items():
         entry = judge_claim(CorpusData(records, place), claim)
@@ -90,12 +90,12 @@ def test_every_claim_asks_for_models_that_the_paper_study_has() -> None:
 
 # --- intervals ------------------------------------------------------------------------------------------------------
 def estimate(kind, *samples: Iterable[float] | np.ndarray, tail: float = 0.025) -> rules.Interval:
-    sides = [np.asarray(side, dtype=float).reshape(len(side), -1)[None] for side in samples]
+    sides = [np.asarray(side, dtype=float).reshape(len(side), -1) for side in samples]
     return kind(sides, tail)
 
 
 def ends(found: rules.Interval) -> tuple[float, float]:
-    return found.low_B[0], found.high_B[0]
+    return found.low, found.high
 
 
 def test_intervals_of_means_are_welchs_and_students() -> None:
@@ -121,7 +121,7 @@ def test_intervals_of_correlations_and_shares_are_scipys() -> None:
     ties = np.round(points, 0)
     rho = stats.spearmanr(*ties.T).statistic
     found = estimate(rules.spearman, ties)
-    assert found.value_B[0] == pytest.approx(rho)
+    assert found.value == pytest.approx(rho)
     half = 1.959964 * math.sqrt((1 + rho**2 / 2) / 27)  # Bonett and Wright 2000
     assert ends(found) == pytest.approx((math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)))
     wilson = stats.binomtest(17, 20).proportion_ci(0.95, "wilson")
@@ -140,7 +140,7 @@ def test_too_few_units_have_no_interval(kind, n: int) -> None:
 @pytest.mark.parametrize(("spread", "distance"), [(0.004, 0.005), (0.02, 0.005), (0.01, 0.02)])
 def test_seeds_needed_decide_as_often_as_they_should(spread: float, distance: float) -> None:
     """With so many seeds the interval ends within the distance of its value in 80 % of samples, and not with half."""
-    needed = rules.Interval(*[np.zeros(1)] * 3, (2, 2), spread * math.sqrt(2), 3).needed(distance)
+    needed = rules.Interval(0.0, 0.0, 0.0, (2, 2), spread * math.sqrt(2), 3).needed(distance)
     rng = np.random.default_rng(1)
 
     def decided(k: int) -> float:
@@ -149,17 +149,6 @@ def test_seeds_needed_decide_as_often_as_they_should(spread: float, distance: fl
         return float(np.mean(test.pvalue < 0.05))
 
     assert decided(needed) >= 0.75 and (needed == 3 or decided(max(2, needed // 2)) < 0.75)
-
-
-def test_resamples_draw_seeds_with_replacement_and_keep_a_runs_numbers_together() -> None:
-    values = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
-    drawn = Sample("mos", values).resampled_BNK
-    assert drawn.shape == (RESAMPLES + 1, 3, 2) and (drawn[0] == values).all()
-    assert (drawn[:, :, 1] == 10 * drawn[:, :, 0]).all()
-    alike = float(np.mean(np.ptp(drawn[1:, :, 0], axis=1) == 0))
-    assert alike == pytest.approx(3 / 27, abs=0.03)
-    assert (Sample("mos", values[:, :1]).resampled_BNK[:, :, 0] == drawn[:, :, 0]).all()
-    assert (Sample("softmax", values).resampled_BNK != drawn).any()
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
@@ -175,20 +164,6 @@ def test_an_interval_with_both_outcomes_decides_nothing(claim: str, means: dict[
     entry = judge(claim, [(model, "test_ppl", "", sample(mean, sd, 5)) for model, mean in means.items()])
     assert (entry.verdict, entry.reason.code) == (UNDECIDED, Code.INCONCLUSIVE)
     assert entry.reason.facts["needed"] > 5
-
-
-def test_a_verdict_that_resamples_do_not_bear_out_is_undecided() -> None:
-    """Significant by a hair: the naive bootstrap of the seeds finds the same in fewer than 90 %."""
-    rows = [("softmax", "test_ppl", "", sample(57, 0.3, 6)), ("mos", "test_ppl", "", sample(56.55, 0.3, 6))]
-    entry = judge("mos-better", rows)
-    first, second = (np.log(values) for _, _, _, values in rows)
-    assert stats.ttest_ind(first, second, equal_var=False).pvalue < 0.05
-    rng = np.random.default_rng(0)
-    drawn = [stats.ttest_ind(rng.choice(first, 6), rng.choice(second, 6), equal_var=False) for _ in range(1000)]
-    naive = np.mean([test.statistic > 0 and test.pvalue < 0.05 for test in drawn])
-    assert entry.verdict == UNDECIDED and entry.reason.code is Code.UNSTABLE
-    assert entry.stability == pytest.approx(naive, abs=0.04) and entry.stability < STABLE
-    assert judge("mos-better", rows).to_json() == entry.to_json()  # seeded
 
 
 @pytest.mark.fault("G1")
@@ -529,15 +504,14 @@ def published_records(corpus: str) -> Records:
 PUBLISHED_VERDICTS = {
     "ptb": {
         REPRODUCED: "grid-correlation window-correlation all-correlation diverse-ranks not-necessary not-sufficient "
-        "rank-order plif-better mos-better mos-beats-plif no-gain frozen-plif plif-regularises et-better",
-        UNDECIDED: "low-rank-hits moc-embeddings k-helps k-overfits fair-softmax",
+        "rank-order plif-better mos-better mos-beats-plif no-gain frozen-plif plif-regularises et-better fair-softmax",
+        UNDECIDED: "low-rank-hits moc-embeddings k-helps k-overfits",
         CANNOT: "rank-grows-with-k rank-without-gain press-overestimates narrow-softmax spectra-alike fewer-contexts",
     },
     "wt2": {
         REPRODUCED: "diverse-ranks not-necessary not-sufficient plif-better mos-better mos-beats-plif plif-regularises "
-        "et-better",
-        UNDECIDED: "grid-correlation window-correlation all-correlation rank-order minimal-gain moc-embeddings "
-        "frozen-plif rank-grows-with-k k-helps k-overfits rank-without-gain press-overestimates",
+        "et-better window-correlation rank-order minimal-gain frozen-plif",
+        UNDECIDED: "grid-correlation all-correlation moc-embeddings rank-grows-with-k k-helps k-overfits rank-without-gain press-overestimates",
         CANNOT: "low-rank-hits fair-softmax narrow-softmax spectra-alike fewer-contexts",
     },
 }
@@ -562,7 +536,7 @@ def test_the_published_numbers_by_these_rules(corpus: str) -> None:
 )
 def test_small_numbers_keep_two_significant_digits(unit: str, numbers: tuple[float, ...], text: str) -> None:
     value, low, high = numbers
-    assert rules.Number("a number", unit, value, (), (), (3, 3), low, high).text == text
+    assert rules.Number("a number", unit, value, low, high, (), (), (3, 3)).text == text
 
 
 def test_the_command_prints_verdicts(
@@ -577,4 +551,4 @@ def test_the_command_prints_verdicts(
     assert main(["claims", "--study", "study.yaml"]) == 0
     assert "\nmos-better, truth-demo: reproduced\n" in capsys.readouterr().out
     assert main(["claims", "--study", "study.yaml", "--explain"]) == 0
-    assert "\n  stability  " in capsys.readouterr().out
+    assert "\n  premises  " in capsys.readouterr().out

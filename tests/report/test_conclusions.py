@@ -88,7 +88,7 @@ def test_ratios_lie_on_a_log_axis() -> None:
 
 def test_the_page_shows_the_symbol_of_every_verdict() -> None:
     place = examples.CORPUS
-    facts = {"premises": [], "stability": 1.0}
+    facts: dict[str, Any] = {"premises": []}
     own = [entry(UNDECIDED, dataset=place) | facts, entry(CANNOT, 0, "k-helps", place) | facts]
     found = conclusions.matrix([study("own", own), study("other", [entry(REPRODUCED, dataset=place) | facts])], {})
     html = str(environment().get_template("claims.html.j2").module.matrix(found))

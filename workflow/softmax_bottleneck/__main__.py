@@ -132,7 +132,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--name": ("name of the study and its corpus (default: the folder's)", {}),
     "--into": ("folder to write to (default: config)", PATH | {"default": Path("config")}),
     "--reload": ("seconds after which the browser reloads the page", {"type": int, "metavar": "SECONDS"}),
-    "--explain": ("show premises, intervals and stability", SWITCH),
+    "--explain": ("show premises and intervals", SWITCH),
     "archived": ("archived studies, instead of --study", {"nargs": "*", "metavar": "NAME"}),
     "number": ("corpus/model/metric, as the report shows it", {"metavar": "NUMBER"}),
     "studies": ("a name in results/ or of an archive, or a folder", {"nargs": "+", "metavar": "STUDY"}),

@@ -160,10 +160,10 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     if not bounded:
         return None
     exceeds_N = np.concatenate(bounded) > 1
-    found = r.wilson([exceeds_N[None, :, None].astype(float)], r.ALPHA / 2)
-    ends = (float(x_B[0]) for x_B in (found.value_B, found.low_B, found.high_B))
+    found = r.wilson([exceeds_N[:, None].astype(float)], r.ALPHA / 2)
+    ends = (found.value, found.low, found.high)
     value, low, high = (100 * end if math.isfinite(end) else None for end in ends)
-    number = r.Number("runs above d + 2", "share", value, (), (), found.n, low, high).text.rpartition(", ")[0]
+    number = r.Number("runs above d + 2", "share", value, low, high, (), (), found.n).text.rpartition(", ")[0]
     exceeding = int(exceeds_N.sum())
     rows = [Row(family, own.median(), own.min(), own.max(), family not in LOG_LINEAR) for family, own in ratios.items()]
     return Finding(

@@ -1,7 +1,7 @@
 """The claims of five papers and of this workflow, evaluated on a study's records.
 
 A claim (`trained_models`, `known_distributions`) is a rule and the models that the rule is evaluated on. Its statement
-is in report/claims.yaml. Premises, intervals and stability follow from the rule. To follow a verdict, read
+is in report/claims.yaml. Premises and intervals follow from the rule. To follow a verdict, read
 `verdict.judge`, then the rule in `rules`, then the numbers that it reads in `data`.
 """
 
@@ -14,7 +14,7 @@ import pandas as pd
 from softmax_bottleneck.records import records as tidy
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.claims import known_distributions, trained_models
-from softmax_bottleneck.report.claims.data import RESAMPLES, SYNTHETIC, CorpusData
+from softmax_bottleneck.report.claims.data import SYNTHETIC, CorpusData
 from softmax_bottleneck.report.claims.rules import VERDICTS
 from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, judge
 from softmax_bottleneck.report.claims.verdict import Claim as Claim
@@ -51,7 +51,7 @@ Facts = Mapping[str, Any]  # an entry as claims.json has it
 
 def to_csv(entries: Iterable[Facts]) -> str:
     """Return one line per claim and corpus: verdict, reason, numbers and premises."""
-    facts = ("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion", "stability")
+    facts = ("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion")
     texts = ("numbers", "premises")
     lines = [{**entry, **{key: "; ".join(_texts(entry)[key]) for key in texts}} for entry in entries]
     return tidy.to_csv(pd.DataFrame(lines, columns=[*facts, *texts]))
@@ -68,13 +68,11 @@ def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
 
 def _texts(entry: Facts) -> dict[str, list[str]]:
     """Return everything that an entry shows, line by line."""
-    agree = entry["stability"]
     return {
         "claim": [f"{entry['statement']} ({entry['source']}, {entry['where']})"],
         "rule": [entry["criterion"]],
         "numbers": [f"{number['what']}: {number['text']}" for number in entry["numbers"]],
         "premises": [f"{'ok' if one['holds'] else 'BROKEN'}: {one['text']}" for one in entry["premises"]],
-        "stability": [] if agree is None else [f"{agree:.0%} of {RESAMPLES:,} bootstrap samples agree"],
     }
 
 

@@ -1,36 +1,26 @@
-"""The runs of one corpus as rules read them, and bootstrap samples of them.
+"""The runs of one corpus as rules read them.
 
 A corpus that is sampled from a known distribution has one more model, TRUTH: this distribution. Its metrics are those
 that `measure` writes about it (`law_test_ppl`, `law_rank_press`, ...).
-
-Suffixes: B bootstrap samples (the first is the data itself), N units (runs, models, heads, benchmarks), K numbers of
-one unit.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from softmax_bottleneck.records.metrics import VALID_PPL
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.fits import wide
-from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Study
-
-Float64 = NDArray[np.float64]
 
 TRUTH = "law"  # the name of the true distribution in records, and the prefix of its metrics
 STOPPED_TOO = "valid_ppl_stopped_too"  # validation perplexity, with diverged runs at the value where they were stopped
 SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
-RESAMPLES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +34,11 @@ class CorpusData:
     @cached_property
     def planned(self) -> Mapping[tuple[str, str], list[dict[Any, Any]]]:
         """The states of planned runs by (model, stage); the stage of training is empty."""
-        states: defaultdict[tuple[str, str], list[dict[Any, Any]]] = defaultdict(list)
-        for frame in (self.records.states.assign(stage=""), self.records.stages):
-            for row in frame[frame["dataset"] == self.dataset].to_dict("records"):
-                states[row["model"], row["stage"]].append(row)
-        return dict(states)
+        states: dict[tuple[str, str], list[dict[Any, Any]]] = {}
+        every = pd.concat([self.records.states.assign(stage=""), self.records.stages])
+        for row in every[every["dataset"] == self.dataset].to_dict("records"):
+            states.setdefault((row["model"], row["stage"]), []).append(row)
+        return states
 
     @cached_property
     def truth(self) -> Mapping[str, float]:
@@ -123,23 +113,3 @@ def differing_settings(study: Study, dataset: str, models: Iterable[str]) -> set
     chosen = [run for run in study.runs if run.dataset == dataset and run.model in set(models)]
     settings = [asdict(run.body) | asdict(run.schedule) for run in chosen]
     return {key for setting in settings for key in setting if setting[key] != settings[0][key]}
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A sample of units: their numbers [N, K], and a name that selects its bootstrap samples."""
-
-    name: str
-    values_NK: Float64
-
-    @property
-    def resampled_BNK(self) -> Float64:
-        """The units as they are, then RESAMPLES bootstrap samples of them."""
-        return self.values_NK[_picks(self.name, len(self.values_NK))]
-
-
-@lru_cache(maxsize=4096)
-def _picks(name: str, n: int) -> NDArray[np.intp]:
-    """Return the units of each bootstrap sample. Samples of one name share them: a run keeps its numbers together."""
-    rng = np.random.default_rng(derive(0, "resamples", name))
-    return np.concatenate([np.arange(n)[None], rng.integers(max(n, 1), size=(RESAMPLES, n))])

@@ -5,17 +5,17 @@ other region. MARGIN, the smallest difference that matters, separates the two. A
 difference therefore decide nothing.
 
 Perplexities, ranks, times and counts are compared by logarithms: a difference of log perplexities is in nats, and 0.005
-nats are 0.5 % of any perplexity. Intervals are closed forms, so 1,000 bootstrap samples cost no more than an array.
+nats are 0.5 % of any perplexity.
 
-Suffixes as in `data`; S sides of a comparison, X parts of a rule.
+Suffixes: N units (runs, models, heads, benchmarks), K numbers of one unit.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from scipy import special
 from softmax_bottleneck.measuring.statistics import pearson_r
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.claims.data import TRUTH, CorpusData, Float64, Sample
+from softmax_bottleneck.report.claims.data import TRUTH, CorpusData
 from softmax_bottleneck.report.numbers import MIN_POINTS as MIN_POINTS
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
@@ -48,6 +48,7 @@ UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # of quantities: how
     "×": (lambda x: math.exp(x) if x < 700 else INF, "\u00a0times"),
     "share": (lambda x: 100 * x, "\u00a0%"),
 }
+Float64 = NDArray[np.float64]
 Ends = tuple[float, float]
 Control = tuple[int, tuple[str, ...]]
 
@@ -59,24 +60,24 @@ def _suffix(unit: str) -> str:
 # --- intervals ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Interval:
-    """The value and interval of each bootstrap sample.
+    """A value and its interval.
 
     Attributes:
         n: units on each side.
-        spread: standard deviation of the value of a single unit (of one of each side), without resampling.
+        spread: standard deviation of the value of a single unit (of one of each side).
         least: units that an interval takes; with fewer it is infinite.
     """
 
-    value_B: Float64
-    low_B: Float64
-    high_B: Float64
+    value: float
+    low: float
+    high: float
     n: tuple[int, ...]
     spread: float
     least: int
 
     def needed(self, distance: float) -> int:
         """Return the units per side with which, at POWER, the interval would end within a distance of its value."""
-        if min(self.n) <= 1 or not math.isfinite(self.value_B[0]):
+        if min(self.n) <= 1 or not math.isfinite(self.value):
             return self.least
         for k in range(self.least, MOST_NEEDED):
             df = len(self.n) * (k - 1)
@@ -85,63 +86,51 @@ class Interval:
         return MOST_NEEDED
 
 
-def _around(value_B: Float64, half_B: Float64, n: Sequence[int], spread: float, least: int) -> Interval:
-    half_B = np.where(min(n) < least, np.inf, half_B)
-    return Interval(value_B, value_B - half_B, value_B + half_B, tuple(n), spread, least)
-
-
 def student(sides: Sequence[Float64], tail: float) -> Interval:
-    """Mean of the first side [B, N, 1], less that of the second if there is one: Student's interval, or Welch's."""
-    n = [side.shape[1] for side in sides]
-    ddof = int(min(n) > 1)
-    error_SB = np.stack([side[:, :, 0].var(1, ddof=ddof) / side.shape[1] for side in sides])
-    mean_SB = np.stack([side[:, :, 0].mean(1) for side in sides])
-    total_B = error_SB.sum(0)
-    freedom_B = total_B**2 / np.maximum((error_SB**2 / np.maximum(np.array(n)[:, None] - 1, 1)).sum(0), 1e-300)
-    half_B = special.stdtrit(np.maximum(freedom_B, 1.0), 1 - tail) * np.sqrt(total_B)
-    spread = math.sqrt(sum(error * count for error, count in zip(error_SB[:, 0], n, strict=True)))
-    return _around(mean_SB[0] - mean_SB[1:].sum(0), half_B, n, spread, MIN_RUNS)
+    """Return the mean of the first side [N, 1], less that of a second one, with Student's or Welch's interval."""
+    n = tuple(map(len, sides))
+    errors = np.array([side[:, 0].var(ddof=int(min(n) > 1)) / len(side) for side in sides])
+    mean, *others = (float(side[:, 0].mean()) for side in sides)
+    value, error = mean - sum(others), errors.sum()
+    freedom = error**2 / max((errors**2 / np.maximum(np.array(n) - 1, 1)).sum(), 1e-300)
+    half = special.stdtrit(max(freedom, 1.0), 1 - tail) * np.sqrt(error) if min(n) >= MIN_RUNS else INF
+    return Interval(value, value - half, value + half, n, math.sqrt((errors * n).sum()), MIN_RUNS)
 
 
 def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Interval:
-    """Pearson's r of points [B, N, 2] with Fisher's interval; nan if there are fewer than MIN_POINTS."""
-    x_BN, y_BN = points[0][:, :, 0], points[0][:, :, 1]
-    n = x_BN.shape[1]
-    r_B = np.clip(pearson_r(_ranks(x_BN), _ranks(y_BN)) if ranked else pearson_r(x_BN, y_BN), -0.999999, 0.999999)
-    wider_B = 1 + r_B**2 / 2 if ranked else 1.0  # Bonett and Wright 2000
-    spread = float(1 - r_B[0] ** 2)
+    """Return Pearson's r of points [N, 2] with Fisher's interval; nan if there are fewer than MIN_POINTS."""
+    xy_2N = points[0].T
+    if ranked:  # up to a constant; ties averaged
+        xy_2N = np.sign(xy_2N[:, :, None] - xy_2N[:, None]).sum(2)
+    n, r = len(points[0]), float(np.clip(pearson_r(*xy_2N), -0.999999, 0.999999))
+    spread = 1 - r**2
     if n < MIN_POINTS:
-        none_B, high_B = np.full_like(r_B, math.nan), np.full_like(r_B, INF)
-        return Interval(none_B, -high_B, high_B, (n,), spread, MIN_POINTS)
-    half_B = special.ndtri(1 - tail) * np.sqrt(wider_B / (n - 3))
-    low_B, high_B = (np.tanh(np.arctanh(r_B) + sign * half_B) for sign in (-1, 1))
-    return Interval(r_B, low_B, high_B, (n,), spread, MIN_POINTS)
+        return Interval(math.nan, -INF, INF, (n,), spread, MIN_POINTS)
+    wider = 1 + r**2 / 2 if ranked else 1.0  # Bonett and Wright 2000
+    half = special.ndtri(1 - tail) * math.sqrt(wider / (n - 3))
+    low, high = (float(np.tanh(np.arctanh(r) + sign * half)) for sign in (-1, 1))
+    return Interval(r, low, high, (n,), spread, MIN_POINTS)
 
 
 def spearman(points: Sequence[Float64], tail: float) -> Interval:
-    """Spearman's rho of points [B, N, 2], ties averaged, with the interval of Bonett and Wright."""
+    """Return Spearman's rho of points [N, 2], ties averaged, with the interval of Bonett and Wright."""
     return fisher(points, tail, ranked=True)
 
 
-def _ranks(x_BN: Float64) -> Float64:
-    """Return ranks up to a constant, ties averaged."""
-    return np.asarray(np.sign(x_BN[:, :, None] - x_BN[:, None]).sum(2))
-
-
 def wilson(sides: Sequence[Float64], tail: float) -> Interval:
-    """Share of ones among units [B, N, 1] with Wilson's interval."""
-    share_B, n = sides[0][:, :, 0].mean(1), sides[0].shape[1]
+    """Return the share of ones among units [N, 1] with Wilson's interval."""
+    share, n = float(sides[0].mean()), len(sides[0])
     z = float(special.ndtri(1 - tail))
-    centre_B = (share_B + z * z / (2 * n)) / (1 + z * z / n)
-    half_B = z * np.sqrt(share_B * (1 - share_B) / n + (z / (2 * n)) ** 2) / (1 + z * z / n)
-    spread = math.sqrt(max(share_B[0] * (1 - share_B[0]), 0.05))
-    return replace(_around(centre_B, half_B, [n], spread, MIN_POINTS), value_B=share_B)
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z * z / n) if n >= MIN_POINTS else INF
+    spread = math.sqrt(max(share * (1 - share), 0.05))
+    return Interval(share, centre - half, centre + half, (n,), spread, MIN_POINTS)
 
 
 def least(sides: Sequence[Float64], tail: float) -> Interval:
-    """Smallest of units [B, N, 1]: for what must hold in every one of them, and needs no interval."""
-    value_B = sides[0][:, :, 0].min(1)
-    return Interval(value_B, value_B, value_B, (sides[0].shape[1],), 0.0, 1)
+    """Return the smallest of units [N, 1]: of what must hold in every one of them, and needs no interval."""
+    value = float(sides[0].min())
+    return Interval(value, value, value, (len(sides[0]),), 0.0, 1)
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
@@ -151,7 +140,7 @@ class Quantity:
 
     Attributes:
         collect: yields, from data and models, one or more numbers of each unit (run, model, head, ...).
-        estimate: returns the interval from (bootstrap samples, tail probability).
+        estimate: returns the interval from (units of each side, tail probability).
         what: its name; printed only.
         unit: a key of UNITS, or another unit in which it is printed as it is.
         metrics: that it reads; every run has the first.
@@ -172,15 +161,6 @@ class Quantity:
     stage: str = ""
     is_comparison: bool = False
     sides: Callable[..., list[list[str]]] = lambda data, *patterns: [data.matching(pattern) for pattern in patterns]
-
-    def samples(self, data: CorpusData, *models: str) -> list[Sample]:
-        """Return a sample of units for each side."""
-        sides = [(model,) for model in models] if self.is_comparison else [models]
-        values = [(side, list(self.collect(data, *side))) for side in sides]
-        return [
-            Sample("|".join(side), np.array(own, dtype=np.float64).reshape(len(own), -1 if own else 1))
-            for side, own in values
-        ]
 
     def shown(self, value: float) -> float | None:
         """Return a value in its unit, or None if it is not finite."""
@@ -275,11 +255,11 @@ class Number:
     what: str
     unit: str
     value: float | None
+    low: float | None
+    high: float | None
     holds: tuple[float | None, ...]
     fails: tuple[float | None, ...]
     n: tuple[int, ...]
-    low: float | None = None
-    high: float | None = None
 
     @property
     def text(self) -> str:
@@ -294,34 +274,23 @@ class Number:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The answer of a rule for every bootstrap sample (the first is the data itself), and the numbers behind it.
+    """The answer of a rule, and the numbers behind it.
 
     Attributes:
-        needed: how many units would decide it, and of what.
+        verdict: REPRODUCED, NOT_REPRODUCED or UNDECIDED; CANNOT if something is missing.
+        needed, units: how many units would decide it, and of what.
         missing: the quantity and the models that lack it, if the rule cannot be evaluated.
     """
 
-    yes_B: NDArray[np.bool_]
-    no_B: NDArray[np.bool_]
+    verdict: str
     numbers: tuple[Number, ...] = ()
-    needed: tuple[int, str] = (0, "")
-    missing: Mapping[str, str] | None = None
-
-    @property
-    def verdict(self) -> str:
-        """The verdict on the data itself."""
-        return REPRODUCED if self.yes_B[0] else NOT_REPRODUCED if self.no_B[0] else UNDECIDED
-
-    @property
-    def stability(self) -> float:
-        """The share of bootstrap samples with the same verdict."""
-        code_B = self.yes_B.astype(int) - self.no_B
-        return float((code_B[1:] == code_B[0]).mean())
+    needed: int = 0
+    units: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def _lacks(quantity: Quantity, models: str) -> Outcome:
-    no_B = np.zeros(2, dtype=bool)
-    return Outcome(no_B, no_B, missing={"quantity": quantity.what, "models": models})
+    return Outcome(CANNOT, missing={"quantity": quantity.what, "models": models})
 
 
 # --- rules ----------------------------------------------------------------------------------------------------------
@@ -357,26 +326,24 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends, text: str = "") 
     """
 
     def judge(data: CorpusData, *models: str, tests: int = 1) -> Outcome:
-        samples = quantity.samples(data, *models)
-        if empty := [sample.name for sample in samples if not len(sample.values_NK)]:
-            return _lacks(quantity, ", ".join(data.label(name) for name in empty if name in models) or "this study")
-        interval = quantity.estimate([sample.resampled_BNK for sample in samples], ALPHA / 2 / tests)
-        yes_B = (interval.low_B > holds[0]) & (interval.high_B < holds[1])
-        no_B = ~yes_B & ((interval.high_B < fails[0]) | (interval.low_B > fails[1]))
-        value, low, high = (float(x_B[0]) for x_B in (interval.value_B, interval.low_B, interval.high_B))
+        sides = [(model,) for model in models] if quantity.is_comparison else [models]
+        samples = [np.array(list(quantity.collect(data, *side)), dtype=np.float64) for side in sides]
+        if empty := [side for side, sample in zip(sides, samples, strict=True) if not len(sample)]:
+            return _lacks(quantity, ", ".join(data.label(side[0]) for side in empty if len(side) == 1) or "this study")
+        interval = quantity.estimate([sample.reshape(len(sample), -1) for sample in samples], ALPHA / 2 / tests)
+        value, low, high = interval.value, interval.low, interval.high
+        verdict = UNDECIDED
+        if low > holds[0] and high < holds[1]:
+            verdict = REPRODUCED
+        elif high < fails[0] or low > fails[1]:
+            verdict = NOT_REPRODUCED
         edges = [edge for edge in (*holds, *fails) if math.isfinite(edge)]
         distance = max(float(np.ptp(edges)), min(abs(value - edge) for edge in edges))
-        number = Number(
-            what=", ".join(filter(None, (quantity.what, quantity.names.format(*map(data.label, models))))),
-            unit=quantity.unit,
-            value=quantity.shown(value),
-            holds=tuple(map(quantity.shown, holds)),
-            fails=tuple(map(quantity.shown, fails)),
-            n=interval.n,
-            low=quantity.shown(low),
-            high=quantity.shown(high),
-        )
-        return Outcome(yes_B, no_B, (number,), (interval.needed(distance), quantity.units))
+        what = ", ".join(filter(None, (quantity.what, quantity.names.format(*map(data.label, models)))))
+        shown, unit = quantity.shown, quantity.unit
+        regions = {"holds": tuple(map(shown, holds)), "fails": tuple(map(shown, fails))}
+        number = Number(what, unit, shown(value), shown(low), shown(high), n=interval.n, **regions)
+        return Outcome(verdict, (number,), interval.needed(distance), quantity.units)
 
     return Rule(text or _text(quantity, holds, fails), (quantity,), judge)
 
@@ -426,11 +393,12 @@ def _joined(outcomes: Sequence[Outcome], all_: bool) -> Outcome:
     """Return the outcome of all rules (`all_`), or of any."""
     if lacking := next((outcome for outcome in outcomes if outcome.missing), None):
         return lacking
-    yes_XB, no_XB = (np.stack([getattr(outcome, name) for outcome in outcomes]) for name in ("yes_B", "no_B"))
-    yes_B, no_B = (np.all(yes_XB, 0), np.any(no_XB, 0)) if all_ else (np.any(yes_XB, 0), np.all(no_XB, 0))
-    joined = tuple(number for outcome in outcomes for number in outcome.numbers)
-    needed = [outcome.needed for outcome in outcomes if outcome.verdict == UNDECIDED] or [outcomes[0].needed]
-    return Outcome(np.asarray(yes_B), np.asarray(no_B & ~yes_B), joined, max(needed, key=itemgetter(0)))
+    verdicts = {outcome.verdict for outcome in outcomes}
+    first, second = (NOT_REPRODUCED, REPRODUCED) if all_ else (REPRODUCED, NOT_REPRODUCED)
+    verdict = first if first in verdicts else second if verdicts == {second} else UNDECIDED
+    undecided = [outcome for outcome in outcomes if outcome.verdict == UNDECIDED]
+    most = max(undecided or outcomes[:1], key=attrgetter("needed"))
+    return replace(most, verdict=verdict, numbers=tuple(number for outcome in outcomes for number in outcome.numbers))
 
 
 # --- rules that several claims use ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The verdict on a claim: the outcome of its rule, its stability, and its premises.
+"""The verdict on a claim: the outcome of its rule, and its premises.
 
 A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
 only the verdicts that it could have brought about. If the winning side has more parameters, *reproduced* is overridden;
@@ -24,7 +24,6 @@ from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, publish
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.study import Study
 
-STABLE = 0.9  # of the bootstrap samples must give the same verdict
 CEILING = 0.95  # of min(N, V): a higher Press rank shows the size of the matrix, not what the head can do
 CONVERGED = 0.03  # relative fall of validation perplexity in the last eighth of the epochs; above it, not converged
 OTHER_PREMISES = {"embedding_size", "hidden_size", "context_size", "epochs"}  # settings that have premises of their own
@@ -36,7 +35,7 @@ DECIDED = frozenset((r.REPRODUCED, r.NOT_REPRODUCED))
 
 Code = StrEnum(
     "Code",
-    "NO_MODEL NO_RUN ALL_DIVERGED NO_VALUE TOO_FEW INCONCLUSIVE UNSTABLE ONE_SIZE EPOCHS SETTINGS CEILING "
+    "NO_MODEL NO_RUN ALL_DIVERGED NO_VALUE TOO_FEW INCONCLUSIVE ONE_SIZE EPOCHS SETTINGS CEILING "
     "STEP_SIZE MACHINES LEARNED CONVERGED AVERAGED_ALIKE AVERAGED WIDTH SEED_NOISE SIZE_UNKNOWN SIZE "
     "EQUAL_PAIR NO_EQUAL_PAIR CONTROL TREATMENT RANKS_APART BENCHMARKS RUNS PUBLISHED_WIDTH "
     "FITS_CONVERGED",
@@ -142,11 +141,6 @@ class Entry:
         """The numbers of the rule; a tile shows the first."""
         return self.outcome.numbers if self.outcome else ()
 
-    @property
-    def stability(self) -> float | None:
-        """The share of bootstrap samples for which the rule returns the same verdict."""
-        return self.outcome.stability if self.outcome else None
-
     def to_json(self) -> dict[str, Any]:
         """Return the entry as a JSON object."""
         claim = self.claim
@@ -158,7 +152,6 @@ class Entry:
             "verdict": self.verdict,
             "reason": str(self.reason or ""),
             "code": self.reason.code if self.reason else "",
-            "stability": self.stability,
             "numbers": [asdict(number) | {"text": number.text} for number in self.numbers],
             "premises": [{"code": one.code, "text": str(one), "holds": one.holds} for one in self.premises],
         }
@@ -167,21 +160,17 @@ class Entry:
 # --- judging --------------------------------------------------------------------------------------------------------
 def judge(data: CorpusData, claim: Claim) -> Entry:
     """Return the verdict on a claim by the runs of a corpus."""
-    missing = _missing(data, claim)
-    outcome = None if missing else claim.rule.judge(data, *claim.models)
-    if outcome is None or outcome.missing:
-        missing = missing or Finding(Code.NO_VALUE, outcome.missing or {} if outcome else {})
+    if missing := _missing(data, claim):
         return Entry(claim, data.dataset, r.CANNOT, missing)
-    verdict = outcome.verdict
-    reason: Finding | None = None
-    facts: dict[str, Any] = dict(zip(("needed", "units"), outcome.needed, strict=True))
+    outcome = claim.rule.judge(data, *claim.models)
+    verdict, reason = outcome.verdict, None
+    if outcome.missing:
+        return Entry(claim, data.dataset, verdict, Finding(Code.NO_VALUE, outcome.missing))
     if verdict == r.UNDECIDED:
         few = any(number.low is None for number in outcome.numbers)
+        facts = {"needed": outcome.needed, "units": outcome.units}
         reason = Finding(Code.TOO_FEW if few else Code.INCONCLUSIVE, facts)
-    elif outcome.stability < STABLE:
-        reason = Finding(Code.UNSTABLE, {"verdict": verdict, "stability": outcome.stability, **facts})
-        verdict = r.UNDECIDED
-    premises = tuple(_premises(data, claim, outcome.verdict))
+    premises = tuple(_premises(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     if broken:
         reason = min(broken, key=lambda premise: premise.becomes != r.CANNOT)
