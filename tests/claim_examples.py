@@ -24,7 +24,7 @@ Example = Callable[..., list[Row]]  # (target, *models) -> rows in which the cla
 CORPUS = "made-up"
 # Facts of a sound run of every made-up model besides the numbers that are judged.
 FACTS = {"parameters": 1e6, "embedding_size": 200.0, "best_epoch": 10.0, "switch_epoch": 6.0, "rank_columns": 1e6}
-STAGE_FACTS: Mapping[str, Mapping[str, float]] = {FINETUNED: FACTS, DYNAMIC: {"dynamic_learning_rate": 1e-4}}
+STAGE_FACTS: Mapping[str, Mapping[str, float]] = {FINETUNED: FACTS, DYNAMIC: {}}
 STATE = {"state": "ok", "reason": "", "planned_epochs": 10, "hardware": "made-up"}
 COLUMNS = ("dataset", "model", "condition", "metric", "value", "seed", "run_id")
 BASES = {TEST_PPL: 50.0, TRAIN_PPL: 45.0, PRESS_RANK: 300.0}
@@ -79,14 +79,12 @@ def broken(claim: Claim) -> dict[str, Records]:
     rows, where, rule = example(claim, True), place(claim), claim.rule
     models = list(dict.fromkeys(row[0] for row in rows))
     firsts = [model for model in models if any(fnmatchcase(model, p) for p in "|".join(claim.models[:1]).split("|"))]
-    metrics = {name for quantity in rule.quantities for name in (*quantity.metrics, quantity.stage)}
+    metrics = {name for quantity in rule.quantities for name in quantity.metrics}
     size = FACTS["parameters"] * (1.67 if rule.favours > 0 else 0.6)
     breaks = {
         "never averaged": (averaged in claim.premises, models, "switch_epoch", math.nan),
-        "dynamic evaluation stands still": (DYNAMIC in metrics, models, "dynamic_learning_rate", 0.0),
         "ranks at their ceiling": (PRESS_RANK in metrics and not rule.hidden_by_ceiling, models, "rank_columns", 1.0),
         "sizes that favour it": (bool(rule.favours), firsts, "parameters", size),
-        "one side averaged": (bool(rule.favours), firsts, "switch_epoch", math.nan),
     }
     found = {
         name: records_of(rows, where, **{f"{model} {metric}": value for model in own})

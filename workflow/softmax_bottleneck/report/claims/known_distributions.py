@@ -134,7 +134,7 @@ def _converged(
         if lost.empty:
             return None
         facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": CLOSED}
-        return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), frozenset(spoils))
+        return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), spoils)
 
     return check
 

@@ -26,19 +26,15 @@ from softmax_bottleneck.study import Study
 
 CEILING = 0.95  # of min(N, V): a higher Press rank shows the size of the matrix, not what the head can do
 CONVERGED = 0.03  # relative fall of validation perplexity in the last eighth of the epochs; above it, not converged
-OTHER_PREMISES = {"embedding_size", "hidden_size", "context_size", "epochs"}  # settings that have premises of their own
+SIZES = {"embedding_size", "hidden_size", "context_size"}  # settings whose premise is the number of parameters
 # The pair of equal size that must agree if the sizes of a claim's own pair differ; otherwise `<first>-equal`, <second>.
 EQUAL_PAIRS: Mapping[tuple[str, ...], tuple[str, ...]] = {("mos", "softmax"): ("mos-fair", "softmax-fair")}
-DIVERGED = "diverged"  # a state of runs
-ANY = frozenset(r.VERDICTS)
-DECIDED = frozenset((r.REPRODUCED, r.NOT_REPRODUCED))
+DECIDED = (r.REPRODUCED, r.NOT_REPRODUCED)
 
 Code = StrEnum(
     "Code",
-    "NO_MODEL NO_RUN ALL_DIVERGED NO_VALUE TOO_FEW INCONCLUSIVE ONE_SIZE EPOCHS SETTINGS CEILING "
-    "STEP_SIZE MACHINES LEARNED CONVERGED AVERAGED_ALIKE AVERAGED WIDTH SEED_NOISE SIZE_UNKNOWN SIZE "
-    "EQUAL_PAIR NO_EQUAL_PAIR CONTROL TREATMENT RANKS_APART BENCHMARKS RUNS PUBLISHED_WIDTH "
-    "FITS_CONVERGED",
+    "NO_MODEL NO_RUN NO_VALUE TOO_FEW INCONCLUSIVE SETTINGS CEILING MACHINES LEARNED CONVERGED AVERAGED WIDTH "
+    "SEED_NOISE SIZE EQUAL_PAIR NO_EQUAL_PAIR CONTROL RANKS_APART BENCHMARKS RUNS PUBLISHED_WIDTH FITS_CONVERGED",
 )
 
 
@@ -78,7 +74,7 @@ class Premise(Finding):
     """
 
     holds: bool
-    spoils: frozenset[str] = ANY
+    spoils: tuple[str, ...] = r.VERDICTS
     becomes: str = r.CANNOT
 
 
@@ -126,20 +122,15 @@ class Entry:
 
     Attributes:
         reason: why the verdict is not the rule's own, or why the rule decides nothing.
-        outcome: of the rule alone; None if it could not be evaluated.
+        numbers: of the rule; none if it could not be evaluated.
     """
 
     claim: Claim
     dataset: str
     verdict: str
     reason: Finding | None = None
-    outcome: r.Outcome | None = None
+    numbers: tuple[r.Number, ...] = ()
     premises: tuple[Premise, ...] = ()
-
-    @property
-    def numbers(self) -> tuple[r.Number, ...]:
-        """The numbers of the rule; a tile shows the first."""
-        return self.outcome.numbers if self.outcome else ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as a JSON object."""
@@ -170,12 +161,12 @@ def judge(data: CorpusData, claim: Claim) -> Entry:
         few = any(number.low is None for number in outcome.numbers)
         facts = {"needed": outcome.needed, "units": outcome.units}
         reason = Finding(Code.TOO_FEW if few else Code.INCONCLUSIVE, facts)
-    premises = tuple(_premises(data, claim, verdict))
+    premises = tuple(premises_of(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     if broken:
         reason = min(broken, key=lambda premise: premise.becomes != r.CANNOT)
         verdict = reason.becomes
-    return Entry(claim, data.dataset, verdict, reason, outcome, premises)
+    return Entry(claim, data.dataset, verdict, reason, outcome.numbers, premises)
 
 
 def _missing(data: CorpusData, claim: Claim) -> Finding | None:
@@ -187,50 +178,42 @@ def _missing(data: CorpusData, claim: Claim) -> Finding | None:
         if not models:
             return Finding(Code.NO_MODEL, {"models": " or ".join(pattern.split("|"))})
         if not any(data.values(model, metric, first.stage) for model in models for metric in first.metrics[:1]):
-            states = {str(run["state"]) for model in models for run in data.planned[model, stage]}
-            code = Code.ALL_DIVERGED if states == {DIVERGED} else Code.NO_RUN
-            return Finding(code, {"models": ", ".join(map(data.label, models))})
+            return Finding(Code.NO_RUN, {"models": ", ".join(map(data.label, models))})
     return None
 
 
-def _premises(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
-    """Yield the premises of the rule and of the claim, equal size, and the control with the true distribution."""
+# --- premises -------------------------------------------------------------------------------------------------------
+def premises_of(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
+    """Yield the premises of a claim: those that follow from its rule, its own, its sizes and the control.
+
+    The control evaluates the rule on the true distribution, if it is known.
+    """
+    rule = claim.rule
     if claim.corpora != SYNTHETIC:
-        yield from premises_of_rule(data, claim.rule, claim.models)
+        yield from _of_rule(data, rule, claim.models)
     yield from (premise for check in claim.premises if (premise := check(data, claim.models)))
-    if claim.rule.favours:
-        yield _size(data, claim, verdict)
-    if claim.rule.control and data.truth:
-        place, verdicts = claim.rule.control
-        control = claim.rule.judge(data, *claim.models[:place], TRUTH, *claim.models[place + 1 :])
+    if rule.favours and (gap := _size_gap(data, claim.models)) is not None:
+        yield _size(data, claim, verdict, gap)
+    if rule.control and data.truth:
+        place, verdicts = rule.control
+        control = rule.judge(data, *claim.models[:place], TRUTH, *claim.models[place + 1 :])
         expected = verdicts or (verdict,)
         facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
-        spoils = DECIDED if control.verdict == r.UNDECIDED else ANY
+        spoils = DECIDED if control.verdict == r.UNDECIDED else r.VERDICTS
         if not control.missing:
             yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
 
 
-# --- premises -------------------------------------------------------------------------------------------------------
-def premises_of_rule(data: CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
+def _of_rule(data: CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
     """Yield the premises that follow from what a rule compares."""
-    sides = [[model for model in side if model != TRUTH] for side in rule.quantities[0].sides(data, *patterns)]
-    models = [model for side in sides for model in side]
+    sides = rule.quantities[0].sides(data, *patterns)
+    models = [model for side in sides for model in side if model != TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
-    stages = {quantity.stage for quantity in rule.quantities}
     compares = bool(models) and rule.quantities[0].estimate is not r.least  # a bound on every run compares no models
-    if models:
-        odd = [data.label(model) for model in models if len(set(data.values(model, "parameters").values())) > 1]
-        yield Premise(Code.ONE_SIZE, {"models": ", ".join(odd) or "none"}, not odd)
-    if compares:
-        yield _epochs(data, sides, rule.favours)
-        if data.study:
-            yield _settings(data.study, data.dataset, models)
+    if compares and data.study:
+        yield _settings(data.study, data.dataset, models)
     if PRESS_RANK in metrics:
-        yield _ceiling(data, models, next(iter(stages)), ANY - {r.REPRODUCED} if rule.hidden_by_ceiling else ANY)
-    if "dynamic" in stages:
-        rates = [rate for model in models for rate in data.values(model, "dynamic_learning_rate", "dynamic").values()]
-        still = sum(rate == 0 for rate in rates)
-        yield Premise(Code.STEP_SIZE, {"still": still, "runs": len(rates)}, bool(rates) and not still)
+        yield _ceiling(data, models, rule)
     if metrics & {"sec_per_epoch", "ms_per_batch"}:
         kinds = sorted({str(row.get("hardware", "")) for model in models for row in data.planned[model, ""]})
         yield Premise(Code.MACHINES, {"machines": "; ".join(kinds)}, len(kinds) == 1, becomes=r.CONFOUNDED)
@@ -242,32 +225,11 @@ def premises_of_rule(data: CorpusData, rule: r.Rule, patterns: Sequence[str]) ->
         falls = [(fall, data.label(model)) for model in models for fall in data.late_falls(model)]
         fall, label = max(falls, default=(0.0, "no epoch logs"))
         yield Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": CONVERGED}, fall < CONVERGED)
-    if rule.favours:
-        averages = {model: min(data.averaged_epochs(model), default=0.0) for model in models}
-        text = ", ".join(f"{data.label(model)} {epochs:.0f}" for model, epochs in averages.items())
-        alike = len({epochs > 0 for epochs in averages.values()}) == 1
-        yield Premise(Code.AVERAGED_ALIKE, {"epochs": text}, alike, becomes=r.CONFOUNDED)
-
-
-def _epochs(data: CorpusData, sides: Sequence[Sequence[str]], favours: int) -> Premise:
-    """Check that schedules are equally long; a longer one spoils only the verdict that it helps."""
-    planned = [data.planned_epochs(side) for side in sides]
-    distinct = sorted(set().union(*planned))
-    spoils = DECIDED
-    if len(distinct) == 2 and len(sides) == 2 and all(len(side) == 1 for side in planned):
-        spoils = _helped(favours if max(planned[0]) > max(planned[1]) else -favours)
-    text = " and ".join(f"{epochs:.0f}" for epochs in distinct) or "an unknown number of"
-    return Premise(Code.EPOCHS, {"epochs": text}, len(distinct) <= 1, spoils, r.CONFOUNDED)
-
-
-def _helped(advantage: int) -> frozenset[str]:
-    """Return the verdicts that an advantage of the claimed side (+1), or of the other (-1), could bring about."""
-    return {1: frozenset((r.REPRODUCED,)), -1: frozenset(r.FAILS), 0: DECIDED}[advantage]
 
 
 def _settings(study: Study, dataset: str, models: Sequence[str]) -> Premise:
     """Check that the runs differ in their heads alone, or also in what differs in the paper."""
-    odd = differing_settings(study, dataset, models) - OTHER_PREMISES
+    odd = differing_settings(study, dataset, models) - SIZES
     odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
     published: set[str] = set()
     if odd and (paper := paper_study()):
@@ -278,27 +240,25 @@ def _settings(study: Study, dataset: str, models: Sequence[str]) -> Premise:
     return Premise(Code.SETTINGS, facts, odd <= published, DECIDED, r.CONFOUNDED)
 
 
-def _ceiling(data: CorpusData, models: Sequence[str], stage: str, spoils: frozenset[str]) -> Premise:
+def _ceiling(data: CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     """Check that no Press rank is as high as the size of its matrix allows."""
-    sides = ("rank_rows", "rank_columns")
+    sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
     shares = [
         (rank / min(data.values(model, side, stage).get(seed, math.inf) for side in sides), data.label(model))
         for model in models
         for seed, rank in data.values(model, PRESS_RANK, stage).items()
     ]
     share, label = max(shares, default=(0.0, "no ranks"))
+    spoils = tuple(verdict for verdict in r.VERDICTS if verdict != r.REPRODUCED or not rule.hidden_by_ceiling)
     return Premise(Code.CEILING, {"share": share, "model": label, "limit": CEILING}, share <= CEILING, spoils)
 
 
-def _size(data: CorpusData, claim: Claim, verdict: str) -> Premise:
+def _size(data: CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
     """Check that both sides have the same size, or that the larger side lost, or that a pair of equal size agrees."""
-    gap = _size_gap(data, claim.models)
-    if gap is None:
-        return Premise(Code.SIZE_UNKNOWN, {}, True)
     facts = {"model": " or ".join(map(data.label, claim.models[0].split("|"))), "ratio": 1 + gap}
     if abs(gap) <= r.SAME_SIZE:
         return Premise(Code.SIZE, facts, True)
-    spoils = _helped(claim.rule.favours if gap > 0 else -claim.rule.favours)
+    spoils = (r.REPRODUCED if (gap > 0) == (claim.rule.favours > 0) else r.NOT_REPRODUCED,)
     for pair in ((f"{claim.models[0]}-equal", *claim.models[1:]), EQUAL_PAIRS.get(claim.models, ("",))):
         own = _size_gap(data, pair) if all(data.values(model, TEST_PPL) for model in pair) else None
         if own is not None and abs(own) <= r.SAME_SIZE:
