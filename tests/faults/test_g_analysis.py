@@ -393,7 +393,7 @@ def test_g13_a_page_without_results_says_so_and_exits_3(place, capsys):
     assert "none of the 4 planned runs has results" in capsys.readouterr().err
     page = Store().study_folder(study.name) / "report" / "index.html"
     assert artefacts.is_sound(page)
-    assert "No run has finished yet; 4 are planned" in Page(page.read_text(encoding="utf-8")).words
+    assert "0 of 4 planned training runs finished" in Page(page.read_text(encoding="utf-8")).words
     fake.write_done(study.needed[0], "diverged", "nan in epoch 1")
     assert program.main(["collect", "--study", "study.yaml"]) == program.main(["render", "--study", "study.yaml"]) == 0
     assert program.main(["report", "--study", "study.yaml"]) == 0  # a diverged run is a result

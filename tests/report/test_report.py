@@ -192,7 +192,7 @@ def test_a_study_without_results_says_so(results: Path) -> None:
     study = fake.load(results, fake.showing("known-truth: {models: all}", "parthiban2021-figure7: {models: all}"))
     page = Page(fake.page(study))
     assert_self_contained(page)
-    assert "No run has finished yet; 18 are planned" in page.text
+    assert "0 of 18 planned training runs finished" in page.text
     assert "3 of 3 missing, seed 1, 2, 3 (not trained yet)" in page.text
     assert "nan" not in page.text.lower().replace("provenance", "")
     assert "0/3" in render.result_table(study, collect.collect(study))

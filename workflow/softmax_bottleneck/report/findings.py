@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
 
+from softmax_bottleneck.measuring.statistics import wilson
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL
-from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.data import CorpusData
+from softmax_bottleneck.report.claims.data import CorpusData, matches
 from softmax_bottleneck.report.claims.verdict import CEILING
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
 from softmax_bottleneck.store.paths import ROOT
@@ -44,6 +45,7 @@ SAME_RANK = (0.8, 1.25)  # ratios of ranks between which they are the same
 HALF = 0.5  # of a gain is much of it
 MOST_ROWS = 8  # of a figure
 CHANGE = "change in test perplexity against Softmax, %"  # an axis
+BETTER, WIDTH = r.better(), attrgetter("width")
 RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0), (0, 0))  # only its number is used
 
 
@@ -83,6 +85,10 @@ class Comparison:
         low, high = self.number.low, self.number.high
         return math.inf if low is None or high is None else high - low
 
+    def is_below(self, bound: float) -> bool:
+        """Return True if the whole interval lies below a bound."""
+        return self.number.high is not None and self.number.high < bound
+
     def row(self, label: str, is_second: bool = False) -> Row:
         """Return the row of a figure."""
         return Row(label, self.number.value or 0.0, self.number.low, self.number.high, is_second)
@@ -90,16 +96,6 @@ class Comparison:
     def text(self) -> str:
         """Return the number with what is compared."""
         return f"{self.number.text} ({self.number.what.partition(', ')[2]}; {self.place})"
-
-
-def summary(records: Records) -> str:
-    """Return how much of the study has finished, in one sentence."""
-    states = records.counts()
-    if not states["planned"]:
-        return "This study plans no training run."
-    if (records.rows["run_id"] == "").all():
-        return f"No run has finished yet; {states['planned']} are planned. The published numbers below stand alone."
-    return f"{states['ok']} of {states['planned']} planned training runs finished and were measured."
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
@@ -130,59 +126,43 @@ def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, Corpus
 
 def _are_alike(data: CorpusData, *models: str, most: float = r.SAME_SIZE) -> bool:
     """Return True if all models have runs, of which none failed to learn, and about the same number of parameters."""
-    if not all(data.values(model, TEST_PPL) for model in models) or len(data.learned("|".join(models))) < len(
-        {*models}
-    ):
-        return False
+    is_complete = all(model in data.learned(model) and data.values(model, TEST_PPL) for model in models)
     sizes = [data.mean(model, "parameters") for model in models]
-    return max(sizes) / min(sizes) - 1 <= most
-
-
-def _decisive(comparisons: Sequence[Comparison]) -> Comparison:
-    """Return the comparison with the narrowest interval."""
-    return min(comparisons, key=lambda one: one.width)
+    return is_complete and max(sizes) / min(sizes) - 1 <= most
 
 
 # --- the findings ---------------------------------------------------------------------------------------------------
 def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Compare the Press rank of every run with d + 2; one run of several studies counts once."""
     every = pd.concat([study.records.rows for study in studies])
-    every = every[(every["condition"] == "") & (every["run_id"] != "")]
-    models = every.groupby("run_id")["model"].first()
-    runs = every.pivot_table(index="run_id", columns="metric", values="value", aggfunc="first")
+    every = every[(every["condition"] == "") & (every["run_id"] != "")].drop_duplicates(["run_id", "metric"])
+    runs = every.pivot(index=["run_id", "model"], columns="metric", values="value")
     runs = runs.reindex(columns=[PRESS_RANK, "embedding_size"]).dropna()
+    names = runs.index.get_level_values("model")
     ratios = {
         family: own[PRESS_RANK] / (own["embedding_size"] + 2)
         for family, patterns in FAMILIES.items()
-        if len(own := runs[models.loc[runs.index].map(lambda name, p=patterns: _matches(name, p))])
+        if len(own := runs[names.map(partial(matches, patterns=patterns))])
     }
-    bounded = [ratios[family].to_numpy() for family in LOG_LINEAR if family in ratios]
-    if not bounded:
+    exceeds = [bool(ratio > 1) for family in LOG_LINEAR for ratio in ratios.get(family, ())]
+    if not exceeds:
         return None
-    exceeds_N = np.concatenate(bounded) > 1
-    found = r.wilson([exceeds_N[:, None].astype(float)], r.ALPHA / 2)
-    ends = (found.value, found.low, found.high)
-    value, low, high = (100 * end if math.isfinite(end) else None for end in ends)
-    number = r.Number("runs above d + 2", "share", value, low, high, (), (), found.n).text.rpartition(", ")[0]
-    exceeding = int(exceeds_N.sum())
+    number, n = sum(exceeds), len(exceeds)
+    low, high = wilson(number, n)
+    text = r.Number("", "share", 100 * number / n, 100 * low, 100 * high, (), (), (n,)).text.rpartition(", ")[0]
     rows = [Row(family, own.median(), own.min(), own.max(), family not in LOG_LINEAR) for family, own in ratios.items()]
     return Finding(
-        holds=not exceeding,
-        number=f"{exceeding} of {len(exceeds_N)} runs lie above d + 2: {number}",
+        holds=not number,
+        number=f"{number} of {n} runs lie above d + 2: {text}",
         figure=DotPlot(rows, "Press rank over d + 2, lowest to highest run", is_log=True, reference=1.0),
         studies=[study.name for study in studies if len(study.records.states)],
-        facts={"exceeding": exceeding, "runs": len(exceeds_N)},
+        facts={"exceeding": number, "runs": n},
     )
-
-
-def _matches(model: str, patterns: str) -> bool:
-    return any(fnmatchcase(model, pattern) for pattern in patterns.split("|"))
 
 
 def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Compare the perplexity and rank of fixed pointwise heads with those of the softmax."""
-    found = {model: compare(studies, model, "softmax", r.better()) for model in FIXED}
-    every = [one for own in found.values() for one in own]
+    found = [(label, one) for model, label in FIXED.items() for one in compare(studies, model, "softmax", BETTER)]
     ratios = [one.number.value for model in FIXED for one in compare(studies, model, "softmax", RANK_RATIO)]
     known = [ratio for ratio in ratios if ratio is not None]
     if not known:
@@ -190,13 +170,12 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     fitted = max(studies, key=lambda study: len(study.records.synthetic))  # the study with the most fits
     entries = [entry for entry in fitted.claims if entry["id"] in CLOSING]
     closed = {number["what"].rpartition(", ")[2]: number for entry in entries for number in entry["numbers"]}
-    gains = [one.number.high is not None and one.number.high < -LITTLE for one in every]
     closes = [(closed[model]["low"] or 0) > LITTLE for model in FIXED if model in closed]
     return Finding(
-        holds=not any(gains) and not any(closes),
-        number=_decisive(every).text(),
-        figure=DotPlot([one.row(f"{FIXED[m]}, {one.place}") for m, own in found.items() for one in own], CHANGE),
-        studies=[*(one.study for one in every), *[fitted.name] * bool(closed)],
+        holds=not any(one.is_below(-LITTLE) for _, one in found) and not any(closes),
+        number=min((one for _, one in found), key=WIDTH).text(),
+        figure=DotPlot([one.row(f"{label}, {one.place}") for label, one in found], CHANGE),
+        studies=[*(one.study for _, one in found), *[fitted.name] * bool(closed)],
         facts={"least": f"{min(known):.0f}", "most": f"{max(known):.0f}"},
         details=[
             f"KL gap to the true distribution that {label} closes: {closed[model]['text']}"
@@ -208,16 +187,16 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Compare MoS with a softmax of its size, on LSTMs; Transformers are shown besides."""
-    lstms = compare(studies, "mos-equal|mos", "softmax", r.better())
-    others = compare(studies, "transformer-mos", "transformer", r.better())
+    lstms = compare(studies, "mos-equal|mos", "softmax", BETTER)
+    others = compare(studies, "transformer-mos", "transformer", BETTER)
     if not lstms:
         return None
-    lower = sum(one.number.high is not None and one.number.high < 0 for one in lstms)
-    higher = sum(one.number.low is not None and one.number.low > 0 for one in lstms)
+    lower = sum(one.is_below(0) for one in lstms)
+    higher = sum((one.number.low or 0) > 0 for one in lstms)
     rows = [one.row(one.place) for one in lstms] + [one.row(f"Transformer, {one.place}", True) for one in others]
     return Finding(
         holds=bool(lower) and not higher,
-        number=_decisive(lstms).text(),
+        number=min(lstms, key=WIDTH).text(),
         figure=DotPlot(rows, CHANGE),
         studies=(one.study for one in [*lstms, *others]),
         facts={"lower": lower, "higher": higher, "compared": len(lstms)},
@@ -236,8 +215,8 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
             for head, model in alike.items():
                 lowest[place, head] = min(lowest.get((place, head), math.inf), data.mean(model, TEST_PPL))
             if len(alike) == len(models):
-                judged = ((m, r.better().judge(data, m, softmax).numbers[0]) for m in (models["moc"], models["mos"]))
-                moc, mos = (Comparison(study, place, data, (model, softmax), number) for model, number in judged)
+                sides = [(model, softmax) for model in (models["moc"], models["mos"])]
+                moc, mos = (Comparison(study, place, data, own, BETTER.judge(data, *own).numbers[0]) for own in sides)
                 pairs.setdefault(place, []).append((moc, mos))
     if not pairs:
         return None
@@ -246,14 +225,11 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     gains = [-math.log1p((one.number.value or 0.0) / 100) for one in (moc, mos)]
     own_gains = [math.log(lowest[place, "softmax"] / lowest[place, head]) for head in ("moc", "mos")]
     shares = [own / other if other > 0 else math.nan for own, other in (gains, own_gains)]
-    others = [one for one in compare(studies, "moc", "softmax", r.better(), most=math.inf) if one.place not in pairs]
-    rows = [
-        one.row(one.data.label(one.models[0]), is_second)
-        for pair in sorted(chosen, key=lambda pair: pair[0].models[0])
-        for one, is_second in zip(pair, (False, True), strict=True)
-    ]
+    others = [one for one in compare(studies, "moc", "softmax", BETTER, most=math.inf) if one.place not in pairs]
+    tried = sorted(chosen, key=lambda pair: pair[0].models[0])
+    rows = [one.row(one.data.label(one.models[0]), one is pair[1]) for pair in tried for one in pair]
     return Finding(
-        holds=moc.number.high is not None and moc.number.high < 0 and min(shares) >= HALF,
+        holds=moc.is_below(0) and min(shares) >= HALF,
         number=moc.text(),
         figure=DotPlot(rows, CHANGE),
         studies=(one.study for one in [*(pair[0] for pair in chosen), *others]),
@@ -263,8 +239,8 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
             f"Each head at its best learning rate: MoC has {numbers.percent(shares[1])} of the gain of MoS",
             *(
                 f"{elsewhere}: MoC {first.number.text}; MoS {second.number.text}"
-                for elsewhere, tried in pairs.items()
-                for first, second in tried * (elsewhere != place)
+                for elsewhere, own in pairs.items()
+                for first, second in own * (elsewhere != place)
             ),
             *(f"MoC with another number of parameters: {one.text()}" for one in others),
         ],
@@ -274,10 +250,10 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Compare the Press rank of LMS-PLIF with frozen and with learned slopes, and ranks by number of knots."""
     every = compare(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
-    every = [one for one in every if not _is_full(one.data, *one.models)]
+    every = [one for one in every if not any(_is_full(one.data, model) for model in one.models)]
     if not every:
         return None
-    best = _decisive(every)
+    best = min(every, key=WIDTH)
     low, high = best.number.low or 0.0, best.number.high or math.inf  # one run each has no interval: it decides nothing
     figure = DotPlot([one.row(one.place) for one in every], "Press rank of frozen over learned slopes", True, 1.0)
     for _, _, data in _places(studies):
@@ -295,13 +271,10 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     )
 
 
-def _is_full(data: CorpusData, *models: str) -> bool:
+def _is_full(data: CorpusData, model: str) -> bool:
     """Return True if a model's rank is as high as the size of its matrix allows."""
-    for model in models:
-        size = np.fmin(data.mean(model, "rank_rows"), data.mean(model, "rank_columns"))
-        if data.mean(model, PRESS_RANK) > CEILING * size:
-            return True
-    return False
+    size = np.fmin(data.mean(model, "rank_rows"), data.mean(model, "rank_columns"))
+    return bool(data.mean(model, PRESS_RANK) > CEILING * size)
 
 
 FINDINGS: Mapping[str, Callable[[Sequence[FinishedStudy]], Finding | None]] = {
@@ -319,24 +292,14 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return the question, its answer, and the findings that the studies have evidence for, ready to print."""
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(studies))}
     is_answered = all(name in found and found[name].holds for name in DECIDING)
-    return {
-        "question": TEXTS["question"],
-        "answer": TEXTS["answer" if is_answered else "open"],
-        "findings": [_printed(name, finding) for name, finding in found.items()],
-    }
-
-
-def _printed(name: str, finding: Finding) -> dict[str, Any]:
-    texts = TEXTS["findings"][name]
-    figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS])
-    return {
-        "id": name,
-        **{key: texts[key] for key in ("title", "overturn", "claims")},
-        "sentence": texts["holds" if finding.holds else "open" if finding.is_open else "fails"].format(**finding.facts),
-        "number": finding.number,
-        "details": list(finding.details),
-        "studies": list(dict.fromkeys(finding.studies)),
-        "svg": figure.svg(),
-        "axis": figure.axis,
-        "alt": figure.alt(),
-    }
+    printed = []
+    for name, finding in found.items():
+        texts = TEXTS["findings"][name]
+        state = "holds" if finding.holds else "open" if finding.is_open else "fails"
+        figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS])
+        facts: dict[str, Any] = {"svg": figure.svg(), "axis": figure.axis, "alt": figure.alt()}
+        facts |= {"number": finding.number, "details": list(finding.details)}
+        facts["studies"] = list(dict.fromkeys(finding.studies))
+        facts |= {key: texts[key] for key in ("title", "overturn", "claims")}
+        printed.append({"id": name, "sentence": texts[state].format(**finding.facts), **facts})
+    return {"question": TEXTS["question"], "answer": TEXTS["answer" if is_answered else "open"], "findings": printed}

@@ -98,7 +98,7 @@ def page_of(
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
-        "summary": findings.summary(found),
+        "summary": "{ok} of {planned} planned training runs finished and were measured.".format_map(found.counts()),
         "answer": findings.answer(studies) if checks else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
         "conclusions": conclusions.matrix(studies, sources) if judged else None,

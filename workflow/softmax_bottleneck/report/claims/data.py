@@ -23,6 +23,11 @@ STOPPED_TOO = "valid_ppl_stopped_too"  # validation perplexity, with diverged ru
 SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
 
 
+def matches(name: str, patterns: str) -> bool:
+    """Return True if a name matches one of the shell patterns (`|` separates them)."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns.split("|"))
+
+
 @dataclass(frozen=True, eq=False)
 class CorpusData:
     """The records of one corpus, or of SYNTHETIC, and their study if it is known."""
@@ -52,7 +57,7 @@ class CorpusData:
         if patterns == TRUTH:
             return [TRUTH] * bool(self.truth)
         models = sorted({model for model, planned_stage in self.planned if planned_stage == stage})
-        return [model for model in models if any(fnmatchcase(model, pattern) for pattern in patterns.split("|"))]
+        return [model for model in models if matches(model, patterns)]
 
     def learned(self, patterns: str) -> list[str]:
         """Return the matching models whose runs are all better than a unigram model, without TRUTH."""

@@ -12,14 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Any
 
 import yaml
 
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData, differing_settings
+from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData, differing_settings, matches
 from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, published_dataset
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.study import Study
@@ -106,8 +105,8 @@ class Claim:
 
     def concerns(self, dataset: str) -> bool:
         """Return True if the claim is about a corpus."""
-        matches = any(fnmatchcase(dataset, pattern) for pattern in self.corpora.removeprefix("!").split("|"))
-        return matches != self.corpora.startswith("!") and (dataset == SYNTHETIC) == (self.corpora == SYNTHETIC)
+        is_named = matches(dataset, self.corpora.removeprefix("!"))
+        return is_named != self.corpora.startswith("!") and (dataset == SYNTHETIC) == (self.corpora == SYNTHETIC)
 
 
 def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
