@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import pandas as pd
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL, VALID_PPL
+from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
 from softmax_bottleneck.report.claims import Claim, ledger, of_study, to_json
 from softmax_bottleneck.report.claims import known_distributions as known
@@ -189,10 +189,6 @@ def room(target: float, pattern: str) -> list[Row]:
     return [(model, metric, "", [value] * 3) for model in pattern.split("|") for metric, value in numbers.items()]
 
 
-def added(target: float, first: str, second: str) -> list[Row]:
-    return [(first, "params_m", "", [5.0 + target]), (second, "params_m", "", [5.0])]
-
-
 def layers(model: str, ranks: dict[int, float]) -> list[Row]:
     where = "K={};H=32;V=1000;S=2048;untrained;equal mixing"
     return [(model, "rank", where.format(k), [rank] * 5) for k, rank in ranks.items()]
@@ -291,15 +287,12 @@ EXAMPLES: dict[str, Parts] = {
     "rebuilding": [(rebuilt, 0, -3)],
     **dict.fromkeys(("kanai-ss-better", "kanai-moss-better", "kanai-mos-better"), BETTER_DYNAMIC),
     **dict.fromkeys(("kanai-sigmoid-best", "kanai-sigmoid-no-better"), NO_WORSE_DYNAMIC),
-    "kanai-relu-fails": [(against(VALID_PPL), math.log(1000), 0)],
     "kanai-softmax-limited": [(room, 0, -5)],
     "kanai-ss-breaks": [*BREAKS, (against("rank_press_low", FINETUNED), math.log(5), 0)],
     "kanai-sigmoid-breaks": BREAKS,
     **dict.fromkeys(("kanai-relu-rank", "kanai-moss-rank"), MORE_RANK),
     **dict.fromkeys(("ganea-plif-better", "ganea-mos-better", "ganea-both-best"), BETTER),
     "ganea-ss-no-gain": NO_GAIN,
-    "ganea-plif-cheap": [(against("sec_per_epoch"), math.log(1.1), math.log(3))],
-    "ganea-mos-costly": [(against("sec_per_epoch"), math.log(3), 0)],
     "ganea-learned-shape": [(within_run("slope_std", "slope_std_init"), 0.5, 0)],
     **dict.fromkeys(("ganea-lms-kl", "ganea-lms-modes"), changing(dirichlet, lms=1.2)),
     "ganea-lms-low-d": changing(dirichlet, grows=-1),
@@ -314,8 +307,6 @@ EXAMPLES: dict[str, Parts] = {
     "benka-breaks": [(RANK, math.log(5), 0.0)],
     "benka-k-helps": [(along(TEST_PPL), -1, 1)],
     "benka-k-hurts": LARGER,
-    "benka-parameters": [(added, 0.9, 0.1)],
-    "benka-time": [(against("ms_per_batch"), math.log(1.5), math.log(4))],
     "truth-closes": changing(world, floor=0.4),
     "truth-loses": changing(world, lost=0.001),
     **dict.fromkeys(("truth-grows", "truth-width-tells"), changing(world, steps=-1)),

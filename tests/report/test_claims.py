@@ -181,31 +181,6 @@ def test_diverged_and_missing_runs_are_left_out_and_counted() -> None:
     assert (entry.verdict, entry.reason.code) == (CANNOT, Code.NO_RUN)
 
 
-def diverged(records: Records, model: str, *reasons: str) -> Records:
-    """All runs of a model diverged, and so did what goes on from them, for these reasons."""
-    frames = [records.states.copy(), records.stages.copy()]
-    for states in frames:
-        states.loc[states["model"] == model, ["state", "reason"]] = [("diverged", reason) for reason in reasons]
-    return replace(records, rows=records.rows[records.rows["model"] != model], states=frames[0], stages=frames[1])
-
-
-def test_diverged_runs_bear_out_that_a_head_is_unstable() -> None:
-    """By the perplexities at which they were stopped, as the paper averages such runs; a loss of nan has none."""
-    models = ("kanai-softmax", "kanai-ss", "kanai-relu")
-    rows = [(model, "valid_ppl", stage, [70.0, 71.0, 72.0]) for model in models for stage in ("", "finetuned")]
-    records, at = examples.records_of(rows), [442061.0, 73394.6, 3.8e5]
-    reasons = [f"valid perplexity {ppl:g} is over 10 times the vocabulary size" for ppl in at]
-    stopped = CorpusData(diverged(records, "kanai-relu", *reasons), examples.CORPUS)
-    entry = judge_claim(stopped, BY_ID["kanai-relu-fails"])
-    ratio = math.exp(exact.mean(map(math.log, at)) - exact.mean(map(math.log, (70, 71, 72))))
-    assert entry.verdict == REPRODUCED and entry.numbers[0].n == (3, 3)
-    assert entry.numbers[0].value == pytest.approx(ratio, rel=1e-5)  # a reason has six digits
-    unknown = CorpusData(diverged(records, "kanai-relu", *["valid loss is nan"] * 3), examples.CORPUS)
-    for claim in ("kanai-relu-fails", "kanai-relu-rank"):
-        entry = judge_claim(unknown, BY_ID[claim])
-        assert entry.reason.code is Code.NO_RUN
-
-
 @pytest.mark.fault("G3")
 def test_a_sweep_of_three_points_has_no_correlation_and_asks_for_enough_points() -> None:
     rows = [(f"mos-nt-components{k}", "test_ppl", "", [60.0 - k]) for k in (1, 2, 3)]
@@ -245,7 +220,6 @@ def test_the_order_of_runs_and_models_changes_nothing() -> None:
 LARGER, SMALLER = {"mos parameters": 1.67e6}, {"mos parameters": 0.89e6}
 HEADS = ("softmax", "ss", "gss", "mos")
 SWITCHES = [(f"{h}{nt}", "test_ppl", "", [50.0 + 2 * bool(nt)]) for h in HEADS for nt in ("", "-nt")]
-TIMES = ranks("sec_per_epoch", ganea_lms_plif=150, ganea_softmax=60)
 # A ReLU that is dead everywhere predicts all words alike: a matrix of rank 1, whatever the head could do.
 RELU = [
     (model, "rank_press", "finetuned", sample(rank, 0.1, 3)) for model, rank in (("kanai-relu", 1.5), ("kanai-ss", 90))
@@ -271,8 +245,6 @@ MOS_RANK = ranks(transformer=18, transformer_mos=399)
         ("not-necessary", PLIF, {}, NOT_REPRODUCED, None),
         ("not-necessary", PLIF, {"lms-plif rank_columns": 400.0}, CANNOT, Code.CEILING),
         ("benka-breaks", MOS_RANK, {"transformer-mos rank_columns": 400.0}, REPRODUCED, None),  # hides, never causes
-        ("ganea-plif-cheap", TIMES, {}, NOT_REPRODUCED, None),
-        ("ganea-plif-cheap", TIMES, {"ganea-softmax embedding_size": 16.0}, CANNOT, Code.WIDTH),
         ("mos-better", ppl(softmax=57, mos=55) + ranks("unigram_ppl", mos=56), {}, CANNOT, Code.LEARNED),
         ("kanai-relu-rank", RELU, {}, NOT_REPRODUCED, None),
         ("kanai-relu-rank", [*RELU, *DEAD], {}, CANNOT, Code.LEARNED),
@@ -283,15 +255,6 @@ MOS_RANK = ranks(transformer=18, transformer_mos=399)
 def test_a_broken_premise_overrides_what_it_could_have_caused(claim: str, rows, facts, verdict: str, code) -> None:
     entry = judge(claim, rows, **facts)
     assert (entry.verdict, entry.reason and entry.reason.code) == (verdict, code)
-
-
-def test_times_on_two_kinds_of_machine_are_not_compared() -> None:
-    records = examples.records_of(ranks("sec_per_epoch", ganea_mos=150, ganea_softmax=60))
-    for machines, verdict in (("AB", CONFOUNDED), ("AA", REPRODUCED)):
-        names = dict(zip(("ganea-mos", "ganea-softmax"), machines, strict=True))
-        states = records.states.assign(hardware=records.states["model"].map(names))
-        view = CorpusData(replace(records, states=states), examples.CORPUS)
-        assert judge_claim(view, BY_ID["ganea-mos-costly"]).verdict == verdict
 
 
 @pytest.mark.parametrize("equal", ["mos-equal", "mos-fair"])

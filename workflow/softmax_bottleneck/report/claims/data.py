@@ -8,18 +8,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from softmax_bottleneck.records.metrics import VALID_PPL
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report.fits import wide
 from softmax_bottleneck.study import Study
 
 TRUTH = "law"  # the name of the true distribution in records, and the prefix of its metrics
-STOPPED_TOO = "valid_ppl_stopped_too"  # validation perplexity, with diverged runs at the value where they were stopped
 SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
 
 
@@ -68,9 +65,6 @@ class CorpusData:
         """Return the values of finished runs by seed; TRUTH has no seeds and repeats its value three times."""
         if model == TRUTH:
             return dict.fromkeys((1, 2, 3), self.truth[metric]) if metric in self.truth else {}
-        if metric == STOPPED_TOO:
-            finished = self.records.values(self.dataset, model, VALID_PPL, stage)
-            return finished | self.records.stopped(self.dataset, model)
         return self.records.values(self.dataset, model, metric, stage)
 
     def mean(self, model: str, metric: str, stage: str = "") -> float:
@@ -98,19 +92,6 @@ class CorpusData:
         """Return the distinct numbers of epochs planned for some models."""
         epochs = {float(row["planned_epochs"]) for model in models for row in self.planned[model, ""]}
         return {number for number in epochs if not math.isnan(number)}
-
-
-@lru_cache(maxsize=8)
-def fits_of(data: CorpusData, key: str) -> pd.DataFrame:
-    """Return one line per fit whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics.
-
-    Only the first such entry of the study's `fits` counts: two entries may fit one head with different settings.
-    """
-    rows = data.records.synthetic
-    rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
-    if data.study is not None:
-        rows = rows[rows["table"] == next((name for name in data.study.fits if name in set(rows["table"])), "")]
-    return wide(rows)
 
 
 def differing_settings(study: Study, dataset: str, models: Iterable[str]) -> set[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -19,8 +19,9 @@ from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims import verdict
-from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData, fits_of
+from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData
 from softmax_bottleneck.report.claims.verdict import Code, Premise
+from softmax_bottleneck.report.fits import wide
 
 BASELINE = "softmax"
 CLOSED = 0.01  # share of the unigram model's KL; a smaller KL counts as none
@@ -38,6 +39,18 @@ MANY = 3  # softmaxes from which on the published rank is nearly full
 
 
 # --- fits to distributions of known rank ----------------------------------------------------------------------------
+def _fits_of(data: CorpusData, key: str) -> pd.DataFrame:
+    """Return one line per fit whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics.
+
+    Only the first such entry of the study's `fits` counts: two entries may fit one head with different settings.
+    """
+    rows = data.records.synthetic
+    rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
+    if data.study is not None:
+        rows = rows[rows["table"] == next((name for name in data.study.fits if name in set(rows["table"])), "")]
+    return wide(rows)
+
+
 @lru_cache(maxsize=8)
 def fits(data: CorpusData) -> pd.DataFrame:
     """Return one line per fit: model, seed, r, d, and metrics, also of its true distribution and of its softmax.
@@ -45,12 +58,13 @@ def fits(data: CorpusData) -> pd.DataFrame:
     `lost` is KL as a share of the unigram model's, `gap_closed` the fraction of the softmax's KL that a head closes,
     `extra` its parameters relative to the softmax's, less one.
     """
-    frame = fits_of(data, "r")
+    frame = _fits_of(data, "r")
     if not {"d", LOSS} <= set(frame):
         return pd.DataFrame(columns=["model", "seed", "r", "d", "width", "lost", "extra"], dtype=float)
-    truth, own = (frame[rows].dropna(axis=1, how="all") for rows in (frame["model"] == TRUTH, frame["model"] != TRUTH))
-    softmax = own.loc[own["model"] == BASELINE, ["r", "d", "seed", LOSS, "parameters"]]
+    is_truth = frame["model"] == TRUTH
+    truth, own = (frame[rows].dropna(axis=1, how="all") for rows in (is_truth, ~is_truth))
     joined = own.merge(truth.drop(columns="model"), on=["r", "seed"], suffixes=("", "_truth"))
+    softmax = own[own["model"] == BASELINE].drop(columns="model")
     joined = joined.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
     return joined.assign(
         lost=joined[LOSS] / joined["kl_no_context_nats"],
@@ -139,49 +153,48 @@ def _converged(
     return check
 
 
-def theorem_gaps(data: CorpusData) -> list[float]:
+def _theorem_gaps(data: CorpusData) -> list[float]:
     """Return the mean squared error of every softmax less the least that the singular values allow."""
-    rows = fits(data).query("model == @head", local_dict={"head": BASELINE}).to_dict("records")
+    rows = fits(data).query(SOFTMAX, local_dict={"head": BASELINE}).to_dict("records")
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
 
 
 # --- fits to Dirichlet samples --------------------------------------------------------------------------------------
 def _cells(data: CorpusData, metric: str) -> pd.DataFrame:
     """Return a metric of every head by distribution and width, averaged over seeds; drop cells that lack a head."""
-    frame = fits_of(data, "alpha")
+    frame = _fits_of(data, "alpha")
     columns = ["softmax", "mos", "lms"]
     if not {"d", metric} <= set(frame):
-        return pd.DataFrame(columns=columns)
+        return pd.DataFrame(columns=[*columns, "alpha", "M", "d"])
     table = frame.pivot_table(index=["alpha", "M", "d"], columns="model", values=metric)
-    return table.reindex(columns=columns).dropna()
+    return table.reindex(columns=columns).dropna().reset_index()
 
 
 def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
-    def collect(data: CorpusData) -> list[float]:
-        cells = sign * _cells(data, metric)
-        return list((cells["lms"] > cells[["softmax", "mos"]].max(axis=1)).astype(float))
+    def collect(data: CorpusData) -> pd.Series[bool]:
+        cells = _cells(data, metric)
+        return sign * cells["lms"] > (sign * cells[["softmax", "mos"]]).max(axis=1)
 
     return r.above(r.Quantity(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), 0.5)
 
 
-def _gains(data: CorpusData) -> list[tuple[float, float]]:
-    rows = _cells(data, LOSS).reset_index().to_dict("records")
-    return [(row["M"] / row["d"], math.log(row["softmax"] / row["lms"])) for row in rows]
+def _gains(data: CorpusData) -> Iterator[tuple[float, float]]:
+    cells = _cells(data, LOSS)
+    return zip(cells["M"] / cells["d"], cells["softmax"] / cells["lms"], strict=True)
 
 
 def _falls(data: CorpusData) -> list[float]:
-    cells = _cells(data, LOSS)
-    parts = [own for _, own in cells.groupby(["alpha", "M"])] if len(cells) else []
-    return [float(step < 0) for own in parts for step in np.diff(own["softmax"])]
+    parts = _cells(data, LOSS).groupby(["alpha", "M"])
+    return [float(step < 0) for _, own in parts for step in np.diff(own["softmax"])]
 
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
-def _always(collect: Callable[..., list[float]], what: str, units: str, text: str) -> r.Rule:
+def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text: str) -> r.Rule:
     """Return the rule that no unit is below zero, by more than rounding of an integer."""
     return r.above(r.Quantity(collect, r.least, what, units=units), -0.5, text)
 
 
-def _noise(data: CorpusData) -> list[float]:
+def _noise(data: CorpusData) -> Iterable[float]:
     """Return the true rank less the effective rank at each noise level that doubles the Press rank."""
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
@@ -190,43 +203,33 @@ def _noise(data: CorpusData) -> list[float]:
     return list(TRUE_RANK - noisy["effective"]) or [-math.inf] * bool(len(known))
 
 
-def _rebuilt(data: CorpusData) -> list[float]:
+def _rebuilt(data: CorpusData) -> Iterable[float]:
     rows = data.records.synthetic
     chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
-    return list(-abs(chosen["value"] - TRUE_RANK))
+    return -abs(chosen["value"] - TRUE_RANK)
 
 
 def _layers(data: CorpusData, model: str) -> pd.DataFrame:
-    """Return K, H, V and the rank of every sample of an untrained layer."""
+    """Return K and rank of every sample of an untrained layer, how far the rank is below H + 2, and its share of V."""
     rows = data.records.synthetic
     own = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
-    return own["condition"].str.extract(LAYER).astype(float).assign(rank=own["value"]).dropna()
+    layers = own["condition"].str.extract(LAYER).astype(float).assign(rank=own["value"]).dropna()
+    return layers.assign(room=layers["H"] + 2 - layers["rank"], fullness=layers["rank"] / layers["V"])
 
 
 def _limited(model: str) -> r.Rule:
-    return _always(
-        lambda data: list((own := _layers(data, model))["H"] + 2 - own["rank"]),
-        f"H + 2 less the rank of {model}, smallest over samples",
-        "samples",
-        "no sample exceeds H + 2",
-    )
-
-
-def _growth(data: CorpusData) -> list[tuple[float, ...]]:
-    return list(_layers(data, "mos")[["K", "rank"]].itertuples(index=False, name=None))
-
-
-def _fullness(data: CorpusData) -> list[float]:
-    own = _layers(data, "mos").query(f"K >= {MANY}")
-    return list(own["rank"] / own["V"])
+    what = f"H + 2 less the rank of {model}, smallest over samples"
+    return _always(lambda data: _layers(data, model)["room"], what, "samples", "no sample exceeds H + 2")
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
-GROWTH = r.Quantity(_growth, r.spearman, "Spearman’s ρ of K and the rank of MoS", units="samples")
-FULLNESS = r.Quantity(_fullness, r.student, f"rank of MoS over V, {MANY} softmaxes or more", "share", units="samples")
+GROWTH = r.Quantity(lambda data: _layers(data, "mos")[["K", "rank"]].to_numpy(), r.spearman,
+                    "Spearman’s ρ of K and the rank of MoS", units="samples")  # fmt: skip
+FULLNESS = r.Quantity(lambda data: _layers(data, "mos").query(f"K >= {MANY}")["fullness"], r.student,
+                      f"rank of MoS over V, {MANY} softmaxes or more", "share", units="samples")  # fmt: skip
 GAINS = r.Quantity(_gains, r.spearman, "Spearman’s ρ of M / D and the gain of LMS", units="cells")
 FALLS = r.Quantity(_falls, r.wilson, "steps of D at which the KL of Softmax falls", "share", units="steps")
-ERRORS = r.Quantity(theorem_gaps, r.least, "squared error less its bound, smallest over fits", units="fits")
+ERRORS = r.Quantity(_theorem_gaps, r.least, "squared error less its bound, smallest over fits", units="fits")
 SOFTMAX, NARROW, UNIGRAM = "model == @head", "model == @head and r > d", "as a share of the unigram model’s KL"
 CLOSES = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
 LARGEST = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r",

@@ -169,15 +169,15 @@ class Quantity:
         return UNITS[self.unit][0](value) if self.unit in UNITS else float(value)
 
 
-def against(metric: str, unit: str = "%", stage: str = "", log: bool = True, what: str = "") -> Quantity:
+def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> Quantity:
     """Compare a metric of two models over seeds: their ratio, or (not `log`) their difference."""
 
     def collect(data: CorpusData, model: str) -> list[float]:
         values = np.array([*data.values(model, metric, stage).values()], dtype=np.float64)
         return list(np.log(values) if log else values)
 
-    what, names = what or find(metric).words, "{0} against {1}"
-    return Quantity(collect, student, what, unit, (metric,), names=names, stage=stage, is_comparison=True)
+    names = "{0} against {1}"
+    return Quantity(collect, student, find(metric).words, unit, (metric,), "seeds", names, stage, is_comparison=True)
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:

@@ -32,8 +32,8 @@ DECIDED = (r.REPRODUCED, r.NOT_REPRODUCED)
 
 Code = StrEnum(
     "Code",
-    "NO_MODEL NO_RUN NO_VALUE TOO_FEW INCONCLUSIVE SETTINGS CEILING MACHINES LEARNED CONVERGED AVERAGED WIDTH "
-    "SEED_NOISE SIZE EQUAL_PAIR NO_EQUAL_PAIR CONTROL RANKS_APART BENCHMARKS RUNS PUBLISHED_WIDTH FITS_CONVERGED",
+    "NO_MODEL NO_RUN NO_VALUE TOO_FEW INCONCLUSIVE SETTINGS CEILING LEARNED CONVERGED AVERAGED "
+    "SEED_NOISE SIZE EQUAL_PAIR NO_EQUAL_PAIR CONTROL RANKS_APART BENCHMARKS RUNS FITS_CONVERGED",
 )
 
 
@@ -213,9 +213,6 @@ def _of_rule(data: CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterato
         yield _settings(data.study, data.dataset, models)
     if PRESS_RANK in metrics:
         yield _ceiling(data, models, rule)
-    if metrics & {"sec_per_epoch", "ms_per_batch"}:
-        kinds = sorted({str(row.get("hardware", "")) for model in models for row in data.planned[model, ""]})
-        yield Premise(Code.MACHINES, {"machines": "; ".join(kinds)}, len(kinds) == 1, becomes=r.CONFOUNDED)
     if (models and TEST_PPL in metrics) or (compares and PRESS_RANK in metrics):
         unlearned = [(model, seed) for dataset, model, seed in data.records.unlearned if dataset == data.dataset]
         text = ", ".join(f"{data.label(model)} with seed {seed}" for model, seed in unlearned if model in models)
