@@ -112,11 +112,11 @@ def test_the_keyboard_reaches_the_content_and_the_table_of_contents(
 
 def test_a_conclusion_opens_to_its_numbers_without_scripts(visit: Opener, report_page: Path) -> None:
     page = visit(report_page, scripts=False).page
-    row = page.locator(".matrix tbody tr[id]:has(svg.bar)").first
+    row = page.locator(".matrix tbody tr[id]").first
     numbers = row.locator(".facts").first
     assert not numbers.is_visible() and row.locator("[role=img]").count() > 1
     row.locator("summary").click()
-    assert numbers.is_visible() and row.locator("svg.bar").count() > 0
+    assert numbers.is_visible()
 
 
 # --- without scripts --------------------------------------------------------------------------------------------------

@@ -495,7 +495,7 @@ def test_the_published_numbers_by_these_rules(corpus: str) -> None:
 )
 def test_small_numbers_keep_two_significant_digits(unit: str, numbers: tuple[float, ...], text: str) -> None:
     value, low, high = numbers
-    assert rules.Number("a number", unit, value, low, high, (), (), (3, 3)).text == text
+    assert rules.Number("a number", unit, value, low, high, (3, 3)).text == text
 
 
 def test_the_command_prints_verdicts(

@@ -12,8 +12,7 @@ from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRO
 from softmax_bottleneck.report.conclusions import MIXED
 from softmax_bottleneck.report.report import environment
 
-NUMBER = {"what": "a difference", "text": "−3.0 %", "unit": "%", "value": -3.0, "low": -4.0, "high": -2.0,
-          "holds": (None, 0.0), "fails": (None, -0.5), "n": (3, 3)}  # fmt: skip
+NUMBER = {"what": "a difference", "text": "−3.0 %", "unit": "%", "value": -3.0, "low": -4.0, "high": -2.0, "n": (3, 3)}
 
 
 def entry(verdict: str, n: int = 3, name: str = "mos-better", dataset: str = "a") -> dict[str, Any]:
@@ -69,21 +68,6 @@ def test_columns_are_corpora_that_test_something_and_what_needs_no_corpus_spans_
     assert all(sum(cell["span"] for cell in row["cells"]) == 3 for row in rows.values())
     assert dict(found["counts"]) == {REPRODUCED: 1, MIXED: 1, CANNOT: 1}
     assert [cell["is_own"] for cell in rows["mos-better"]["cells"]] == [True, False, False]
-
-
-def test_a_bar_keeps_the_order_of_its_numbers_and_stays_on_its_axis() -> None:
-    bar = conclusions.bar(NUMBER)
-    start, width = bar["interval"]
-    margin, end_of_claim = 100 - bar["fails"][0][1], bar["holds"][1]
-    assert 0 < start < bar["value"] < start + width < margin < end_of_claim < 100
-    assert bar["holds"][0] == 0 and bar["fails"][0][0] == margin
-    assert (bar["value"] - start) == pytest.approx(width / 2, abs=0.2)  # −3 is the middle of −4 to −2
-
-
-def test_ratios_lie_on_a_log_axis() -> None:
-    ratio = {"unit": "×", "value": 4.0, "low": 1.0, "high": 16.0, "holds": (2.0, None), "fails": (2.0, None)}
-    bar = conclusions.bar(NUMBER | ratio)
-    assert bar["value"] - bar["interval"][0] == pytest.approx(bar["interval"][1] / 2, abs=0.2)
 
 
 def test_the_page_shows_the_symbol_of_every_verdict() -> None:

@@ -3,7 +3,6 @@
 `overall` is the rule by which several verdicts make one. It was stated before any study was evaluated by it.
 """
 
-import math
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,8 +14,6 @@ from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRO
 MIXED = "mixed"
 OVERALL = (REPRODUCED, NOT_REPRODUCED, MIXED, UNDECIDED, CONFOUNDED, CANNOT)
 SOUND = (REPRODUCED, NOT_REPRODUCED, UNDECIDED)  # verdicts of studies whose premises hold
-MARGIN_SHARE = 0.12  # of the axis of a bar, left free at both ends
-RATIO = "×"  # the unit of ratios, which are drawn on a log axis
 
 Entry = Mapping[str, Any]  # a conclusion as claims.json has it
 
@@ -93,33 +90,5 @@ def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool)
             "span": span,
             "entry": entry,
             "number": f"{number['what']}: {number['text']}" if number else "",
-            "bar": bar(number) if number else None,
             "is_own": is_own,
         }
-
-
-def bar(number: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the positions of value, interval and regions on an axis from 0 to 100; a region is (start, width)."""
-
-    def scaled(value: float) -> float:
-        return math.log(max(value, 1e-9)) if number["unit"] == RATIO else value
-
-    ends = (*number["holds"], *number["fails"], number["low"], number["high"], number["value"])
-    known = [scaled(end) for end in ends if end is not None]
-    low, high = min(known), max(known)
-    free = MARGIN_SHARE * (high - low) or 1.0
-    low, high = low - free, high + free
-
-    def place(value: float | None, default: float) -> float:
-        return default if value is None else round(100 * (scaled(value) - low) / (high - low), 1)
-
-    value = place(number["value"], 50)
-    start, end = place(number["low"], value), place(number["high"], value)
-    holds = (place(number["holds"][0], 0), place(number["holds"][1], 100))
-    below, above = place(number["fails"][0], 0), place(number["fails"][1], 100)
-    return {
-        "value": value,
-        "interval": [start, round(end - start, 1)],
-        "holds": [holds[0], round(holds[1] - holds[0], 1)],
-        "fails": [[start, round(width, 1)] for start, width in ((0, below), (above, 100 - above)) if width],
-    }

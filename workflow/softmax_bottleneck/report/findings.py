@@ -149,7 +149,7 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
         return None
     number, n = sum(exceeds), len(exceeds)
     low, high = wilson(number, n)
-    text = r.Number("", "share", 100 * number / n, 100 * low, 100 * high, (), (), (n,)).text.rpartition(", ")[0]
+    text = r.Number("", "share", 100 * number / n, 100 * low, 100 * high, (n,)).text.rpartition(", ")[0]
     rows = [Row(family, own.median(), own.min(), own.max(), family not in LOG_LINEAR) for family, own in ratios.items()]
     return Finding(
         holds=not number,

@@ -245,20 +245,13 @@ def correlation(what: str, window: float = INF) -> Quantity:
 # --- outcomes -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Number:
-    """The value of a quantity in its unit, with the regions where its interval must lie.
-
-    Attributes:
-        holds: the claim holds if the interval is between these; None is no bound.
-        fails: the claim fails if the interval is below the first or above the second.
-    """
+    """The value and interval of a quantity in its unit; None if it is not finite."""
 
     what: str
     unit: str
     value: float | None
     low: float | None
     high: float | None
-    holds: tuple[float | None, ...]
-    fails: tuple[float | None, ...]
     n: tuple[int, ...]
 
     @property
@@ -340,9 +333,8 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends, text: str = "") 
         edges = [edge for edge in (*holds, *fails) if math.isfinite(edge)]
         distance = max(float(np.ptp(edges)), min(abs(value - edge) for edge in edges))
         what = ", ".join(filter(None, (quantity.what, quantity.names.format(*map(data.label, models)))))
-        shown, unit = quantity.shown, quantity.unit
-        regions = {"holds": tuple(map(shown, holds)), "fails": tuple(map(shown, fails))}
-        number = Number(what, unit, shown(value), shown(low), shown(high), n=interval.n, **regions)
+        shown = quantity.shown
+        number = Number(what, quantity.unit, shown(value), shown(low), shown(high), interval.n)
         return Outcome(verdict, (number,), interval.needed(distance), quantity.units)
 
     return Rule(text or _text(quantity, holds, fails), (quantity,), judge)
