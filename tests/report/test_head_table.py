@@ -64,5 +64,6 @@ def test_a_recommendation_follows_from_the_rule(lower, higher, unlearned, sizes,
 
 
 def test_memory_is_relative_to_the_benchmarked_softmax() -> None:
-    assert head_table.memory("softmax") == 1 and head_table.memory("mos") > head_table.memory("moc") > 1
-    assert head_table.memory("lms-plif-frozen") == head_table.memory("lms-plif") and head_table.memory("none") is None
+    memory = head_table.memory()
+    assert memory["mos"] > memory["moc"] > memory["softmax"] == 1
+    assert memory["lms-plif-frozen"] == memory["lms-plif"] and memory["ss"] == memory["sigsoftmax"]

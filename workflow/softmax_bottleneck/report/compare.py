@@ -4,9 +4,8 @@ It reads what `collect` and `render` wrote to the studies' folders, which may be
 or the archives of studies.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -49,13 +48,19 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 # --- tables ---------------------------------------------------------------------------------------------------------
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     """Return the tables of claims and of heads: a column per study and corpus."""
-    columns = [(study, corpus) for study in studies for corpus in study.datasets]
-    names = ["row", *(f"{study.name}: {corpus}" for study, corpus in columns)]
-    # With the processors' instruction sets, on which the last digits depend.
-    kinds = ("; ".join(sorted(set(study.records.states["hardware"].map(str)) - {""})) for study, _ in columns)
-    hardware = ("Hardware", *(kind or study.hardware for kind, (study, _) in zip(kinds, columns, strict=True)))
-    tables = {"Conclusions": _claims(columns), "Heads": _heads(columns)}
-    return {title: pd.DataFrame([hardware, *rows], columns=names).set_index("row") for title, rows in tables.items()}
+    columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}
+    hardware, tested = {}, set()
+    statements: dict[str, str] = {}
+    for name, (study, _) in columns.items():
+        kinds = sorted({*study.records.states["hardware"]} - {""})  # with instruction sets, which move last digits
+        hardware[name] = {"Hardware": "; ".join(kinds) or study.hardware}
+        tested |= {entry["id"] for entry in study.claims if entry["verdict"] != CANNOT}
+        # The first statement counts: archives may have an older wording.
+        statements = {entry["id"]: f"{entry['statement']} [{entry['id']}]" for entry in study.claims} | statements
+    claims = pd.DataFrame({name: _verdicts(*column) for name, column in columns.items()}).fillna("not evaluated")
+    heads = pd.DataFrame({name: _heads(*column) for name, column in columns.items()}).fillna("—")
+    tables = {"Conclusions": claims[claims.index.isin(tested)].rename(statements), "Heads": heads}
+    return {title: pd.concat([pd.DataFrame(hardware), table]).rename_axis("row") for title, table in tables.items()}
 
 
 def heads(study: FinishedStudy) -> str:
@@ -63,37 +68,24 @@ def heads(study: FinishedStudy) -> str:
     return text({"Heads": side_by_side([study])["Heads"]})
 
 
-def _claims(columns: Columns) -> Iterator[tuple[str, ...]]:
-    """Yield the verdict and first number of every claim that some study can test."""
-    by_id = [{e["id"]: e for e in study.claims if e["dataset"] in (corpus, SYNTHETIC)} for study, corpus in columns]
-    statements: dict[str, str] = {}
-    for name, entry in (pair for own in by_id for pair in own.items()):
-        statements.setdefault(name, entry["statement"])  # archives may have an older wording
-
-    def verdict(entry: Mapping[str, Any] | None) -> str:
-        if entry is None:
-            return "not evaluated"
-        return ": ".join([entry["verdict"], *(n["text"] for n in entry["numbers"][:1] if n["value"] is not None)])
-
-    for name, statement in statements.items():
-        entries = [own.get(name) for own in by_id]
-        if any(entry and entry["verdict"] != CANNOT for entry in entries):
-            yield (f"{statement} [{name}]", *map(verdict, entries))
+def _verdicts(study: FinishedStudy, corpus: str) -> dict[str, str]:
+    """Return the verdict and first number of every claim by its id."""
+    entries = [entry for entry in study.claims if entry["dataset"] in (corpus, SYNTHETIC)]
+    numbers = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in entries}
+    return {entry["id"]: ": ".join([entry["verdict"], *numbers[entry["id"]]]) for entry in entries}
 
 
-def _heads(columns: Columns) -> Iterator[tuple[str, ...]]:
-    """Yield the means of every planned model, with its numbers of finished and of planned runs."""
-
-    def means(found: records.Records, corpus: str, model: str) -> str:
-        known = {m: mean for m in HEAD_METRICS if (mean := mean_of(found.values(corpus, model, m).values()))}
-        texts = [spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
-        planned, n = len(found.planned(corpus, model)), max((mean.n for mean in known.values()), default=0)
-        return ", ".join([*texts, f"n = {n}/{planned}"]) if planned else "—"
-
-    states = pd.concat([study.records.states for study, _ in columns])
+def _heads(study: FinishedStudy, corpus: str) -> dict[str, str]:
+    """Return the means of every planned model, with its numbers of finished and of planned runs."""
+    states, found = study.records.states, {}
     for model, label in dict(zip(states["model"], states["label"], strict=True)).items():
-        cells = [means(study.records, corpus, model) for study, corpus in columns]
-        yield (label if label == model else f"{label} [{model}]", *cells)
+        values = {m: study.records.values(corpus, model, m).values() for m in HEAD_METRICS}
+        known = {m: mean for m, own in values.items() if (mean := mean_of(own))}
+        texts = [spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
+        planned, n = len(study.records.planned(corpus, model)), max((mean.n for mean in known.values()), default=0)
+        if planned:
+            found[label if label == model else f"{label} [{model}]"] = ", ".join([*texts, f"n = {n}/{planned}"])
+    return found
 
 
 # --- output ---------------------------------------------------------------------------------------------------------

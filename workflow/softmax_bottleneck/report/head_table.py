@@ -35,28 +35,27 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
     """
     views = [(one, CorpusData(one.records, dataset)) for one in studies for dataset in one.datasets]
     columns = [(one, data) for one, data in views if any(_model(data, models) for models in HEADS)]
-    if not columns:
-        return None
-    first = columns[0][1]
     rows = []
-    for models in ((SOFTMAX,), *HEADS):
+    for models in ((SOFTMAX,), *HEADS) if columns else ():
         cells = [_against_softmax(data, _model(data, models)) for _, data in columns]
-        signs: dict[str, set[int]] = {}  # by corpus: studies may share their runs
-        for (_, data), cell in zip(columns, cells, strict=True):
-            if cell:
-                signs.setdefault(data.dataset, set()).add(cell["sign"])
-        lower, higher = (sum(sign in own for own in signs.values()) for sign in (-1, 1))
-        sizes = _sizes(first, _model(first, models))
-        facts = {"label": label(study, models[-1]), "cells": cells, "memory": numbers.number(memory(models[-1]), 1)}
-        counts = {"lower": lower, "higher": higher, "compared": len(signs)}
+        compared = [(data.dataset, cell["sign"]) for (_, data), cell in zip(columns, cells, strict=True) if cell]
+        lower, higher = (len({corpus for corpus, own in compared if own == sign}) for sign in (-1, 1))
+        counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in compared})}
         counts["unlearned"] = sum(cell.get("unlearned", 0) for cell in cells)
-        shown = {name: numbers.number(value, DIGITS.get(name, 0)) for name, value in sizes.items()}
-        rows += [{**facts, **counts, "first": shown, "advice": advice(counts, sizes)}] * bool(signs)
+        sizes = _sizes(columns[0][1], _model(columns[0][1], models))
+        facts = {
+            "label": label(study, models[-1]),
+            "cells": cells,
+            "memory": numbers.number(memory().get(models[-1]), 1),
+            "first": {name: numbers.number(value, DIGITS.get(name, 0)) for name, value in sizes.items()},
+            "advice": advice(counts, sizes),
+        }
+        rows += [facts | counts] * bool(compared)
     heads = [
         {"study": one.study, "hardware": one.hardware, "corpus": one.corpora.get(data.dataset, data.dataset)}
         for one, data in columns
     ]
-    return {"columns": heads, "rows": rows}
+    return {"columns": heads, "rows": rows} if columns else None
 
 
 def _model(data: CorpusData, models: Sequence[str]) -> str:
@@ -114,16 +113,13 @@ def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
     return "unproven" if costs_more else "free"
 
 
-def memory(model: str) -> float | None:
-    """Return the peak memory of a head's loss and gradients relative to the softmax's, if it has been benchmarked."""
-    peaks = _peaks()
-    own = peaks.get(BENCHMARKED.get(model, model))
-    return own / peaks[SOFTMAX] if own else None
-
-
 @cache
-def _peaks() -> dict[str, float]:
-    """Return the MiB of each head at the published size of Penn Treebank."""
+def memory() -> dict[str, float]:
+    """Return the peak memory of each benchmarked head's loss and gradients relative to the softmax's.
+
+    It is measured at the published size of Penn Treebank.
+    """
     rows = json.loads(BENCHMARKS.read_text(encoding="utf-8"))["heads"] if BENCHMARKS.is_file() else []
-    own = [row for row in rows if (row["corpus"], row["variant"]) == ("ptb", "ours")]
-    return {row["head"]: row["peak_mib"] for row in own}
+    peaks = {row["head"]: row["peak_mib"] for row in rows if (row["corpus"], row["variant"]) == ("ptb", "ours")}
+    peaks |= {model: peaks[head] for model, head in BENCHMARKED.items() if head in peaks}
+    return {head: peak / peaks[SOFTMAX] for head, peak in peaks.items()}
