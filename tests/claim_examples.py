@@ -14,7 +14,7 @@ from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, T
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
 from softmax_bottleneck.report.claims import Claim, ledger, of_study, to_json
 from softmax_bottleneck.report.claims import known_distributions as known
-from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH
+from softmax_bottleneck.report.claims.rules import SYNTHETIC, TRUTH
 from softmax_bottleneck.report.claims.trained_models import averaged
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study

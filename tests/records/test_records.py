@@ -10,7 +10,7 @@ import fake_results as fake
 import pytest
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
-from softmax_bottleneck.report.claims.data import CorpusData
+from softmax_bottleneck.report.claims.rules import CorpusData
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 

@@ -20,8 +20,16 @@ from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims import rules
-from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData
-from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
+from softmax_bottleneck.report.claims.rules import (
+    CANNOT,
+    CONFOUNDED,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    SYNTHETIC,
+    TRUTH,
+    UNDECIDED,
+    CorpusData,
+)
 from softmax_bottleneck.report.claims.verdict import TEMPLATES, Code, Entry, premises_of
 from softmax_bottleneck.report.claims.verdict import judge as judge_claim
 from softmax_bottleneck.store import paths

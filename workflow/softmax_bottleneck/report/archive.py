@@ -23,7 +23,7 @@ from softmax_bottleneck.records import records
 from softmax_bottleneck.records.integrity import Finding
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
-from softmax_bottleneck.report.claims.data import SYNTHETIC
+from softmax_bottleneck.report.claims.rules import SYNTHETIC
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
 from softmax_bottleneck.study import Run, Study, read, schema

@@ -14,8 +14,7 @@ from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_
 from softmax_bottleneck.report import archive
 from softmax_bottleneck.report.archive import CLAIMS_FILE, FinishedStudy, from_results
 from softmax_bottleneck.report.cells import mean_of
-from softmax_bottleneck.report.claims.data import SYNTHETIC
-from softmax_bottleneck.report.claims.rules import CANNOT
+from softmax_bottleneck.report.claims.rules import CANNOT, SYNTHETIC
 from softmax_bottleneck.report.numbers import spread
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store

@@ -8,8 +8,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.claims.data import SYNTHETIC
-from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
+from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED
 
 MIXED = "mixed"
 OVERALL = (REPRODUCED, NOT_REPRODUCED, MIXED, UNDECIDED, CONFOUNDED, CANNOT)

@@ -22,7 +22,7 @@ from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.data import CorpusData, matches
+from softmax_bottleneck.report.claims.rules import CorpusData, matches
 from softmax_bottleneck.report.claims.verdict import CEILING
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
 from softmax_bottleneck.store.paths import ROOT

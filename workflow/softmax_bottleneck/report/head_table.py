@@ -9,8 +9,7 @@ from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.cells import mean_of
-from softmax_bottleneck.report.claims.data import CorpusData
-from softmax_bottleneck.report.claims.rules import SAME_SIZE, against, better, interval_rule
+from softmax_bottleneck.report.claims.rules import SAME_SIZE, CorpusData, against, better, interval_rule
 from softmax_bottleneck.report.numbers import spread
 from softmax_bottleneck.report.source import label
 from softmax_bottleneck.store.paths import ROOT

@@ -2,7 +2,7 @@
 
 A claim (`trained_models`, `known_distributions`) is a rule and the models that the rule is evaluated on. Its statement
 is in report/claims.yaml. Premises and intervals follow from the rule. To follow a verdict, read
-`verdict.judge`, then the rule in `rules`, then the numbers that it reads in `data`.
+`verdict.judge`, then the rule in `rules`, then `rules.CorpusData`, the numbers that it reads.
 """
 
 from collections import Counter
@@ -14,8 +14,7 @@ import pandas as pd
 from softmax_bottleneck.records import records as tidy
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.claims import known_distributions, trained_models
-from softmax_bottleneck.report.claims.data import SYNTHETIC, CorpusData
-from softmax_bottleneck.report.claims.rules import VERDICTS
+from softmax_bottleneck.report.claims.rules import SYNTHETIC, VERDICTS, CorpusData
 from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, judge
 from softmax_bottleneck.report.claims.verdict import Claim as Claim
 from softmax_bottleneck.report.claims.verdict import Entry as Entry

@@ -19,7 +19,7 @@ from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims import verdict
-from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData
+from softmax_bottleneck.report.claims.rules import SYNTHETIC, TRUTH, CorpusData
 from softmax_bottleneck.report.claims.verdict import Code, Premise
 from softmax_bottleneck.report.fits import wide
 

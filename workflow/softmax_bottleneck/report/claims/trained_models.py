@@ -10,7 +10,7 @@ from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.data import TRUTH, CorpusData
+from softmax_bottleneck.report.claims.rules import TRUTH, CorpusData
 from softmax_bottleneck.report.claims.verdict import Code, Premise, claim
 
 WT2 = "wt2*|wikitext-2*"

@@ -18,7 +18,7 @@ import yaml
 
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.data import SYNTHETIC, TRUTH, CorpusData, differing_settings, matches
+from softmax_bottleneck.report.claims.rules import SYNTHETIC, TRUTH, CorpusData, matches
 from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, published_dataset
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.study import Study
@@ -225,15 +225,22 @@ def _of_rule(data: CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterato
 
 def _settings(study: Study, dataset: str, models: Sequence[str]) -> Premise:
     """Check that the runs differ in their heads alone, or also in what differs in the paper."""
-    odd = differing_settings(study, dataset, models) - SIZES
+    odd = _differing_settings(study, dataset, models) - SIZES
     odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
     published: set[str] = set()
     if odd and (paper := paper_study()):
         corpus = published_dataset(study.datasets[dataset])
         names = [name for name, spec in paper.datasets.items() if published_dataset(spec) == corpus]
-        published = published.union(*(differing_settings(paper, name, models) for name in names))
+        published = published.union(*(_differing_settings(paper, name, models) for name in names))
     facts = {"settings": ", ".join(sorted(odd)) or "none"}
     return Premise(Code.SETTINGS, facts, odd <= published, DECIDED, r.CONFOUNDED)
+
+
+def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> set[str]:
+    """Return the settings of body and schedule in which the runs of some models on a corpus differ."""
+    chosen = [run for run in study.runs if run.dataset == dataset and run.model in set(models)]
+    settings = [asdict(run.body) | asdict(run.schedule) for run in chosen]
+    return {key for setting in settings for key in setting if setting[key] != settings[0][key]}
 
 
 def _ceiling(data: CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
