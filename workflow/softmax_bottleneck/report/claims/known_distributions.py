@@ -21,9 +21,9 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims import verdict
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, TRUTH, CorpusData
 from softmax_bottleneck.report.claims.verdict import Code, Premise
-from softmax_bottleneck.report.fits import wide
 
 BASELINE = "softmax"
+TEXTS = ("head", "equal")  # of a condition; all else in it is a number
 CLOSED = 0.01  # share of the unigram model's KL; a smaller KL counts as none
 MATTERS = 0.05  # fraction of the softmax's KL that a head must close to count
 HARDLY = 0.05  # more parameters than the softmax, such as those of a learned function, count as none
@@ -39,6 +39,21 @@ MANY = 3  # softmaxes from which on the published rank is nearly full
 
 
 # --- fits to distributions of known rank ----------------------------------------------------------------------------
+def wide(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one line per fit or distribution: model, seed, a column per part of its condition, and one per metric.
+
+    A condition is like `alpha=0.1;M=100;N=1000;d=5`.
+    """
+    if rows.empty:
+        return pd.DataFrame(columns=["model", "seed"])
+    wide = rows.pivot(index=["model", "condition", "seed"], columns="metric", values="value").reset_index()
+    lines = []
+    for condition in wide["condition"]:
+        pairs = [part.partition("=") for part in condition.split(";")]
+        lines.append({"equal": ""} | {key: value if key in TEXTS else float(value) for key, _, value in pairs})
+    return pd.concat([wide.drop(columns="condition"), pd.DataFrame(lines, index=wide.index)], axis=1)
+
+
 def _fits_of(data: CorpusData, key: str) -> pd.DataFrame:
     """Return one line per fit whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics.
 

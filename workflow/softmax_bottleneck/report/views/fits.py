@@ -1,12 +1,16 @@
 """Fits to known distributions: heads on free context vectors, and language models beside them.
 
 Ganea et al. 2019, Figures 2, 3 and 5 to 8, and the known-truth study.
+
+Columns of a frame: model, seed, d (width), equal (whether widths were cut to equal parameters), those of the
+distribution (alpha and M words; or r columns, V words and its rank), and one per metric, of which `gap_closed` is
+computed here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,7 +21,8 @@ from matplotlib.figure import Figure as Canvas
 from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_UNIFORM, PRESS_RANK, RANK_TRUTH, find
 from softmax_bottleneck.report import claims, numbers, plots
 from softmax_bottleneck.report.cells import Cell, Section, mean_of, section
-from softmax_bottleneck.report.fits import BASELINE, Frames, levels
+from softmax_bottleneck.report.claims.known_distributions import BASELINE, wide
+from softmax_bottleneck.report.claims.rules import TRUTH
 from softmax_bottleneck.report.plots import DASHES, LIGHT, SPARE, Drawing, Style
 from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.study import schema
@@ -35,10 +40,60 @@ NOT_YET = "Nothing to show: nothing is fitted yet."
 LEAST_SHARE = -1.0  # gap closed that a panel shows: as much again as the softmax loses
 
 
+# --- frames ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Frames:
+    """The fits of one plan.
+
+    Attributes:
+        fits: one line per fit, a column per metric; empty before anything is fitted.
+        laws: one line per distribution: what is known of it.
+        names: name and label of the plan's models, in its order.
+    """
+
+    fits: pd.DataFrame
+    laws: pd.DataFrame
+    names: dict[str, str]
+
+    @classmethod
+    def of(cls, source: Source, plan: str) -> Frames:
+        """Return the fits of a plan from the records of a study."""
+        rows = source.records.synthetic
+        rows = rows[rows["table"] == plan]
+        both = (wide(rows[rows["model"] != TRUTH]), wide(rows[rows["model"] == TRUTH]))
+        # Log-probabilities are r products, a bias and a normaliser.
+        fits, laws = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)
+        return cls(_with_gap_closed(fits), laws, dict(source.study.fit_labels.get(plan, {})))
+
+    @property
+    def models(self) -> list[str]:
+        """Models that were fitted, in the plan's order."""
+        present = set(self.fits["model"])
+        return [model for model in self.names if model in present]
+
+    def have(self, metrics: Sequence[str] = ()) -> bool:
+        """Return True if there are fits with all of these metrics."""
+        return bool(len(self.fits)) and set(metrics) <= set(self.fits)
+
+
+def _with_gap_closed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the fraction of the softmax's KL that a fit closes, 1 - KL / KL(softmax) of the same r, d and seed."""
+    softmax, keys = frame[frame["model"] == BASELINE], ["r", "d", "seed"]
+    if softmax.empty or "r" not in frame:
+        return frame
+    baseline = frame[keys].merge(softmax[[*keys, KL]], on=keys, how="left")[KL].to_numpy(dtype=float)
+    return frame.assign(**{GAP_CLOSED: 1.0 - frame[KL] / baseline})
+
+
+def levels(frame: pd.DataFrame, column: str) -> list[float]:
+    """Return the values of a column in ascending order; none if the frame has no such column."""
+    return sorted(set(frame[column])) if column in frame else []
+
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
     """Yield KL(P*||Q) of every model by width, a section per distribution."""
-    frames = Frames.of(source.study, source.records, fits)
+    frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
     keys = [key for key in LAW_NAMES if key in frames.fits]
     for law, own in frames.fits.groupby(keys, sort=True) if len(frames.fits) else ():
@@ -117,7 +172,7 @@ def fit_maps_figure(
 
     Concentrations are those named, all where none is, or, with `others`, all but those.
     """
-    frames = Frames.of(source.study, source.records, fits)
+    frames = Frames.of(source, fits)
     if not frames.have(metrics):
         return _nothing()
     named = frames.fits["alpha"].isin(alphas or levels(frames.fits, "alpha"))
@@ -151,7 +206,7 @@ def fit_maps_figure(
 
 def law_uniformity_figure(source: Source, *, fits: str) -> Drawing:
     """Draw how far Dirichlet distributions are from the uniform one, by concentration, sampled and expected."""
-    frames = Frames.of(source.study, source.records, fits)
+    frames = Frames.of(source, fits)
     if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.laws):
         return _nothing()
     data = frames.laws[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
@@ -183,7 +238,7 @@ def fit_curves_figure(
     d is the width of the model, r and `rank` are the columns and the rank of the distribution, M its words, alpha its
     concentration.
     """
-    frames = Frames.of(source.study, source.records, fits)
+    frames = Frames.of(source, fits)
     shown, with_gap = frames.fits, GAP_CLOSED in metrics
     if frames.have(metrics) and with_gap:  # narrower than their distribution's columns, where a softmax fails
         shown = shown[(shown["r"] > shown["d"]) & (shown["model"] != BASELINE)]
