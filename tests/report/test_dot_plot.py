@@ -9,7 +9,7 @@ from softmax_bottleneck.report.dot_plot import WIDTH, DotPlot, Row
 
 
 def test_a_figure_keeps_the_order_of_its_numbers() -> None:
-    rows = [Row("a", -3.0, -4.0, -2.0), Row("b", 1.0)]
+    rows = [Row("a", -3.0, -4.0, -2.0), Row("b", 1.0, 1.0, 1.0)]
     svg = ET.fromstring(DotPlot(rows, "axis").svg())
     name = "{http://www.w3.org/2000/svg}"
     first, second = (float(dot.get("cx")) for dot in svg.iter(f"{name}circle"))

@@ -17,12 +17,12 @@ SMALLEST = 1e-9  # on a log axis
 
 @dataclass(frozen=True)
 class Row:
-    """A value with its interval or range; `is_second` draws it in another colour."""
+    """A value with its interval or range, both ends the value without one; `is_second` draws it in another colour."""
 
     label: str
     value: float
-    low: float | None = None
-    high: float | None = None
+    low: float
+    high: float
     is_second: bool = False
 
 
@@ -38,13 +38,13 @@ class DotPlot:
     def text(self, row: Row) -> str:
         """Return `−7.8 % (−11.7 to −3.8)`, or `18 (17 to 18)` on a log axis."""
 
-        def printed(value: float | None) -> str:
-            digits = 1 if not self.is_log else numbers.decimals(value, 0) if value and value < 10 else 0
+        def printed(value: float) -> str:
+            digits = 1 if not self.is_log else numbers.decimals(value, 0) if value < 10 else 0
             return numbers.number(value, digits, signed=not self.is_log)
 
         value, low, high = map(printed, (row.value, row.low, row.high))
         unit = "" if self.is_log else "\u00a0%"
-        return f"{value}{unit}" if row.low is None or low == high else f"{value}{unit} ({low} to {high})"
+        return f"{value}{unit}" if low == high else f"{value}{unit} ({low} to {high})"
 
     def alt(self) -> str:
         """Return the numbers as text."""
@@ -56,10 +56,7 @@ class DotPlot:
         def scaled(value: float) -> float:
             return math.log10(max(value, SMALLEST)) if self.is_log else value
 
-        ends = [
-            self.reference,
-            *(end for row in self.rows for end in (row.value, row.low, row.high) if end is not None),
-        ]
+        ends = [self.reference, *(end for row in self.rows for end in (row.value, row.low, row.high))]
         least, most = min(ends), max(ends)
         pixels = (WIDTH - 2 * MARGIN) / ((scaled(most) - scaled(least)) or 1.0)
 
@@ -70,13 +67,9 @@ class DotPlot:
         ticks = [float(tick) for tick in locator.tick_values(least, most) if least <= tick <= most]
         rows = [
             {"label": row.label, "text": self.text(row), "kind": "second" if row.is_second else "first"}
-            | {"y": 18 + ROW * index, "x": x(row.value)}
-            | {name: x(row.value if end is None else end) for name, end in (("low", row.low), ("high", row.high))}
+            | {"y": 18 + ROW * index, "x": x(row.value), "low": x(row.low), "high": x(row.high)}
             for index, row in enumerate(self.rows)
         ]
-        template = environment().get_template("finding.svg.j2")
         shown = [(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks]
-        height = ROW * len(rows) + FOOT
-        return template.render(
-            rows=rows, ticks=shown, zero=x(self.reference), axis=self.axis, width=WIDTH, height=height
-        )
+        facts = {"zero": x(self.reference), "axis": self.axis, "width": WIDTH, "height": ROW * len(rows) + FOOT}
+        return environment().get_template("finding.svg.j2").render(rows=rows, ticks=shown, **facts)

@@ -91,7 +91,9 @@ class Comparison:
 
     def row(self, label: str, is_second: bool = False) -> Row:
         """Return the row of a figure."""
-        return Row(label, self.number.value or 0.0, self.number.low, self.number.high, is_second)
+        value = self.number.value or 0.0
+        low, high = (value if end is None else end for end in (self.number.low, self.number.high))
+        return Row(label, value, low, high, is_second)
 
     def text(self) -> str:
         """Return the number with what is compared."""

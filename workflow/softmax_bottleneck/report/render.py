@@ -103,7 +103,6 @@ def page_of(
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
         "conclusions": conclusions.matrix(studies, sources) if judged else None,
         "head_table": head_table.head_table(studies, study),
-        "claims_csv": claims.to_csv(judged),
         "not_judged": {sources[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
         "gaps": gaps(study, found),

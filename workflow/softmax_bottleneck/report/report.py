@@ -68,7 +68,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
         entry |= _embedded(entry, folder)
     for finding in page["answer"]["findings"] if page["answer"] else ():
         finding["image"] = data_address("image/svg+xml", finding["svg"])
-    page |= {name: data_address("text/csv", page[name]) for name in ("runs_csv", "claims_csv")}
+    page["runs_csv"] = data_address("text/csv", page["runs_csv"])
     template = environment().get_template("template.html.j2")
     path = (out or folder / "report") / "index.html"
     script = environment().get_template("report.js").render()

@@ -9,9 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
-from softmax_bottleneck.records import records as tidy
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.claims import known_distributions, trained_models
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, VERDICTS, CorpusData
@@ -46,14 +43,6 @@ def counts(entries: Iterable[Entry]) -> dict[str, int]:
 
 # --- output ---------------------------------------------------------------------------------------------------------
 Facts = Mapping[str, Any]  # an entry as claims.json has it
-
-
-def to_csv(entries: Iterable[Facts]) -> str:
-    """Return one line per claim and corpus: verdict, reason, numbers and premises."""
-    facts = ("id", "source", "dataset", "verdict", "reason", "statement", "where", "criterion")
-    texts = ("numbers", "premises")
-    lines = [{**entry, **{key: "; ".join(_texts(entry)[key]) for key in texts}} for entry in entries]
-    return tidy.to_csv(pd.DataFrame(lines, columns=[*facts, *texts]))
 
 
 def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
