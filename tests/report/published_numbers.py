@@ -229,29 +229,6 @@ def _p_value(rows: Rows, models: tuple[str, str], printed: str, what: str, where
     return _derived(what, f"{where}, from its means and deviations", printed, formula, inputs, note)
 
 
-def _eleven_runs() -> Iterator[Check]:
-    """Table 2 (eleven runs) from SM Table 1 (ten of them) and SM Tables 10 and 11 (the eleventh)."""
-    eleven, ten = Rows.of("table2"), Rows.of("sm_table1")
-    for dataset in CORPORA:
-        for model in ten.where(dataset=dataset).models():
-            found = {"dataset": dataset, "model": model, "metric": "test_ppl"}
-            own = _runs_of(dataset).number("ET", **found)
-            inputs = [ten.number(**found), ten.number(column="std", **found), own]
-            where = f"Table 2, from SM Table 1 and {SM[dataset]}"
-            for column, name, formula in (("value", "mean", _mean_of_eleven), ("std", "deviation", _sd_of_eleven)):
-                what = f"{name} of {model} over 11 runs, {CORPORA[dataset]}"
-                yield _derived(what, where, eleven.text(column=column, **found), formula, inputs)
-
-
-def _mean_of_eleven(mean: float, sd: float, own: float) -> float:
-    return (SEEDS * mean + own) / (SEEDS + 1)
-
-
-def _sd_of_eleven(mean: float, sd: float, own: float) -> float:
-    between = SEEDS / (SEEDS + 1) * (own - mean) ** 2
-    return math.sqrt(((SEEDS - 1) * sd**2 + between) / SEEDS)
-
-
 # --- figures --------------------------------------------------------------------------------------------------------
 def _figure2() -> Iterator[Check]:
     points, texts = Rows.of("figure2_points"), Rows.of("figures_text").where(metric="pearson_r")
@@ -310,18 +287,6 @@ def _probabilities(lists: Rows) -> Iterator[Check]:
     note = "in the others all eight models print 0.20, 0.01, 0.01, 0.01, 0.01 for different words: placeholders"
     differing = str(int((distinct > 1).sum()))
     yield _equal("contexts in which models differ in probabilities", where, str(len(distinct)), differing, note)
-
-
-def _figure4() -> Iterator[Check]:
-    figure, table = Rows.of("figure4"), Rows.of("sm_table3")
-    for dataset, name in CORPORA.items():
-        wide = table.where(dataset=dataset).frame.pivot(index="condition", columns="model", values="value")
-        rhos = {model: dict(enumerate(wide[model].astype(float))) for model in wide.columns}
-        won = statistics.win_matrix({model: {str(key): rho for key, rho in row.items()} for model, row in rhos.items()})
-        for row in figure.where(dataset=dataset).frame.to_dict("records"):
-            other = row["condition"].removeprefix("wins over ").split(";")[0]
-            what = f"benchmarks won by {row['model']} over {other}, {name}"
-            yield _equal(what, "Figure 4, from SM Table 3", row["value"], str(won[row["model"]][other].wins))
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
@@ -415,7 +380,7 @@ def _contexts() -> Iterator[Check]:
     yield _equal("contexts in the matrix, WT2", where, "33320", str(rows))
 
 
-# --- ranks and repeated numbers -------------------------------------------------------------------------------------
+# --- ranks and a repeated run ----------------------------------------------------------------------------------------
 def _rank_limits() -> Iterator[Check]:
     """The softmax of d features: d products, a bias and the log-partition make a rank of d + 2."""
     for dataset, name in CORPORA.items():
@@ -423,41 +388,6 @@ def _rank_limits() -> Iterator[Check]:
         for model in ("softmax", "moc"):
             limit = str(shape_of(dataset, model).embedding + 2)
             yield _equal(f"rank of {model}, {name}", f"{SM[dataset]}, from d + 2", runs.text("ET", model=model), limit)
-
-
-def _quotations() -> Iterator[Check]:
-    """Numbers that are printed in two places."""
-    ptb = _runs_of("ptb")
-    texts = Rows.of("figures_text")
-    for model, switch in (("moc", "ET"), ("mos-nt", "NT"), ("moc-nt", "NT")):
-        found = {"model": model, "metric": "test_ppl"}
-        printed = texts.where(f"{switch}-ASGD").text(**found)
-        yield _equal(f"test perplexity of {model}, PTB", "text, from SM Table 10", printed, ptb.text(switch, **found))
-    for dataset, name in CORPORA.items():
-        found = {"dataset": dataset, "model": "lms-plif", "metric": "test_ppl"}
-        printed, other = (Rows.of(file).text(**found) for file in ("table4", "sm_table1"))
-        yield _equal(f"test perplexity of lms-plif, {name}", "Table 4, from SM Table 1", printed, other)
-    yield from _ranks_repeated()
-    yield from _mixtures_repeated()
-    rank = ptb.text("NT", model="mos-nt", metric="rank_press")
-    yield _equal("rank of mos-nt, PTB", "SM 5.1, from SM Table 10 (NT)", "9979", rank)
-
-
-def _ranks_repeated() -> Iterator[Check]:
-    """Table 6, SM Tables 17 and 18, and SM Tables 10 and 11 are about the same runs."""
-    table = Rows.of("table6")
-    for dataset, name in CORPORA.items():
-        number = 17 if dataset == "ptb" else 18
-        long = Rows.of(f"sm_table{number}")
-        for model in table.where(dataset=dataset).models():
-            found = {"dataset": dataset, "model": model}
-            where = f"Table 6, from {SM[dataset]} (ET)"
-            rank = _runs_of(dataset).text("ET", metric="rank_press", **found)
-            yield _equal(f"rank of {model}, {name}", where, table.text(metric="rank_press", **found), rank)
-            for metric in ("rank_eff_1e-3", "rank_eff_1e-4", "rank_eff_1e-5"):
-                what = f"effective rank of {model} at ε = {metric.removeprefix('rank_eff_')}, {name}"
-                printed, other = (rows.text(metric=metric, **found) for rows in (table, long))
-                yield _equal(what, f"Table 6, from SM Table {number}", printed, other)
 
 
 def _mixtures_repeated() -> Iterator[Check]:
@@ -509,8 +439,8 @@ def _benka() -> Iterator[Check]:
 
 
 PARTS: tuple[Callable[[], Iterator[Check]], ...] = (
-    *(_table1, _contexts, _figure2, _p_values, _eleven_runs, _figure3, _figure4, _parameter_counts),
-    *(_rank_limits, _quotations, _noise, _benka),
+    *(_table1, _contexts, _figure2, _p_values, _figure3, _parameter_counts, _rank_limits, _mixtures_repeated),
+    *(_noise, _benka),
 )
 
 

@@ -26,7 +26,6 @@ from softmax_bottleneck.report.claims.rules import (
     NOT_REPRODUCED,
     REPRODUCED,
     SYNTHETIC,
-    TRUTH,
     UNDECIDED,
     CorpusData,
 )
@@ -68,25 +67,21 @@ def with_truth(records: Records, **numbers: float) -> Records:
     return replace(records, rows=pd.concat([records.rows, pd.DataFrame(rows, columns=list(examples.COLUMNS))]))
 
 
-# --- every claim: true, false, premise broken ------------------------------------------------------------------------
-@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.id)
-def test_a_claim_is_told_true_false_and_untestable_by_construction(claim: claims.Claim) -> None:
-    place = examples.place(claim, examples.CORPUS)
+# --- every rule: true, false, without runs ----------------------------------------------------------------------------
+@pytest.mark.parametrize("name", examples.EXAMPLES)
+def test_a_claim_holds_fails_and_is_untestable_by_construction(name: str) -> None:
+    claim = BY_ID[name]
+    place = examples.place(claim)
     for holds, expected in ((True, REPRODUCED), (False, NOT_REPRODUCED)):
         entry = judge_claim(CorpusData(examples.made(claim, holds), place), claim)
         assert entry.verdict == expected, entry
         assert entry.numbers and all(number.n for number in entry.numbers)
-    for broken, records in examples.broken(claim).items():
-        entry = judge_claim(CorpusData(records, place), claim)
-        assert entry.verdict not in DECIDED, (broken, entry)
-        assert entry.reason
+    assert judge_claim(CorpusData(examples.records_of([], place), place), claim).verdict == CANNOT
 
 
-def test_every_source_has_claims_with_unique_ids() -> None:
+def test_every_source_has_claims_and_every_code_a_text() -> None:
     assert {claim.source for claim in claims.CLAIMS} == {*claims.NOT_JUDGED, "known-truth", "gradient"}
-    assert (
-        TEMPLATES.keys() == set(Code) and len(BY_ID) == len(claims.CLAIMS) and BY_ID.keys() == examples.EXAMPLES.keys()
-    )
+    assert TEMPLATES.keys() == set(Code) and len(BY_ID) == len(claims.CLAIMS)
 
 
 def test_every_claim_asks_for_models_that_the_paper_study_has() -> None:
@@ -243,6 +238,7 @@ MOS_RANK = ranks(transformer=18, transformer_mos=399)
 @pytest.mark.parametrize(
     ("claim", "rows", "facts", "verdict", "code"),
     [
+        ("mos-better", ppl(n=2, softmax=57, mos=55), {}, UNDECIDED, Code.TOO_FEW),
         ("mos-better", ppl(softmax=57, mos=55), LARGER, CONFOUNDED, Code.NO_EQUAL_PAIR),
         ("mos-better", ppl(softmax=57, mos=55), SMALLER, REPRODUCED, None),  # as published on Penn Treebank
         ("mos-better", ppl(softmax=57, mos=58), LARGER, NOT_REPRODUCED, None),
@@ -373,12 +369,6 @@ def judge_with_truth(claim: str, rows: list[examples.Row], **numbers: float) -> 
     return judge_claim(CorpusData(records, examples.CORPUS), BY_ID[claim])
 
 
-def test_the_true_distribution_is_one_of_the_models() -> None:
-    view = CorpusData(with_truth(examples.records_of(ppl(softmax=57)), **TRUTH_NUMBERS), examples.CORPUS)
-    assert view.values(TRUTH, "rank_press") == {1: 102.0, 2: 102.0, 3: 102.0} and view.matching(TRUTH) == [TRUTH]
-    assert TRUTH not in view.matching("*") and view.label(TRUTH) == "the true distribution"
-
-
 @pytest.mark.parametrize(
     ("claim", "rows", "sound", "spoils"),
     [
@@ -386,16 +376,8 @@ def test_the_true_distribution_is_one_of_the_models() -> None:
         # An effective rank of 47 of an exact rank of 102 shows no overestimate.
         ("press-overestimates", ranks(ss=300.0) + ranks("rank_eff_1e-4", ss=30.0), {"rank_eff_1e-4": 95.0}, {}),
         ("not-necessary", ppl(softmax=57, lms_plif=56) + ranks(softmax=18, lms_plif=20), {}, {"rank_press": 20.0}),
-        ("rank-order", ppl(ss=57, lms_plif=56) + ranks(ss=400, lms_plif=20), {"rank_press": 300.0}, {}),
         # Beside an overfitted softmax the true distribution has higher train and lower test perplexity.
         ("plif-regularises", OVERFITTED, {"train_ppl": 30.0}, {}),
-        ("kanai-softmax-limited", ranks(softmax=18) + ranks("embedding_size", softmax=16), {}, {"rank_press": 10.0}),
-        (
-            "grid-correlation",
-            CORRELATED,
-            {"test_ppl": 57.0, "rank_press": 300.0},
-            {"test_ppl": 30.0, "rank_press": 9000.0},
-        ),
         (
             "window-correlation",
             CORRELATED,
