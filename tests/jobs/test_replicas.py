@@ -84,17 +84,6 @@ def test_every_run_is_in_one_job_with_seeds_of_its_model() -> None:
     assert sorted(len(runs) for runs in jobs.values()) == [1, 1, 1, 2, 2, 2, 2, 2, 2]
 
 
-def test_runs_of_different_models_share_a_job_where_a_study_says_so() -> None:
-    study = config.load_study(NANO, {"replicas_per_job": 4, "mixed_jobs": True})
-    jobs = plan.jobs(study)
-    assert sorted(run.path for runs in jobs.values() for run in runs) == sorted(run.path for run in study.needed)
-    assert sorted(len(runs) for runs in jobs.values()) == [2, 4]
-    for name, runs in jobs.items():
-        assert len({run.dataset for run in runs}) == 1
-        assert name.split("/")[1] == ("mixed" if len({run.model for run in runs}) > 1 else runs[0].model)
-        assert name.split("/")[2].count("+") == len(runs) - 1  # by which the profile asks for memory
-
-
 def test_other_seeds_make_another_job() -> None:
     two, three = (config.load_study(NANO, {"seeds": seeds, "replicas_per_job": 3}) for seeds in ([1, 2], [1, 2, 3]))
     assert not set(plan.jobs(two)) & set(plan.jobs(three))

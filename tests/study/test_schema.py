@@ -23,7 +23,6 @@ FITS = {
 STUDIES = [
     ((*BODY, "dropuot_input"), 0.1, ["settings.0.body", "'dropuot_input'", "'dropout_input'"]),
     ((*BODY, "learning_rate"), 1, ["settings.0.body", "'learning_rate'", "allowed are"]),
-    (("limits",), {"memory": 3}, ["limits", "'memory'", "'memory_gb'"]),
     (("colour",), 1, ["'colour'", "allowed are"]),
     ((*BODY, "dropout_input"), 1.0, ["settings.0.body.dropout_input", "1.0"]),
     ((*BODY, "dropout_input"), -0.1, ["settings.0.body.dropout_input", "-0.1"]),

@@ -18,7 +18,6 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Dataset, Study, load_dataset, load_yaml
 from softmax_bottleneck.study.plan import is_done
-from softmax_bottleneck.study.schema import seconds
 
 OK, NOTE, BAD = "ok", "note", "bad"  # fine; worth knowing; must be fixed first
 TIMEOUT_S = 3.0  # for the programs of SLURM and of the GPU
@@ -175,7 +174,7 @@ def _files(study: Study, dataset: Dataset) -> Finding:
 
 
 def _size(study: Study) -> Iterator[Finding]:
-    """Check memory, disk and text lengths, and compare the longest run with the time limits of all SLURM attempts."""
+    """Check memory, disk and text lengths."""
     from softmax_bottleneck.training import check  # imports torch, which may be missing
 
     try:
@@ -189,14 +188,3 @@ def _size(study: Study) -> Iterator[Finding]:
     left = [run for run in study.needed if not is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
     yield Finding("size", OK, f"{len(left)} of {len(study.needed)} runs are left; they need {disk_gb:.1f} GB of disk")
-    if left and shutil.which("sbatch"):
-        kind = "cpu" if study.device == "cpu" else "gpu"
-        need_h, longest = max((getattr(planned[run.path][1], f"{kind}_h"), run.path) for run in left)
-        profile = load_yaml(PROFILE)["__variables__"]
-        most_h = seconds(study.max_wall) / 3600 if study.max_wall else float("inf")
-        limits_h = [min(profile["gpu_minutes"] * n, profile["most_gpu_minutes"]) / 60
-                    for n in range(1, profile["attempts"] + 1)]  # fmt: skip
-        given_h = sum(min(limit_h, most_h) for limit_h in limits_h)
-        found = f"{longest} takes about {need_h:.1f} {kind.upper()} hours; {len(limits_h)} attempts have {given_h:.1f}"
-        advice = f"raise gpu_minutes or attempts in {PROFILE.relative_to(paths.ROOT)}"
-        yield Finding("time limits", *((OK, found) if need_h < given_h else (NOTE, found, advice)))

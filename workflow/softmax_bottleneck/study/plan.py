@@ -1,6 +1,7 @@
 """Facts of a study that need no run: declared sizes of corpora, training jobs by name, and finished runs."""
 
 import hashlib
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -37,15 +38,13 @@ def tracked(study: Study) -> tuple[Run, ...]:
 def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
     """Return the training jobs by name, each with up to `replicas_per_job` seeds of one model.
 
-    With `mixed_jobs`, a job has runs of any model on one corpus. The name of a job is the path of its only run, or
-    `<dataset>/<model>/<seed>+<seed>...-<hash>`. Jobs depend on the study alone and not on what is finished, so that
-    every process finds the same jobs.
+    The name of a job is the path of its only run, or `<dataset>/<model>/<seed>+<seed>...-<hash>`. Jobs depend on the
+    study alone and not on what is finished, so that every process finds the same jobs.
     """
-    families: dict[tuple[str, str], list[Run]] = {}
-    for run in study.needed:
-        families.setdefault((run.dataset, "" if study.mixed_jobs else run.model), []).append(run)
-    size = study.replicas_per_job
-    chunks = [tuple(runs[at : at + size]) for runs in families.values() for at in range(0, len(runs), size)]
+    size, chunks = study.replicas_per_job, list[tuple[Run, ...]]()
+    for _, runs in itertools.groupby(study.needed, key=lambda run: (run.dataset, run.model)):
+        replicas = tuple(runs)
+        chunks += [replicas[at : at + size] for at in range(0, len(replicas), size)]
     return {_job_name(chunk): chunk for chunk in chunks}
 
 
@@ -54,8 +53,7 @@ def _job_name(runs: tuple[Run, ...]) -> str:
         return runs[0].path
     seeds = "+".join(str(run.seed) for run in runs)
     paths = hashlib.sha256(" ".join(run.path for run in runs).encode()).hexdigest()
-    model = runs[0].model if len({run.model for run in runs}) == 1 else "mixed"
-    return f"{runs[0].dataset}/{model}/{seeds}-{paths[:12]}"
+    return f"{runs[0].dataset}/{runs[0].model}/{seeds}-{paths[:12]}"
 
 
 def is_done(study: Study, run: Run) -> bool:

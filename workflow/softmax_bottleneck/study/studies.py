@@ -23,14 +23,13 @@ from softmax_bottleneck.study.study_file import (
     Experiment,
     ExperimentChanges,
     Layer,
-    Limits,
     StudyFile,
     load_experiment,
     read_values,
 )
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
-UNCHANGED = ("title", "description", "limits", "replicas_per_job", "mixed_jobs", "device", "max_wall", "time_margin")
+UNCHANGED = ("title", "description", "replicas_per_job", "device", "max_wall", "time_margin")
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
 Placed = TypeVar("Placed", Run, Evaluation, Unit)
 
@@ -60,10 +59,8 @@ class Study:
     runs: tuple[Run, ...]
     searches: Mapping[str, Search] = field(default_factory=dict)
     author_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
     stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)
     replicas_per_job: int = 1
-    mixed_jobs: bool = False
     device: str = "auto"
     max_wall: str | None = None
     time_margin: str | None = None

@@ -182,19 +182,6 @@ class Layer:
 
 
 @section
-class Limits:
-    """Resources where runs are made; a study that exceeds them fails before its first job.
-
-    Attributes:
-        memory_gb: memory of a training or measuring job (default: that of this machine).
-        disk_gb: disk for all unfinished work (default: what is free here).
-    """
-
-    memory_gb: Annotated[schema.Number, Field(gt=0, le=10**6)] | None = None
-    disk_gb: Annotated[schema.Number, Field(gt=0, le=10**9)] | None = None
-
-
-@section
 class ExperimentChanges:
     """The changes that a study makes to an experiment.
 
@@ -226,10 +213,8 @@ class StudyFile:
         mirror: folder with copies of the corpora, used before any download; also `make reproduce MIRROR=folder`.
         device: `auto` (a GPU if there is one), `cpu`, or `cuda` (an error without one).
         threads: CPU threads of one training job; the same number gives the same bits.
-        limits: resources where runs are made; a study that exceeds them fails before its first job.
         replicas_per_job: number of seeds of a model that one job trains at the same time. They share its GPU, or have
             `threads` cores each. The bits are the same as for separate jobs.
-        mixed_jobs: whether runs of different models on a corpus may share a job, for example to fill a node's GPUs.
         max_wall: time limit of a training job (`4h`, `90m`). It then saves and stops with exit code 75, and the next
             attempt resumes it. A SLURM job's own time limit applies as well.
         time_margin: time before the end of its SLURM job at which a training job stops itself (default: 3m, or a
@@ -251,9 +236,7 @@ class StudyFile:
     mirror: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[schema.Integer, Field(ge=1, le=256)] = 1
-    limits: Limits = Limits()
     replicas_per_job: Annotated[schema.Integer, Field(ge=1, le=10)] = 1
-    mixed_jobs: schema.Flag = False
     max_wall: schema.Duration | None = None
     time_margin: schema.Duration | None = None
     deterministic: schema.Flag = True

@@ -70,28 +70,25 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
     left = [run for run in study.needed if not is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
     root = study.store.root.absolute()
-    free_gb = study.limits.disk_gb or shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free / 1e9
+    free_gb = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free / 1e9
     if disk_gb > free_gb:
         raise UserError(f"{study.file}: {len(left)} runs need about {disk_gb:.1f} GB of disk, and {free_gb:.1f} GB are "
-                        "there: free some, or set limits.disk_gb where results lie elsewhere")  # fmt: skip
+                        "there: free some")  # fmt: skip
     for run in left:
         cost = planned[run.path][1]
         for what, needed_gb, on_gpu in (
             ("training", cost.memory_gb, run.device != "cpu"),
             ("the singular values", cost.spectrum_gb, False),
         ):
-            if needed_gb > (there_gb := _memory_gb(study, on_gpu)):
+            if needed_gb > (there_gb := _memory_gb(on_gpu)):
                 raise UserError(
                     f"{study.file}: models.{run.model}: {what} on {run.dataset} takes about {needed_gb:.1f} GB of"
-                    f" memory, and {there_gb:.1f} GB are there: make the model smaller, or set limits.memory_gb"
-                    " where runs go elsewhere"
+                    f" memory, and {there_gb:.1f} GB are there: make the model smaller"
                 )
 
 
-def _memory_gb(study: Study, on_gpu: bool) -> float:
-    """Return the memory of the GPU or of the machine, unless the study sets another limit."""
-    if study.limits.memory_gb:
-        return study.limits.memory_gb
+def _memory_gb(on_gpu: bool) -> float:
+    """Return the memory of the GPU or of the machine."""
     if on_gpu and torch.cuda.is_available():
         return float(torch.cuda.get_device_properties(0).total_memory) / 1e9
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
