@@ -178,6 +178,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
     states = found.states[is_finished]
     run_ids = {"", *states["run_id"], *found.stages["run_id"]}
     found = replace(found, rows=found.rows[found.rows["run_id"].isin(run_ids)], states=states)
+    published = {run.path for run in study.needed if study.datasets[run.dataset].published_as} & found.spectra.keys()
     content = {
         "study": study.name,
         "title": study.title,
@@ -190,7 +191,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
         "states": columns_of(found.states),
         "stages": columns_of(found.stages),
         "claims": [entry.to_json() for entry in claims.ledger(found, study=study)],
-        "runs": [_stored(run, found, study) for run in study.needed if _is_kept(run, found, study)],
+        "runs": [_stored(run, found, study) for run in study.needed if run.path in published],
     }
     if predictions := _predictions(found, study):
         content["predictions"] = predictions
@@ -205,10 +206,6 @@ def _predictions(found: Records, study: Study) -> dict[str, Any]:
         if words and study.datasets[run.dataset].kind != "language":
             first.setdefault((run.dataset, run.model), (run.path, words))
     return dict(first.values())
-
-
-def _is_kept(run: Run, found: Records, study: Study) -> bool:
-    return bool(study.datasets[run.dataset].published_as) and run.path in found.spectra
 
 
 def _stored(run: Run, found: Records, study: Study) -> dict[str, Any]:

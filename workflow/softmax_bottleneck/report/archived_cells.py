@@ -8,14 +8,16 @@ that with the largest model.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from operator import itemgetter
 
 from softmax_bottleneck.report import archive, views
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.cells import ArchivedCell, Cell, Row, Section, Table
+from softmax_bottleneck.report.cells import ArchivedCell, Row, Section, Table
 from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
 from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
 
 Key = tuple[str, str, str]  # published corpus, row, column
+Rank = tuple[bool, int, float]
 
 
 def fill(table: Table, study: Study) -> Table:
@@ -44,18 +46,15 @@ def published_corpus(study: Study, dataset: str) -> str:
 @cache
 def best_cells(experiment: str) -> dict[Key, ArchivedCell]:
     """Return the archived value of every cell of an experiment's table that some archive has."""
-    found: dict[Key, tuple[tuple[bool, int, float], ArchivedCell]] = {}
-    for archived in archive.load_all():
-        for key, size, cell in archived_cells(archived, experiment):
-            measured = cell.measured
-            rank = (cell.same, measured.n if measured else 0, size)
-            if key not in found or rank > found[key][0]:
-                found[key] = rank, ArchivedCell(archived.study, archived.hardware, cell.label, measured, cell.note)
-    return {key: value for key, (_, value) in found.items()}
+    found = [one for archived in archive.load_all() for one in _ranked(archived, experiment)]
+    best: dict[Key, ArchivedCell] = {}
+    for _, key, cell in sorted(found, key=itemgetter(0), reverse=True):
+        best.setdefault(key, cell)
+    return best
 
 
-def archived_cells(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Key, float, Cell]]:
-    """Yield the cells with a value of an archived study's own table, with the size of their model."""
+def _ranked(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Key, ArchivedCell]]:
+    """Yield the cells with a value of an archived study's own table: published setting, runs and size of the model."""
     study = study_of(archived.study)
     planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
     if study is None or planned is None:
@@ -66,8 +65,10 @@ def archived_cells(archived: FinishedStudy, experiment: str) -> Iterator[tuple[K
     trained = {f"{dataset}/{model}" for dataset, model in zip(states["dataset"], states["model"], strict=True)} | {""}
     for dataset, row, column, cell in table.every_cell:
         if cell.wanted and (cell.measured or cell.label) and cell.runs in trained:
-            sizes = archived.records.values(dataset, row, "parameters").values()
-            yield (published_corpus(study, dataset), row, column), max(sizes, default=0.0), cell
+            size = max(archived.records.values(dataset, row, "parameters").values(), default=0.0)
+            rank = (cell.same, cell.measured.n if cell.measured else 0, size)
+            value = ArchivedCell(archived.study, archived.hardware, cell.label, cell.measured, cell.note)
+            yield rank, (published_corpus(study, dataset), row, column), value
 
 
 @cache

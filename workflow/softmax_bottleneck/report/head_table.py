@@ -73,7 +73,7 @@ def _against_softmax(data: CorpusData, model: str) -> dict[str, Any]:
     size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
     low, high = (0.0 if end is None else end for end in (number.low, number.high))
     return {
-        "value": f"{numbers.signed(number.value, 1)}\u00a0%",
+        "value": f"{numbers.number(number.value, 1, signed=True)}\u00a0%",
         "interval": numbers.interval(number.low, number.high, 1),
         "n": numbers.counts(number.n),
         "sign": -1 if high < 0 else int(low > 0),

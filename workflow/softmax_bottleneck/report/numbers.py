@@ -31,11 +31,6 @@ def decimals(value: float, least: int) -> int:
     return max(least, min(needed, MOST_DECIMALS))
 
 
-def signed(value: float | None, digits: int = 2) -> str:
-    """`+0.20` or `−0.20`."""
-    return number(value, digits, signed=True)
-
-
 def spread(mean: float | None, sd: float | None, digits: int = 2) -> str:
     """`57.08 ± 0.10`, or the mean alone where there is no standard deviation."""
     return number(mean, digits) if sd is None else f"{number(mean, digits)} ± {number(sd, digits)}"
@@ -43,7 +38,8 @@ def spread(mean: float | None, sd: float | None, digits: int = 2) -> str:
 
 def interval(low: float | None, high: float | None, digits: int = 2) -> str:
     """`−0.12 to +0.30`; empty without ends."""
-    return "" if low is None or high is None else f"{signed(low, digits)} to {signed(high, digits)}"
+    ends = (number(end, digits, signed=True) for end in (low, high))
+    return "" if low is None or high is None else " to ".join(ends)
 
 
 def percent(share: float, digits: int = 0) -> str:

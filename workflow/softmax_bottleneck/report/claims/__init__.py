@@ -5,7 +5,6 @@ is in report/claims.yaml. Premises and intervals follow from the rule. To follow
 `verdict.judge`, then the rule in `rules`, then `rules.CorpusData`, the numbers that it reads.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,12 +34,6 @@ def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | No
     return [judge(data, claim) for data in views for claim in claims if claim.concerns(data.dataset)]
 
 
-def counts(entries: Iterable[Entry]) -> dict[str, int]:
-    """Return the number of entries of each verdict."""
-    by_verdict = Counter(entry.verdict for entry in entries)
-    return {name: by_verdict[name] for name in VERDICTS}
-
-
 # --- output ---------------------------------------------------------------------------------------------------------
 Facts = Mapping[str, Any]  # an entry as claims.json has it
 
@@ -51,17 +44,11 @@ def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
         reason = f" ({entry['reason']})" if entry["reason"] else ""
         yield f"{entry['id']}, {entry['dataset']}: {entry['verdict']}{reason}"
         if details:
-            yield from (f"  {name:10} {line}" for name, lines in _texts(entry).items() for line in lines)
-
-
-def _texts(entry: Facts) -> dict[str, list[str]]:
-    """Return everything that an entry shows, line by line."""
-    return {
-        "claim": [f"{entry['statement']} ({entry['source']}, {entry['where']})"],
-        "rule": [entry["criterion"]],
-        "numbers": [f"{number['what']}: {number['text']}" for number in entry["numbers"]],
-        "premises": [f"{'ok' if one['holds'] else 'BROKEN'}: {one['text']}" for one in entry["premises"]],
-    }
+            yield f"  claim      {entry['statement']} ({entry['source']}, {entry['where']})"
+            yield f"  rule       {entry['criterion']}"
+            yield from (f"  numbers    {number['what']}: {number['text']}" for number in entry["numbers"])
+            for premise in entry["premises"]:
+                yield f"  premises   {'ok' if premise['holds'] else 'BROKEN'}: {premise['text']}"
 
 
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -69,7 +56,7 @@ def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[st
     return {
         "status": "ok",
         "study": study.name,
-        "counts": counts(entries),
+        "counts": {name: sum(entry.verdict == name for entry in entries) for name in VERDICTS},
         "claims": [entry.to_json() for entry in entries],
         "not_judged": NOT_JUDGED,
         "provenance": provenance.block(records.parents),

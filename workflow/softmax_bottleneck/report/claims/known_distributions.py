@@ -153,19 +153,13 @@ def _largest_losses(data: CorpusData) -> pd.Series[float]:
     return largest
 
 
-def _converged(
-    *spoils: str, heads: Sequence[str] = (BASELINE,)
-) -> Callable[[CorpusData, Sequence[str]], Premise | None]:
-    """Return the check that heads recover every true distribution that they can represent."""
-
-    def check(data: CorpusData, models: Sequence[str]) -> Premise | None:
-        lost = _largest_losses(data).reindex(list(heads)).dropna()
-        if lost.empty:
-            return None
-        facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": CLOSED}
-        return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), spoils)
-
-    return check
+def _converged(data: CorpusData, _: Sequence[str], spoils: tuple[str, ...], heads: Sequence[str]) -> Premise | None:
+    """Check that heads recover every true distribution that they can represent."""
+    lost = _largest_losses(data).reindex(list(heads)).dropna()
+    if lost.empty:
+        return None
+    facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": CLOSED}
+    return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), spoils)
 
 
 def _theorem_gaps(data: CorpusData) -> list[float]:
@@ -281,11 +275,11 @@ CLAIMS = (
     claim("truth-width-tells", r.below(WIDTH, -r.STRONG)),
     claim("truth-rank-is-not-enough",
           _some_head(r.below(CLOSES, MATTERS), "rank_press >= r + 2 and width == d", converged=True), "*",
-          premises=(_converged(r.REPRODUCED),)),
-    claim("truth-rank-does-not-tell", r.weak(RANK_AND_LOSS),
-          premises=(_converged(r.REPRODUCED, r.NOT_REPRODUCED, heads=SOFTMAXES),)),
+          premises=(partial(_converged, spoils=(r.REPRODUCED,), heads=(BASELINE,)),)),
+    claim("truth-rank-does-not-tell", r.between(RANK_AND_LOSS, r.WEAK),
+          premises=(partial(_converged, spoils=verdict.DECIDED, heads=SOFTMAXES),)),
     claim("truth-closes-gap", _some_head(r.above(CLOSES, MATTERS), f"extra <= {HARDLY}"), "*",
-          premises=(_converged(r.NOT_REPRODUCED, heads=SOFTMAXES),)),
+          premises=(partial(_converged, spoils=r.FAILS, heads=SOFTMAXES),)),
     claim("gradient-suppressed", r.below(PASSED, 0.5)),
     claim("gradient-spent", r.below(LEFT, SPENT)),
     claim("gradient-speed", _predicts(EARLY, LOSS_EARLY, "log preserved energy and log KL, both early")),

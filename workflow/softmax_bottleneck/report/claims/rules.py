@@ -46,6 +46,7 @@ MARGIN = 0.005  # nats: a perplexity difference that matters; 0.29 at the paper'
 SMALL = 0.01  # nats: a gain below it is called small
 HIGH = math.log(2)  # a head's rank is high from twice that of Softmax on
 STRONG = 0.7  # a correlation from here on (r^2 = 0.49) is strong
+WEAK = (-STRONG, STRONG)
 ALPHA = 0.05  # of every interval, two-sided, as the published tests
 POWER = 0.8  # with which the units that are needed would decide
 MIN_RUNS = 3  # on each side of a comparison
@@ -58,13 +59,10 @@ UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # of quantities: how
     "×": (lambda x: math.exp(x) if x < 700 else INF, "\u00a0times"),
     "share": (lambda x: 100 * x, "\u00a0%"),
 }
+PLAIN: tuple[Callable[[float], float], str] = (float, "")
 Float64 = NDArray[np.float64]
 Ends = tuple[float, float]
 Control = tuple[int, tuple[str, ...]]
-
-
-def _suffix(unit: str) -> str:
-    return UNITS[unit][1] if unit in UNITS else ""
 
 
 # --- runs of one corpus -----------------------------------------------------------------------------------------------
@@ -125,11 +123,6 @@ class CorpusData:
         states = self.planned.get((model, ""), [])
         return str(states[0]["label"]) if states else "the true distribution" if model == TRUTH else model
 
-    def averaged_epochs(self, model: str) -> list[float]:
-        """Return the number of epochs over which the tested weights of each run are averaged."""
-        best, switch = (self.values(model, metric) for metric in ("best_epoch", "switch_epoch"))
-        return [max(0.0, epoch - switch[seed]) if seed in switch else 0.0 for seed, epoch in best.items()]
-
     def late_falls(self, model: str) -> list[float]:
         """Return the relative fall of validation perplexity in the last eighth of the epochs of each run with a log."""
         logs = [self.records.curve(str(row.get("path", ""))) for row in self.planned.get((model, ""), [])]
@@ -183,7 +176,10 @@ def student(sides: Sequence[Float64], tail: float) -> Interval:
 
 
 def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Interval:
-    """Return Pearson's r of points [N, 2] with Fisher's interval; nan if there are fewer than MIN_POINTS."""
+    """Return Pearson's r of points [N, 2] with Fisher's interval; nan if there are fewer than MIN_POINTS.
+
+    With `ranked` it is Spearman's rho, ties averaged, with the interval of Bonett and Wright.
+    """
     xy_2N = points[0].T
     if ranked:  # up to a constant; ties averaged
         xy_2N = np.sign(xy_2N[:, :, None] - xy_2N[:, None]).sum(2)
@@ -197,9 +193,7 @@ def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Inte
     return Interval(r, low, high, (n,), spread, MIN_POINTS)
 
 
-def spearman(points: Sequence[Float64], tail: float) -> Interval:
-    """Return Spearman's rho of points [N, 2], ties averaged, with the interval of Bonett and Wright."""
-    return fisher(points, tail, ranked=True)
+spearman = partial(fisher, ranked=True)
 
 
 def wilson(sides: Sequence[Float64], tail: float) -> Interval:
@@ -233,7 +227,7 @@ class Quantity:
         names: a template for the names of the models, such as `{0} against {1}`.
         stage: of training at which it reads them.
         is_comparison: every model is a side of its own, with its own units.
-        sides: returns the models that it compares, by pattern.
+        models: returns the models that it reads, from data and patterns.
     """
 
     collect: Callable[..., Iterable[float | tuple[float, ...]]]
@@ -245,13 +239,11 @@ class Quantity:
     names: str = ""
     stage: str = ""
     is_comparison: bool = False
-    sides: Callable[..., list[list[str]]] = lambda data, *patterns: [data.matching(pattern) for pattern in patterns]
+    models: Callable[..., Iterable[str]] = lambda data, *patterns: data.matching("|".join(patterns))
 
     def shown(self, value: float) -> float | None:
         """Return a value in its unit, or None if it is not finite."""
-        if not math.isfinite(value):
-            return None
-        return UNITS[self.unit][0](value) if self.unit in UNITS else float(value)
+        return UNITS.get(self.unit, PLAIN)[0](value) if math.isfinite(value) else None
 
 
 def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> Quantity:
@@ -299,8 +291,8 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 
     what = find(metric).words + (f" over {find(below).words}" if below else "")
     metrics = (metric, below) if below else (metric,)
-    quantity = Quantity(collect, spearman, f"Spearman’s ρ of {what} and the setting", "", metrics, "runs", "{0}")
-    return replace(quantity, sides=lambda data, pattern: [list(settings(data, pattern))])
+    what = f"Spearman’s ρ of {what} and the setting"
+    return Quantity(collect, spearman, what, "", metrics, "runs", "{0}", models=settings)
 
 
 def correlation(what: str, window: float = INF) -> Quantity:
@@ -323,8 +315,7 @@ def correlation(what: str, window: float = INF) -> Quantity:
     def collect(data: CorpusData, *patterns: str) -> Iterator[Ends]:
         return ((data.mean(model, TEST_PPL), data.mean(model, PRESS_RANK)) for model in points(data, *patterns))
 
-    quantity = Quantity(collect, fisher, what, metrics=(TEST_PPL, PRESS_RANK), units="models")
-    return replace(quantity, sides=lambda data, *patterns: [points(data, *patterns)])
+    return Quantity(collect, fisher, what, metrics=(TEST_PPL, PRESS_RANK), units="models", models=points)
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
@@ -347,7 +338,7 @@ class Number:
         printed = partial(numbers.number, digits=digits, signed=self.unit == "%")
         value, low, high = map(printed, (self.value, self.low, self.high))
         interval = "" if self.low is None or self.low == self.high else f" (95\u00a0% interval {low} to {high})"
-        return f"{value}{_suffix(self.unit)}{interval}, {numbers.counts(self.n)}"
+        return f"{value}{UNITS.get(self.unit, PLAIN)[1]}{interval}, {numbers.counts(self.n)}"
 
 
 @dataclass(frozen=True)
@@ -429,9 +420,10 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
     """Return `the interval of Press rank lies above 2 times; otherwise refuted if it lies below 2 times`."""
 
     def bounds(*ends: tuple[str, float]) -> list[str]:
+        suffix = UNITS.get(quantity.unit, PLAIN)[1]
         digits = 2 if quantity.unit == "%" else 3  # a margin of 0.005 nats is 0.501 %
         shown = [(side, quantity.shown(end)) for side, end in ends if math.isfinite(end)]
-        return [f"{side} {numbers.true_minus(f'{end:.{digits}g}')}{_suffix(quantity.unit)}" for side, end in shown]
+        return [f"{side} {numbers.true_minus(f'{end:.{digits}g}')}{suffix}" for side, end in shown]
 
     region = " and ".join(bounds(("above", holds[0]), ("below", holds[1])))
     other = " or ".join(bounds(("below", fails[0]), ("above", fails[1])))
@@ -506,11 +498,6 @@ def below(quantity: Quantity, bound: float) -> Rule:
 def between(quantity: Quantity, ends: Ends) -> Rule:
     """Return the rule that an interval is within two bounds; refuted when it is outside."""
     return interval_rule(quantity, ends, ends)
-
-
-def weak(quantity: Quantity) -> Rule:
-    """Return the rule that a correlation is weak."""
-    return between(quantity, (-STRONG, STRONG))
 
 
 def hidden(rule: Rule) -> Rule:

@@ -22,9 +22,11 @@ RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 # --- premises of single claims --------------------------------------------------------------------------------------
 def averaged(data: CorpusData, patterns: Sequence[str]) -> Premise:
     """Check that the tested weights of every run are averaged over at least one epoch."""
-    runs = [epochs for pattern in patterns for m in data.matching(pattern) for epochs in data.averaged_epochs(m)]
-    enough = sum(epochs >= 1 for epochs in runs)
-    return Premise(Code.AVERAGED, {"averaged": enough, "runs": len(runs)}, bool(runs) and enough == len(runs))
+    models = data.matching("|".join(patterns))
+    best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
+    both = zip(best, switch, strict=True)
+    runs = [end - starts.get(seed, math.inf) >= 1 for ends, starts in both for seed, end in ends.items()]
+    return Premise(Code.AVERAGED, {"averaged": sum(runs), "runs": len(runs)}, bool(runs) and all(runs))
 
 
 def spread_above_noise(data: CorpusData, patterns: Sequence[str]) -> Premise | None:
@@ -134,11 +136,11 @@ PLAIN, T_MOS, T_COMPONENTS = "transformer", "transformer-mos", "transformer-mos-
 # --- the claims -----------------------------------------------------------------------------------------------------
 CLAIMS = (
     # Parthiban, Mao and Inkpen 2021
-    claim("grid-correlation", r.weak(r.correlation(f"{CORRELATION} over the family")), GRID,
+    claim("grid-correlation", r.between(r.correlation(f"{CORRELATION} over the family"), r.WEAK), GRID,
           premises=(spread_above_noise,), control=(1, ())),
-    claim("window-correlation", r.weak(r.correlation(f"{CORRELATION} within 1 % of the median", r.SMALL)), GRID,
-          premises=(spread_above_noise,), control=(1, ())),
-    claim("all-correlation", r.weak(r.correlation(f"{CORRELATION} over heads")), "softmax", f"{ALL}|{GRID}",
+    claim("window-correlation", r.between(r.correlation(f"{CORRELATION} within 1 % of the median", r.SMALL), r.WEAK),
+          GRID, premises=(spread_above_noise,), control=(1, ())),
+    claim("all-correlation", r.between(r.correlation(f"{CORRELATION} over heads"), r.WEAK), "softmax", f"{ALL}|{GRID}",
           premises=(spread_above_noise,), control=(2, ())),
     claim("diverse-ranks", r.above(SPREAD, r.HIGH / 4), GRID),
     claim("not-necessary", r.every(r.LOW_RANK, r.better()), "lms-plif", "softmax",

@@ -205,8 +205,7 @@ def premises_of(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premis
 
 def _of_rule(data: CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
     """Yield the premises that follow from what a rule compares."""
-    sides = rule.quantities[0].sides(data, *patterns)
-    models = [model for side in sides for model in side if model != TRUTH]
+    models = [model for model in rule.quantities[0].models(data, *patterns) if model != TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
     compares = bool(models) and rule.quantities[0].estimate is not r.least  # a bound on every run compares no models
     if compares and data.study:

@@ -92,7 +92,7 @@ def correlation_text(points: pd.DataFrame) -> str:
         return result.reason
     interval = numbers.interval(result.low, result.high)
     within = f"95 % interval {interval}, " if interval else ""
-    return f"r = {numbers.signed(result.r)} ({within}n = {result.n})"
+    return f"r = {numbers.number(result.r, signed=True)} ({within}n = {result.n})"
 
 
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
