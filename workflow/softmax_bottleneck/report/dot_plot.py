@@ -1,7 +1,5 @@
 """Small figures for light and dark pages: a dot with its interval per row, and a dashed line at a reference."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A finding reads the records of all studies, this one and the archived ones, and 
 say. Texts are in report/findings.yaml: a criterion here decides which sentence is true.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +20,6 @@ from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.rules import CorpusData, matches
 from softmax_bottleneck.report.claims.verdict import CEILING
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
 from softmax_bottleneck.store.paths import ROOT
@@ -75,7 +72,7 @@ class Comparison:
 
     study: str
     place: str
-    data: CorpusData
+    data: r.CorpusData
     models: tuple[str, str]
     number: r.Number
 
@@ -118,15 +115,15 @@ def compare(
     return list(best.values())
 
 
-def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, CorpusData]]:
+def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
     """Yield the name of each study, the title of each of its corpora without an article, and its data."""
     for study in studies:
         for dataset in map(str, dict.fromkeys(study.records.states["dataset"])):
             title = study.corpora.get(dataset, dataset).removeprefix("The ")
-            yield study.name, title[:1].upper() + title[1:], CorpusData(study.records, dataset)
+            yield study.name, title[:1].upper() + title[1:], r.CorpusData(study.records, dataset)
 
 
-def _are_alike(data: CorpusData, *models: str, most: float = r.SAME_SIZE) -> bool:
+def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> bool:
     """Return True if all models have runs, of which none failed to learn, and about the same number of parameters."""
     is_complete = all(model in data.learned(model) and data.values(model, TEST_PPL) for model in models)
     sizes = [data.mean(model, "parameters") for model in models]
@@ -144,7 +141,7 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     ratios = {
         family: own[PRESS_RANK] / (own["embedding_size"] + 2)
         for family, patterns in FAMILIES.items()
-        if len(own := runs[names.map(partial(matches, patterns=patterns))])
+        if len(own := runs[names.map(partial(r.matches, patterns=patterns))])
     }
     exceeds = [bool(ratio > 1) for family in LOG_LINEAR for ratio in ratios.get(family, ())]
     if not exceeds:
@@ -273,7 +270,7 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     )
 
 
-def _is_full(data: CorpusData, model: str) -> bool:
+def _is_full(data: r.CorpusData, model: str) -> bool:
     """Return True if a model's rank is as high as the size of its matrix allows."""
     size = np.fmin(data.mean(model, "rank_rows"), data.mean(model, "rank_columns"))
     return bool(data.mean(model, PRESS_RANK) > CEILING * size)

@@ -19,8 +19,6 @@ from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims import verdict
-from softmax_bottleneck.report.claims.rules import SYNTHETIC, TRUTH, CorpusData
-from softmax_bottleneck.report.claims.verdict import Code, Premise
 
 BASELINE = "softmax"
 TEXTS = ("head", "equal")  # of a condition; all else in it is a number
@@ -54,7 +52,7 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([wide.drop(columns="condition"), pd.DataFrame(lines, index=wide.index)], axis=1)
 
 
-def _fits_of(data: CorpusData, key: str) -> pd.DataFrame:
+def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
     """Return one line per fit whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics.
 
     Only the first such entry of the study's `fits` counts: two entries may fit one head with different settings.
@@ -67,7 +65,7 @@ def _fits_of(data: CorpusData, key: str) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=8)
-def fits(data: CorpusData) -> pd.DataFrame:
+def fits(data: r.CorpusData) -> pd.DataFrame:
     """Return one line per fit: model, seed, r, d, and metrics, also of its true distribution and of its softmax.
 
     `lost` is KL as a share of the unigram model's, `gap_closed` the fraction of the softmax's KL that a head closes,
@@ -76,7 +74,7 @@ def fits(data: CorpusData) -> pd.DataFrame:
     frame = _fits_of(data, "r")
     if not {"d", LOSS} <= set(frame):
         return pd.DataFrame(columns=["model", "seed", "r", "d", "width", "lost", "extra"], dtype=float)
-    is_truth = frame["model"] == TRUTH
+    is_truth = frame["model"] == r.TRUTH
     truth, own = (frame[rows].dropna(axis=1, how="all") for rows in (is_truth, ~is_truth))
     joined = own.merge(truth.drop(columns="model"), on=["r", "seed"], suffixes=("", "_truth"))
     softmax = own[own["model"] == BASELINE].drop(columns="model")
@@ -91,7 +89,7 @@ def fits(data: CorpusData) -> pd.DataFrame:
 def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], names: str = "") -> r.Quantity:
     """Return a number of every seed's fits that fulfil a condition."""
 
-    def collect(data: CorpusData, head: str = BASELINE) -> list[float]:
+    def collect(data: r.CorpusData, head: str = BASELINE) -> list[float]:
         parts = fits(data).query(which, local_dict={"head": head}).groupby("seed")
         return [number for _, part in parts if math.isfinite(number := value(part))]
 
@@ -138,7 +136,7 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
     With `converged`, its fits with d >= r must also have recovered the true distribution.
     """
 
-    def chosen(data: CorpusData) -> list[str]:
+    def chosen(data: r.CorpusData) -> list[str]:
         lost = _largest_losses(data)
         narrow = fits(data).query("r > d and model != @head", local_dict={"head": BASELINE})
         models = [str(model) for model, own in narrow.groupby("model") if len(own.query(condition)) == len(own)]
@@ -147,29 +145,31 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
     return r.heads(rule, all_=False, chosen=chosen)
 
 
-def _largest_losses(data: CorpusData) -> pd.Series[float]:
+def _largest_losses(data: r.CorpusData) -> pd.Series[float]:
     """Return the largest loss of each model with d >= r."""
     largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest
 
 
-def _converged(data: CorpusData, _: Sequence[str], spoils: tuple[str, ...], heads: Sequence[str]) -> Premise | None:
+def _converged(
+    data: r.CorpusData, _: Sequence[str], spoils: tuple[str, ...], heads: Sequence[str]
+) -> verdict.Premise | None:
     """Check that heads recover every true distribution that they can represent."""
     lost = _largest_losses(data).reindex(list(heads)).dropna()
     if lost.empty:
         return None
     facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": CLOSED}
-    return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), spoils)
+    return verdict.Premise(verdict.Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), spoils)
 
 
-def _theorem_gaps(data: CorpusData) -> list[float]:
+def _theorem_gaps(data: r.CorpusData) -> list[float]:
     """Return the mean squared error of every softmax less the least that the singular values allow."""
     rows = fits(data).query(SOFTMAX, local_dict={"head": BASELINE}).to_dict("records")
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
 
 
 # --- fits to Dirichlet samples --------------------------------------------------------------------------------------
-def _cells(data: CorpusData, metric: str) -> pd.DataFrame:
+def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
     """Return a metric of every head by distribution and width, averaged over seeds; drop cells that lack a head."""
     frame = _fits_of(data, "alpha")
     columns = ["softmax", "mos", "lms"]
@@ -180,19 +180,19 @@ def _cells(data: CorpusData, metric: str) -> pd.DataFrame:
 
 
 def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
-    def collect(data: CorpusData) -> pd.Series[bool]:
+    def collect(data: r.CorpusData) -> pd.Series[bool]:
         cells = _cells(data, metric)
         return sign * cells["lms"] > (sign * cells[["softmax", "mos"]]).max(axis=1)
 
     return r.above(r.Quantity(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), 0.5)
 
 
-def _gains(data: CorpusData) -> Iterator[tuple[float, float]]:
+def _gains(data: r.CorpusData) -> Iterator[tuple[float, float]]:
     cells = _cells(data, LOSS)
     return zip(cells["M"] / cells["d"], cells["softmax"] / cells["lms"], strict=True)
 
 
-def _falls(data: CorpusData) -> list[float]:
+def _falls(data: r.CorpusData) -> list[float]:
     parts = _cells(data, LOSS).groupby(["alpha", "M"])
     return [float(step < 0) for _, own in parts for step in np.diff(own["softmax"])]
 
@@ -203,7 +203,7 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
     return r.above(r.Quantity(collect, r.least, what, units=units), -0.5, text)
 
 
-def _noise(data: CorpusData) -> Iterable[float]:
+def _noise(data: r.CorpusData) -> Iterable[float]:
     """Return the true rank less the effective rank at each noise level that doubles the Press rank."""
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
@@ -212,13 +212,13 @@ def _noise(data: CorpusData) -> Iterable[float]:
     return list(TRUE_RANK - noisy["effective"]) or [-math.inf] * bool(len(known))
 
 
-def _rebuilt(data: CorpusData) -> Iterable[float]:
+def _rebuilt(data: r.CorpusData) -> Iterable[float]:
     rows = data.records.synthetic
     chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
     return -abs(chosen["value"] - TRUE_RANK)
 
 
-def _layers(data: CorpusData, model: str) -> pd.DataFrame:
+def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
     """Return K and rank of every sample of an untrained layer, how far the rank is below H + 2, and its share of V."""
     rows = data.records.synthetic
     own = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
@@ -253,7 +253,7 @@ PASSED = over_seeds("preserved energy of the best gradient, early", "share", NAR
 LEFT = over_seeds("preserved energy of the best gradient, at the end", "share", NARROW, partial(_mean, LATE))
 
 # --- the claims -----------------------------------------------------------------------------------------------------
-claim = partial(verdict.claim, corpora=SYNTHETIC)
+claim = partial(verdict.claim, corpora=r.SYNTHETIC)
 CLAIMS = (
     claim("noise-inflates", _always(_noise, "true rank less effective rank, smallest over noise levels", "levels",
           "at every noise level that doubles the Press rank, no effective rank exceeds the true rank")),

@@ -10,7 +10,6 @@ from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.rules import TRUTH, CorpusData
 from softmax_bottleneck.report.claims.verdict import Code, Premise, claim
 
 WT2 = "wt2*|wikitext-2*"
@@ -20,7 +19,7 @@ RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 
 
 # --- premises of single claims --------------------------------------------------------------------------------------
-def averaged(data: CorpusData, patterns: Sequence[str]) -> Premise:
+def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
     """Check that the tested weights of every run are averaged over at least one epoch."""
     models = data.matching("|".join(patterns))
     best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
@@ -29,7 +28,7 @@ def averaged(data: CorpusData, patterns: Sequence[str]) -> Premise:
     return Premise(Code.AVERAGED, {"averaged": sum(runs), "runs": len(runs)}, bool(runs) and all(runs))
 
 
-def spread_above_noise(data: CorpusData, patterns: Sequence[str]) -> Premise | None:
+def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise | None:
     """Check that perplexities differ more between models than between the seeds of GSS."""
     seeds = list(data.values("gss", TEST_PPL).values())
     means = [data.mean(model, TEST_PPL) for pattern in patterns for model in data.learned(pattern)]
@@ -41,7 +40,7 @@ def spread_above_noise(data: CorpusData, patterns: Sequence[str]) -> Premise | N
     return Premise(Code.SEED_NOISE, {"share": share}, share < 0.5)
 
 
-def ranks_apart(data: CorpusData, models: Sequence[str]) -> Premise | None:
+def ranks_apart(data: r.CorpusData, models: Sequence[str]) -> Premise | None:
     """Check that every run of a low-rank head has less than half of the rank of any run of a high-rank head."""
     low, high = ([rank for m in data.matching(p) for rank in data.values(m, PRESS_RANK).values()] for p in models)
     if not low or not high:
@@ -49,13 +48,13 @@ def ranks_apart(data: CorpusData, models: Sequence[str]) -> Premise | None:
     return Premise(Code.RANKS_APART, {"low": max(low), "high": min(high)}, 2 * max(low) < min(high))
 
 
-def enough_benchmarks(data: CorpusData, models: Sequence[str]) -> Premise:
+def enough_benchmarks(data: r.CorpusData, models: Sequence[str]) -> Premise:
     """Check that word vectors are compared on enough benchmarks."""
     n = len(list(_vector_gaps(data, *models)))
     return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": FEW_BENCHMARKS}, n >= FEW_BENCHMARKS)
 
 
-def enough_runs(data: CorpusData, models: Sequence[str]) -> Premise:
+def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
     """Check that both sides have enough runs, where the units are not runs."""
     runs = [len(data.values(model, TEST_PPL)) for model in models]
     facts = {"runs": " and ".join(map(str, runs)), "limit": r.MIN_RUNS}
@@ -63,13 +62,13 @@ def enough_runs(data: CorpusData, models: Sequence[str]) -> Premise:
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
-def _spread(data: CorpusData, pattern: str) -> list[float]:
+def _spread(data: r.CorpusData, pattern: str) -> list[float]:
     """Return the distance of each model's log rank from the mean."""
     logs = [math.log(data.mean(model, PRESS_RANK)) for model in data.learned(pattern) if data.values(model, PRESS_RANK)]
     return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= r.MIN_POINTS else []
 
 
-def _nt_losses(data: CorpusData, heads: str, _: str) -> Iterator[float]:
+def _nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
     """Yield, for each head with both switches, the mean over common seeds of NT's loss less ET's, in nats."""
     for head in data.matching(heads):
         et, nt = data.values(head, TEST_PPL), data.values(f"{head}-nt", TEST_PPL)
@@ -77,7 +76,7 @@ def _nt_losses(data: CorpusData, heads: str, _: str) -> Iterator[float]:
             yield math.fsum(losses) / len(losses)
 
 
-def _vector_gaps(data: CorpusData, *models: str) -> Iterator[float]:
+def _vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
     """Yield the difference between two models on each word-similarity benchmark."""
     for condition in sorted(data.records.conditions(SPEARMAN, data.dataset)):
         means = [data.mean(model, SPEARMAN, condition) for model in models]
@@ -85,7 +84,7 @@ def _vector_gaps(data: CorpusData, *models: str) -> Iterator[float]:
             yield means[0] - means[1]
 
 
-def _hits(data: CorpusData, low: str, high: str) -> Iterator[float]:
+def _hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
     """Yield, for each context where a high-rank model is right, 1 if a low-rank model is right, too."""
     for condition in sorted(data.records.conditions(TOP5_HIT, data.dataset)):
         right = [any(data.mean(model, TOP5_HIT, condition) >= 0.5 for model in data.matching(p)) for p in (low, high)]
@@ -93,10 +92,13 @@ def _hits(data: CorpusData, low: str, high: str) -> Iterator[float]:
             yield float(right[0])
 
 
-def _below_limit(data: CorpusData, pattern: str) -> Iterator[float]:
-    """Yield d + 2, the limit of a log-linear head, less the Press rank of every run; TRUTH has the d of a softmax."""
+def _below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
+    """Yield d + 2, the limit of a log-linear head, less the Press rank of every run.
+
+    The true distribution has the d of a softmax.
+    """
     for model in data.matching(pattern):
-        as_wide = next(iter(data.matching("softmax|transformer")), model) if model == TRUTH else model
+        as_wide = next(iter(data.matching("softmax|transformer")), model) if model == r.TRUTH else model
         width = data.mean(as_wide, "embedding_size")
         yield from (width + 2 - rank for rank in data.values(model, PRESS_RANK).values() if not math.isnan(width))
 

@@ -18,7 +18,6 @@ import yaml
 
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.rules import SYNTHETIC, TRUTH, CorpusData, matches
 from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, published_dataset
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.study import Study
@@ -101,12 +100,12 @@ class Claim:
     where: str = "fits to known distributions"
     limits: str = ""
     corpora: str = "*"
-    premises: tuple[Callable[[CorpusData, Sequence[str]], Premise | None], ...] = ()
+    premises: tuple[Callable[[r.CorpusData, Sequence[str]], Premise | None], ...] = ()
 
     def concerns(self, dataset: str) -> bool:
         """Return True if the claim is about a corpus."""
-        is_named = matches(dataset, self.corpora.removeprefix("!"))
-        return is_named != self.corpora.startswith("!") and (dataset == SYNTHETIC) == (self.corpora == SYNTHETIC)
+        is_named = r.matches(dataset, self.corpora.removeprefix("!"))
+        return is_named != self.corpora.startswith("!") and (dataset == r.SYNTHETIC) == (self.corpora == r.SYNTHETIC)
 
 
 def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
@@ -148,7 +147,7 @@ class Entry:
 
 
 # --- judging --------------------------------------------------------------------------------------------------------
-def judge(data: CorpusData, claim: Claim) -> Entry:
+def judge(data: r.CorpusData, claim: Claim) -> Entry:
     """Return the verdict on a claim by the runs of a corpus."""
     if missing := _missing(data, claim):
         return Entry(claim, data.dataset, r.CANNOT, missing)
@@ -168,11 +167,11 @@ def judge(data: CorpusData, claim: Claim) -> Entry:
     return Entry(claim, data.dataset, verdict, reason, outcome.numbers, premises)
 
 
-def _missing(data: CorpusData, claim: Claim) -> Finding | None:
+def _missing(data: r.CorpusData, claim: Claim) -> Finding | None:
     """Return what is missing before the rule can be evaluated."""
     first = claim.rule.quantities[0]
     stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
-    for pattern in claim.models if claim.corpora != SYNTHETIC else ():
+    for pattern in claim.models if claim.corpora != r.SYNTHETIC else ():
         models = data.matching(pattern, stage)
         if not models:
             return Finding(Code.NO_MODEL, {"models": " or ".join(pattern.split("|"))})
@@ -182,20 +181,20 @@ def _missing(data: CorpusData, claim: Claim) -> Finding | None:
 
 
 # --- premises -------------------------------------------------------------------------------------------------------
-def premises_of(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
+def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
     """Yield the premises of a claim: those that follow from its rule, its own, its sizes and the control.
 
     The control evaluates the rule on the true distribution, if it is known.
     """
     rule = claim.rule
-    if claim.corpora != SYNTHETIC:
+    if claim.corpora != r.SYNTHETIC:
         yield from _of_rule(data, rule, claim.models)
     yield from (premise for check in claim.premises if (premise := check(data, claim.models)))
     if rule.favours and (gap := _size_gap(data, claim.models)) is not None:
         yield _size(data, claim, verdict, gap)
     if rule.control and data.truth:
         place, verdicts = rule.control
-        control = rule.judge(data, *claim.models[:place], TRUTH, *claim.models[place + 1 :])
+        control = rule.judge(data, *claim.models[:place], r.TRUTH, *claim.models[place + 1 :])
         expected = verdicts or (verdict,)
         facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
         spoils = DECIDED if control.verdict == r.UNDECIDED else r.VERDICTS
@@ -203,9 +202,9 @@ def premises_of(data: CorpusData, claim: Claim, verdict: str) -> Iterator[Premis
             yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
 
 
-def _of_rule(data: CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
+def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
     """Yield the premises that follow from what a rule compares."""
-    models = [model for model in rule.quantities[0].models(data, *patterns) if model != TRUTH]
+    models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
     compares = bool(models) and rule.quantities[0].estimate is not r.least  # a bound on every run compares no models
     if compares and data.study:
@@ -242,7 +241,7 @@ def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> se
     return {key for setting in settings for key in setting if setting[key] != settings[0][key]}
 
 
-def _ceiling(data: CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
+def _ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     """Check that no Press rank is as high as the size of its matrix allows."""
     sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
     shares = [
@@ -255,7 +254,7 @@ def _ceiling(data: CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     return Premise(Code.CEILING, {"share": share, "model": label, "limit": CEILING}, share <= CEILING, spoils)
 
 
-def _size(data: CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
+def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
     """Check that both sides have the same size, or that the larger side lost, or that a pair of equal size agrees."""
     facts = {"model": " or ".join(map(data.label, claim.models[0].split("|"))), "ratio": 1 + gap}
     if abs(gap) <= r.SAME_SIZE:
@@ -270,8 +269,8 @@ def _size(data: CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
     return Premise(Code.NO_EQUAL_PAIR, facts, False, spoils, r.CONFOUNDED)
 
 
-def _size_gap(data: CorpusData, patterns: Sequence[str]) -> float | None:
+def _size_gap(data: r.CorpusData, patterns: Sequence[str]) -> float | None:
     """Return the parameters of the first side (its largest model) relative to the last, minus one, if known."""
-    sides = [[data.mean(m, "parameters") for m in data.matching(p) if m != TRUTH] for p in (patterns[0], patterns[-1])]
+    sides = [[data.mean(m, "parameters") for m in data.matching(p)] for p in (patterns[0], patterns[-1])]
     first, last = ([size for size in side if not math.isnan(size)] for side in sides)
     return max(first) / max(last) - 1 if first and last else None
