@@ -82,11 +82,9 @@ class CorpusData:
     @cached_property
     def planned(self) -> Mapping[tuple[str, str], list[dict[Any, Any]]]:
         """The states of planned runs by (model, stage); the stage of training is empty."""
-        states: dict[tuple[str, str], list[dict[Any, Any]]] = {}
         every = pd.concat([self.records.states.assign(stage=""), self.records.stages])
-        for row in every[every["dataset"] == self.dataset].to_dict("records"):
-            states.setdefault((row["model"], row["stage"]), []).append(row)
-        return states
+        own = every[every["dataset"] == self.dataset].groupby(["model", "stage"], sort=False)
+        return {(str(model), str(stage)): states.to_dict("records") for (model, stage), states in own}
 
     @cached_property
     def truth(self) -> Mapping[str, float]:
@@ -445,12 +443,11 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
     """Return the rule that a part holds for all models of the first pattern (or of `chosen`), or for some."""
     first = part.quantities[0]
 
-    def with_runs(data: CorpusData, pattern: str) -> list[str]:
-        metrics = first.metrics[:1]
-        return [m for m in data.matching(pattern) if all(data.values(m, metric, first.stage) for metric in metrics)]
-
     def judge(data: CorpusData, pattern: str, *others: str, tests: int = 1) -> Outcome:
-        models = chosen(data) if chosen else with_runs(data, pattern)
+        if chosen:
+            models = chosen(data)
+        else:
+            models = [model for model in data.matching(pattern) if data.values(model, first.metrics[0], first.stage)]
         share = tests if all_ else len(models)
         outcomes = [part.judge(data, model, *others, tests=share) for model in models]
         return _joined(outcomes, all_) if outcomes else _lacks(first, "any head" + " that qualifies" * bool(chosen))

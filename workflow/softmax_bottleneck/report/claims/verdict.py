@@ -19,7 +19,7 @@ import yaml
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, published_dataset
-from softmax_bottleneck.store import paths
+from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Study
 
 CEILING = 0.95  # of min(N, V): a higher Press rank shows the size of the matrix, not what the head can do
@@ -36,13 +36,11 @@ Code = StrEnum(
 )
 
 
-def _report_yaml(name: str) -> dict[str, dict[str, Any]]:
-    return dict(yaml.safe_load((paths.ROOT / "report" / name).read_text(encoding="utf-8")))
-
-
-TEMPLATES = _report_yaml("reasons.yaml")
-CONCLUSIONS = _report_yaml("claims.yaml")  # source -> `evaluated` or `not evaluated` -> conclusions
-TEXTS: dict[str, dict[str, Any]] = {
+Texts = dict[str, dict[str, Any]]
+TEMPLATES: Texts = yaml.safe_load((ROOT / "report" / "reasons.yaml").read_bytes())
+# Source -> `evaluated` or `not evaluated` -> conclusions.
+CONCLUSIONS: Texts = yaml.safe_load((ROOT / "report" / "claims.yaml").read_bytes())
+TEXTS: Texts = {
     name: {"source": source, **texts}
     for source, conclusions in CONCLUSIONS.items()
     for name, texts in conclusions["evaluated"].items()
@@ -50,7 +48,7 @@ TEXTS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Reason:
     """A code and the facts that its text prints."""
 
     code: Code
@@ -63,7 +61,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Premise(Finding):
+class Premise(Reason):
     """A condition, and whether it holds.
 
     Attributes:
@@ -126,7 +124,7 @@ class Entry:
     claim: Claim
     dataset: str
     verdict: str
-    reason: Finding | None = None
+    reason: Reason | None = None
     numbers: tuple[r.Number, ...] = ()
     premises: tuple[Premise, ...] = ()
 
@@ -154,11 +152,11 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
     outcome = claim.rule.judge(data, *claim.models)
     verdict, reason = outcome.verdict, None
     if outcome.missing:
-        return Entry(claim, data.dataset, verdict, Finding(Code.NO_VALUE, outcome.missing))
+        return Entry(claim, data.dataset, verdict, Reason(Code.NO_VALUE, outcome.missing))
     if verdict == r.UNDECIDED:
         few = any(number.low is None for number in outcome.numbers)
         facts = {"needed": outcome.needed, "units": outcome.units}
-        reason = Finding(Code.TOO_FEW if few else Code.INCONCLUSIVE, facts)
+        reason = Reason(Code.TOO_FEW if few else Code.INCONCLUSIVE, facts)
     premises = tuple(premises_of(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     if broken:
@@ -167,16 +165,16 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
     return Entry(claim, data.dataset, verdict, reason, outcome.numbers, premises)
 
 
-def _missing(data: r.CorpusData, claim: Claim) -> Finding | None:
+def _missing(data: r.CorpusData, claim: Claim) -> Reason | None:
     """Return what is missing before the rule can be evaluated."""
     first = claim.rule.quantities[0]
     stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
     for pattern in claim.models if claim.corpora != r.SYNTHETIC else ():
         models = data.matching(pattern, stage)
         if not models:
-            return Finding(Code.NO_MODEL, {"models": " or ".join(pattern.split("|"))})
+            return Reason(Code.NO_MODEL, {"models": " or ".join(pattern.split("|"))})
         if not any(data.values(model, metric, first.stage) for model in models for metric in first.metrics[:1]):
-            return Finding(Code.NO_RUN, {"models": ", ".join(map(data.label, models))})
+            return Reason(Code.NO_RUN, {"models": ", ".join(map(data.label, models))})
     return None
 
 
