@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims import rules
@@ -486,18 +485,3 @@ def test_the_published_numbers_by_these_rules(corpus: str) -> None:
 def test_small_numbers_keep_two_significant_digits(unit: str, numbers: tuple[float, ...], text: str) -> None:
     value, low, high = numbers
     assert rules.Number("a number", unit, value, low, high, (3, 3)).text == text
-
-
-def test_the_command_prints_verdicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from softmax_bottleneck.__main__ import main
-
-    monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path)
-    fake.write_all(study)
-    collect.collect_to(study, study.store.study_folder(study.name))
-    assert main(["claims", "--study", "study.yaml"]) == 0
-    assert "\nmos-better, truth-demo: reproduced\n" in capsys.readouterr().out
-    assert main(["claims", "--study", "study.yaml", "--explain"]) == 0
-    assert "\n  premises  " in capsys.readouterr().out

@@ -112,9 +112,7 @@ def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:
     assert found["answer"] == findings.TEXTS["open"] and found["findings"] == []
 
 
-def test_sentences_are_short_and_claims_exist() -> None:
+def test_claims_of_findings_exist() -> None:
     known = {entry["id"] for one in archive.load_all() for entry in one.claims}
-    for texts in findings.TEXTS["findings"].values():
-        sentences = [texts[key] for key in ("holds", "open", "fails") if key in texts]
-        assert all(len(sentence.split()) <= 25 for sentence in sentences) and set(texts["claims"]) <= known
+    assert all(set(texts["claims"]) <= known for texts in findings.TEXTS["findings"].values())
     assert findings.TEXTS["findings"].keys() == findings.FINDINGS.keys()
