@@ -260,26 +260,19 @@ def load(path: Path) -> FinishedStudy:
         rows = rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"})
         states = pd.DataFrame(stored.states, columns=list(records.STATE_COLUMNS))
         stages = pd.DataFrame(stored.stages, columns=list(records.STAGE_COLUMNS))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: rows or states are no table ({error})") from None
-    details = {run_path: {"predictions": words} for run_path, words in stored.predictions.items()}
-    found = Records(rows, states, stages, environments=tuple(stored.environments), details=details)
+        details = {run_path: {"predictions": words} for run_path, words in stored.predictions.items()}
+        found = Records(rows, states, stages, environments=tuple(stored.environments), details=details)
+        runs = tuple(_archived(run, found, path) for run in stored.runs)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
     facts = (stored.study, stored.title, stored.hardware, stored.corpora)
-    runs = tuple(_archived(run, found, path) for run in stored.runs)
     return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found, runs)
 
 
 def _archived(stored: StoredRun, found: Records, path: Path) -> ArchivedRun:
-    """Return a run of an archive with its numbers.
-
-    Raises:
-        DataError: its state is missing.
-        UserError: its settings are no run's.
-    """
+    """Return a run of an archive with its numbers (UserError: its settings are no run's)."""
     run, run_id = Run.from_json(stored.run, f"{path}: {stored.name}"), stored.run.get("run_id")
     states, rows = (frame[frame["run_id"] == run_id] for frame in (found.states, found.rows))
-    if states.empty:
-        raise DataError(f"{path}: {stored.name} is not among the states")
     plain = rows[rows["condition"] == ""]
     values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))
     label, hardware = states["label"].iloc[0], states["hardware"].iloc[0]

@@ -103,8 +103,5 @@ def text(tables: Tables) -> str:
 
 def csv(tables: Tables) -> str:
     """Return one line per cell."""
-    lines = [
-        table.melt(ignore_index=False, var_name="study", value_name="text").reset_index().assign(table=title)
-        for title, table in tables.items()
-    ]
-    return records.to_csv(pd.concat(lines)[["table", "row", "study", "text"]])
+    cells = pd.concat(tables, names=["table"]).melt(ignore_index=False, var_name="study", value_name="text")
+    return records.to_csv(cells.reset_index().sort_values("table", kind="stable"))

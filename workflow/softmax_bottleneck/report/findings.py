@@ -43,7 +43,7 @@ HALF = 0.5  # of a gain is much of it
 MOST_ROWS = 8  # of a figure
 CHANGE = "change in test perplexity against Softmax, %"  # an axis
 BETTER, WIDTH = r.better(), attrgetter("width")
-RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0), (0, 0))  # only its number is used
+RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is used
 
 
 @dataclass(frozen=True)

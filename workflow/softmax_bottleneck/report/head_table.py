@@ -22,7 +22,7 @@ DIGITS = {"size": 2, "time": 2}
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
 BENCHMARKED = {"ss": "sigsoftmax", "lms-plif-frozen": "lms-plif"}  # names of heads there, where they differ
 RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
-TIME = interval_rule(against("sec_per_epoch", "×"), (0, 0), (0, 0))  # only its number is used
+TIME = interval_rule(against("sec_per_epoch", "×"), (0, 0))  # only its number is used
 
 
 def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any] | None:
@@ -59,8 +59,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
 
 def _model(data: CorpusData, models: Sequence[str]) -> str:
     """Return the first of a head's models that has a test perplexity, if the softmax has one."""
-    known = [model for model in models if data.values(model, TEST_PPL) and data.values(SOFTMAX, TEST_PPL)]
-    return next(iter(known), "")
+    return next((model for model in models if all(data.values(own, TEST_PPL) for own in (model, SOFTMAX))), "")
 
 
 def _against_softmax(data: CorpusData, model: str) -> dict[str, Any]:

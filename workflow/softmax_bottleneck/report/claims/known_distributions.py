@@ -276,7 +276,7 @@ CLAIMS = (
     claim("truth-rank-is-not-enough",
           _some_head(r.below(CLOSES, MATTERS), "rank_press >= r + 2 and width == d", converged=True), "*",
           premises=(partial(_converged, spoils=(r.REPRODUCED,), heads=(BASELINE,)),)),
-    claim("truth-rank-does-not-tell", r.between(RANK_AND_LOSS, r.WEAK),
+    claim("truth-rank-does-not-tell", r.interval_rule(RANK_AND_LOSS, r.WEAK),
           premises=(partial(_converged, spoils=verdict.DECIDED, heads=SOFTMAXES),)),
     claim("truth-closes-gap", _some_head(r.above(CLOSES, MATTERS), f"extra <= {HARDLY}"), "*",
           premises=(partial(_converged, spoils=r.FAILS, heads=SOFTMAXES),)),

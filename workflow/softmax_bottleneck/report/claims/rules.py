@@ -384,13 +384,14 @@ class Rule:
     hidden_by_ceiling: bool = False
 
 
-def interval_rule(quantity: Quantity, holds: Ends, fails: Ends, text: str = "") -> Rule:
+def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, text: str = "") -> Rule:
     """Return the rule that compares the interval of one quantity with two regions.
 
     Args:
         holds: the claim holds if the interval lies between these.
-        fails: otherwise the claim fails if the interval is below the first or above the second.
+        fails: otherwise the claim fails if the interval is below the first or above the second; by default outside.
     """
+    fails = fails or holds
 
     def judge(data: CorpusData, *models: str, tests: int = 1) -> Outcome:
         sides = [(model,) for model in models] if quantity.is_comparison else [models]
@@ -489,12 +490,7 @@ def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0)
 
 def below(quantity: Quantity, bound: float) -> Rule:
     """Return the rule that an interval is below a bound; refuted when it is above."""
-    return interval_rule(quantity, (-INF, bound), (-INF, bound))
-
-
-def between(quantity: Quantity, ends: Ends) -> Rule:
-    """Return the rule that an interval is within two bounds; refuted when it is outside."""
-    return interval_rule(quantity, ends, ends)
+    return interval_rule(quantity, (-INF, bound))
 
 
 def hidden(rule: Rule) -> Rule:

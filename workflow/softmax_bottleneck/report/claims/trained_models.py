@@ -5,6 +5,7 @@ SM is the supplementary material of Parthiban, Mao and Inkpen 2021.
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
@@ -103,6 +104,7 @@ def _below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
         yield from (width + 2 - rank for rank in data.values(model, PRESS_RANK).values() if not math.isnan(width))
 
 
+weak = partial(r.interval_rule, holds=r.WEAK)
 CORRELATION = "Pearson’s r of perplexity and rank"
 SPREAD = r.Quantity(_spread, r.student, "mean distance of log rank from its mean", "×", (PRESS_RANK,), "models")
 SWITCHES = r.Quantity(
@@ -138,11 +140,11 @@ PLAIN, T_MOS, T_COMPONENTS = "transformer", "transformer-mos", "transformer-mos-
 # --- the claims -----------------------------------------------------------------------------------------------------
 CLAIMS = (
     # Parthiban, Mao and Inkpen 2021
-    claim("grid-correlation", r.between(r.correlation(f"{CORRELATION} over the family"), r.WEAK), GRID,
+    claim("grid-correlation", weak(r.correlation(f"{CORRELATION} over the family")), GRID,
           premises=(spread_above_noise,), control=(1, ())),
-    claim("window-correlation", r.between(r.correlation(f"{CORRELATION} within 1 % of the median", r.SMALL), r.WEAK),
+    claim("window-correlation", weak(r.correlation(f"{CORRELATION} within 1 % of the median", r.SMALL)),
           GRID, premises=(spread_above_noise,), control=(1, ())),
-    claim("all-correlation", r.between(r.correlation(f"{CORRELATION} over heads"), r.WEAK), "softmax", f"{ALL}|{GRID}",
+    claim("all-correlation", weak(r.correlation(f"{CORRELATION} over heads")), "softmax", f"{ALL}|{GRID}",
           premises=(spread_above_noise,), control=(2, ())),
     claim("diverse-ranks", r.above(SPREAD, r.HIGH / 4), GRID),
     claim("not-necessary", r.every(r.LOW_RANK, r.better()), "lms-plif", "softmax",
@@ -170,7 +172,7 @@ CLAIMS = (
     claim("fair-softmax", r.no_worse(), "softmax-fair", "mos-fair"),
     claim("narrow-softmax", r.larger_ppl(), "softmax-fair280", "mos-fair"),
     claim("press-overestimates", r.hidden(r.heads(r.below(SHARE, math.log(0.5)))), MANY, control=(0, r.FAILS)),
-    claim("spectra-alike", r.heads(r.between(r.against(SIGMA_10, "", log=False), (-0.02, 0.02))),
+    claim("spectra-alike", r.heads(r.interval_rule(r.against(SIGMA_10, "", log=False), (-0.02, 0.02))),
           "ss|gss|lms-plif|mos", "softmax"),
     claim("fewer-contexts", r.below(FIRST, 0.0), "mos-nt"),
     claim("et-better", r.above(SWITCHES, 0, margin=r.MARGIN), ALL, ALL_NT, premises=(averaged,)),
