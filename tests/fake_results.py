@@ -48,7 +48,6 @@ experiments:
   parthiban2021-table2: {models: all}
   parthiban2021-table6: {models: all}
   parthiban2021-figure4: {models: all}
-  parthiban2021-figure4-wins: {models: all}
   parthiban2021-figure7: {models: all, seeds: all}
   parthiban2021-sm-table3: {models: all}
   merity2017-ranks:

@@ -49,7 +49,7 @@ GANEA = ("figure1", "figure2", "figure3", "figure5", "figures6-8", "alphas")
 TRUTH = ("width", "rank", "measured-rank", "gap-closed")
 EXPERIMENTS = "".join(
     [f"  ganea2019-{name}:\n" for name in GANEA]
-    + [f"  truth-{name}:\n" for name in (*TRUTH, "kl", "conclusions")]
+    + [f"  truth-{name}:\n" for name in (*TRUTH, "kl")]
     + [
         "  ganea2019-figure4: {datasets: [truth-nano], models: [plif]}\n",
     ]
@@ -128,7 +128,7 @@ def test_figures_show_every_fit_once(study, filled, name):
     assert "<svg" in figure.svg and "mathdefault" not in figure.svg
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", ["ganea2019-figure2", "ganea2019-figure5", "truth-width"])
 def test_before_anything_is_fitted_figures_say_so(study, bare, name):
     figure, shown = data(study, bare, name)
     assert shown.empty and "<svg" in figure.svg
@@ -159,18 +159,6 @@ def test_the_loss_stands_by_law_head_and_width(study, filled):
     first = rows["GSS"].cells[0]
     assert first.measured == cells.MeasuredCell(pytest.approx(0.4015), pytest.approx(0.001 / math.sqrt(2)), 2)
     assert first.text == "0.4015 ± 0.0007" and first.count == "n = 2"
-
-
-def test_conclusions_have_a_verdict_numbers_rule_and_limits(study, filled, bare):
-    full = table(study, filled, "truth-conclusions").sections[0]
-    assert full.columns == ("Verdict", "Numbers", "Rule", "What it does not say")
-    verdicts = {row.key: row.cells[0].text for row in full.rows}
-    assert verdicts["ganea-theorem-1"] == "reproduced"
-    # Two seeds are no interval; what they say stands in the numbers.
-    assert verdicts["truth-grows"] == verdicts["truth-closes"] == "undecided"
-    assert all(cell.text for row in full.rows for cell in row.cells)
-    empty = table(study, bare, "truth-conclusions").sections[0]
-    assert {row.cells[0].text for row in empty.rows} == {"cannot be tested here"}
 
 
 def test_the_illustration_is_the_formula(study, bare):
@@ -224,7 +212,7 @@ def test_ganeas_figure_5_shows_how_far_drawn_laws_are_from_uniform(study, filled
 
 
 # --- Merity 2017 ----------------------------------------------------------------------------------------------------
-def test_the_rank_demo_shows_both_matrices_and_the_closest_reading(tmp_path, monkeypatch):
+def test_the_rank_demo_shows_both_matrices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = NANO.read_text(encoding="utf-8")
     file = tmp_path / "study.yaml"
@@ -239,10 +227,6 @@ def test_the_rank_demo_shows_both_matrices_and_the_closest_reading(tmp_path, mon
     rows += [row | {"metric": "rank_p", "value": 1000} for row in rows if "tanh" not in row["condition"]]
     artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
     parts = table(study, collect.collect(study), "merity2017-ranks").sections
-    assert [part.title.split(",")[0] for part in parts] == [
-        "Logarithms of probabilities", "Probabilities themselves", "Measured less published rank",
-    ]  # fmt: skip
+    assert [part.title.split(",")[0] for part in parts] == ["Logarithms of probabilities", "Probabilities themselves"]
     assert parts[1].rows[0].cells[0].measured == cells.MeasuredCell(1000.0, 0.0, 2)
     assert parts[1].rows[0].cells[0].published is None
-    assert [row.label for row in parts[2].rows] == ["MoS (tanh=False)", "MoS (tanh, standard normal contexts)"]
-    assert [cell.measured.mean for cell in parts[2].rows[0].cells] == [20.5] * 5

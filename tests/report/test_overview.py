@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import fake_results as fake
-import numpy as np
 import pytest
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import source, views
@@ -37,12 +35,6 @@ def test_the_overview_shows_the_means_of_the_main_models(study) -> None:
     for model in ("softmax", "mos-equal"):
         values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
         assert float(rows[model]["test_ppl"]) == pytest.approx(sum(values) / 3, rel=1e-7)
-
-
-def test_labels_of_one_column_do_not_overlap() -> None:
-    heights = overview._spread(np.array([5.0, 5.0, 5.1, 9.9]), 1.0, 0.0, 10.0)
-    gaps = [after - before for before, after in pairwise(heights)]
-    assert min(gaps) > 0.999 and heights[0] >= 0.5 and heights[-1] <= 9.5
 
 
 def test_models_of_one_name_show_their_keys(study) -> None:

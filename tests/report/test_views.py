@@ -24,7 +24,6 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Column, load_experiment
 
-FIGURES = ("parthiban2021-figure4", "parthiban2021-figure7")
 Made = tuple[config.Study, records.Records]
 
 
@@ -143,12 +142,11 @@ def test_differences_only_where_the_setting_is_the_published_one(finished) -> No
     assert same.difference == pytest.approx(same.measured.mean - 57.05)
     assert same.inside is (abs(same.difference) <= 0.15)
     study, _ = finished["paper"]
-    run, paper = study.needed[0], source.paper_study()
-    assert source.same_setting(dataclasses.replace(run, seed=5, threads=4), paper)
-    assert not source.same_setting(run, None)
+    run = study.needed[0]
+    assert source.same_setting(dataclasses.replace(run, seed=5, threads=4))
     for part, key, value in (("schedule", "epochs", 999), ("body", "dropout_input", 0.1)):
         changed = dataclasses.replace(run, **{part: dataclasses.replace(getattr(run, part), **{key: value})})
-        assert not source.same_setting(changed, paper)
+        assert not source.same_setting(changed)
 
 
 def test_a_difference_on_the_edge_of_the_published_spread() -> None:
@@ -215,7 +213,7 @@ def test_word_similarity_shows_pairs_and_gaps(finished) -> None:
     assert (pairs.measured.mean, pairs.difference) == (21, 0)
     absent = cell(table, "ptb", "benchmark=RG-65", "Softmax")
     assert absent.measured is None and absent.published.value == "0.3697"
-    assert absent.gaps == (cells.Gap(cells.GapCode.SEEDS, ("seed 141", "not computed")),)
+    assert absent.gaps == ("seed 141 not computed",)
 
 
 def test_spectrum_data_start_at_one_fall_and_keep_the_cliff(finished) -> None:
@@ -273,14 +271,13 @@ def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished) -> None
 
 
 @pytest.mark.fault("G11")
-@pytest.mark.parametrize("name", FIGURES)
-def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished, name: str) -> None:
+def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished) -> None:
     """Also with hostile labels, which are drawn literally."""
     study, found = finished["fake"]
     labels = {**study.labels, "mos": "$\\frac{1}{0}$ <script> & ]]>", "softmax": "$", "moc": "{{7*7}}"}
     hostile = dataclasses.replace(study, labels=labels)
-    figure = build((hostile, found), name)
-    assert build((hostile, found), name) == figure
+    figure = build((hostile, found), "parthiban2021-figure4")
+    assert build((hostile, found), "parthiban2021-figure4") == figure
     for element in ElementTree.fromstring(figure.svg).iter():
         assert element.tag.split("}")[-1] not in {"script", "foreignObject", "a"}
         for key, value in element.attrib.items():

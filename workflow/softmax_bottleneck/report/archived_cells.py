@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from softmax_bottleneck.report import archive, views
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.cells import ArchivedCell, Row, Section, Table
+from softmax_bottleneck.report.cells import Cell, Row, Section, Table
 from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
 from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
 
@@ -44,16 +44,16 @@ def published_corpus(study: Study, dataset: str) -> str:
 
 
 @cache
-def best_cells(experiment: str) -> dict[Key, ArchivedCell]:
+def best_cells(experiment: str) -> dict[Key, Cell]:
     """Return the archived value of every cell of an experiment's table that some archive has."""
     found = [one for archived in archive.load_all() for one in _ranked(archived, experiment)]
-    best: dict[Key, ArchivedCell] = {}
+    best: dict[Key, Cell] = {}
     for _, key, cell in sorted(found, key=itemgetter(0), reverse=True):
         best.setdefault(key, cell)
     return best
 
 
-def _ranked(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Key, ArchivedCell]]:
+def _ranked(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Key, Cell]]:
     """Yield the cells with a value of an archived study's own table: published setting, runs and size of the model."""
     study = study_of(archived.study)
     planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
@@ -67,7 +67,7 @@ def _ranked(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Ke
         if cell.wanted and (cell.measured or cell.label) and cell.runs in trained:
             size = max(archived.records.values(dataset, row, "parameters").values(), default=0.0)
             rank = (cell.same, cell.measured.n if cell.measured else 0, size)
-            value = ArchivedCell(archived.study, archived.hardware, cell.label, cell.measured, cell.note)
+            value = replace(cell, study=archived.study, hardware=archived.hardware)
             yield rank, (published_corpus(study, dataset), row, column), value
 
 

@@ -1,9 +1,10 @@
 """Tables as values: cells with a measured and a published number, rows, sections, and their CSV."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TypeVar
 
 import pandas as pd
@@ -46,38 +47,6 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class GapCode(Enum):
-    """Why a cell has no number, or fewer runs than planned. The value is the text, with a place for every fact."""
-
-    NOT_IN_STUDY = "not in this study"
-    QUOTATION = "quoted by the paper itself"
-    NOT_TRAINED = "not trained for this table"
-    SEEDS = "{} {}"
-    OF_MODEL = "{}: {}"
-    NOT_MEASURED = "not measured"
-    NOT_COMPUTABLE = "{}"
-    GRID_RUNS = "{} of {} runs of the grid not in it"
-    UNLEARNED = "{}"
-    NEEDS = "{}"
-    NOT_DRAWN = "not drawn yet"
-    LEVEL_NOT_DRAWN = "not drawn at this level"
-    NOT_COUNTED = "not counted for this corpus"
-    NO_BENCHMARK = "not a benchmark of this language"
-    NO_COMMON_BENCHMARK = "no benchmark in common"
-    NO_PLACE = "not a place of this text"
-
-
-@dataclass(frozen=True)
-class Gap:
-    """One reason, with the facts that its text names."""
-
-    code: GapCode
-    facts: tuple[object, ...] = ()
-
-    def __str__(self) -> str:
-        return self.code.value.format(*self.facts)
-
-
 @dataclass(frozen=True)
 class MeasuredCell:
     """Mean over runs, sample standard deviation (None below two runs) and number of runs (0: not a mean over runs)."""
@@ -94,17 +63,6 @@ def mean_of(values: Iterable[float]) -> MeasuredCell | None:
 
 
 @dataclass(frozen=True)
-class ArchivedCell:
-    """The value of an archived study in a cell that this study leaves empty, as a number or as text."""
-
-    study: str
-    hardware: str
-    label: str
-    measured: MeasuredCell | None
-    note: str
-
-
-@dataclass(frozen=True)
 class Cell:
     """One number, measured and published.
 
@@ -114,13 +72,15 @@ class Cell:
         stage: the stage after which it was measured, where that is not training.
         planned: how many runs should be in the mean.
         same: the runs have the published setting, so that a difference means something.
-        gaps: why there are fewer runs than planned, or no number.
+        reason: why a statistic cannot be computed from the runs that there are.
+        gaps: why there are fewer runs than planned, or none.
         note: small print below the number.
         label: text shown instead of a number.
         runs: `<dataset>/<model>` whose runs are in the cell; empty when it comes from no run.
         seeds: the values of single runs behind the mean, by seed.
         wanted: whether a measured value belongs here (False: a published quotation only).
-        archived: the value of an archived study, shown if this study has none.
+        archived: the cell of an archived study, shown if this study has no value.
+        study, hardware: of an archived cell, where its value was measured.
     """
 
     measured: MeasuredCell | None = None
@@ -130,34 +90,29 @@ class Cell:
     stage: str = ""
     planned: int = 0
     same: bool = False
-    gaps: tuple[Gap, ...] = ()
+    reason: str = ""
+    gaps: tuple[str, ...] = ()
     note: str = ""
     runs: str = ""
     seeds: Mapping[int, float] = field(default_factory=dict)
     wanted: bool = True
     label: str = ""
-    archived: ArchivedCell | None = None
+    archived: Cell | None = None
+    study: str = ""
+    hardware: str = ""
 
     @property
     def gap(self) -> str:
-        """The text of all gaps; empty without any."""
-        return "; ".join(dict.fromkeys(map(str, self.gaps)))
+        """Why there is no number, or fewer runs than planned; empty if nothing is missing."""
+        return "; ".join(dict.fromkeys(filter(None, [self.reason, *self.gaps])))
 
     @property
     def text(self) -> str:
         """The measured mean with its standard deviation, or the label shown instead."""
-        return self._printed(self.measured, self.label)
-
-    @property
-    def archived_text(self) -> str:
-        """The archived value, printed as the measured one would be."""
-        return self._printed(self.archived.measured, self.archived.label) if self.archived else numbers.DASH
-
-    def _printed(self, measured: MeasuredCell | None, label: str) -> str:
-        if measured is None:
-            return label or numbers.DASH
-        mean = self.format(measured.mean)
-        return mean if measured.sd is None else f"{mean} ± {self.format(measured.sd)}"
+        if self.measured is None:
+            return self.label or numbers.DASH
+        mean = self.format(self.measured.mean)
+        return mean if self.measured.sd is None else f"{mean} ± {self.format(self.measured.sd)}"
 
     @property
     def is_published(self) -> bool:
@@ -213,7 +168,8 @@ class Cell:
     def facts(self) -> dict[str, object]:
         """Everything known of the cell, as columns of a CSV."""
         measured, published = self.measured, self.published or PublishedCell("")
-        archived, value = self.archived, self.archived.measured if self.archived else None
+        archived = self.archived
+        value = archived.measured if archived else None
         return {
             "measured": measured.mean if measured else None,
             "sd": measured.sd if measured else None,
@@ -251,11 +207,6 @@ class Row:
         return any(cell.same for cell in self.cells)
 
     @property
-    def compared(self) -> bool:
-        """True if differences have a line of their own; text has none."""
-        return any(cell.same and not cell.label for cell in self.cells)
-
-    @property
     def has_published(self) -> bool:
         """True if some cell has a published number."""
         return any(cell.published for cell in self.cells)
@@ -264,17 +215,15 @@ class Row:
     def archived(self) -> str:
         """The archived study of a row whose values are all of that study; else empty."""
         studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
-        return (
-            studies.pop() if len(studies) == 1 and not any(cell.measured or cell.label for cell in self.cells) else ""
-        )
+        is_measured = any(cell.measured or cell.label for cell in self.cells)
+        return studies.pop() if len(studies) == 1 and not is_measured else ""
 
     @property
     def absent(self) -> str:
         """The gap of a row without any number, if its cells have the same; else empty."""
         if any(cell.measured or cell.label or cell.archived for cell in self.cells):
             return ""
-        cells = [cell for cell in self.cells if cell.wanted and not cell.note]
-        gaps = {cell.gap for cell in cells if any(gap.code is not GapCode.NOT_COMPUTABLE for gap in cell.gaps)}
+        gaps = {cell.gap for cell in self.cells if cell.wanted and cell.gaps and not cell.note}
         return gaps.pop() if len(gaps) == 1 else ""
 
 

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import io
 import math
-import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,15 +47,6 @@ DASHED = (0, (4, 3))
 LEGEND_INCHES = 0.63, 0.078  # of an entry without its name, and of a letter
 NOTHING = "There is nothing to show yet."
 STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
-SHORTER = {  # of what matplotlib writes into an SVG
-    r"<!--.*?-->": "",
-    r"<metadata>.*?</metadata>": "",
-    r'(?<=<g) id="[^"]*"': "",
-    r"<g\b[^>]*/>": "",
-    "> <": "><",
-    r"DejaVuSans-(?=[0-9a-f])": "c",
-    r'(<use [^>]*?) transform="translate\((-?[\d.]+) 0\)"': r'\1 x="\2"',
-}
 Row = TypeVar("Row")
 Column = TypeVar("Column")
 
@@ -239,42 +229,13 @@ def integer(value: float, _position: object = None) -> str:
 
 
 def to_svg(canvas: Canvas) -> str:
-    """Return the canvas as SVG, with a style sheet for dark screens, and short, since reports carry dozens of them.
-
-    Coordinates have a tenth of a point; comments, names of groups, groups for nothing and line ends go; letters have
-    short names.
-    """
+    """Return the canvas as SVG, with a style sheet that exchanges the light colours for dark ones on dark screens."""
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
-    svg = " ".join(buffer.getvalue().split())
-    for pattern, short in SHORTER.items():
-        svg = re.sub(pattern, short, svg)
-    svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda path: _shorter_numbers(path[0]), svg)
-    svg = re.sub(r' style="[^"]*"', lambda style: re.sub("(?<=[:;]) ", "", style[0]), svg)
-    # CSS that exchanges the light colours, which matplotlib writes into style attributes, for the dark ones.
     pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
-    rules = [f'[style*="{kind}:{a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
+    rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
     style = f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
-    return _without_bare_groups(svg).replace("<defs>", f"{style} <defs>", 1)
-
-
-def _shorter_numbers(attribute: str) -> str:
-    """` d="M1.2 3L4 5.6"` of ` d="M 1.23 3.0 L 4.00 5.61 "`."""
-    tenths = re.sub(r"\.0(?!\d)", "", re.sub(r"(\.\d)\d+", r"\1", attribute))
-    return re.sub(r"(?<=[MLQCz]) | (?=[MLQCz\"])", "", tenths)
-
-
-def _without_bare_groups(svg: str) -> str:
-    """Remove groups that have no attributes: nine in ten of matplotlib's."""
-    bare: list[bool] = []
-
-    def replacement(tag: re.Match[str]) -> str:
-        if tag[0] == "</g>":
-            return "" if bare.pop() else tag[0]
-        bare.append(tag[0] == "<g>")
-        return "" if bare[-1] else tag[0]
-
-    return re.sub(r"<g>|<g [^>]*>|</g>", replacement, svg)
+    return buffer.getvalue().replace("<defs>", f"{style} <defs>", 1)
 
 
 # --- which runs are drawn, in words ---------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ and what became of the others.
 """
 
 import re
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 from pydantic import AfterValidator
@@ -20,7 +20,7 @@ from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, numbers
-from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of
+from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Column as ColumnSpec
@@ -33,6 +33,7 @@ QUOTED = {
     "mos-yang2018": "MoS (as printed by Yang et al. 2018)",
     "moc-yang2018": "MoC (as printed by Yang et al. 2018)",
 }
+NOT_IN_STUDY, BY_PAPER = "not in this study", "quoted by the paper itself"  # reasons of empty cells
 VALIDATION = (metrics.VALID_PPL, "valid_ppl_sound", "valid_ppl_static")
 OF_OPTIMIZERS = {"switch_after_epoch": "et-asgd", "nonmonotone_window": "nt-asgd"}  # settings that one alone has
 
@@ -68,16 +69,15 @@ def published_dataset(dataset: Dataset) -> str:
 
 
 @cache
-def paper_study() -> Study | None:
-    """Return the study with the published settings; None when the workflow is used without it."""
-    return load_study(PAPER_STUDY) if PAPER_STUDY.is_file() else None
+def paper_study() -> Study:
+    """Return the study with the published settings."""
+    return load_study(PAPER_STUDY)
 
 
-def same_setting(run: Run, paper: Study | None) -> bool:
+def same_setting(run: Run) -> bool:
     """Return True if a run has the settings that config/paper.yaml gives its model on its corpus, whatever its seed."""
-    published = paper.runs if paper else ()
-    candidates = (other for other in published if (other.dataset, other.model) == (run.dataset, run.model))
-    return any(other.settings == run.settings for other in candidates)
+    published = (other for other in paper_study().runs if (other.dataset, other.model) == (run.dataset, run.model))
+    return any(other.settings == run.settings for other in published)
 
 
 def label(study: Study, model: str) -> str:
@@ -85,9 +85,9 @@ def label(study: Study, model: str) -> str:
 
     A name that an earlier model of the study has too is followed by the key: `Softmax (kanai-softmax)`.
     """
-    paper, declared = paper_study(), declarations().get(model)
-    known = (study.labels, QUOTED, paper.labels if paper else {})
-    name = next((labels[model] for labels in known if model in labels), declared.label if declared else model)
+    heads = {name: head.label for name, head in declarations().items()}
+    known = ChainMap(dict(study.labels), QUOTED, dict(paper_study().labels), heads)
+    name = known.get(model, model)
     first = next((other for other, shown in study.labels.items() if shown == name), model)
     return name if model in (first, name) or model not in study.labels else f"{name} ({model})"
 
@@ -111,7 +111,7 @@ class Source:
 
     def __init__(self, study: Study, experiment: Experiment, results: Records) -> None:
         self.study, self.experiment, self.records = study, experiment, results
-        self.published, self.paper = read_published(experiment.published), paper_study()
+        self.published = read_published(experiment.published)
         self.datasets = experiment.datasets
         self.corpora = (*experiment.datasets, *experiment.absent_datasets)
         self.models = {model: label(study, model) for model in experiment.models}
@@ -138,10 +138,10 @@ class Source:
             return " and ".join(self.dataset(name).title for name in self.corpora[: len(self.datasets) or None])
         group, _, setting = key.partition(".")
         runs = self.study.runs_of(self.experiment)
-        if not runs and self.paper:
-            corpora = {self.corpus(name) for name in self.corpora}
-            beside = {name for name, one in self.paper.datasets.items() if published_dataset(one) in corpora}
-            runs = tuple(run for run in self.paper.runs if run.model in self.rows and run.dataset in beside)
+        if not runs:
+            paper, corpora = paper_study(), {self.corpus(name) for name in self.corpora}
+            published = {name for name, corpus in paper.datasets.items() if published_dataset(corpus) in corpora}
+            runs = tuple(run for run in paper.runs if run.model in self.rows and run.dataset in published)
         if setting in OF_OPTIMIZERS:
             runs = tuple(run for run in runs if run.schedule.optimizer == OF_OPTIMIZERS[setting])
         owners = [run.head.options if group == "head" else vars(getattr(run, group)) for run in runs]
@@ -159,7 +159,7 @@ class Source:
 
     def published_title(self, dataset: str) -> str:
         """Return the title of the corpus whose published numbers stand beside one of the study."""
-        titles = {published_dataset(one): one.title for one in (self.paper.datasets.values() if self.paper else ())}
+        titles = {published_dataset(corpus): corpus.title for corpus in paper_study().datasets.values()}
         return titles.get(self.corpus(dataset), self.dataset(dataset).title)
 
     def is_published(self, dataset: str) -> bool:
@@ -211,19 +211,19 @@ class Source:
 
     @cached_property
     def _same(self) -> dict[tuple[str, str], bool]:
-        return {pair: all(same_setting(run, self.paper) for run in runs) for pair, runs in self._runs.items()}
+        return {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
 
     def same(self, dataset: str, *models: str) -> bool:
         """Return True if all runs of these models have the published setting and the corpus is the published one."""
         return self.is_published(dataset) and all(self._same.get((dataset, model), False) for model in models)
 
-    def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[Gap, ...]:
+    def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[str, ...]:
         """Return why planned seeds are not in a cell: `seed 3 diverged; seeds 4, 5 missing`."""
         planned, have = self.planned(dataset, model), set(have)
         if not planned and model in self.study.labels and dataset in self.study.datasets:
-            return (Gap(GapCode.NOT_TRAINED),)
+            return ("not trained for this table",)
         if not planned:
-            return (Gap(GapCode.QUOTATION if model in QUOTED else GapCode.NOT_IN_STUDY),)
+            return (BY_PAPER if model in QUOTED else NOT_IN_STUDY,)
         if have.issuperset(planned):
             return ()
         planned_states = self.records.planned(dataset, model, stage)
@@ -233,14 +233,14 @@ class Source:
             if seed not in have:
                 state = states.get(seed, "not planned")
                 absent.setdefault("not computed" if state == "ok" else state, []).append(seed)
-        return tuple(Gap(GapCode.SEEDS, (numbers.seeds(seeds), state)) for state, seeds in absent.items())
+        return tuple(f"{numbers.seeds(seeds)} {state}" for state, seeds in absent.items())
 
     # --- published numbers ---
     @cached_property
-    def _published_rows(self) -> dict[tuple[str, str, str], list[dict[str, str]]]:
-        rows: dict[tuple[str, str, str], list[dict[str, str]]] = defaultdict(list)
+    def _published_rows(self) -> dict[tuple[str, str, str], list[dict[Any, str]]]:
+        rows: dict[tuple[str, str, str], list[dict[Any, str]]] = defaultdict(list)
         for row in self.published.to_dict("records"):
-            rows[row["dataset"], row["model"], row["metric"]].append({str(key): text for key, text in row.items()})
+            rows[row["dataset"], row["model"], row["metric"]].append(row)
         return rows
 
     def find_published(

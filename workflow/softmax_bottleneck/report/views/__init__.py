@@ -45,7 +45,7 @@ VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 }
 ROWS = {  # what the rows of a table are, where they are not models
     **dict.fromkeys(("coverage", "wordsim"), "Benchmark"),
-    **{"correlation": "Runs", "fit-conclusions": "Statement", "published-size": "Run"},
+    **{"correlation": "Runs", "published-size": "Run"},
     **{"robustness": "Matrix", "search": "Setting or run", "settings": "Setting", "top5": "Context"},
 }
 DIGITS = 8  # significant ones in the data beside a figure

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_UNIFORM, PRESS_RANK, RANK_TRUTH, find
-from softmax_bottleneck.report import claims, numbers, plots
+from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Section, mean_of, section
 from softmax_bottleneck.report.claims.known_distributions import BASELINE, wide
 from softmax_bottleneck.report.claims.rules import TRUTH
@@ -104,21 +104,6 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
 
         title = ", ".join(f"{LAW_NAMES[key]} {value:g}" for key, value in zip(keys, law, strict=True))
         yield section("synthetic", title, frames.names, widths, cell)
-
-
-def fit_conclusions_table(source: Source, *, fits: str) -> Iterator[Section]:
-    """Yield every claim that has limits, with its verdict: those about gradients, or those about the loss of fits."""
-    gradients = source.experiment.source == "gradient"
-    chosen = [claim for claim in claims.CLAIMS if claim.limits and (claim.source == "gradient") == gradients]
-    chosen.sort(key=lambda claim: claim.source != "known-truth")
-    rows, texts = {}, {}
-    for entry in claims.ledger(source.records, chosen, source.study):
-        claim = entry.claim
-        shown = "; ".join(number.text for number in entry.numbers) or str(entry.reason or "")
-        rows[claim.id] = claim.statement
-        texts[claim.id] = (entry.verdict, shown, claim.rule.text, claim.limits)
-    columns = dict(enumerate(("Verdict", "Numbers", "Rule", "What it does not say")))
-    yield section("synthetic", "What the fits show", rows, columns, lambda row, n: Cell(label=texts[row][n]))
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, Row, Section, mean_of
+from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.source import MetricName, Source, exact_value
 from softmax_bottleneck.study import Column as ColumnSpec
 from softmax_bottleneck.study import schema
@@ -63,7 +63,7 @@ def _test_cell(
     samples = [[value for seed, value in values.items() if seed not in without] for values in by_seed]
     result = TESTS[column.metric](*samples)
     if result.p is None:
-        return replace(blank, gaps=(Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
+        return replace(blank, reason=result.reason)
     return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([len(sample) for sample in samples]))
 
 
@@ -105,7 +105,7 @@ def pairwise_table(
         if result.p is None:
             have = samples.items()
             gaps = tuple(gap for model, own in have for gap in source.gaps(dataset, model, own, stage))
-            return Cell(metric=metric, gaps=gaps or (Gap(GapCode.NOT_COMPUTABLE, (result.reason,)),))
+            return Cell(metric=metric, gaps=gaps, reason="" if gaps else result.reason)
         means = [sum(values.values()) / len(values) for values in samples.values()]
         lower = "lower" if means[0] < means[1] else "higher"
         verdict = lower if result.p < SIGNIFICANCE else "no difference at 5 %"
@@ -145,6 +145,3 @@ def truth_table(source: Source) -> Iterator[Section]:
                 cells = (exact_cell(dataset, column, exact.get(column.metric, "")) for column in columns)
                 rows.append(Row(key, name, tuple(cells)))
             yield replace(section, rows=(*rows, *section.rows))
-
-
-# --- learning curves (Parthiban et al. 2021) ------------------------------------------------------------------------

@@ -6,7 +6,6 @@ and 2026.
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -26,7 +25,7 @@ from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.records.records import FINETUNED, groups
 from softmax_bottleneck.report import numbers, plots
-from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of, section
+from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of, section
 from softmax_bottleneck.report.plots import DASHES, LIGHT, Drawing, Style
 from softmax_bottleneck.report.source import MetricName, Source, label
 from softmax_bottleneck.study import schema
@@ -102,8 +101,8 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
     text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
     printed = dict(zip(("all", "window"), text["value"], strict=True))
     planned = sum(len(source.planned(dataset, model)) for model in source.models)
-    missing = [Gap(GapCode.GRID_RUNS, (planned - len(ours), planned))] if len(ours) < planned else []
-    missing += [Gap(GapCode.UNLEARNED, (source.unlearned_note,))] if source.unlearned_note else []
+    missing = [f"{planned - len(ours)} of {planned} runs of the grid not in it"] if len(ours) < planned else []
+    missing += [source.unlearned_note] if source.unlearned_note else []
     low, high = windows[corpus]
     rows = {"all": "The whole grid", "window": f"Test perplexity {low} to {high}"}
     shown = {("all", MEASURED): ours, ("all", PUBLISHED): theirs}
@@ -121,7 +120,7 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
             return Cell(wanted=False)
         result, gaps = correlate(shown[row, origin]), tuple(missing) if (row, origin) == ("all", MEASURED) else ()
         if result.r is None:
-            return Cell(metric=PEARSON, gaps=(Gap(GapCode.NOT_COMPUTABLE, (result.reason,)), *gaps))
+            return Cell(metric=PEARSON, reason=result.reason, gaps=gaps)
         note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
         return Cell(measured=MeasuredCell(result.r), metric=PEARSON, note=note, gaps=gaps)
 
@@ -370,11 +369,10 @@ MATRICES = {
     "rank_p": "Probabilities themselves, Press's tolerance",
     "rank_numpy": "Logarithms of probabilities, numpy's default tolerance",
 }
-DEFAULT = "default"  # the reading without further options
 
 
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
-    """Return the rank of untrained layers by number of components, mean over samples, and the closest reading.
+    """Return the rank of untrained layers by number of components, mean over samples.
 
     A section per matrix, a row per model and reading of the text; published numbers stand beside the first matrix.
     """
@@ -383,8 +381,7 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
     options_of = [[option for option in text.split(";") if option not in plain] for text in drawn["condition"]]
     readings = [", ".join(option for option in own if not option.startswith("K=")) for own in options_of]
     drawn = drawn.assign(reading=readings, components=[*map(_components, drawn["condition"])])
-    sections = [_matrix_section(source, drawn[drawn["metric"] == metric], metric) for metric in MATRICES]
-    sections.append(_closest_reading(source, drawn[drawn["metric"] == RANK]))
+    sections = (_matrix_section(source, drawn[drawn["metric"] == metric], metric) for metric in MATRICES)
     yield from (section for section in sections if section.rows)
 
 
@@ -411,28 +408,10 @@ def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section
         model, reading = rows[row]
         own = drawn[(drawn["model"] == model) & (drawn["reading"] == reading) & (drawn["components"] == components)]
         published = _published_rank(source, model, components) if same else None
-        gaps = (Gap(GapCode.NOT_DRAWN),) if own.empty else ()
+        gaps = ("not drawn yet",) if own.empty else ()
         return Cell(mean_of(own["value"]), published, metric=metric, planned=len(own), same=same, gaps=gaps)
 
     return section("synthetic", MATRICES[metric], labels, columns, cell)
-
-
-def _closest_reading(source: Source, drawn: pd.DataFrame) -> Section:
-    """Return MoS of every reading less the published rank for each K above one, and the mean absolute difference."""
-    distances: dict[str, dict[int, float]] = defaultdict(dict)
-    for (reading, components), own in groups(drawn[drawn["model"] == "mos"], "reading", "components"):
-        printed = _published_rank(source, "mos", k := int(components))
-        if printed is not None and printed.number is not None and k > 1:
-            distances[reading or DEFAULT][k] = float(own["value"].mean()) - printed.number
-    means = {reading: sum(map(abs, own.values())) / len(own) for reading, own in distances.items()}
-    names = {DEFAULT: "tanh, standard normal contexts"}
-    rows = {reading: f"MoS ({names.get(reading, reading)})" for reading in sorted(means, key=means.__getitem__)}
-    columns = {0: "Mean distance"} | {k: f"K = {k}" for k in sorted({k for own in distances.values() for k in own})}
-
-    def cell(reading: str, k: int) -> Cell:
-        return Cell(MeasuredCell(distances[reading][k] if k else means[reading]), digits=0 if k else 1)
-
-    return section("synthetic", "Measured less published rank, the closest reading first", rows, columns, cell)
 
 
 # --- a matrix of rank 10 (Parthiban et al. 2021, SM Tables 14 to 16) ------------------------------------------------
@@ -459,11 +438,11 @@ def robustness_table(
     match = re.search(r"size=(\d+);of=([^;/]+)/([^;]+)", "".join(drawn["condition"].iloc[:1]))
     contexts, dataset, model = match.groups() if match else ("0", "", "")
     same_matrix = int(contexts) == PAPER_SIZE and source.same(dataset, model)
-    missing: tuple[Gap, ...] = (Gap(GapCode.LEVEL_NOT_DRAWN),)
+    missing: tuple[str, ...] = ("not drawn at this level",)
     if drawn.empty:
         needs = source.experiment.needs
         gaps = [source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models]
-        missing = next(filter(None, gaps), (Gap(GapCode.NEEDS, (needs,)) if needs else Gap(GapCode.NOT_DRAWN),))
+        missing = next(filter(None, gaps), (needs or "not drawn yet",))
 
     def cell(step: str, metric: str) -> Cell:
         """A prediction for the paper's size may be compared with the paper whatever size was sampled here."""

@@ -20,7 +20,7 @@ from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
 from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report import plots
-from softmax_bottleneck.report.cells import Cell, Gap, GapCode, MeasuredCell, PublishedCell, Section, mean_of
+from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
 from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.source import PUBLISHED, Source
 from softmax_bottleneck.study import Column as ColumnSpec
@@ -40,7 +40,7 @@ def wordsim_table(source: Source, dataset: str) -> Section:
             return _coverage_cell(source, dataset, benchmark, column)
         cell = source.cell(dataset, column, rho, benchmark)
         is_foreign = benchmark not in measured and source.dataset(dataset).kind == "language"
-        return replace(cell, gaps=(Gap(GapCode.NO_BENCHMARK),)) if is_foreign else cell
+        return replace(cell, gaps=("not a benchmark of this language",)) if is_foreign else cell
 
     columns = source.rows | {PAIRS: "pairs", PAIRS_UNKNOWN: "not in vocabulary"}
     return source.section(dataset, _benchmarks(source, dataset, SPEARMAN), columns, cell)
@@ -74,59 +74,33 @@ def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) ->
         published=source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
         metric=metric,
         same=source.is_published(dataset),
-        gaps=(Gap(GapCode.NOT_COUNTED),) if chosen.empty else (),
+        gaps=("not counted for this corpus",) if chosen.empty else (),
     )
 
 
-def wins_table(source: Source, dataset: str) -> Section:
-    """Return on how many benchmarks the row's model has the larger rho (mean over runs) than the column's."""
-    conditions = source.records.conditions(SPEARMAN, dataset)
-    rhos: dict[str, dict[str, float | None]] = {}
-    gaps: dict[str, tuple[Gap, ...]] = {}
-    for model, name in source.rows.items():
-        values = {condition: source.values(dataset, model, SPEARMAN, condition) for condition in conditions}
-        means = {condition: mean_of(by_seed.values()) for condition, by_seed in values.items()}
-        rhos[model] = {condition: mean.mean if mean else None for condition, mean in means.items()}
-        missing = "; ".join(map(str, source.gaps(dataset, model, {seed for own in values.values() for seed in own})))
-        gaps[model] = (Gap(GapCode.OF_MODEL, (name, missing)),) if missing else ()
-    counts = win_matrix(rhos)
-
-    def cell(row: str, column: str) -> Cell:
-        if row == column:
-            return Cell(wanted=False)
-        over, count = {"condition": rf"wins over {re.escape(column)}(?:;|$)"}, counts[row][column]
-        return Cell(
-            measured=MeasuredCell(float(count.wins)) if count.compared else None,
-            published=source.find_published(source.corpus(dataset), row, WINS, over),
-            metric=WINS,
-            same=source.same(dataset, row, column),
-            runs=f"{dataset}/{row}",
-            note=f"of {count.compared}" if count.compared else "",
-            gaps=gaps[row] + gaps[column] or (() if count.compared else (Gap(GapCode.NO_COMMON_BENCHMARK),)),
-        )
-
-    return source.section(dataset, source.rows, {model: f"over {name}" for model, name in source.rows.items()}, cell)
+def _wins(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
+    """Yield corpus, model, other model, and on how many benchmarks the model's rho (mean over runs) is the larger."""
+    conditions, rhos = source.records.conditions(SPEARMAN, dataset), dict[str, dict[str, float | None]]()
+    for model in source.rows:
+        means = {name: mean_of(source.values(dataset, model, SPEARMAN, name).values()) for name in conditions}
+        rhos[model] = {name: mean.mean if mean else None for name, mean in means.items()}
+    for model, counts in win_matrix(rhos).items():
+        for other, count in counts.items():
+            over = {"condition": rf"wins over {re.escape(other)}(?:;|$)"}
+            published = source.find_published(source.corpus(dataset), model, WINS, over)
+            measured = float(count.wins) if count.compared else math.nan
+            yield dataset, model, other, measured, published.number if published else math.nan
 
 
 def wins_figure(source: Source) -> Drawing:
     """Draw heat maps of benchmarks won, measured and published side by side (Figure 4)."""
-    sections = {dataset: wins_table(source, dataset) for dataset in source.corpora}
-    rows = [
-        (
-            *(dataset, row.key, other.key, cell.measured.mean if cell.measured else math.nan),
-            cell.published.number if cell.published else math.nan,
-        )
-        for dataset, section in sections.items()
-        for row in section.rows
-        for other, cell in zip(section.rows, row.cells, strict=True)
-        if other.key != row.key
-    ]
+    rows = [row for dataset in source.corpora for row in _wins(source, dataset)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", *SIDES])
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
     models, names = list(source.rows), [plots.short_name(source.study, model) for model in source.rows]
 
     def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
-        same = all(line.same for line in sections[dataset].rows)
+        same = source.same(dataset, *source.models)
         titles = (f"{plots.corpus_title(source, dataset)}: measured", plots.paper_title(source, dataset, same))
         for axes, side, title in zip(row, sides, titles, strict=False):
             if own[side].isna().all():
@@ -140,7 +114,7 @@ def wins_figure(source: Source) -> Drawing:
     side, is_bare = 0.42 * len(models), bool(data[SIDES].isna().all(axis=None))  # inches of a map
     canvas = plots.by_corpus(source, data, (len(sides), max(3.4, side + 1.5), 0.5 if is_bare else side + 1.1), draw)
     rated = set(source.records.rows.loc[source.records.rows["metric"] == SPEARMAN, "run_id"])
-    used = {run.run_id for dataset in sections for run in source.runs_on(dataset)} & rated
+    used = {run.run_id for dataset in source.corpora for run in source.runs_on(dataset)} & rated
     return Drawing(canvas, data, plots.count_note(source, len(used)))
 
 
@@ -230,7 +204,7 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
             label=own.text if own else "",
             published=PublishedCell(text) if text else None,
             same=own is not None and source.same(dataset, model),
-            gaps=gaps or (() if own else (Gap(GapCode.NO_PLACE),)),
+            gaps=gaps or (() if own else ("not a place of this text",)),
         )
 
     return source.section(dataset, rows, source.rows, cell)
