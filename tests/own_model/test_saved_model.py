@@ -55,10 +55,10 @@ def test_the_output_matrix_is_found_and_its_padding_left_out(tied: bool) -> None
     weight_VD = save_model(tied, auto_map={"AutoModel": "own.Model"})  # no code is needed for it
     result = analyse()
     np.testing.assert_allclose(result.spectrum.sigma, np.linalg.svd(weight_VD[:20], compute_uv=False), rtol=1e-6)
-    assert "3 rows of the output matrix are padding, of no token, and left out" in result.notes()
+    assert "3 rows of the output matrix are padding, of no token, and left out" in result.notes
     never = result.measures.words.never
     names = ", ".join(f"'w{word}'" if word < 19 else "'<end>'" for word in never)
-    assert never and f"unargmaxable: {names}" in result.notes()
+    assert never and f"unargmaxable: {names}" in result.notes
 
 
 def test_a_tokenizer_that_lists_its_words_in_order_counts_as_well() -> None:
@@ -70,7 +70,7 @@ def test_a_tokenizer_that_lists_its_words_in_order_counts_as_well() -> None:
     Path("m/tokenizer.json").unlink()
     result = analyse()
     np.testing.assert_allclose(result.spectrum.sigma, np.linalg.svd(weight_VD, compute_uv=False), rtol=1e-6)
-    assert not [note for note in result.notes() if "padding" in note or "unargmaxable" in note]
+    assert not [note for note in result.notes if "padding" in note or "unargmaxable" in note]
 
 
 def test_untied_embeddings_are_not_taken_for_the_output_matrix() -> None:
@@ -82,7 +82,7 @@ def test_untied_embeddings_are_not_taken_for_the_output_matrix() -> None:
 UNSOUND = [
     ("tokenizer.json", TEXT, None, "no tokenizer.json in it"),
     ("config.json", WEIGHTS, None, "no config.json in it"),
-    ("config.json", WEIGHTS, "{", "config.json: not sound"),
+    ("config.json", WEIGHTS, "{", "config.json or an index is not sound"),
     ("tokenizer.json", WEIGHTS, '{"model": []}', "tokenizer.json: not sound"),
     (INDEX, WEIGHTS, "[1, 2", "not sound"),
     (SHARDS[0], WEIGHTS, None, f"{SHARDS[0]} is missing (1 of 2 shards)"),
@@ -99,15 +99,6 @@ def test_a_folder_that_is_not_sound_is_one_line(
     assert main(["rank", "--model", "m", *words, "--out", "out"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1 and not Path("out").exists()
-
-
-def test_without_an_index_a_missing_shard_is_known_by_the_name_of_another() -> None:
-    save_model()
-    Path("m", INDEX).unlink()
-    assert analyse().ranks.press.rank == D
-    Path("m", SHARDS[1]).unlink()
-    with pytest.raises(UserError, match=f"{SHARDS[1]} is missing"):
-        analyse()
 
 
 @pytest.mark.parametrize("more", [TEXT, WEIGHTS])

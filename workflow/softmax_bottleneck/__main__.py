@@ -149,9 +149,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--text": ("the text that --model reads", {"metavar": "FILE"}),
     "--targets": ("index of the word after each hidden state, for the gradient", {"metavar": "FILE.npy"}),
     "--weights-only": ("analyse only the output matrix of --model or --weight", SWITCH),
-    "--width": ("with --log-probs: the model's width d, to check rank <= d + 2", {"type": int}),
     "--seconds": ("time limit of the search for unargmaxable tokens (default: 60)", {"type": float}),
-    "--compare": ("instead: compare models analysed before", PATH | {"nargs": "+", "metavar": "rank.json"}),
     "--title": ("name of the model in the report", {}),
     "--log": ("also append the messages to this file", PATH),
 }
@@ -159,8 +157,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 # --- commands: name -> function, options, help; first those for people, then the steps of the workflow ---------------
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
 TRAIN = STUDY + "--run --diverged-ok --measure" + RESUMABLE
-RANK = """--hidden --weight --bias --head --log-probs --model --text --targets --weights-only --width
-    --seconds --compare --title --out"""
+RANK = """--hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
+    --title --out"""
 COMMANDS = {
     "plan": ("extras.plan:plan", STUDY + "--json", "list experiments with their runs, hours and disk space"),
     "doctor": ("extras.doctor:doctor", STUDY, "check whether a study can run on this machine"),
@@ -183,7 +181,7 @@ COMMANDS = {
     ),
     "repair": ("extras.results:repair", STUDY, "delete damaged results and what depends on them"),
     "crate": ("extras.crate:crate", STUDY + "--weights --zip", "pack a finished study as an RO-Crate"),
-    "rank": ("own_model.page:rank_command", RANK, "measure the rank of your own language model"),
+    "rank": ("own_model.rank:rank_command", RANK, "measure the rank of your own language model"),
     "check": ("extras.steps:check", STUDY, "check options and count parameters without allocating memory"),
     "download": ("extras.steps:run_step", STUDY + "--dataset", "download a dataset, or sample a synthetic language"),
     "tokenise": ("extras.steps:run_step", STUDY + "--dataset", "write token ids and vocabulary of a corpus"),

@@ -3,7 +3,7 @@
 * A softmax layer: from the factors; the matrix never exists.
 * A layer with another head without weights of its own (gss, sigsoftmax, relu, sigmoid): the matrix is computed block by
   block, by rows or by columns, whichever gives the smaller Gram matrix.
-* Log-probabilities themselves: read by rows, and held in memory where there are fewer rows than columns.
+* Log-probabilities themselves: read shard by shard, and held in memory where there are fewer rows than columns.
 
 Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C a block.
 """
@@ -23,7 +23,7 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.own_model import arrays
 from softmax_bottleneck.own_model.arrays import Floats, Shard
 from softmax_bottleneck.own_model.request import Request, parse_head
-from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report, spectra, spectral_cliff
+from softmax_bottleneck.ranks import Spectrum, rank_report, spectra, spectral_cliff
 from softmax_bottleneck.ranks.spectrum import Float64
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say
@@ -32,18 +32,17 @@ Indices = NDArray[np.intp]
 Pointwise = Callable[[Floats], Floats]
 
 BLOCK_BYTES = 32 << 20
-BASE_BYTES = 400 << 20  # Python with its libraries, and blocks being read
+BASE_BYTES = 400 << 20  # Python with its libraries, and blocks being computed
 TRIANGLES = 8  # of a factor and its next rows, copied by LAPACK; then the core and its singular values
 TORCH_BYTES = 300 << 20  # with its own work arrays
 SLOPE_STEP = 1e-5  # of a difference quotient of a head's function, whose error is some 1e-10
 CHECK_SIDE = 1024  # of the block that is computed to check the bound
-# How far from one a row's probabilities may add up (as a logarithm): rounding of each storage type, at -20 nats.
-SUM_TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}
+SUM_TOLERANCE = 1e-3  # how far from one a row's probabilities may add up (as a logarithm)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound rank <= D + 2 of every softmax head (Yang et al. 2018), checked where no computation assumes it.
+    """The bound rank <= D + 2 of every softmax head (Yang et al. 2018), checked on log-probabilities written out.
 
     Attributes:
         limit: D + 2.
@@ -58,32 +57,7 @@ class Bound:
     where: str
     rank: int
     holds: bool
-    cliff: tuple[int, float] | None = None
-
-
-class _Matrix:
-    """A matrix [m, n] in files whose shapes fit; nothing large is read yet.
-
-    Attributes:
-        files: all files that are read.
-        dtype: of the numbers in memory; holds all files exactly.
-        m, n: size of the matrix.
-        width: D, or None if unknown.
-        head: name and options of the head.
-        base_bytes: memory of the program itself and of reading.
-        note: a caveat about such files, or "".
-        title, sides: names of the matrix, and of its rows and columns.
-    """
-
-    head: tuple[str, Mapping[str, Any]]
-    note = ""
-    title, sides = "matrix of log-probabilities", ("contexts", "words")
-
-    def __init__(self, files: list[Shard], m: int, n: int, width: int | None) -> None:
-        self.files, self.m, self.n, self.width = files, m, n, width
-        self.dtype = arrays.dtype_of(files)
-        # Arrays whose columns are consecutive are read whole, before they are rearranged.
-        self.base_bytes = BASE_BYTES + max((2 * shard.size_bytes for shard in files if shard.column_major), default=0)
+    cliff: tuple[int, float]
 
 
 def open_log_probs(request: Request) -> LogProbs:
@@ -93,26 +67,36 @@ def open_log_probs(request: Request) -> LogProbs:
         UserError, DataError: as `arrays.find`; a head that cannot be computed; shapes that do not fit, both named.
     """
     if request.log_probs:
-        return StoredLogProbs(arrays.find(request.log_probs, "log_probs"), request.width)
-    hidden, weight = arrays.find(request.hidden, "hidden"), arrays.find(request.weight, "weight")
+        return StoredLogProbs(arrays.find(request.log_probs, "log_probs"))
+    weight = arrays.find(request.weight, "weight")
     if request.weights_only:
-        return OutputMatrix(weight, None)
+        return OutputMatrix(weight)
     bias = arrays.find([request.bias], "bias") if request.bias else []
-    return Layer(hidden, weight, bias, *parse_head(request.head))
+    return Layer(arrays.find(request.hidden, "hidden"), weight, bias, *parse_head(request.head))
+
+
+def _base_bytes(files: list[Shard]) -> int:
+    """Estimate the memory of the program itself and of one shard that is being read."""
+    return BASE_BYTES + arrays.dtype_of(files).itemsize * max(shard.rows * shard.columns for shard in files)
 
 
 # --- hidden states and an output layer ------------------------------------------------------------------------------
-class Layer(_Matrix):
-    """log_softmax(g(H W^T + b)) of hidden states H [m, D], weight W [n, D] and bias b [n], or none; g of the head."""
+class Layer:
+    """log_softmax(g(H W^T + b)) of hidden states H [m, D], weight W [n, D] and bias b [n], or none; g of the head.
 
-    width: int
+    Attributes:
+        m, n, width: numbers of contexts and words, and the width D.
+        head: name and options of the head.
+        title, sides: names of the matrix, and of its rows and columns.
+    """
+
+    title, sides = "matrix of log-probabilities", ("contexts", "words")
 
     def __init__(
         self, hidden: list[Shard], weight: list[Shard], bias: list[Shard], head: str, options: Mapping[str, Any]
     ) -> None:
-        m, n = (sum(shard.rows for shard in part) for part in (hidden, weight))
-        super().__init__([*hidden, *weight, *bias], m, n, hidden[0].columns)
-        self.head = head, options
+        self.m, self.n = (sum(shard.rows for shard in part) for part in (hidden, weight))
+        self.width, self.head = hidden[0].columns, (head, options)
         self._hidden, self._weight, self._bias = hidden, weight, bias
         if weight[0].columns != self.width:
             hint = ": is it transposed?" if weight[0].shape[0] == self.width else ""
@@ -120,45 +104,50 @@ class Layer(_Matrix):
                 f"hidden states of {hidden[0].label} have shape {hidden[0].shape} and the weight {weight[0].label}"
                 f" {weight[0].shape}. Expected weight [words, {self.width}]{hint}"
             )
-        if bias and math.prod(bias[0].shape) != n:
-            raise DataError(f"bias {bias[0].label} has shape {bias[0].shape} beside {n} words. Expected ({n},)")
+        if bias and math.prod(bias[0].shape) != self.n:
+            raise DataError(
+                f"bias {bias[0].label} has shape {bias[0].shape} beside {self.n} words. Expected ({self.n},)"
+            )
         self.pointwise = None if head == "softmax" else _pointwise(head, options)
 
     def bytes_needed(self) -> int:
         """Estimate the peak memory: H, W and triangles of the factors, or blocks and a Gram matrix."""
-        entries = (self.m + self.n) * self.width
+        files = [*self._hidden, *self._weight, *self._bias]
+        dtype, entries = arrays.dtype_of(files), (self.m + self.n) * self.width
         if self.pointwise is None:
             work = 8 * TRIANGLES * (self.width + 2) ** 2
         else:
-            work = TORCH_BYTES + self.dtype.itemsize * self.n * self.width + _gram_bytes(self.m, self.n, self.dtype)
-        return self.base_bytes + self.dtype.itemsize * entries + work
+            work = TORCH_BYTES + dtype.itemsize * self.n * self.width + _gram_bytes(self.m, self.n, dtype)
+        return _base_bytes(files) + dtype.itemsize * entries + work
+
+    @cached_property
+    def loaded(self) -> LoadedLayer:
+        """Hidden states, weight and bias in memory, in one type that holds all of them exactly."""
+        dtype = arrays.dtype_of([*self._hidden, *self._weight, *self._bias])
+        bias_V = arrays.load(self._bias).ravel() if self._bias else np.zeros(self.n)
+        factors = (arrays.load(self._hidden), arrays.load(self._weight), bias_V)
+        hidden_ND, weight_VD, bias_V = (array.astype(dtype, copy=False) for array in factors)
+        return LoadedLayer(hidden_ND, weight_VD, bias_V, self.pointwise)
 
     def spectrum(self, say: Say) -> Spectrum:
         """Return the singular values: by QR of the factors for a softmax, else by a Gram matrix."""
-        layer = self.load()
+        layer = self.loaded
         factors = (layer.hidden_ND, layer.weight_VD, layer.bias_V)
         if self.pointwise is None:
             return spectra.factored_singular_values(*factors, spectra.log_normalisers(*factors))
-        say(f"log Z of {len(layer.hidden_ND)} rows")
-        return _gram_spectrum(layer.blocks, (len(layer.hidden_ND), self.n), say)
+        say(f"log Z of {self.m} rows")
+        return _gram_spectrum(layer.blocks, (self.m, self.n), say)
 
-    def bound(self, ranks: RankReport) -> Bound | None:
+    def bound(self) -> Bound | None:
         """Check a softmax on evenly spaced rows and words, whose matrix is computed, because the factors assume it."""
         rows, words = (np.unique(np.linspace(0, size - 1, CHECK_SIDE).astype(np.intp)) for size in (self.m, self.n))
         limit = self.width + 2
         if self.pointwise is not None or limit >= min(len(rows), len(words)):
             return None
-        block = self.load(rows).block(words=words)
+        block = self.loaded.of_rows(rows).block(words=words)
         whole, centred = (spectra.singular_values(block, centring) for centring in ("none", "both"))
         rank, where = rank_report(whole).press.rank, f"{len(rows)} x {len(words)} log-probabilities written out, by SVD"
         return Bound(limit, where, rank, rank <= limit, spectral_cliff(centred))
-
-    def load(self, rows: Indices | None = None) -> LoadedLayer:
-        """Read hidden states of some rows or all, weight and bias."""
-        bias_V = arrays.load(self._bias).ravel() if self._bias else np.zeros(self.n)
-        hidden_ND, weight_VD = arrays.load(self._hidden, rows), arrays.load(self._weight)
-        hidden_ND, weight_VD, bias_V = (a.astype(self.dtype, copy=False) for a in (hidden_ND, weight_VD, bias_V))
-        return LoadedLayer(hidden_ND, weight_VD, bias_V, self.pointwise)
 
 
 def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
@@ -199,6 +188,10 @@ class LoadedLayer:
     weight_VD: Floats
     bias_V: Floats
     pointwise: Pointwise | None
+
+    def of_rows(self, rows: Indices) -> LoadedLayer:
+        """Return the layer of some contexts."""
+        return replace(self, hidden_ND=self.hidden_ND[rows])
 
     @np.errstate(over="ignore", invalid="ignore")
     def _scores(self, rows: slice, words: slice | Indices) -> Floats:
@@ -245,72 +238,74 @@ class LoadedLayer:
 
 
 # --- matrices as they are -------------------------------------------------------------------------------------------
-class StoredLogProbs(_Matrix):
-    """Log-probabilities themselves, of any head; rows that do not add up to one raise DataError."""
+class OutputMatrix:
+    """The output matrix [words, D] alone, without any context; attributes as of `Layer`."""
 
-    head = ("log_probs", {})
+    head: tuple[str, Mapping[str, Any]] = ("output_matrix", {})
+    title, sides = "output matrix", ("words", "columns")
+    width = None
 
-    def __init__(self, files: list[Shard], width: int | None) -> None:
-        super().__init__(files, sum(shard.rows for shard in files), files[0].columns, width)
-        halves = sorted({shard.dtype for shard in files} & {"float16", "bfloat16"})
-        if halves and self.head[0] == "log_probs":
-            self.note = (
-                f"the log-probabilities were stored as {' and '.join(halves)}: their rounding lies far above the"
-                " tolerance and is counted as rank; export float32, or hidden states and weights (in any precision)"
-            )
+    def __init__(self, files: list[Shard]) -> None:
+        self.files, self.m, self.n = files, sum(shard.rows for shard in files), files[0].columns
 
     def bytes_needed(self) -> int:
-        """Estimate the peak memory: a Gram matrix, and the rows themselves where they are transposed."""
-        held = self.dtype.itemsize * self.m * self.n if self.m < self.n else 0
-        return self.base_bytes + held + _gram_bytes(self.m, self.n, self.dtype)
+        """Estimate the peak memory: a Gram matrix, and another shard, or all rows where they are transposed."""
+        dtype = arrays.dtype_of(self.files)
+        held = self.m if self.m < self.n else max(shard.rows for shard in self.files)
+        return _base_bytes(self.files) + dtype.itemsize * held * self.n + _gram_bytes(self.m, self.n, dtype)
 
     def spectrum(self, say: Say) -> Spectrum:
         """Return the singular values by the smaller Gram matrix."""
         return _gram_spectrum(self._blocks, (self.m, self.n), say)
 
+    def bound(self) -> None:
+        """Return None: there is no layer whose width would bound the rank."""
+
     def _blocks(self, transposed: bool) -> Iterator[Floats]:
-        """Yield blocks of rows, or of columns, of rows that are usable."""
-        whole_mn = np.empty((self.m, self.n) if transposed else (0, 0), self.dtype)
-        first = 0
-        for block_RV in arrays.blocks(self.files):
-            self._require_usable(block_RV, first)
-            if transposed:
-                whole_mn[first : first + len(block_RV)] = block_RV
-            else:
-                yield block_RV
-            first += len(block_RV)
+        """Yield the rows of each shard, or blocks of columns."""
         if transposed:
+            whole_mn = arrays.load(self.files)
+            self._require_usable(whole_mn, self.files[0])
             yield from (whole_mn[:, words].T for words in slices(self.n, self.m))
+            return
+        for shard in self.files:
+            rows_RV = shard.read()
+            self._require_usable(rows_RV, shard)
+            yield rows_RV.astype(arrays.dtype_of(self.files), copy=False)
 
-    def bound(self, ranks: RankReport) -> Bound | None:
-        """Check the softmax bound on all rows read, if the width is known and numbers are not too coarsely rounded."""
-        if self.width is None or self.note or self.width + 2 >= min(ranks.m, ranks.n):
-            return None
-        limit, rank = self.width + 2, ranks.press.rank
-        return Bound(limit, f"the {ranks.m} x {ranks.n} log-probabilities read", rank, rank <= limit)
-
-    def _require_usable(self, block_RV: Floats, first: int) -> None:
-        with np.errstate(over="ignore", divide="ignore"):  # logits may be anything
-            log_sum_R = np.log(np.exp(block_RV.astype(np.float64)).sum(1))
-        worst = int(np.abs(log_sum_R).argmax())
-        if abs(log_sum_R[worst]) > max(SUM_TOLERANCE[shard.dtype] for shard in self.files):
-            raise DataError(
-                f"log_probs: row {first + worst}, counted from {self.files[0].label}: its probabilities add up to"
-                f" {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? Export log_softmax of them"
-            )
-
-
-class OutputMatrix(StoredLogProbs):
-    """The output matrix [words, D] alone, without any context."""
-
-    head = ("output_matrix", {})
-    title, sides = "output matrix", ("words", "columns")
-
-    def _require_usable(self, block_RV: Floats, first: int) -> None:
+    def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
         """Accept any numbers: they are weights."""
 
 
-LogProbs = Layer | StoredLogProbs
+class StoredLogProbs(OutputMatrix):
+    """Log-probabilities themselves, of any head; rows that do not add up to one raise DataError."""
+
+    head = ("log_probs", {})
+    title, sides = Layer.title, Layer.sides
+
+    def __init__(self, files: list[Shard]) -> None:
+        super().__init__(files)
+        for shard in files:
+            if shard.dtype in ("float16", "bfloat16"):
+                raise DataError(
+                    f"log_probs: {shard.label}: numbers are {shard.dtype}, whose rounding would be counted as rank."
+                    " Export float32, or hidden states and weights (in any precision)"
+                )
+
+    def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
+        for rows in slices(len(rows_RV), self.n):
+            with np.errstate(over="ignore", divide="ignore"):  # logits may be anything
+                log_sum_R = np.log(np.exp(rows_RV[rows].astype(np.float64)).sum(1))
+            worst = int(np.abs(log_sum_R).argmax())
+            if abs(log_sum_R[worst]) > SUM_TOLERANCE:
+                raise DataError(
+                    f"log_probs: row {rows.start + worst}, counted from {shard.label}: its probabilities add up to"
+                    f" {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? Export log_softmax of"
+                    " them"
+                )
+
+
+LogProbs = Layer | OutputMatrix
 
 
 # --- singular values ------------------------------------------------------------------------------------------------

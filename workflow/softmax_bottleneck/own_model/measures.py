@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck import ranks
 from softmax_bottleneck.own_model import arrays
 from softmax_bottleneck.own_model.arrays import Floats
-from softmax_bottleneck.own_model.log_probs import Layer, LogProbs, OutputMatrix, slices
+from softmax_bottleneck.own_model.log_probs import LoadedLayer, LogProbs, OutputMatrix, StoredLogProbs, slices
 from softmax_bottleneck.own_model.request import Request
 from softmax_bottleneck.ranks.spectra import Centring
 from softmax_bottleneck.store.errors import DataError
@@ -73,12 +73,12 @@ class Measures:
 @np.errstate(over="ignore", invalid="ignore")
 def measure(request: Request, matrix: LogProbs, say: Say) -> Measures:
     """Compute every measure that this matrix allows."""
-    if not isinstance(matrix, Layer | OutputMatrix):
+    if isinstance(matrix, StoredLogProbs):
         return Measures()
     if isinstance(matrix, OutputMatrix):
         weight_VD = arrays.load(matrix.files)
         return Measures(weight=_saturation(weight_VD), words=_words(weight_VD, None, request, say))
-    layer = matrix.load()
+    layer = matrix.loaded
     hidden_ND, weight_VD, bias_V = layer.hidden_ND, layer.weight_VD, layer.bias_V
     spectra: dict[str, ranks.Spectrum] = {}
     if matrix.pointwise is None:
@@ -92,7 +92,7 @@ def measure(request: Request, matrix: LogProbs, say: Say) -> Measures:
         _saturation(weight_VD),
         _saturation(hidden_ND),
         _words(weight_VD, bias_V, request, say),
-        None if target_N is None else ranks.gradient_share(_gradients(matrix, target_N), weight_VD),
+        None if target_N is None else ranks.gradient_share(_gradients(layer, target_N), weight_VD),
     )
 
 
@@ -131,12 +131,12 @@ def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
     return target_N
 
 
-def _gradients(matrix: Layer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
+def _gradients(layer: LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
     """Yield gradients [R, V] of -ln P(target) by the logits W h + b: (p - e_target) g'(logits)."""
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]
-    layer = matrix.load(some)
-    for rows in slices(len(some), matrix.n):
+    layer = layer.of_rows(some)
+    for rows in slices(len(some), len(layer.bias_V)):
         gradient_RV, target_R = np.exp(layer.block(rows)), target_N[some[rows]]
         gradient_RV[np.arange(len(target_R)), target_R] -= 1.0
-        yield gradient_RV * layer.slopes(rows) if matrix.pointwise else gradient_RV
+        yield gradient_RV * layer.slopes(rows) if layer.pointwise else gradient_RV

@@ -1,42 +1,66 @@
-"""Rank of the output layer of a model. Memory is estimated before anything is computed."""
+"""The command `rank`: ranks and other measures of the output layer of a model, printed and written to a folder.
 
+Memory is estimated before anything is computed. The folder holds rank.json, spectrum.npz and spectrum.svg.
+"""
+
+import argparse
+import io
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
+import numpy as np
 import psutil
+from matplotlib.figure import Figure as Canvas
 
+from softmax_bottleneck.own_model import request as requests
 from softmax_bottleneck.own_model import saved_model
 from softmax_bottleneck.own_model.log_probs import Bound, LogProbs, open_log_probs
 from softmax_bottleneck.own_model.measures import Measures, measure
 from softmax_bottleneck.own_model.request import Request
 from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report
+from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.progress import Say
 
 NAMED = 20  # tokens in a note
+POINTS = 2000  # of a curve
+LISTED = 12  # singular values that are printed; all are in spectrum.npz
+CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """Spectrum and ranks of a model; `model_notes` are about how its files were read."""
+    """Spectrum, ranks and measures of a model; `notes` are the caveats of its numbers."""
 
     request: Request
-    model_notes: list[str]
     matrix: LogProbs
     bytes_needed: int
     spectrum: Spectrum
     ranks: RankReport
     bound: Bound | None
     measures: Measures
+    notes: list[str]
     seconds: float
 
-    def notes(self) -> list[str]:
-        """Return the caveats of the numbers."""
-        full = self.spectrum.sigma_max > 0 and self.ranks.press.rank == min(self.spectrum.m, self.spectrum.n)
-        limited = full and not self.request.weights_only
-        more = "full rank: more contexts (or words) might show a higher one" if limited else ""
-        return [note for note in (*self.model_notes, self.ranks.note, self.matrix.note, more) if note]
+
+def rank_command(options: argparse.Namespace, say: Say) -> None:
+    """Analyse a model, print its results and write them to a folder."""
+    values = ((key, value) for key, value in vars(options).items() if key in requests.KEYS)
+    given = {key: value for key, value in values if value is not None and value is not False}
+    request = requests.request(given, "rank")
+    folder = options.out or Store().own_folder(Path(request.model or "model").resolve().stem)
+    result = rank(request, say, folder / "export")
+    write(result, folder)
+    for label, text in rows(result):
+        print(f"{label:32}  {text}")
+    for note in result.notes:
+        say(f"note: {note}")
+    say(f"wrote {folder / 'rank.json'}")
 
 
 def rank(request: Request, say: Say, folder: Path) -> Result:
@@ -59,14 +83,16 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     say(text)
     spectrum = matrix.spectrum(say)
     ranks = rank_report(spectrum)
-    bound, measures = matrix.bound(ranks), measure(export.request, matrix, say)
-    notes = list(export.notes)
+    bound, measures = matrix.bound(), measure(export.request, matrix, say)
+    notes = [*export.notes, *([ranks.note] if ranks.note else [])]
+    if spectrum.sigma_max > 0 and ranks.press.rank == min(spectrum.m, spectrum.n) and not request.weights_only:
+        notes.append("full rank: more contexts (or words) might show a higher one")
     if export.tokens and measures.words and measures.words.never:
         never = [repr(export.tokens[word]) for word in measures.words.never]
         more = f" and {len(never) - NAMED:,} more" if len(never) > NAMED else ""
         notes.append(f"unargmaxable: {', '.join(never[:NAMED])}{more}")
     seconds = time.monotonic() - started
-    return Result(request, notes, matrix, needed, spectrum, ranks, bound, measures, seconds)
+    return Result(request, matrix, needed, spectrum, ranks, bound, measures, notes, seconds)
 
 
 def free_bytes() -> int:
@@ -80,3 +106,100 @@ def free_bytes() -> int:
 def gib(count: int) -> str:
     """Format a number of bytes."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+# --- what is written and printed ------------------------------------------------------------------------------------
+def write(result: Result, folder: Path) -> None:
+    """Write rank.json, spectrum.npz and spectrum.svg to a folder."""
+    parents = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **result.spectrum.to_arrays())}
+    for index, path in enumerate(result.request.files()):  # names only, never their folders; they may be any bytes
+        name = path.name.encode("utf-8", "backslashreplace").decode("utf-8")
+        parents[f"{index} {name}"] = artefacts.sha256_file(path)
+    artefacts.write_text(folder / "spectrum.svg", _plot(result))
+    artefacts.write_json(folder / "rank.json", to_json(result) | {"provenance": provenance.block(parents)})
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """Return all numbers."""
+    matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
+    return {
+        "status": "ok",
+        "title": result.request.title,
+        "head": {"name": matrix.head[0], "options": dict(matrix.head[1])},
+        "contexts": matrix.m,
+        "words": matrix.n,
+        "width": matrix.width,
+        "metrics": metrics,
+        **{key: value for key, value in result.ranks.to_json().items() if key not in metrics},
+        **result.measures.to_json(),
+        "bound": asdict(bound) if bound else None,
+        "notes": result.notes,
+        "memory_estimate_bytes": result.bytes_needed,
+        "wall_s": round(result.seconds, 3),
+    }
+
+
+def rows(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield the printed results as pairs of a name and a text."""
+    press, matrix = result.ranks.press, result.matrix
+    name, options = matrix.head
+    chosen = ", ".join(f"{key} = {value}" for key, value in options.items())
+    head = f", {name.replace('_', '-')}" + (f" ({chosen})" if chosen else "")
+    head += f", width {matrix.width}" if matrix.width else ""
+    yield matrix.title, f"{matrix.m:,} {matrix.sides[0]} × {matrix.n:,} {matrix.sides[1]}{head}"
+    yield "Press rank", f"{press.rank:,}  ({press.low:,} to {press.high:,} at its tolerance ± 1 %)"
+    yield from ((f"effective rank at {e:g}", f"{rank:,}") for e, rank in result.ranks.effective.items())
+    if bound := result.bound:
+        verdict = "holds" if bound.holds else "BROKEN: these are not log-probabilities of a softmax of that width"
+        fall = f"; centred, they fall by {bound.cliff[1]:.2g} after {bound.cliff[0]:,}"
+        yield f"softmax bound d + 2 = {bound.limit}", f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
+    yield from _measure_rows(result.measures)
+    yield "tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"
+    yield "noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"
+    yield "largest singular values", ", ".join(f"{sigma:.6g}" for sigma in result.spectrum.sigma[:LISTED])
+    yield "memory, time", f"{gib(result.bytes_needed)} planned, {result.seconds:.0f} s"
+
+
+def _measure_rows(measures: Measures) -> Iterator[tuple[str, str]]:
+    for centring, ranks in measures.centred.items():
+        effective = ", ".join(f"{rank:,} at {e:g}" for e, rank in ranks.effective.items())
+        yield CENTRINGS[centring], f"Press rank {ranks.press.rank:,}; effective ranks {effective}"
+    for name, value in (("output matrix", measures.weight), ("hidden states", measures.hidden)):
+        if value:
+            text = f"entropy of singular values {value.entropy:.3f} of 1, mean cosine {value.anisotropy:.3f}"
+            yield f"saturation, {name}", text
+    if words := measures.words:
+        how = f"{words.by_direction:,} by a direction, {words.by_program:,} by a linear program"
+        reachable = f"{words.by_direction + words.by_program:,} ({how}); {words.unsettled:,} unsettled"
+        yield "argmax-reachable words", f"{reachable} in {words.wall_s:.0f} s"
+        yield "unargmaxable words", f"{len(words.never):,}" + (" at least" if words.unsettled else "")
+    gradient = measures.gradient
+    for kind in ("norm", "energy") if gradient else ():
+        mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))
+        text = f"{mean:.4f} mean of contexts, {pooled:.4f} pooled; suppressed {1 - mean:.4f}, {1 - pooled:.4f}"
+        yield f"preserved gradient, {kind}", text
+
+
+def _plot(result: Result) -> str:
+    """Return an SVG of singular values relative to the largest, on a log axis, also centred, and of the tolerance."""
+    curves = {"as they are": result.spectrum}
+    if "both" in result.measures.spectra:
+        curves["centred"] = result.measures.spectra["both"]
+    largest = result.spectrum.sigma_max or 1.0
+    floor = max(result.spectrum.noise_floor / largest, 1e-17)
+    tolerance = max(result.ranks.press.tolerance / largest, floor / 10)
+    with mpl.rc_context({"svg.hashsalt": "softmax-bottleneck"}):  # the same numbers give the same bytes
+        canvas = Canvas(figsize=(8.6, 4.2), layout="constrained")
+        axes = canvas.subplots()
+        for name, spectrum in curves.items():
+            drawn = np.unique(np.linspace(0, len(spectrum.sigma) - 1, POINTS).astype(np.intp))
+            height = np.maximum(spectrum.sigma[drawn] / (spectrum.sigma_max or 1.0), floor / 10)
+            axes.plot(drawn + 1, height, ".-", ms=3, label=name)
+        axes.axhline(tolerance, color="#d55e00", linestyle="--", linewidth=1, label="Press tolerance")
+        axes.axhline(floor, color="#5d656e", linestyle="--", linewidth=1, label="noise floor")
+        axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(floor / 10, 2))
+        axes.grid(visible=True, color="#e3e6ea")
+        axes.legend(loc="lower left", frameon=False)
+        buffer = io.StringIO()
+        canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
+    return buffer.getvalue()

@@ -32,7 +32,6 @@ class Request:
         text: UTF-8 file whose tokens are the contexts of `model`.
         targets: .npy file with the number of the word that follows each hidden state, -1 for none.
         weights_only: analyse the output matrix itself (of `model` or `weight`), without any text.
-        width: width of the model that made log_probs, for the check of rank <= width + 2.
         seconds: time limit of the search for unargmaxable words; 0 skips it.
     """
 
@@ -46,7 +45,6 @@ class Request:
     text: schema.Line | None = None
     targets: schema.Line | None = None
     weights_only: schema.Flag = False
-    width: Annotated[schema.Integer, Field(ge=1)] | None = None
     seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
 
     def files(self) -> list[Path]:

@@ -11,9 +11,8 @@ Suffixes: B rows of tokens, T tokens of a window, R some of them, V words, D wid
 import json
 import math
 import os
-import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from softmax_bottleneck.corpora.archives import damage_refused
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
@@ -35,10 +35,9 @@ from softmax_bottleneck.store.progress import Say
 WINDOW = 512  # tokens that are read at once, without the text before them
 CAUSAL_TOKENS = 32  # tokens of the text on which `_require_causal` tries a model
 TOLERANCE = 1e-4  # of the largest logit: how far W h + b may be from the model's own
-PART = re.compile(r"(.+-)[0-9]{5}-of-([0-9]{5})[.]safetensors")
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # keys of Gemma 2, RecurrentGemma, xLSTM
 OUTPUTS = ("lm_head.weight", "embed_out.weight", "output.weight")
-EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "token_embd.weight",
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight",
               "embeddings.weight", "embedding.weight")  # fmt: skip
 PADDING = "{} rows of the output matrix are padding, of no token, and left out"
 NOT_CAUSAL = (
@@ -189,10 +188,8 @@ def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> Outpu
 
 def _loss(logits_RV: Floats, target_R: NDArray[np.int64]) -> float:
     """Return the sum of -ln P(target), in nats, over the rows that have a target (-1: none)."""
-    logits_RV, target_R = logits_RV[target_R >= 0], target_R[target_R >= 0]
-    largest_R1 = logits_RV.max(1, keepdims=True)
-    log_z_R = np.log(np.exp((logits_RV - largest_R1).astype(np.float64)).sum(1)) + largest_R1[:, 0]
-    return float((log_z_R - logits_RV[np.arange(len(target_R)), target_R]).sum())
+    logits_RV, target_R = logits_RV[target_R >= 0].astype(np.float64), target_R[target_R >= 0]
+    return float((special.logsumexp(logits_RV, 1) - logits_RV[np.arange(len(target_R)), target_R]).sum())
 
 
 # --- loading --------------------------------------------------------------------------------------------------------
@@ -202,9 +199,10 @@ def open_model(path: Path, text: str) -> OpenModel:
     Raises:
         UserError, DataError: a model that is missing, damaged or not causal, or needs code of its own.
     """
-    config = _require_loadable(path)
+    if path.suffix != ".gguf" or not path.is_file():
+        _read_config(path, "tokenizer.json")
     with redirect_stdout(None):  # transformers prints messages about its own docstrings
-        torch, model, tokenizer = _load(path, config)
+        torch, model, tokenizer = _load(path)
     layer = model.get_output_embeddings()
     if layer is None or not hasattr(layer, "weight"):
         raise UserError(f"{path}: {type(model).__name__} has no output matrix; {ADVICE}")
@@ -231,22 +229,22 @@ def _require_causal(opened: OpenModel, text: str) -> None:
         raise UserError(f"{opened.path}: {type(opened.model).__name__} {NOT_CAUSAL}")
 
 
-def _require_loadable(path: Path, with_text: bool = True) -> dict[str, Any]:
-    """Return a model's configuration; reject what transformers would download, run, unpickle or fill at random.
+def _read_config(path: Path, *files: str) -> dict[str, Any]:
+    """Return a folder's configuration; reject what transformers would download, unpickle or fill at random.
 
     Raises:
-        UserError, DataError: naming what is missing or damaged. A GGUF file is not looked into.
+        UserError, DataError: naming what is missing (one of `files`, a shard that the index lists) or damaged.
     """
-    if path.suffix == ".gguf" and path.is_file():
-        return {}
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder. Give one of this machine, or a .gguf file: nothing is downloaded")
-    for name in ("config.json", "tokenizer.json")[: 1 + with_text]:
+        raise UserError(f"{path}: no such folder. Give one of this machine, or a .gguf file with --text: nothing is"
+                        " downloaded")  # fmt: skip
+    for name in ("config.json", *files):
         if not (path / name).is_file():
             raise UserError(f"{path}: no {name} in it; save the model with it (save_pretrained)")
-    with damage_refused(f"{path / 'config.json'}: not sound", "save the model again"):
+    with damage_refused(f"{path}: config.json or an index is not sound", "save the model again"):
         config: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        shards = _shard_names(path)
+        indices = [json.loads(file.read_text(encoding="utf-8")) for file in path.glob("*.safetensors.index.json")]
+        shards = {Path(name).name for index in indices for name in index["weight_map"].values()}
     missing = sorted(name for name in shards if not (path / name).is_file())
     if missing:
         raise DataError(f"{path}: {missing[0]} is missing ({len(missing)} of {len(shards)} shards); copy it there")
@@ -255,16 +253,7 @@ def _require_loadable(path: Path, with_text: bool = True) -> dict[str, Any]:
     return config
 
 
-def _shard_names(path: Path) -> set[str]:
-    """Return the shards that an index, or the name of one of them (00001-of-00003), promises."""
-    indices = [json.loads(index.read_text(encoding="utf-8")) for index in path.glob("*.safetensors.index.json")]
-    names = {Path(name).name for index in indices for name in index["weight_map"].values()}
-    for part in filter(None, (PART.fullmatch(file.name) for file in path.glob("*.safetensors"))):
-        names |= {f"{part[1]}{number:05}-of-{part[2]}.safetensors" for number in range(1, int(part[2]) + 1)}
-    return names
-
-
-def _load(path: Path, config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _load(path: Path) -> tuple[Any, Any, Any]:
     """Return torch, the model in float32, and its tokenizer."""
     # Before the imports that read them.
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1"}
@@ -274,13 +263,11 @@ def _load(path: Path, config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         import transformers
     except ImportError as error:
         raise UserError(f"{path}: needs {error.name}, which is not installed: pip install transformers") from None
-    if "auto_map" in config and config.get("model_type") not in transformers.CONFIG_MAPPING:
-        raise UserError(f"{path}: needs code of its own (auto_map), which is not run; {ADVICE}")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     folder, options = path, dict[str, Any](local_files_only=True, trust_remote_code=False)
-    with damage_refused(f"{path}: cannot be loaded", "save the model again, or with another version of transformers"):
-        if path.suffix == ".gguf":
+    with damage_refused(f"{path}: cannot be loaded", f"save the model again, or with another transformers; {ADVICE}"):
+        if path.is_file():  # GGUF
             folder, options = path.parent, options | {"gguf_file": path.name}
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer
         else:  # as the file says, whatever class the family has
@@ -305,11 +292,7 @@ def export_output_matrix(request: Request, folder: Path) -> Export:
     """
     assert request.model is not None
     path, export = Path(request.model), folder / "weight.npy"
-    config = _require_loadable(path, with_text=False)
-    if path.suffix == ".gguf":
-        tensors = arrays.gguf_tensors(path)
-        artefacts.write_npy(export, tensors[_output_name(tensors, path)]())
-        return Export(replace(request, model=None, weight=(str(export),)), [], [])
+    config = _read_config(path)
     files = {name: file for file in sorted(path.glob("*.safetensors")) for name in arrays.safetensors_names(file)}
     name = _output_name(files, path, tied=config.get("tie_word_embeddings") is not False)
     found = arrays.find([f"{files[name]}::{name}"], "weight")
@@ -317,7 +300,7 @@ def export_output_matrix(request: Request, folder: Path) -> Export:
     padding = found[0].rows - len(tokens)
     if not tokens or not padding:
         return Export(replace(request, model=None, weight=(found[0].label,)), [], tokens)
-    artefacts.write_npy(export, arrays.load(found, np.arange(len(tokens))))
+    artefacts.write_npy(export, arrays.load(found)[: len(tokens)])
     return Export(replace(request, model=None, weight=(str(export),)), [PADDING.format(padding)], tokens)
 
 
