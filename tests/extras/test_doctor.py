@@ -119,10 +119,11 @@ def test_a_gpu_that_is_missing_or_that_pytorch_cannot_use(begun: Study, monkeypa
 def test_a_cluster_with_its_partitions(tmp_path: Path, begun: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(fake_slurm.install(tmp_path / "cluster")))
     findings = found(begun)
-    assert {findings[name].state for name in ("SLURM", "partitions")} == {OK}
-    monkeypatch.setattr(doctor, "_output_of", lambda *command: "batch\nfat\n" if command[0] == "sinfo" else None)
+    assert findings["SLURM"].state == OK and "sacct" in findings["SLURM"].found
+    monkeypatch.setattr(doctor, "_output_of", lambda *command: "cpu\ngpu\n" if command[0] == "sinfo" else None)
     assert "squeue" in found(begun)["SLURM"].found  # no accounting
-    one = found(begun)["partitions"]
+    monkeypatch.setattr(doctor, "_output_of", lambda *command: "batch\nfat\n")
+    one = found(begun)["SLURM"]
     assert one.state == BAD and "batch, fat" in one.found and "gpu_partition" in one.advice
 
 

@@ -52,7 +52,7 @@ def prepared(file: Path, name: str) -> dict[str, Any]:
 def test_three_plain_files_become_a_study_that_can_be_run(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new-study", "--texts", str(texts)]) == 0
     out, err = capsys.readouterr()
-    assert "make reproduce CONFIG=config/war-peace.yaml" in out and "<unk>" in err
+    assert "make reproduce CONFIG=config/war-peace.yaml" in out and "config/datasets/war-peace.yaml" in err
     study = config.load_study(Path("config/war-peace.yaml"))
     counted = size_of(study.store, study.datasets["war-peace"])
     facts = prepared(study.file, "war-peace")
@@ -66,9 +66,9 @@ def test_three_plain_files_become_a_study_that_can_be_run(texts: Path, capsys: p
 def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
     for path in texts.iterdir():
         path.unlink()
-    for split, name in (("train", "wiki.train"), ("valid", "wiki.valid"), ("test", "wiki.test")):
+    for split in ("train", "valid", "test"):
         lines = f"A b <unk> c-{split}\n" if split == "train" else f"b A {split}\n"
-        (texts / f"{name}.txt").write_text(lines * 200, encoding="utf-8")
+        (texts / f"{split}.txt").write_text(lines * 200, encoding="utf-8")
     assert main(["new-study", "--texts", str(texts), "--name", "kept"]) == 0
     assert Path("config/datasets/kept/train.txt").read_text(encoding="utf-8") == "A b <unk> c-train\n" * 200
     assert prepared(Path("config/kept.yaml"), "kept")["tokens"] == {"train": 1000, "valid": 800, "test": 800}
@@ -83,7 +83,7 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
         ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
         ({"book 0.txt": b"A <unk> <eos> word.\n" * 40}, "& Peace: train.txt:1: the text holds <eos>"),
         ({f"book {n}.txt": None for n in range(3)}, "no .txt files"),
-        ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "no file named valid, but the other two"),
+        ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "expected all of train.txt"),
     ],
 )
 def test_what_is_no_text_is_one_line_and_leaves_nothing(

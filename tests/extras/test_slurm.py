@@ -19,7 +19,7 @@ import small
 import yte
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.extras import slurm as launcher
+from softmax_bottleneck.extras import reproduce as launcher
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.jobs.interrupt import TimeLimit, time_limit
 from softmax_bottleneck.measuring.measure import measure as measure_step

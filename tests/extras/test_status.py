@@ -14,26 +14,27 @@ import small
 from softmax_bottleneck.extras import reproduce, status
 from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.jobs.outcomes import Attempt
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
 DEAD = 2**22 + 1  # above any process number of Linux
 
 
 class Report(status.InterimReport):
-    """Whose command is another one."""
+    """An interim report that is written by another command."""
 
     def __init__(self, study: Study, *command: str) -> None:
         super().__init__(study, [], None)  # type: ignore[arg-type]
         self.call, self.due = list(command), 0.0
 
     def is_written(self, runs_done: int, lines: list[str]) -> bool:
-        """Wait for a report to end; return True if one was begun."""
-        self.look(runs_done, lines.append)
-        begun = self.child is not None
+        """Wait for a report to end; return True if one was started."""
+        self.update(runs_done, lines.append)
+        started = self.child is not None
         while self.child is not None:
             time.sleep(0.01)
-            self.look(runs_done, lines.append)
-        return begun
+            self.update(runs_done, lines.append)
+        return started
 
 
 def display(study: Study, log: Path = Path("none.jsonl"), lines: Any = None, on_terminal: bool = False) -> Any:
@@ -42,57 +43,55 @@ def display(study: Study, log: Path = Path("none.jsonl"), lines: Any = None, on_
     return status.Display(study, log, report, (lines if lines is not None else []).append, on_terminal)
 
 
-# --- the line --------------------------------------------------------------------------------------------------------
-def test_a_line_names_what_is_at_work_and_how_far_it_is(begun: Study) -> None:
-    first, second = begun.needed[:2]
-    log = begun.store.run_folder(first.path) / "epochs.jsonl"
+def log_epochs(study: Study, index: int, text: str) -> None:
+    log = study.store.run_folder(study.needed[index].path) / "epochs.jsonl"
     log.parent.mkdir(parents=True)
-    log.write_text('{"epoch": 1, "wall_s": 2.0}\n{"epoch": 2, "wa', encoding="utf-8")
-    steps = (("train", first.path), ("measure", second.path), ("check", ""))
-    tried = [Attempt(step, path, os.getpid(), 1.0) for step, path in steps]
+    log.write_text(text, encoding="utf-8")
+
+
+# --- the line --------------------------------------------------------------------------------------------------------
+def test_the_line_names_running_steps_and_their_epoch(begun: Study) -> None:
+    log_epochs(begun, 0, '{"epoch": 1, "wall_s": 2.0}\n{"epoch": 2, "wa')
+    steps = (("train", begun.needed[0].path), ("measure", begun.needed[1].path), ("check", ""))
+    running = [Attempt(step, path, os.getpid(), 1.0) for step, path in steps]
     killed = Attempt("train", begun.needed[2].path, DEAD, 1.0)
     shown = display(begun)
-    words = "0 of 4 runs; train softmax/1 epoch 2 of 3, measure softmax/2, check"
-    assert shown.line(list(shown.steps), [*tried, killed], 0.0) == words
+    assert (
+        shown.line(0, [*running, killed], 0.0) == "0 of 4 runs; train softmax/1 epoch 2 of 3, measure softmax/2, check"
+    )
     many = [Attempt("fit", f"plan/laws/{seed}-0", os.getpid(), 1.0) for seed in range(9)]
-    assert shown.line(list(shown.steps), many, 0.0) == "0 of 4 runs; fit laws/0, fit laws/1, fit laws/2, 6 more"
+    assert shown.line(2, many, 0.0) == "2 of 4 runs; fit laws/0, fit laws/1, fit laws/2, 6 more"
 
 
-def test_the_time_left_follows_from_the_share_of_the_work_that_is_done(begun: Study) -> None:
-    """A run takes h hours and its measurement h / 10. Three of four runs are left, one of them with a third of it."""
+def test_the_time_left_follows_from_the_share_of_training_that_is_done(begun: Study) -> None:
+    """After 60 s the second run has one of three epochs more than before; all else is left."""
     shown = display(begun)
-    assert status.expected_hours(begun, list(shown.steps)) == {}
+    assert shown.seconds_left(100.0) is None  # `check` has not estimated the hours yet
     small.check(begun, small.quiet)
-    log = begun.store.run_folder(begun.needed[1].path) / "epochs.jsonl"
-    log.parent.mkdir(parents=True)
-    log.write_text("{}\n", encoding="utf-8")  # of three epochs
-    left = [(step, run.path) for run in begun.needed[1:] for step in ("train", "measure")]
-    assert shown.seconds_left(left, 100.0) is None  # nothing is done since then
-    hours = [shown.hours["train", run.path] for run in begun.needed]
-    assert [shown.hours["measure", run.path] for run in begun.needed] == pytest.approx([h / 10 for h in hours])
-    done_h = hours[1] * (2 / 3 + 1 / 10)
-    left_h = (hours[2] + hours[3]) * 1.1
-    assert shown.seconds_left(left[2:], 160.0) == pytest.approx(60 * left_h / done_h)
-    assert shown.seconds_left([], 160.0) is None
+    assert shown.seconds_left(100.0) is None
+    log_epochs(begun, 1, "{}\n")
+    costs = artefacts.read_json(begun.store.study_folder(begun.name) / "check.json")["runs"]
+    hours = [costs[run.path]["cpu_h"] for run in begun.needed]
+    assert shown.seconds_left(160.0) == pytest.approx(60 * (sum(hours) - hours[1] / 3) / (hours[1] / 3))
 
 
-def test_without_a_terminal_a_line_comes_now_and_then(study: Study, capsys: Any) -> None:
+def test_without_a_terminal_a_line_is_printed_every_half_minute(study: Study, capsys: Any) -> None:
     lines: list[str] = []
     with display(study, lines=lines) as shown:
-        shown.look()
+        shown.update()
         assert lines == []
-        shown.looked = shown.printed = time.monotonic() - 31
-        shown.look()
-        shown.look()
+        shown.updated = shown.printed = time.monotonic() - 31
+        shown.update()
+        shown.update()
     assert lines == ["4 of 4 runs"] and capsys.readouterr().err == ""
     with display(study, lines=lines, on_terminal=True) as shown:
-        shown.looked = 0.0
-        shown.look()
+        shown.updated = 0.0
+        shown.update()
     assert capsys.readouterr().err == f"{status.CLEAR}4 of 4 runs{status.CLEAR}" and len(lines) == 1
 
 
-def test_a_step_that_was_killed_is_named_once_while_the_others_go_on(study: Study, tmp_path: Path) -> None:
-    log, lines = tmp_path / "steps.jsonl", []
+def test_a_killed_step_is_reported_once(study: Study, tmp_path: Path) -> None:
+    log, lines = tmp_path / "steps.jsonl", list[str]()
     steps = [
         {"step": "train", "what": "tiny/mos/1-0", "pid": DEAD, "at": 1.0},
         {"step": "train", "what": "tiny/mos/2-0", "pid": os.getpid(), "at": 1.0},
@@ -102,10 +101,10 @@ def test_a_step_that_was_killed_is_named_once_while_the_others_go_on(study: Stud
     log.write_text("".join(f"{json.dumps(line)}\n" for line in steps), encoding="utf-8")
     with display(study, log, lines) as shown:
         shown.printed = float("inf")
-        for looks in range(3):
-            shown.looked = 0.0
-            shown.look()
-            assert len(lines) == (looks > 0)
+        for updates in range(3):
+            shown.updated = 0.0
+            shown.update()
+            assert len(lines) == (updates > 0)
     assert lines == [f"train tiny/mos/1-0: {outcomes.KILLED}"]
 
 
@@ -142,7 +141,7 @@ def test_a_report_that_fails_or_hangs_fails_nothing(study: Study) -> None:
     lines: list[str] = []
     assert Report(study, "false").is_written(1, lines) and lines == []
     report = Report(study, "sleep", "100")
-    report.look(1, lines.append)
+    report.update(1, lines.append)
     report.stop()
     assert report.child is not None and report.child.returncode == -9 and lines == []
 
@@ -151,9 +150,9 @@ def test_a_report_that_fails_or_hangs_fails_nothing(study: Study) -> None:
 def test_what_snakemake_itself_stumbles_over_is_shown(tmp_path: Path) -> None:
     log, lines = tmp_path / "study.log", []
     log.write_text("first\n" * 50 + "OSError: no space\n", encoding="utf-8")
-    why = reproduce._why(1, [], tmp_path / "none.jsonl", log, lines.append)
+    why = reproduce._problem(1, [], tmp_path / "none.jsonl", log, lines.append)
     assert why is not None and why.exit_code == 3 and len(lines) == 12 and lines[-1] == "OSError: no space"
     steps = [{"step": "train", "what": name, "pid": DEAD, "at": 1.0} for name in ("a", "b")]
     ends = tmp_path / "ends.jsonl"
     ends.write_text("\n".join(json.dumps(step) for step in steps), encoding="utf-8")
-    assert f"1 more steps failed, see {log}" in str(reproduce._why(1, [], ends, log, lines.append))
+    assert f"1 more steps failed, see {log}" in str(reproduce._problem(1, [], ends, log, lines.append))

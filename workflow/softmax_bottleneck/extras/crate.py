@@ -63,12 +63,12 @@ def build(study: Study, with_weights: bool = False) -> Path:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
         UserError: a file names a folder or the host name of this machine.
     """
-    _require_complete(study)
+    page = _require_complete(study)
     folder = study.store.study_folder(study.name) / "crate"
     work = folder.with_name(".crate.tmp")
     shutil.rmtree(work, ignore_errors=True)
     try:
-        _write(study, _contents(study, with_weights), work)
+        _write(study, page, _contents(study, with_weights), work)
         _reject_private(work)
         shutil.rmtree(folder, ignore_errors=True)
         work.replace(folder)
@@ -77,8 +77,9 @@ def build(study: Study, with_weights: bool = False) -> Path:
     return folder
 
 
-def _require_complete(study: Study) -> None:
-    found, page = verify.verify(study), _page(study)
+def _require_complete(study: Study) -> Path:
+    """Return the report of a study (IncompleteError: a run or the report is missing, or a file is damaged)."""
+    found, page = verify.verify(study), study.store.study_folder(study.name) / "report" / "index.html"
     for finding in found.findings:
         if finding.kind not in ("missing", "diverged"):  # a diverged run is a result
             raise IncompleteError(f"{finding.file}: {finding.words}; {ADVICE}")
@@ -88,10 +89,7 @@ def _require_complete(study: Study) -> None:
         raise IncompleteError(f"{study.name}: {absent} of {planned} runs are missing; finish the study first")
     if not page.exists():
         raise IncompleteError(f"{page}: no report; finish the study first")
-
-
-def _page(study: Study) -> Path:
-    return study.store.study_folder(study.name) / "report" / "index.html"
+    return page
 
 
 # --- the files ------------------------------------------------------------------------------------------------------
@@ -145,7 +143,7 @@ def _configuration(study: Study) -> dict[str, Source]:
 
 
 # --- the metadata ---------------------------------------------------------------------------------------------------
-def _write(study: Study, sources: Mapping[str, Source], folder: Path) -> None:
+def _write(study: Study, page: Path, sources: Mapping[str, Source], folder: Path) -> None:
     """Fill `folder` with the study's files and their metadata."""
     crate = ROCrate(version="1.1")
     crate.metadata.extra_terms["sha256"] = SHA256_TERM
@@ -156,7 +154,7 @@ def _write(study: Study, sources: Mapping[str, Source], folder: Path) -> None:
         f"{(study.description or study.title).strip().rstrip('.')}. The workflow, its configuration and its results. "
         f"In an unpacked crate, `make report CONFIG=config/{study.file.name}` rebuilds the report."
     )
-    crate.datePublished = datetime.fromtimestamp(_page(study).stat().st_mtime, UTC).replace(microsecond=0)
+    crate.datePublished = datetime.fromtimestamp(page.stat().st_mtime, UTC).replace(microsecond=0)
     crate.license = _entity(crate, "https://spdx.org/licenses/MIT", "CreativeWork", name="MIT")
     crate.keywords = ["language models", "softmax bottleneck", "matrix rank", "reproducibility"]
     crate.root_dataset["conformsTo"] = [
@@ -221,12 +219,9 @@ def _add_workflow_run(crate: ROCrate, study: Study, files: Mapping[str, File]) -
 # --- private information --------------------------------------------------------------------------------------------
 def _reject_private(folder: Path) -> None:
     """Raise UserError if a file of the crate names a folder or the host name of this machine."""
-    places = {str(Path.home()), str(Path.cwd()), str(ROOT)} - {"/"}
-    patterns = [re.escape(place) + r"(?![\w.-])" for place in places]
-    host = socket.gethostname()
-    if re.search(r"[\d.-]", host):  # `node17` identifies a machine; a plain word also occurs in innocent text
-        patterns.append(rf"(?<![\w.-]){re.escape(host)}(?![\w-])")
-    private = re.compile("|".join(patterns))
+    names, host = {str(Path.home()), str(Path.cwd()), str(ROOT)} - {"/"}, socket.gethostname()
+    names |= {host} if re.search(r"[\d.-]", host) else set()  # `node17` identifies a machine; any text has a plain word
+    private = re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in names))
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix not in BINARY:
             match = private.search(path.read_bytes().decode("utf-8", errors="replace"))

@@ -4,13 +4,12 @@ Nothing is changed, downloaded or submitted. Each check reports what it found an
 """
 
 import argparse
-import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from importlib import metadata
+from typing import NamedTuple
 
 from softmax_bottleneck.corpora.download import sources
 from softmax_bottleneck.store import artefacts, paths
@@ -26,8 +25,7 @@ LOCK = paths.ROOT / "envs" / "requirements.lock"
 NOT_NEEDED_TO_RUN = {"pytest", "hypothesis", "ruff", "mypy", "snakefmt", "import-linter", "pytest-xdist"}
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of a check: its name, its state (`ok`, `note`, `bad`), what it found, what to do."""
 
     check: str
@@ -48,7 +46,7 @@ def doctor(study: Study, options: argparse.Namespace, say: Say) -> None:
         print(f"{finding.state:4}  {finding.check:{width}}  {finding.found}")
         if finding.advice:
             print(f"{'':4}  {'':{width}}  -> {finding.advice}")
-    optional = set() if options.step == "slurm" else {"SLURM", "partitions"}  # other commands run without SLURM
+    optional = set() if options.step == "slurm" else {"SLURM"}  # other commands run without SLURM
     bad = [finding.check for finding in findings if finding.state == BAD and finding.check not in optional]
     if bad:
         raise UserError(f"doctor: fix before the study is started: {', '.join(bad)}")
@@ -63,7 +61,9 @@ def examine(study: Study) -> list[Finding]:
             if name and name != "self":
                 datasets.setdefault(name, load_dataset(name, near))
     data = [_files(study, dataset) for dataset in datasets.values() if dataset.kind != "language" and dataset.files]
-    return [_packages(), *_slurm(), *data, _device(study), *_size(study)]
+    packages = _packages()
+    # The other checks import torch, which may be missing.
+    return [packages, _slurm(), *data, *([] if packages.state == BAD else [_device(study), _size(study)])]
 
 
 # --- this machine ---------------------------------------------------------------------------------------------------
@@ -104,49 +104,40 @@ def _output_of(*command: str) -> str | None:
 
 def _device(study: Study) -> Finding:
     """Check that the GPU, PyTorch's build and the study's `device` fit together."""
-    if importlib.util.find_spec("torch") is None:
-        return Finding("device", BAD, "PyTorch is not installed", "make env")
     import torch
 
     build = f"PyTorch {torch.__version__} for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs only'}"
     usable = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    present = _output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    found = f"{build}; {_few(usable) or 'no GPU'}; device: {study.device}"
     if usable or study.device == "cpu":
-        return Finding("device", OK, f"{build}; {_few(usable) or 'no GPU'}; device: {study.device}")
-    if present:
+        return Finding("device", OK, found)
+    if present := _output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):
         advice = "install the build for its CUDA version (pytorch.org), or repair the driver"
         return Finding("device", BAD, f"{build}, which cannot use the GPU {present.splitlines()[0]}", advice)
     if study.device == "cuda" and (shutil.which("sbatch") is None or not torch.version.cuda):
-        return Finding(
-            "device", BAD, f"{build}; no GPU, but device: cuda", "set device: auto or cpu, or use a GPU node"
-        )
-    return Finding("device", NOTE, f"{build}; no GPU here; device: {study.device}")
+        return Finding("device", BAD, found, "set device: auto or cpu, or use a GPU node")
+    return Finding("device", NOTE, found)
 
 
-def _slurm() -> Iterator[Finding]:
+def _slurm() -> Finding:
     """Check SLURM's programs, whether they answer, and whether the profile's partitions exist."""
     if shutil.which("sbatch") is None:
-        yield Finding("SLURM", OK, "not installed; jobs run on this machine")
-        return
+        return Finding("SLURM", OK, "not installed; jobs run on this machine")
     absent = [name for name in ("squeue", "scancel") if shutil.which(name) is None]
-    listed = _output_of("sinfo", "--noheader", "--format=%R")
     if absent:
-        advice = "install them: jobs can be neither watched nor cancelled"
-        yield Finding("SLURM", BAD, f"sbatch is installed, {' and '.join(absent)} not", advice)
-        return
+        return Finding("SLURM", BAD, f"no {' and no '.join(absent)}", "install what watches and cancels jobs")
+    listed = _output_of("sinfo", "--noheader", "--format=%R")
     if listed is None:
-        yield Finding("SLURM", BAD, f"sinfo does not answer in {TIMEOUT_S:.0f} s", "ask the cluster's administrators")
-        return
-    states = _output_of("sacct", "--noheader", "--allocations", "--starttime=now")
-    yield Finding("SLURM", OK, f"job states from {'squeue: accounting does not answer' if states is None else 'sacct'}")
-    profile, known = load_yaml(PROFILE)["__variables__"], set(listed.split())
+        return Finding("SLURM", BAD, f"sinfo does not answer in {TIMEOUT_S:.0f} s", "ask the cluster's administrators")
+    profile = load_yaml(PROFILE)["__variables__"]
     wanted = dict.fromkeys([profile["gpu_partition"], profile["cpu_partition"]])
-    unknown = [name for name in wanted if name not in known]
+    unknown = [name for name in wanted if name not in listed.split()]
     if unknown:
         advice = f"set gpu_partition and cpu_partition in {PROFILE.relative_to(paths.ROOT)}"
-        yield Finding("partitions", BAD, f"no {' and no '.join(unknown)} among {_few(known)}", advice)
-    else:
-        yield Finding("partitions", OK, f"found {' and '.join(wanted)}")
+        return Finding("SLURM", BAD, f"no partition {' or '.join(unknown)} among {_few(listed.split())}", advice)
+    states = _output_of("sacct", "--noheader", "--allocations", "--starttime=now")
+    source = "squeue, as accounting does not answer" if states is None else "sacct"
+    return Finding("SLURM", OK, f"partitions {' and '.join(wanted)}; job states from {source}")
 
 
 # --- the study ------------------------------------------------------------------------------------------------------
@@ -173,9 +164,9 @@ def _files(study: Study, dataset: Dataset) -> Finding:
     return Finding(label, OK, f"{len(files)} files with the right sha256")
 
 
-def _size(study: Study) -> Iterator[Finding]:
+def _size(study: Study) -> Finding:
     """Check memory, disk and text lengths."""
-    from softmax_bottleneck.training import check  # imports torch, which may be missing
+    from softmax_bottleneck.training import check
 
     try:
         planned = check.costs(study)
@@ -183,8 +174,7 @@ def _size(study: Study) -> Iterator[Finding]:
         check.check_lengths(study)
     except UserError as error:
         state = NOTE if shutil.which("sbatch") else BAD  # a login node has less memory than those that compute
-        yield Finding("size", state, str(error), "free memory or disk, or change the study")
-        return
+        return Finding("size", state, str(error), "free memory or disk, or change the study")
     left = [run for run in study.needed if not is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
-    yield Finding("size", OK, f"{len(left)} of {len(study.needed)} runs are left; they need {disk_gb:.1f} GB of disk")
+    return Finding("size", OK, f"{len(left)} of {len(study.needed)} runs are left; they need {disk_gb:.1f} GB of disk")

@@ -1,7 +1,8 @@
-"""Run a study with one command that can be repeated after a kill, Ctrl-C, a full disk, a time limit or a failed step.
+"""Run a study to its report with one command, on this machine (`reproduce`) or on a SLURM cluster (`slurm`).
 
-It takes the project's lock, runs Snakemake as a child process and shows its progress. In the end it prints the result
-table, the path of the report and, if runs are missing, the reason.
+Both run Snakemake as a child process and can be repeated after a kill, Ctrl-C, a full disk, a time limit or a failed
+step: finished work is kept. `reproduce` takes the project's lock and shows the progress. In the end it prints the
+result table, the path of the report and, if runs are missing, the reason.
 """
 
 import argparse
@@ -17,20 +18,21 @@ from types import FrameType
 from typing import IO
 
 from softmax_bottleneck.extras import status
+from softmax_bottleneck.extras.doctor import doctor
 from softmax_bottleneck.jobs import devices, outcomes, project_lock
-from softmax_bottleneck.jobs.interrupt import EXIT_CODES
+from softmax_bottleneck.jobs.interrupt import EXIT_CODES, signals_to
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.verify import verify
 from softmax_bottleneck.store import paths
-from softmax_bottleneck.store.errors import DataError, IncompleteError
+from softmax_bottleneck.store.errors import BusyError, DataError, IncompleteError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study
 
 SETTLE_S = 60.0  # for steps that outlive Snakemake, to save and stop
 LOOK_EVERY_S = 0.05
 TAIL = 12  # lines of the log to show if Snakemake itself fails
-# Signal -> the signal to pass on: a closed terminal (SIGHUP) stops the study like SIGTERM.
-STOPPING = {signal.SIGINT: signal.SIGINT, signal.SIGTERM: signal.SIGTERM, signal.SIGHUP: signal.SIGTERM}
+TRIES = 5  # calls of Snakemake on a cluster
+PAUSE_S = 60.0  # before the second of them; it doubles with each further one
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 
@@ -61,12 +63,12 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
     command = snakemake_command("default", study.file, options.set, words)
     with log.open("wb") as file:
         interim = status.InterimReport(study, options.set, file)
-        display = status.Display(study, ends, interim, say, sys.stderr.isatty())
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
-        code, stopped_by = _snakemake(command, environment, file, display)
-    why = _why(code, stopped_by, ends, log, say) or _missing(study)
+        with status.Display(study, ends, interim, say, sys.stderr.isatty()) as display:
+            code, stopped_by = _snakemake(command, environment, file, display)
+    problem = _problem(code, stopped_by, ends, log, say) or _missing(study)
     folder: Path | None = study.store.study_folder(study.name)
-    if why:
+    if problem:
         folder = _interim(study, say)
     else:
         interim.replace_by_final()
@@ -74,9 +76,33 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
         from softmax_bottleneck.report import render  # takes two seconds to import, which a starting study need not
 
         print(render.result_table(study, records.load(folder)), end="\n\n")
-        print(f"{'Interim report' if why else 'Report'}: {(folder / status.PAGE).resolve()}", flush=True)
-    if why:
-        raise why
+        print(f"{'Interim report' if problem else 'Report'}: {(folder / status.PAGE).resolve()}", flush=True)
+    if problem:
+        raise problem
+
+
+def slurm(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Check the machine, then run the study until success, TRIES calls, or another workflow runs in this project.
+
+    Snakemake itself retries failed jobs. Those retries are used up in seconds if SLURM does not answer, and are lost if
+    Snakemake is killed: therefore the whole call is repeated after a pause. A lease prevents two jobs from working on
+    one run.
+
+    Raises:
+        UserError: `doctor` found something to fix first; nothing was submitted.
+        IncompleteError: the last call of Snakemake failed.
+    """
+    doctor(study, options, say)
+    command = snakemake_command("slurm", study.file, options.set, options.snakemake)
+    for attempt in range(1, TRIES + 1):
+        code = subprocess.run(command, check=False).returncode
+        if code in (0, BusyError.exit_code) or attempt == TRIES:
+            break
+        pause_s = PAUSE_S * 2 ** (attempt - 1)
+        say(f"Snakemake ended with exit code {code}; try {attempt + 1} of {TRIES} in {pause_s:.0f} s")
+        time.sleep(pause_s)
+    if code:
+        raise IncompleteError(f"Snakemake ended with exit code {code}; see its log above; repeat the command")
 
 
 # --- Snakemake ------------------------------------------------------------------------------------------------------
@@ -90,38 +116,30 @@ def snakemake_command(profile: str, study: Path, overrides: Sequence[str], optio
 def _snakemake(
     command: Sequence[str], environment: dict[str, str], log: IO[bytes], display: status.Display
 ) -> tuple[int, list[signal.Signals]]:
-    """Run Snakemake in its own process group; return its exit code and the signals passed on to the group."""
+    """Run Snakemake in its own process group; return its exit code and the signals that this process received."""
     received: list[signal.Signals] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        received.append(STOPPING[signal.Signals(number)])
-        _to_group(child.pid, received[-1])
+        received.append(signal.Signals(number))
+        _to_group(child.pid, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
-    with display:
-        # In its own session, Ctrl-C reaches it once, from here, and not from the terminal as well.
-        child = subprocess.Popen(command, env=environment, pass_fds=project_lock.descriptors(), stdout=log, stderr=log,
-                                 start_new_session=True, preexec_fn=_die_with_parent)  # fmt: skip
-        wanted = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
-        before = {number: signal.signal(number, pass_on) for number in wanted}
-        try:
-            while child.poll() is None:
-                display.look()
-                time.sleep(LOOK_EVERY_S)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def die_with_parent() -> None:  # if this process is killed, so is Snakemake; its steps notice it, save and stop
+        if _prctl is not None:
+            _prctl(DEATH_SIGNAL, signal.SIGKILL)
+
+    # In its own session, Ctrl-C reaches it once, from here, and not from the terminal as well.
+    child = subprocess.Popen(command, env=environment, pass_fds=project_lock.descriptors(), stdout=log, stderr=log,
+                             start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
+    with signals_to(pass_on):
+        while child.poll() is None:
+            display.update()
+            time.sleep(LOOK_EVERY_S)
     if _to_group(child.pid, signal.SIGTERM):
         display.say("waiting for steps of this workflow to save and stop")
         deadline = time.monotonic() + SETTLE_S
         while _to_group(child.pid, 0) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
     return child.returncode, received
-
-
-def _die_with_parent() -> None:
-    """Kill Snakemake if its parent is killed; the steps notice it, save and stop."""
-    if _prctl is not None:
-        _prctl(DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _to_group(group: int, number: int) -> bool:
@@ -134,7 +152,9 @@ def _to_group(group: int, number: int) -> bool:
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
-def _why(code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: Say) -> UnfinishedError | None:
+def _problem(
+    code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: Say
+) -> UnfinishedError | None:
     """Return the most important reason why Snakemake did not finish, or None if it did."""
     if stopped_by:
         return UnfinishedError(f"stopped by {stopped_by[0].name}; the state is saved", EXIT_CODES[stopped_by[0]])
@@ -154,17 +174,11 @@ def _why(code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path,
 
 def _missing(study: Study) -> UnfinishedError | None:
     """Return an error if a planned run is missing or a file behind the report is damaged, though Snakemake finished."""
-    found = verify(study)
-    missing = sum(found.counts[state] for state in ("failed", "missing", "stale", "unsound"))
-    wrong = [finding for finding in found.findings if finding.kind != "diverged"]
-    if wrong:
-        more = f" ({len(wrong) - 1} more findings)" if len(wrong) > 1 else ""
-        problem = f"{wrong[0].file}: {wrong[0].words}{more}; run `make repair`, then repeat the command"
-        return UnfinishedError(problem)
-    if missing:
-        planned = found.counts["planned"]
-        return UnfinishedError(f"{missing} of {planned} planned runs are missing or damaged: see `make verify`")
-    return None
+    wrong = [finding for finding in verify(study).findings if finding.kind != "diverged"]
+    if not wrong:
+        return None
+    more = f" ({len(wrong) - 1} more findings)" if len(wrong) > 1 else ""
+    return UnfinishedError(f"{wrong[0].file}: {wrong[0].words}{more}; run `make repair`, then repeat the command")
 
 
 def _interim(study: Study, say: Say) -> Path | None:

@@ -1,23 +1,50 @@
-"""Commands about the results of a study: look up a number or a verdict, compare, archive, verify and repair."""
+"""Commands about the results of a study: collect, render and report them, look up, compare, archive, verify, repair."""
 
 import argparse
 import json
 
 from softmax_bottleneck.extras import status
 from softmax_bottleneck.jobs import project_lock
+from softmax_bottleneck.records import collect as collecting
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records import verify as verification
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import archive as archives
 from softmax_bottleneck.report import claims as judging
 from softmax_bottleneck.report import compare as comparison
-from softmax_bottleneck.report.render import lookup
+from softmax_bottleneck.report import render as drawing
+from softmax_bottleneck.report import report as page
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study
 
 
+# --- steps of the workflow ------------------------------------------------------------------------------------------
+def collect(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Write the records of all runs."""
+    found = collecting.collect_to(study, study.store.study_folder(study.name))
+    for warning in found.mixtures():
+        say(f"warning: {warning}")
+    say(f"{study.name}: {len(found.rows)} records, {found.counts()}")
+
+
+def render(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Write tables, figures and claims."""
+    drawing.render(study, study.store.study_folder(study.name))
+    say(f"{study.name}: {len(study.experiments)} tables and figures")
+
+
+def report(study: Study, options: argparse.Namespace, say: Say) -> None:
+    """Write the report (IncompleteError if no planned run has results)."""
+    folder = study.store.study_folder(study.name)
+    say(f"wrote {page.report(folder, out=options.out)}")
+    counts = dict(artefacts.read_json(folder / "page.json")["counts"])
+    if counts["planned"] and counts["missing"] == counts["planned"]:
+        raise IncompleteError(f"{study.name}: none of the {counts['planned']} planned runs has results")
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
 def _records(study: Study) -> Records:
     """Return the records of a study, or those of its interim report if it is not finished."""
     for folder in (study.store.study_folder(study.name), status.interim_folder(study)):
@@ -48,7 +75,7 @@ def archive(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 def number(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Print a number with its definition, seeds, files and hashes."""
-    print("\n".join(lookup(study, _records(study), options.number)))
+    print("\n".join(drawing.lookup(study, _records(study), options.number)))
 
 
 def compare(options: argparse.Namespace, say: Say) -> None:

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -13,23 +13,16 @@ from softmax_bottleneck.jobs.outcomes import Attempt
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.progress import Say, duration
-from softmax_bottleneck.study import Study
-from softmax_bottleneck.study.costs import fit_hours
+from softmax_bottleneck.study import Run, Study
 
-Step = tuple[str, str]  # its name, and the path of its run or unit of fits
 SHOWN = 4  # steps at work that a line names
 TERMINAL_S, LINES_S = 1.0, 30.0  # between updates of the line on a terminal, and between lines elsewhere
 CLEAR = "\r\x1b[K"
 PAGE = "report/index.html"
 FIRST_S, RELOAD_S = 45.0, 30  # before the first interim report, and before the browser reloads it
 REST = 10  # the pause after an interim report, as a multiple of the time that it took
-FORWARD = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
+FORWARD = """<!doctype html><meta charset="utf-8"><title>Finished</title>
 <meta http-equiv="refresh" content="0; url=../../report/index.html">
-<title>Finished</title>
-<p><a href="../../report/index.html">The study is finished: its report</a></p>
-</html>
 """
 
 
@@ -63,7 +56,7 @@ class InterimReport:
     """
 
     def __init__(self, study: Study, overrides: Sequence[str], log: IO[bytes]) -> None:
-        self.study, self.log = study, log
+        self.folder, self.log = interim_folder(study), log
         self.call = ["nice", "-n", "19", sys.executable, "-m", "softmax_bottleneck", "partial"]
         self.call += ["--study", str(study.file), "--reload", str(RELOAD_S)]
         self.call += ["--set", *overrides] if overrides else []
@@ -71,13 +64,13 @@ class InterimReport:
         self.started, self.due = 0.0, time.monotonic() + FIRST_S
         self.runs_shown, self.is_there = 0, False
 
-    def look(self, runs_done: int, say: Say) -> None:
-        """Start a new report if one is due and runs have ended; report the first one that is written."""
+    def update(self, runs_done: int, say: Say) -> None:
+        """Start a new report if one is due and runs have ended; announce the first one that is written."""
         now = time.monotonic()
         if self.child is not None and self.child.poll() is not None:
             if self.child.returncode == 0 and not self.is_there:
                 self.is_there = True
-                say(f"interim report, updated as runs end: {(interim_folder(self.study) / PAGE).resolve()}")
+                say(f"interim report, updated as runs end: {(self.folder / PAGE).resolve()}")
             self.child, self.due = None, now + REST * (now - self.started)
         if self.child is None and runs_done > self.runs_shown and now >= self.due:
             self.runs_shown, self.started = runs_done, now
@@ -88,50 +81,24 @@ class InterimReport:
         if self.child is not None and self.child.poll() is None:
             self.child.kill()
             self.child.wait()
-            shutil.rmtree(interim_folder(self.study), ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def replace_by_final(self) -> None:
         """Remove the interim report of a finished study; a browser that shows it is forwarded to the report."""
-        shutil.rmtree(interim_folder(self.study), ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         if self.is_there:
-            artefacts.write_text(interim_folder(self.study) / PAGE, FORWARD)
+            artefacts.write_text(self.folder / PAGE, FORWARD)
 
 
 # --- progress -------------------------------------------------------------------------------------------------------
-def planned_steps(study: Study) -> dict[Step, Path]:
-    """Return every step of the study's runs and fits, with the file that its end leaves."""
-    folder, trained = study.store.run_folder, {run.path: "train" for run in study.needed}
-    measured = trained | {run.path: "finetune" for run in study.finetuned}
-    steps = {(step, path): folder(path) / "done.json" for path, step in measured.items()}
-    steps |= {("measure", path): folder(path) / "measured.json" for path in measured}
-    steps |= {("dynamic", one.path): folder(one.path) / "dynamic.json" for one in study.evaluations}
-    return steps | {("fit", unit.path): study.store.fits_folder(unit.path) / "done.json" for unit in study.units}
-
-
-def expected_hours(study: Study, steps: Sequence[Step]) -> dict[Step, float]:
-    """Return the CPU hours of every step, of which only ratios count; nothing before `check` has estimated them.
-
-    A measurement takes about a tenth of its run. Stages after training count like the mean run.
-    """
-    path = study.store.study_folder(study.name) / "check.json"
-    if not artefacts.is_sound(path):
-        return {}
-    hours = {run: costs["cpu_h"] for run, costs in artefacts.read_json(path)["runs"].items()}
-    mean_h = sum(hours.values()) / max(len(hours), 1)
-    hours |= {unit.path: fit_hours(unit, "cpu") for unit in study.units}
-    return {(step, what): hours.get(what, mean_h) * (0.1 if step == "measure" else 1.0) for step, what in steps}
-
-
 class Display:
     """The progress line and the interim report of a running study, until the end of the `with` block."""
 
     def __init__(self, study: Study, ends: Path, report: InterimReport, say: Say, on_terminal: bool) -> None:
         self.study, self.ends, self.report, self._say, self.on_terminal = study, ends, report, say, on_terminal
-        self.steps = planned_steps(study)
-        self.epochs = {run.path: run.schedule.epochs for run in study.needed}
-        self.hours: Mapping[Step, float] = {}
-        self.began: tuple[float, float] | None = None  # time and share of the work done when work was first seen
-        self.looked = self.printed = time.monotonic()
+        self.runs = {run.path: run for run in study.needed}
+        self.began: tuple[float, float] | None = None  # time and hours of training left when training was first seen
+        self.updated = self.printed = time.monotonic()
         self.failed, self.reported = set[Attempt](), set[Attempt]()
 
     def __enter__(self) -> "Display":
@@ -148,53 +115,55 @@ class Display:
             print(CLEAR, end="", file=sys.stderr)
         self._say(message)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update the line, report failed steps and start interim reports, at most once a second."""
         now = time.monotonic()
-        if now - self.looked < TERMINAL_S:
+        if now - self.updated < TERMINAL_S:
             return
-        self.looked = now
-        left = [step for step, file in self.steps.items() if not file.exists()]
+        self.updated = now
         attempts = outcomes.attempts(self.ends)
-        failed = {one for one in attempts if one.code or (one.ended is None and not one.works)}
-        # A step counts as failed if seen twice: a look may fall between its last line and its end.
-        for one in sorted(failed & self.failed - self.reported, key=lambda one: one.began):
-            self.say(one.failure[1])
+        failed = {attempt for attempt in attempts if attempt.code or (attempt.ended is None and not attempt.works)}
+        # A failure is reported when it is seen twice: the first time may fall between a step's last line and its end.
+        for attempt in sorted(failed & self.failed - self.reported, key=lambda attempt: attempt.began):
+            self.say(attempt.failure[1])
         self.reported |= failed & self.failed
         self.failed = failed
-        self.report.look(len(self.study.needed) - self._unfinished_runs(left), self.say)
+        done = sum((self.study.store.run_folder(path) / "measured.json").exists() for path in self.runs)
+        self.report.update(done, self.say)
         if self.on_terminal:
             width = shutil.get_terminal_size().columns - 1
-            print(f"{CLEAR}{self.line(left, attempts, now)[:width]}", end="", file=sys.stderr, flush=True)
+            print(f"{CLEAR}{self.line(done, attempts, now)[:width]}", end="", file=sys.stderr, flush=True)
         elif now - self.printed >= LINES_S:
             self.printed = now
-            self._say(self.line(left, attempts, now))
+            self._say(self.line(done, attempts, now))
 
-    def line(self, left: Sequence[Step], attempts: Sequence[Attempt], now: float) -> str:
-        """Return `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 left`."""
-        at_work = [self._label(one.step, one.what) for one in attempts if one.works]
+    def line(self, done: int, attempts: Sequence[Attempt], now: float) -> str:
+        """Return `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 of training left`."""
+        at_work = [self._label(attempt.step, attempt.what) for attempt in attempts if attempt.works]
         if len(at_work) > SHOWN:
             at_work[SHOWN - 1 :] = [f"{len(at_work) - SHOWN + 1} more"]
-        runs = len(self.study.needed)
-        seconds = self.seconds_left(left, now)
-        rest = "" if seconds is None else f"about {duration(seconds)} left"
-        return "; ".join(
-            filter(None, [f"{runs - self._unfinished_runs(left)} of {runs} runs", ", ".join(at_work), rest])
-        )
+        seconds = self.seconds_left(now)
+        left = "" if seconds is None else f"about {duration(seconds)} of training left"
+        return "; ".join(filter(None, [f"{done} of {len(self.runs)} runs", ", ".join(at_work), left]))
 
-    def seconds_left(self, left: Sequence[Step], now: float) -> float | None:
-        """Estimate the time left from the share of the work done since work was first seen; None before any was."""
-        self.hours = self.hours or expected_hours(self.study, list(self.steps))
-        left_h = 0.0
-        for step, path in left if self.hours else ():
-            share = min(1.0, self._epochs_logged(path) / self.epochs[path]) if step == "train" else 0.0
-            left_h += self.hours[step, path] * (1 - share)
-        self.began = self.began or (now, left_h) if left_h else None
-        done_h = self.began[1] - left_h if self.began else 0.0
-        return (now - self.began[0]) * left_h / done_h if self.began and done_h > 0 else None
+    def seconds_left(self, now: float) -> float | None:
+        """Estimate the time until all runs are trained from the progress since training was first seen.
 
-    def _unfinished_runs(self, left: Sequence[Step]) -> int:
-        return len({path for _, path in left} & self.epochs.keys())
+        Runs count with the hours that `check` estimates, of which only the ratios matter. None: no progress yet.
+        """
+        path = self.study.store.study_folder(self.study.name) / "check.json"
+        if not artefacts.is_sound(path):
+            return None
+        hours = {run: costs["cpu_h"] for run, costs in artefacts.read_json(path)["runs"].items()}
+        left_h = sum(hours.get(run, 0.0) * self._share_left(self.runs[run]) for run in self.runs)
+        self.began = self.began or (now, left_h)
+        done_h = self.began[1] - left_h
+        return (now - self.began[0]) * left_h / done_h if done_h > 0 and left_h > 0 else None
+
+    def _share_left(self, run: Run) -> float:
+        if (self.study.store.run_folder(run.path) / "done.json").exists():
+            return 0.0
+        return max(0.0, 1 - self._epochs_logged(run.path) / run.schedule.epochs)
 
     def _epochs_logged(self, path: str) -> int:
         log = self.study.store.run_folder(path) / "epochs.jsonl"
@@ -204,6 +173,7 @@ class Display:
         """Return `train mos/1 epoch 5 of 8`: a step with the model and seed of its run."""
         parts = path.split("/")
         name = f"{parts[1]}/{parts[2].partition('-')[0]}" if len(parts) > 2 else path
-        if step != "train" or path not in self.epochs:
+        if step != "train" or path not in self.runs:
             return f"{step} {name}".strip()
-        return f"{step} {name} epoch {min(self._epochs_logged(path) + 1, self.epochs[path])} of {self.epochs[path]}"
+        epochs = self.runs[path].schedule.epochs
+        return f"{step} {name} epoch {min(self._epochs_logged(path) + 1, epochs)} of {epochs}"

@@ -1,12 +1,12 @@
-"""The steps of the workflow as commands: what they do before and after the function that has the step's name."""
+"""The steps of the workflow that compute, as commands: what they do before and after the step's own function."""
 
 import argparse
 import sys
 from importlib import import_module
 
+from softmax_bottleneck.jobs import replicas
 from softmax_bottleneck.measuring import measure as measuring
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DivergedResultError, IncompleteError
+from softmax_bottleneck.store.errors import DivergedResultError
 from softmax_bottleneck.store.fingerprint import STEPS
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study, plan
@@ -30,8 +30,6 @@ def run_step(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 def train(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Train a run, or all seeds of a job at once, each in a process of its own."""
-    from softmax_bottleneck.jobs import replicas
-
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:
         words = [word for word in options.arguments if word != "--measure"]  # all seeds share the job's threads
@@ -49,40 +47,3 @@ def measure(study: Study, options: argparse.Namespace, say: Say) -> None:
         measuring.measure(study, options.run, say)
     else:
         measuring.measure_step(study, options.run, options.step, say)
-
-
-def check(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Check the options of tables and figures, then every model."""
-    from softmax_bottleneck.report.views import check_options
-
-    check_options(study)
-    run_step(study, options, say)
-
-
-def collect(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write the records of all runs."""
-    from softmax_bottleneck.records.collect import collect_to
-
-    records = collect_to(study, study.store.study_folder(study.name))
-    for warning in records.mixtures():
-        say(f"warning: {warning}")
-    say(f"{study.name}: {len(records.rows)} records, {records.counts()}")
-
-
-def render(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write tables, figures and claims."""
-    from softmax_bottleneck.report import render as drawing
-
-    drawing.render(study, study.store.study_folder(study.name))
-    say(f"{study.name}: {len(study.experiments)} tables and figures")
-
-
-def report(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write the report (IncompleteError if no planned run has results)."""
-    from softmax_bottleneck.report import report as page
-
-    folder = study.store.study_folder(study.name)
-    say(f"wrote {page.report(folder, out=options.out)}")
-    counts = dict(artefacts.read_json(folder / "page.json")["counts"])
-    if counts["planned"] and counts["missing"] == counts["planned"]:
-        raise IncompleteError(f"{study.name}: none of the {counts['planned']} planned runs has results")
