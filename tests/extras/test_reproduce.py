@@ -198,7 +198,7 @@ FAULTS = (
     *(trainer_killed, interrupted, terminated, budget_used_up, step_failed, snakemake_killed, everything_killed),
     *(command_killed, a_second_call),
 )
-IN_A_ROW = (everything_killed, snakemake_killed, budget_used_up, a_second_call)
+IN_A_ROW = (everything_killed, budget_used_up, a_second_call)
 
 
 def goes_on(study: Study, undisturbed: dict[str, str]) -> None:

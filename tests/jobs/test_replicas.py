@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from run_hash import result_hash
+from run_snakemake import in_process
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import interrupt, replicas
@@ -109,7 +109,7 @@ def test_finished_seeds_stay_when_another_seed_stops(job: str, alone: dict[str, 
     assert through == {path: artefacts.sha256_file(Store().run_folder(path) / "done.json") for path in alone}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.tier2)])
 def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str, str], number: signal.Signals) -> None:
     """SIGTERM reaches every seed once; of a killed job the seeds notice it, save, and stop."""
     words = [sys.executable, "-m", "softmax_bottleneck", "train", *WORDS, "--run", job]
@@ -161,22 +161,11 @@ def test_errors_that_need_a_correction_come_first(codes: list[str], error: type[
 
 
 # --- in the workflow ------------------------------------------------------------------------------------------------
-def snakemake(folder: Path, *words: str) -> str:
-    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder), "--cores", "2"]
-    study = ["--configfile", str(NANO), "--config", "replicas_per_job=2", 'models={"gss": {"head": "gss"}}']
-    call = [sys.executable, "-m", "snakemake", *where, *study, 'experiments={"known-truth": {"models": "all"}}', *words]
-    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-@pytest.mark.pipeline
-def test_a_study_goes_through_with_two_seeds_a_job(corpus: Path, tmp_path: Path) -> None:
-    for name in ("corpora", "tokens"):
-        shutil.copytree(corpus / "results" / name, tmp_path / "results" / name)
-    log = snakemake(tmp_path, "--until", "measure")
-    assert len(re.findall(r"^localrule train:", log, re.MULTILINE)) == 1
-    for path in (tmp_path / "results" / "runs" / "truth-nano" / "gss").iterdir():
-        assert json.loads((path / "done.json").read_text(encoding="utf-8"))["status"] == "ok"
-        assert (path / "measure.json").exists()
-    assert not list((tmp_path / "results" / "jobs").rglob("*.json"))  # used, and gone
+def test_snakemake_trains_two_seeds_in_one_job_and_measures_each(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "results").symlink_to(corpus / "results")
+    words = ["--configfile", str(NANO), "--config", "replicas_per_job=2", 'models={"gss": {"head": "gss"}}']
+    words += ['experiments={"known-truth": {"models": "all"}}', "--snakefile", str(ROOT / "Snakefile")]
+    code, log = in_process(*words, "--directory", str(tmp_path), "--cores", "2", "--dry-run", "--quiet", "host")
+    assert code == 0, log
+    counts = dict(re.findall(r"^(\w+)\s+(\d+)$", log, re.MULTILINE))
+    assert (counts["train"], counts["measure"]) == ("1", "2")
