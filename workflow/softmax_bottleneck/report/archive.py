@@ -64,14 +64,14 @@ class ArchiveFile:
     Attributes:
         title: of the study.
         digest: hash of the study's settings.
-        command: that makes the study again, in a checkout of the commit that `environments` names.
+        command: recomputes the study in a checkout of the commit that `environments` names.
         corpora: title of each corpus.
         environments: git, versions and hardware of the runs.
         rows: the tidy records by column.
-        states: of the planned runs, by column.
-        stages: likewise of finetuning and dynamic evaluation.
+        states: the states of the planned runs, by column.
+        stages: the states of finetuning and dynamic evaluation, by column.
         claims: the entries of claims.json.
-        runs: those on published corpora.
+        runs: the runs on published corpora.
         predictions: path of a run -> words that it predicts at the published places.
     """
 
@@ -92,14 +92,14 @@ class ArchiveFile:
 
 @dataclass(frozen=True)
 class ArchivedRun:
-    """A run on a published corpus, of an archive.
+    """An archived run on a published corpus.
 
     Attributes:
         name: unique.
         label: its model's name in its study.
         run: its settings, perhaps of older code.
         values: metric -> number.
-        epoch_ranks: ranks of an epoch, by metric.
+        epoch_ranks: the ranks of each epoch, by metric.
         spectrum: (index from 1, singular value), thinned.
     """
 

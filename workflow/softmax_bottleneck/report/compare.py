@@ -27,7 +27,7 @@ Columns = Sequence[tuple[FinishedStudy, str]]
 
 
 def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
-    """Return studies by name, by their folder, or all of a results folder; those without results from the archives.
+    """Return studies by name or folder, or all studies of a results folder; archives replace missing results.
 
     Raises:
         UserError: there is no finished study of a name, or fewer than two in all.

@@ -37,7 +37,7 @@ def overall(entries: Sequence[Entry]) -> str:
 
 
 def units(entry: Entry) -> int:
-    """Return the number of units (runs, models, contexts, ...) behind an entry: the smallest of all its sides."""
+    """Return the number of units (runs, models, contexts, ...) of an entry's smallest side."""
     return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
 
 

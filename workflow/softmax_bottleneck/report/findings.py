@@ -51,10 +51,10 @@ class Finding:
     """The evidence for a finding: its verdict, number and figure.
 
     Attributes:
-        studies: names of those that it rests on.
-        facts: numbers of its sentence.
+        studies: the names of the studies that it rests on.
+        facts: the numbers of its sentence.
         details: further numbers.
-        is_open: its interval decides neither way.
+        is_open: True if its interval decides neither way.
     """
 
     holds: bool
@@ -87,7 +87,7 @@ class Comparison:
         return self.number.high is not None and self.number.high < bound
 
     def row(self, label: str, is_second: bool = False) -> Row:
-        """Return the row of a figure."""
+        """Return the comparison as a row of a figure."""
         value = self.number.value or 0.0
         low, high = (value if end is None else end for end in (self.number.low, self.number.high))
         return Row(label, value, low, high, is_second)
@@ -185,7 +185,7 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Compare MoS with a softmax of its size, on LSTMs; Transformers are shown besides."""
+    """Compare MoS with a softmax of its size on LSTMs; the figure also shows Transformers."""
     lstms = compare(studies, "mos-equal|mos", "softmax", BETTER)
     others = compare(studies, "transformer-mos", "transformer", BETTER)
     if not lstms:

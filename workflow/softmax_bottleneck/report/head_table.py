@@ -63,7 +63,7 @@ def _model(data: CorpusData, models: Sequence[str]) -> str:
 
 
 def _against_softmax(data: CorpusData, model: str) -> dict[str, Any]:
-    """Return the change in test perplexity, with its sign if the interval excludes zero; of the softmax its mean."""
+    """Return the change in test perplexity, with its sign if the interval excludes zero; for the softmax its mean."""
     if not model:
         return {}
     if model == SOFTMAX and (mean := mean_of(data.values(model, TEST_PPL).values())):

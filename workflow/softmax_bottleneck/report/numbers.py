@@ -13,12 +13,12 @@ SEEDS_NAMED = 4  # in a cell; more are counted
 
 
 def true_minus(text: str) -> str:
-    """The text of a number with a true minus sign."""
+    """Return the text of a number with a true minus sign."""
     return text.replace("-", MINUS)
 
 
 def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
-    """`57.08`, `−0.20`, with `signed` also `+0.20`; zero has no sign; a dash for None and nan."""
+    """Return `57.08` or `−0.20`, with `signed` also `+0.20`. Zero has no sign; None and nan are a dash."""
     if value is None or math.isnan(value):
         return DASH
     text = f"{value:{'+' if signed else ''}.{digits}f}"
@@ -32,23 +32,23 @@ def decimals(value: float, least: int) -> int:
 
 
 def spread(mean: float | None, sd: float | None, digits: int = 2) -> str:
-    """`57.08 ± 0.10`, or the mean alone where there is no standard deviation."""
+    """Return `57.08 ± 0.10`, or the mean alone without a standard deviation."""
     return number(mean, digits) if sd is None else f"{number(mean, digits)} ± {number(sd, digits)}"
 
 
 def interval(low: float | None, high: float | None, digits: int = 2) -> str:
-    """`−0.12 to +0.30`; empty without ends."""
+    """Return `−0.12 to +0.30`; empty without ends."""
     ends = (number(end, digits, signed=True) for end in (low, high))
     return "" if low is None or high is None else " to ".join(ends)
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """A share as `−3 %`."""
+    """Return a share as `−3 %`."""
     return f"{number(100 * share, digits)} %"
 
 
 def p_value(p: float | None) -> str:
-    """Two significant digits as decimals, `0.60`, `0.0012`; below a thousandth `2.02e−15`, as the papers print them."""
+    """Return two significant digits, as in `0.60` or `0.0012`; below a thousandth `2.02e−15`, as the papers print them."""
     if p is None or math.isnan(p):
         return DASH
     if p >= SMALLEST_DECIMAL_P:
@@ -58,7 +58,7 @@ def p_value(p: float | None) -> str:
 
 
 def counts(numbers: Sequence[int]) -> str:
-    """`n = 3`, `n = 3 each`, `n = 3 and 4`: numbers of runs on each side of a comparison."""
+    """Return the numbers of runs on each side of a comparison: `n = 3`, `n = 3 each` or `n = 3 and 4`."""
     distinct = list(dict.fromkeys(numbers))
     if len(distinct) == 1:
         return f"n = {distinct[0]:,}" + " each" * (len(numbers) > 1)
@@ -66,7 +66,7 @@ def counts(numbers: Sequence[int]) -> str:
 
 
 def seeds(numbers: Sequence[int]) -> str:
-    """`seed 3`, `seeds 4, 5`, `12 seeds`."""
+    """Return `seed 3`, `seeds 4, 5` or `12 seeds`."""
     if len(numbers) > SEEDS_NAMED:
         return f"{len(numbers)} seeds"
     return f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

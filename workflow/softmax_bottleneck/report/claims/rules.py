@@ -220,8 +220,8 @@ class Quantity:
         estimate: returns the interval from (units of each side, tail probability).
         what: its name; printed only.
         unit: a key of UNITS, or another unit in which it is printed as it is.
-        metrics: that it reads; every run has the first.
-        units: what more of are needed when it is undecided.
+        metrics: the metrics that it reads; every run has the first.
+        units: the name of its units, of which an undecided claim needs more.
         names: a template for the names of the models, such as `{0} against {1}`.
         stage: of training at which it reads them.
         is_comparison: every model is a side of its own, with its own units.
@@ -371,9 +371,9 @@ class Rule:
         judge: returns its outcome from (data, *models, tests=1); that many rules share ALPHA (Bonferroni).
         favours: +1 if more parameters or epochs of the first model help the claim, -1 if they hurt it, 0 if sizes are
             not compared.
-        control: where the true distribution is known, the position among the models at which a control evaluates the
-            rule on it, and the verdicts that it must return; no verdicts: that of the claim.
-        hidden_by_ceiling: a ceiling of ranks can hide what is claimed, but cannot cause it.
+        control: a control evaluates the rule on the true distribution, if it is known. This is the position of the
+            model that it replaces, and the verdicts that the rule must return (none: the verdict on the claim).
+        hidden_by_ceiling: True if a ceiling of ranks can hide what is claimed, but cannot cause it.
     """
 
     text: str

@@ -79,15 +79,15 @@ class Claim:
     """A conclusion of a source.
 
     Attributes:
-        source: key of the paper.
-        id: stable.
+        source: the key of the paper.
+        id: a name that does not change.
         statement: the conclusion in our words.
-        rule: what decides it.
-        models: that the rule is evaluated on; a shell pattern stands for several (`|`: either).
+        rule: the rule that decides it.
+        models: the models on which the rule is evaluated; a shell pattern matches several (`|`: either).
         where: the section, table or figure of the paper.
         limits: what it does not show.
-        corpora: patterns of the corpora it is about, after `!` those it is not; SYNTHETIC needs no corpus.
-        premises: besides those that follow from the rule.
+        corpora: patterns of its corpora, or after `!` of all others; SYNTHETIC needs no corpus.
+        premises: checks of premises besides those that follow from the rule.
     """
 
     source: str
@@ -118,7 +118,7 @@ class Entry:
 
     Attributes:
         reason: why the verdict is not the rule's own, or why the rule decides nothing.
-        numbers: of the rule; none if it could not be evaluated.
+        numbers: the numbers of the rule; empty if it could not be evaluated.
     """
 
     claim: Claim
