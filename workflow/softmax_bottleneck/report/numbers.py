@@ -48,7 +48,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Return two significant digits, as in `0.60` or `0.0012`; below a thousandth `2.02e−15`, as the papers print them."""
+    """Return two significant digits: `0.60`, `0.0012`; below a thousandth `2.02e−15`, as the papers print them."""
     if p is None or math.isnan(p):
         return DASH
     if p >= SMALLEST_DECIMAL_P:
