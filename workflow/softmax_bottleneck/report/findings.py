@@ -111,7 +111,7 @@ def compare(
         names = [name for name in models.split("|") if _are_alike(data, name, baseline, most=most)]
         for number in rule.judge(data, names[0], baseline).numbers if names else ():
             found = Comparison(study, place, data, (names[0], baseline), number)
-            best[place] = min(best.get(place, found), found, key=lambda one: one.width)
+            best[place] = min(best.get(place, found), found, key=WIDTH)
     return list(best.values())
 
 

@@ -11,9 +11,7 @@ from typing import Any
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.claims import known_distributions, trained_models
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, VERDICTS, CorpusData
-from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, judge
-from softmax_bottleneck.report.claims.verdict import Claim as Claim
-from softmax_bottleneck.report.claims.verdict import Entry as Entry
+from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, Claim, Entry, judge
 from softmax_bottleneck.store import provenance
 from softmax_bottleneck.study import Study
 
