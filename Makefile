@@ -50,7 +50,7 @@ report: env  ## rebuild a study's report from its results
 	python -m softmax_bottleneck render --study "$$CONFIG"
 	python -m softmax_bottleneck report --study "$$CONFIG"
 
-verify: env  ## list results of a study that are missing, damaged, stale or impossible
+verify: env  ## list results of a study that are missing, damaged or stale
 	@python -m softmax_bottleneck verify --study "$$CONFIG"
 
 repair: env  ## delete damaged results and what depends on them; `make reproduce` recomputes them

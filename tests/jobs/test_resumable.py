@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from softmax_bottleneck.jobs import checkpoint, outcome_record, processes, resumable, run_lease
+from softmax_bottleneck.jobs import outcome_record, processes, resumable, run_lease
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
@@ -145,32 +144,6 @@ def test_killed_between_the_end_and_the_record(kind, alone, tmp_path, monkeypatc
 
 
 # --- the files of states --------------------------------------------------------------------------------------------
-def test_a_state_is_copied_before_it_is_written(tmp_path, monkeypatch):
-    go, original = threading.Event(), torch.save
-    monkeypatch.setattr(torch, "save", lambda stored, file: go.wait(60) and original(stored, file))
-    state = {"weights": {"w": torch.arange(3.0)}, "rows": [{"epoch": 1}], "pair": (torch.ones(2), 1)}
-    with checkpoint.Checkpointer(tmp_path, {"of": "this"}) as keeper:
-        keeper.save(state)
-        state["weights"]["w"].zero_(), state["pair"][0].zero_(), state["rows"].append({"epoch": 2})
-        go.set()
-    loaded = checkpoint.Checkpointer(tmp_path, {"of": "this"}).load()
-    assert loaded["weights"]["w"].tolist() == [0.0, 1.0, 2.0]
-    assert loaded["pair"][0].tolist() == [1.0, 1.0]
-    assert loaded["rows"] == [{"epoch": 1}]
-
-
-def test_a_save_that_failed_is_raised_and_the_next_one_is_whole(tmp_path, monkeypatch):
-    keeper = checkpoint.Checkpointer(tmp_path, {})
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        keeper.save({"n": 1})
-        with pytest.raises(OSError, match="No space"):
-            keeper.save({"n": 2})
-    keeper.save({"n": 3})
-    keeper.wait()
-    assert checkpoint.Checkpointer(tmp_path, {}).load()["n"] == 3
-
-
 @pytest.mark.fault("E1")
 @ONE
 def test_a_full_disk_leaves_the_old_state(kind, alone, tmp_path, monkeypatch):

@@ -79,19 +79,13 @@ def test_only_an_evaluation_that_was_made_has_two_records(study: Study, status: 
 @pytest.mark.parametrize(
     ("name", "changes", "kind"),
     [
-        ("measure.json", {"metrics": {"test_ppl": 0.9}}, "invalid"),
-        ("measure.json", {"metrics": {"kl_truth_nats": -0.1}}, "invalid"),
-        ("rank.json", {"metrics": {"rank_press": 401}}, "invalid"),
-        ("rank.json", {"metrics": {"rank_press": -1}}, "invalid"),
-        ("wordsim.json", {"benchmarks": {"a": {"rho": 1.2, "n_pairs": 3, "n_found": 3}}}, "invalid"),
-        ("wordsim.json", {"benchmarks": {"a": {"rho": 0.2, "n_pairs": 3, "n_found": 4}}}, "invalid"),
         ("measure.json", {"provenance": {"run_id": "0" * 12}}, "foreign"),
         ("measure.json", {"provenance": {"parents": {"done.json": "0" * 64}}}, "stale"),
         ("rank.json", {"provenance": {"parents": {"spectrum.npz": "0" * 64}}}, "stale"),
     ],
 )
-@pytest.mark.fault("E9", "G4", "D3")
-def test_what_cannot_be_or_belongs_elsewhere_is_found(study: Study, name: str, changes: dict, kind: str) -> None:
+@pytest.mark.fault("E9", "G4")
+def test_what_belongs_elsewhere_is_found(study: Study, name: str, changes: dict, kind: str) -> None:
     fake.write_all(study)
     run = study.needed[0]
     rewrite(folder(run) / name, **changes)

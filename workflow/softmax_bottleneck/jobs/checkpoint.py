@@ -1,4 +1,4 @@
-"""Resume states: two files written in turn while the work continues, checked on reading, bound to one piece of work.
+"""Resume states: two files written in turn, checked on reading, bound to one piece of work.
 
 A kill at any moment leaves at least one of them intact. A damaged state is never used, and never silently replaced.
 """
@@ -7,9 +7,8 @@ import logging
 import time
 import zipfile
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,24 +23,24 @@ FORMAT = 2
 log = logging.getLogger(__name__)
 
 
-def on_device(value: Any, device: torch.device | str, *, copy: bool) -> Any:
-    """Move all tensors of nested dicts and lists to a device; `copy` copies even those that are there already."""
+def on_device(value: Any, device: torch.device) -> Any:
+    """Move all tensors of nested dicts and lists to a device."""
     if isinstance(value, Tensor):
-        return value.detach().to(device, copy=copy)
+        return value.to(device)
     if isinstance(value, Mapping):
-        return {key: on_device(child, device, copy=copy) for key, child in value.items()}
+        return {key: on_device(child, device) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(on_device(child, device, copy=copy) for child in value)
+        return type(value)(on_device(child, device) for child in value)
     return value
 
 
 class Checkpointer:
-    """The resume files of a folder. As a context manager it waits for the last write on leaving.
+    """The resume files of a folder.
 
     `identity` is a flat mapping that must be equal for a state to belong to this work.
 
     Attributes:
-        write_s: seconds of the last write, without the copy; 0 before the first.
+        write_s: seconds of the last write; 0 before the first.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
@@ -50,33 +49,9 @@ class Checkpointer:
         self.serial = 0
         self.write_s = 0.0
         self.target = 0  # index of the next file: never the one loaded or written last
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="resume state")
-        self._saving: Future[None] | None = None
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a state over the older file, in the background: the caller may change the state at once.
-
-        An OSError such as a full disk, which leaves both files intact, is raised by the next `save` or `wait`. An
-        earlier save is waited for.
-        """
-        self.wait()
-        self._saving = self._thread.submit(self._write, on_device(state, "cpu", copy=True))
-
-    def wait(self) -> None:
-        """Wait until the last save is on disk (OSError as `save`)."""
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._thread.shutdown()
-        if kind is None:
-            self.wait()
-
-    def _write(self, state: Mapping[str, Any]) -> None:
+        """Write a state over the older file (OSError, such as a full disk, leaves both files intact)."""
         began = time.monotonic()
         full = {**state, "identity": self.identity, "serial": self.serial + 1, "format": FORMAT}
         artefacts.write_with(self.paths[self.target], lambda file: torch.save({"state": full}, file))
@@ -108,7 +83,6 @@ class Checkpointer:
 
     def clear(self) -> None:
         """Remove both files."""
-        self.wait()
         for path in self.paths:
             artefacts.remove(path)
 

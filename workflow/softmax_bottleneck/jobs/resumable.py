@@ -26,7 +26,7 @@ from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import LOG_INTERVAL_S, Say, duration
 from softmax_bottleneck.study import Study
 
-SAVE_SHARE = 0.05  # at most this share of the time goes into saving if parts are short
+SAVE_SHARE = 0.02  # at most this share of the time goes into saving if parts are short
 TICK_S = 5.0  # between signs of life
 
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
@@ -136,8 +136,9 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
         Lease(job.owned or job.folder, options.limit.lock_timeout_s) as lease,
         signals_to(stop.receive),
         job.numerics,
-        checkpoint.Checkpointer(job.folder, {**job.identity, "torch": torch.__version__.split(".")[0]}) as checkpointer,
     ):
+        identity = {**job.identity, "torch": torch.__version__.split(".")[0]}
+        checkpointer = checkpoint.Checkpointer(job.folder, identity)
         for leftover in (path for folder in {job.folder, lease.folder} for path in folder.glob(".*.tmp")):
             leftover.unlink(missing_ok=True)
         if options.restart:
@@ -204,7 +205,7 @@ class Session:
     def __post_init__(self) -> None:
         state = self.checkpointer.load()
         if state is not None:
-            self.work.load(checkpoint.on_device(state["work"], self.job.device, copy=False))
+            self.work.load(checkpoint.on_device(state["work"], self.job.device))
             self.history, self.before_s, self.steps = list(state["history"]), state["wall_s"], state["steps"]
         hardware = {"device": hardware_name(self.job.device), "threads": torch.get_num_threads(), **slurm.batch_job()}
         self.history.append({"from_step": self.steps, **hardware})
@@ -231,7 +232,6 @@ class Session:
             if reason is not None or self.work.finished or time.monotonic() - self.saved >= interval_s:
                 self.save()
             if reason is not None:
-                self.checkpointer.wait()
                 raise StoppedError(f"{self.job.folder}: {reason[0]}; saved at {self.work.where}: "
                                    "run the same step again to go on", reason[1])  # fmt: skip
 
@@ -256,8 +256,7 @@ class Session:
         self.options.say(f"{self.job.name}  {words}  {duration(self.wall_s() * (1 - share) / share)} left")
 
     def save(self) -> None:
-        """Begin to write the resume state in the background (BusyError: the lease was lost, nothing is written)."""
-        self.checkpointer.wait()
+        """Write the resume state (BusyError: the lease was lost, nothing is written)."""
         self.lease.check()
         facts = {"work": self.work.state(), "history": self.history, "wall_s": self.wall_s(), "steps": self.steps}
         self.checkpointer.save(facts)
@@ -265,7 +264,6 @@ class Session:
 
     def finish(self) -> dict[str, Any]:
         """Write the output files, then the records; remove the resume states last."""
-        self.checkpointer.wait()
         self.lease.check()
         facts, parents, extras = self.work.outcome(self)
         self.lease.check()

@@ -1,4 +1,4 @@
-"""The files of a study: whole, of this study, made from the other files as they are now, and within what is possible.
+"""The files of a study: whole, of this study, and made from the other files as they are now.
 
 `read` looks at the small files of a run, which hold the numbers: whatever fails there is a finding, and the run gives
 no number. `inspect` hashes the other files of a run. `inspect_study`, called by `collect`, adds the corpora
@@ -29,8 +29,7 @@ FILES_OF_RUN = {  # besides its record; results name files of other folders as w
     *(f"{name}.json" for name in RESULTS if name not in ("done", "dynamic")),
 }
 TOKEN_FILES = ("corpus.json", "vocabulary.json", "train.npy", "valid.npy", "test.npy")
-KINDS = ("damaged", "foreign", "stale", "invalid", "missing")
-SLACK = 1e-6  # of quantities that are zero or more in exact arithmetic
+KINDS = ("damaged", "foreign", "stale", "missing")
 UNREADABLE = (DataError, ValueError, KeyError, OSError)
 FILE = "verify.json"
 DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves the large files out
@@ -134,8 +133,6 @@ def read(run: Run, folder: Path) -> RunFiles:
         for parent, digest in found.parents(name).items():
             if found.hashes.get(parent, digest) != digest:
                 found.find("stale", f"{name}.json", f"{name}.json was made from another {parent}")
-        for problem in _impossible(name, content):
-            found.find("invalid", f"{name}.json", f"{name}.json: {problem}")
     return found
 
 
@@ -155,33 +152,6 @@ def _read_curve(found: RunFiles) -> None:
             found.hashes[path.name] = artefacts.sha256_file(path)
     except UNREADABLE:
         found.find("damaged", path.name, f"{path.name} is damaged")
-
-
-def _impossible(name: str, content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what no measurement can give, in the JSON file of this name."""
-    for key, value, low, high in _limits(name, content):
-        if type(value) in (int, float) and not (is_number(value) and low <= value <= high):
-            yield f"{key} is {value!r}, expected a number from {low:g} to {high:g}"
-
-
-def _limits(name: str, content: Mapping[str, Any]) -> Iterator[tuple[str, object, float, float]]:
-    """Yield the numbers of a JSON file: what it is called, the value, and its smallest and largest possible values."""
-    for key, value in mapping(content.get("metrics")).items():
-        if name == "rank":
-            size = mapping(content.get("all")) if key.endswith("_all") else content
-            yield key, value, 0, min(size.get("m", math.inf), size.get("n", math.inf))
-        elif key.startswith(("kl_", "excess_")):
-            yield key, value, -SLACK, math.inf
-        else:
-            yield key, value, 1 if "ppl" in key else -math.inf, math.inf
-    for row in content.get("rows") or () if name == "epochs_rank" else ():
-        yield from ((key, value, -math.inf, math.inf) for key, value in mapping(row).items())
-    for label, result in mapping(content.get("benchmarks")).items():
-        facts = mapping(result)
-        yield f"rho of {label}", facts.get("rho"), -1 - SLACK, 1 + SLACK
-        yield f"n_found of {label}", facts.get("n_found"), 0, facts.get("n_pairs", math.inf)
-    for k, share in mapping(content.get("hits")).items():
-        yield f"the hit rate of {k}", mapping(share).get("rate"), 0, 1
 
 
 def inspect(found: RunFiles) -> list[Finding]:

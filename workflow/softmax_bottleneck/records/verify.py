@@ -1,7 +1,7 @@
 """Verification and repair of a study: its runs, its records, and everything that was made from them.
 
-`verify` lists what is damaged, missing, stale or impossible. `repair` removes damaged files and what rests on them, so
-that the workflow makes exactly that again.
+`verify` lists files that are damaged, missing, stale or of another study. `repair` removes damaged files and everything
+that was made from them, so that the workflow recomputes exactly that.
 """
 
 import shutil
