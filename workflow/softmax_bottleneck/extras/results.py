@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 
 from softmax_bottleneck.extras import status
 from softmax_bottleneck.jobs import project_lock
@@ -90,6 +91,7 @@ def compare(options: argparse.Namespace, say: Say) -> None:
 def verify(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Print results that are missing, damaged, stale or impossible (IncompleteError if there are any)."""
     found = verification.verify(study)
+    found = replace(found, findings=(*found.findings, *archives.findings()))
     print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
     if not found.complete:
         raise IncompleteError(f"{study.name}: incomplete or damaged")

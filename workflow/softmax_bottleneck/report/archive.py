@@ -10,7 +10,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ import pandas as pd
 from pydantic import Field
 
 from softmax_bottleneck.records import records
+from softmax_bottleneck.records.integrity import Finding
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims.rules import SYNTHETIC
@@ -292,3 +293,12 @@ def find(name: str) -> list[FinishedStudy]:
         known = ", ".join(one.name for one in studies)
         raise UserError(f"{name}: no finished study in results/, and no archive. Expected one of {known}, or results.")
     return found
+
+
+def findings() -> Iterator[Finding]:
+    """Yield what is wrong with the archives, for `verify`."""
+    for path in sorted(FOLDER.glob(f"*{ENDING}")):
+        try:
+            load(path)
+        except UserError as error:
+            yield Finding("damaged", f"report/evidence/studies/{path.name}", str(error))
