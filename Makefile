@@ -108,7 +108,7 @@ $(VENV)/models/.ready: envs/models.lock | env
 bench: env  ## measure speed and memory: benchmarks/results/cpu.json (BENCH=--quick for less)
 	python benchmarks/cpu.py $(BENCH)
 
-soak: env  ## kills, corruptions and double starts by the hundred; benchmarks/results/soak.json
+soak: env  ## kills and corruptions by the hundred; benchmarks/results/soak.json
 	PYTHONPATH=workflow:tests OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
 
 lint: env  ## check style, types and import layers

@@ -1,4 +1,4 @@
-"""Counts how often the project's promises about kills, corruption and double starts hold, by the hundred.
+"""Count how often the promises about kills and corrupted files hold, by the hundred.
 
 make soak                                  # prints a table, writes benchmarks/results/soak.json; hours
 make soak SOAK="--share 0.1 --no-result"   # a tenth of everything, for a look; nothing is written
@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.records import collect, integrity, verify
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import BusyError, DataError, UserError
+from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import train, trainer
 from tiny_runs import CORPUS, Kill
@@ -148,11 +148,17 @@ def real(reference: Reference, folder: Path, draw: random.Random) -> list[str]:
             os.write(writer, b".")
         original(self)
 
-    def work() -> None:
-        trainer.Trainer.update = update  # type: ignore[method-assign]
-        train.train_run(reference.run, CORPUS, folder, Options(save_interval_s=0.0))
-
-    child = forked(work)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            trainer.Trainer.update = update  # type: ignore[method-assign]
+            train.train_run(reference.run, CORPUS, folder, Options(save_interval_s=0.0))
+            code = 0
+        except StoppedError as stopped:
+            code = stopped.exit_code
+        finally:
+            os._exit(code)
     os.close(writer)
     os.read(reader, 1)
     time.sleep(draw.random() * 0.005)
@@ -161,21 +167,6 @@ def real(reference: Reference, folder: Path, draw: random.Random) -> list[str]:
     os.close(reader)
     expected = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 75}[number]
     return [] if how == 0 else [f"{number.name} after update {at}" + ("" if how == expected else f", exit {how}!")]
-
-
-def forked(work: Callable[[], object]) -> int:
-    """Do work in a forked process, which ends with the exit code of a step; return its process id."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        work()
-        code = 0
-    except (StoppedError, BusyError) as ended:
-        code = ended.exit_code
-    finally:
-        os._exit(code)
 
 
 def kills(number: int, folder: Path) -> Counter:
@@ -313,77 +304,17 @@ def _corrupt_tokens(draw: random.Random) -> tuple[bool, str]:
     return False, f"{path}: {how}"
 
 
-# --- two at once ----------------------------------------------------------------------------------------------------
-def double_starts(number: int, folder: Path) -> Counter:
-    """Promise: of two processes on one run never both write, whenever they start and whichever is killed."""
-    counter, draw = Counter("two launches, one writer"), random.Random(SEED)
-    undisturbed = reference(folder / "alone", "softmax")
-    refused = taken_over = 0
-    for index in range(number):
-        place = folder / str(index)
-        place.mkdir()
-        codes, intervals = _two_launches(undisturbed, place, draw)
-        refused += 75 in codes
-        taken_over += codes == [-9, 0]
-        train.train_run(undisturbed.run, CORPUS, place / "run")
-        same = result_hash(place / "run") == undisturbed.digest
-        overlap = any(a[1] > b[0] and b[1] > a[0] for i, a in enumerate(intervals) for b in intervals[i + 1 :])
-        counter.count(same and not overlap and set(codes) <= {0, 75, -9}, f"schedule {index}: {codes} {intervals}")
-    counter.facts = {"refused with 75": refused, "taken over": taken_over, "double writers": number - counter.held}
-    return counter
-
-
-def _two_launches(reference: Reference, place: Path, draw: random.Random) -> tuple[list[int], list[tuple[int, int]]]:
-    """Start two processes and perhaps kill the first, at random times; return exit codes and times of ownership."""
-    children = [forked(lambda: _train_and_log(reference, place, "first"))]
-    events = {"second": draw.choice((0.0, draw.random() * 0.1, draw.random() * 0.6))}
-    if draw.random() < 0.5:
-        events["kill"] = draw.random() * 0.4
-    began = time.monotonic()
-    for event, moment in sorted(events.items(), key=lambda one: one[1]):
-        time.sleep(max(0.0, began + moment - time.monotonic()))
-        if event == "kill":
-            os.kill(children[0], signal.SIGKILL)
-        else:
-            children.append(forked(lambda: _train_and_log(reference, place, "second")))
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    logs = [(place / name).read_text(encoding="utf-8").split() for name in ("first", "second")]
-    return codes, [(int(log[0]), int(log[-1])) for log in logs if log]
-
-
-def _train_and_log(reference: Reference, place: Path, name: str) -> None:
-    """Train, and log the time before and after every write that changes the run (in a forked process)."""
-    original, log = artefacts.write_with, os.open(place / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-
-    def write_with(path: Path, write: Callable[[Any], object]) -> str:
-        os.write(log, f"{time.monotonic_ns()}\n".encode())
-        try:
-            return original(path, write)
-        finally:
-            os.write(log, f"{time.monotonic_ns()}\n".encode())
-
-    artefacts.write_with = write_with
-    train.train_run(reference.run, CORPUS, place / "run", Options(save_interval_s=0.0))
-
-
 # --- command line ---------------------------------------------------------------------------------------------------
 def soak(share: float, only: Sequence[str], folder: Path) -> list[Counter]:
     """Run the named counters, or all."""
 
-    def many(number: int) -> int:
-        return max(1, round(number * share))
-
-    plan: dict[str, Callable[[Path], Counter]] = {
-        "kills": lambda place: kills(many(200), place),
-        "corruptions": lambda place: corruptions(many(1000), place),
-        "double": lambda place: double_starts(many(100), place),
-    }
+    plan = {"kills": (kills, 200), "corruptions": (corruptions, 1000)}
     found = []
     for name in only or plan:
         place, began = folder / name, time.monotonic()
-        place.mkdir()
-        with small.inside(place):
-            counter = plan[name](place)
+        count, number = plan[name]
+        with small.inside_new(place):
+            counter = count(max(1, round(number * share)), place)
         counter.facts["seconds"] = round(time.monotonic() - began, 1)
         print(f"{counter.promise}: {counter.held} of {counter.tried} {counter.facts}", flush=True)
         for failure in counter.failures[:5]:
@@ -410,7 +341,7 @@ def main() -> int:
     """Count, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--share", type=float, default=1.0, help="share of the full numbers")
-    parser.add_argument("--only", nargs="*", default=[], metavar="COUNTER", help="kills, corruptions, double")
+    parser.add_argument("--only", nargs="*", default=[], metavar="COUNTER", help="kills, corruptions")
     parser.add_argument("--no-result", action="store_true", help="write nothing")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # a thousand warnings about leases taken over and damaged states

@@ -81,7 +81,7 @@ SAVE_POINTS = [
 ]
 
 
-@pytest.mark.fault("A2", "A7")
+@pytest.mark.fault("A2")
 @pytest.mark.parametrize(("module", "function", "where"), SAVE_POINTS, ids=[point[2] for point in SAVE_POINTS])
 @pytest.mark.parametrize("save", [1, 3])
 def test_killed_inside_the_save(kind, alone, tmp_path, monkeypatch, module, function, where, save):

@@ -24,12 +24,6 @@ def _check_head(head: schema.Options) -> schema.Options:
     return head
 
 
-def _check_scalar(value: object) -> object:
-    if not isinstance(value, bool | int | float | str):
-        raise ValueError(f"{value!r:.60} is not allowed (must be a number, a text, true or false)")
-    return value
-
-
 HeadEntry = Annotated[
     schema.Options,
     BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
@@ -40,7 +34,7 @@ Seeds = Annotated[
     Annotated[Literal["all", "author"], Tag("~word")] | Annotated[schema.NonEmpty[schema.Seed], Tag("~list")],
     Discriminator(lambda value: "~list" if isinstance(value, list | tuple) else "~word"),
 ]
-Axis = schema.NonEmpty[Annotated[Any, AfterValidator(_check_scalar)]]
+Axis = Annotated[tuple[Any, ...], Field(min_length=1)]
 Grid = Annotated[dict[Annotated[str, Field(pattern="^(head|body|schedule)[.][a-z_]+$")], Axis], Field(min_length=1)]
 
 
@@ -155,10 +149,6 @@ def _with_inherited(own: ModelEntry, chain: list[ModelEntry]) -> ModelEntry:
 
 def _members(family: Model, grid: Grid, where: str) -> list[Model]:
     """Return all combinations of a grid, or `max_runs` chosen by a hash, so that a larger budget adds to a smaller."""
-    for key, axis in grid.items():
-        part, _, option = key.partition(".")
-        for value in axis if part != "head" else ():  # a head's options are checked when it is made
-            read(BodyPart if part == "body" else SchedulePart, {option: value}, f"{where}.grid")
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     budget = family.entry.max_runs
     if budget is not None and budget < len(points):
@@ -185,5 +175,5 @@ def _member(family: Model, point: Mapping[str, Any], where: str) -> Model:
         name = f"{stem}-{digest(point)[:8]}"
     if not re.fullmatch(schema.NAME, name):
         raise UserError(f"{where}.grid: its member {name!r} would be a folder; write values of letters, digits, . _ -")
-    own = dataclasses.replace(entry, **cast(Any, parts))
+    own = read(ModelEntry, vars(entry) | parts, f"{where}.grid")
     return Model(name, own, f"{family.label}: {', '.join(words)}", family.inherits_from | {name})

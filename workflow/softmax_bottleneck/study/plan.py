@@ -41,19 +41,13 @@ def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
     The name of a job is the path of its only run, or `<dataset>/<model>/<seed>+<seed>...-<hash>`. Jobs depend on the
     study alone and not on what is finished, so that every process finds the same jobs.
     """
-    size, chunks = study.replicas_per_job, list[tuple[Run, ...]]()
-    for _, runs in itertools.groupby(study.needed, key=lambda run: (run.dataset, run.model)):
-        replicas = tuple(runs)
-        chunks += [replicas[at : at + size] for at in range(0, len(replicas), size)]
-    return {_job_name(chunk): chunk for chunk in chunks}
-
-
-def _job_name(runs: tuple[Run, ...]) -> str:
-    if len(runs) == 1:
-        return runs[0].path
-    seeds = "+".join(str(run.seed) for run in runs)
-    paths = hashlib.sha256(" ".join(run.path for run in runs).encode()).hexdigest()
-    return f"{runs[0].dataset}/{runs[0].model}/{seeds}-{paths[:12]}"
+    found: dict[str, tuple[Run, ...]] = {}
+    for (dataset, model), replicas in itertools.groupby(study.needed, key=lambda run: (run.dataset, run.model)):
+        while runs := tuple(itertools.islice(replicas, study.replicas_per_job)):
+            seeds = "+".join(str(run.seed) for run in runs)
+            paths = hashlib.sha256(" ".join(run.path for run in runs).encode()).hexdigest()
+            found[runs[0].path if len(runs) == 1 else f"{dataset}/{model}/{seeds}-{paths[:12]}"] = runs
+    return found
 
 
 def is_done(study: Study, run: Run) -> bool:

@@ -25,7 +25,6 @@ from softmax_bottleneck.store.paths import ROOT
 STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"  # a folder's name on every system and in every shell
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-NAMES_LISTED = 30
 EMPTY: Any = Field(default_factory=dict)
 
 Item = TypeVar("Item")
@@ -112,9 +111,7 @@ OneOrMore = Annotated[NonEmpty[Item], BeforeValidator(lambda value: [value] if i
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def read(kind: type[Value] | Callable[..., Value], value: object, where: str) -> Value:
@@ -124,7 +121,7 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
         UserError: naming `where`, the key, the value and what is expected; all missing keys at once.
     """
     try:
-        return cast(Value, _adapter(cast(Any, kind)).validate_python(value))
+        return cast(Value, _adapter(kind).validate_python(value))
     except ValidationError as error:
         details = error.errors(include_url=False)
     places = [".".join(str(part) for part in detail["loc"] if str(part)[:1] not in "~[") for detail in details]
@@ -146,10 +143,7 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """Return `; did you mean 'x'?`, or the list of what is allowed."""
     choices = sorted(allowed)
     near = difflib.get_close_matches(word, choices, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    more = f" and {len(choices) - NAMES_LISTED} more" if len(choices) > NAMES_LISTED else ""
-    return f"; allowed are {', '.join(choices[:NAMES_LISTED])}{more}"
+    return f"; did you mean {near[0]!r}?" if near else f"; allowed are {', '.join(choices)}"
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -205,16 +199,16 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
-def find_config(kind: str, name: str, near: Path, asked_by: str = "") -> Path:
-    """Return `<kind>/<name>.yaml` beside the study, or else in the workflow's own config folder.
+def find_config(kind: str, name: str, near: Path) -> Path:
+    """Return `<kind>/<name>.yaml` in or beside the folder `near`, or else in the workflow's own config folder.
 
     Raises:
-        UserError: naming the file that asks for it, if given, and the names that exist.
+        UserError: naming the folder and a name that exists.
     """
     folders = [folder for folder in (near / kind, near, ROOT / "config" / kind) if folder.name == kind]
-    for folder in folders:
-        if (folder / f"{name}.yaml").is_file():
-            return folder / f"{name}.yaml"
-    known = {path.stem for folder in folders for path in folder.glob("*.yaml")}
-    where = f"{asked_by}: {kind}" if asked_by else kind
-    raise UserError(f"{where}: no {name!r:.90} ({kind}/{name:.90}.yaml){did_you_mean(name, known)}")
+    files = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
+    for path in files:
+        if path.stem == name:
+            return path
+    hint = did_you_mean(name, {path.stem for path in files})
+    raise UserError(f"{near}: {kind}: no {name!r:.90} ({kind}/{name:.90}.yaml){hint}")

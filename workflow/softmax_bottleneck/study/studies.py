@@ -1,6 +1,7 @@
 """A study: the runs, fits and experiments that follow from its file."""
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.fits import Unit, units_of
 from softmax_bottleneck.study.models import Model, Search, models_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
-from softmax_bottleneck.study.schema import did_you_mean, find_config, read, section
+from softmax_bottleneck.study.schema import did_you_mean, read, section
 from softmax_bottleneck.study.study_file import (
     REQUIRED,
     Experiment,
@@ -87,10 +88,8 @@ class Study:
         models, datasets = set(experiment.models), set(experiment.datasets)
         shown = [run for run in self.runs if run.model in models and run.dataset in datasets]
         if experiment.seeds == "author":
-            first: dict[tuple[str, str], Run] = {}
-            for run in shown:
-                first.setdefault((run.dataset, run.model), run)  # the authors' seed is planned first
-            return tuple(first.values())
+            by_model = itertools.groupby(shown, key=lambda run: (run.dataset, run.model))
+            return tuple(next(runs) for _, runs in by_model)  # the authors' seed is planned first
         if experiment.seeds == "random":
             return tuple(run for run in shown if self.author_seeds.get((run.dataset, run.model)) != run.seed)
         return tuple(shown)
@@ -180,9 +179,6 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     """
     given, where, near = dict(overrides or {}), str(file), file.resolve().parent
     declared = read(StudyFile, given if given.keys() >= REQUIRED else read_values(file) | given, where)
-    for kind, names in (("datasets", declared.datasets), ("experiments", declared.experiments)):
-        for name in names:
-            find_config(kind, name, near, asked_by=where)
     datasets = {name: load_dataset(name, near) for name in declared.datasets}
     for name, dataset in datasets.items():
         if dataset.kind == "benchmarks":
@@ -207,7 +203,9 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         mirror=Path(declared.mirror) if declared.mirror else None,
         datasets=datasets,
         labels={model.name: model.label for models in families.values() for model in models},
-        experiments=tuple(resolver.resolve(*item) for item in declared.experiments.items()),
+        experiments=tuple(
+            resolver.resolve(name, changes or ExperimentChanges()) for name, changes in declared.experiments.items()
+        ),
         runs=_with_duplicates(run for plan in planned for run in plan.runs),
         searches={
             name: Search(entry.grid, math.prod(map(len, entry.grid.values())), tuple(members[name]))
@@ -222,16 +220,19 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     )
 
 
-def _check_names(declared: StudyFile, models: Iterable[str], where: str) -> None:
+def _check_names(declared: StudyFile, models: Collection[str], where: str) -> None:
     """Check the datasets and models that entries and layers name (UserError)."""
-    named = [(f"models.{name}.datasets", entry.datasets, declared.datasets) for name, entry in declared.models.items()]
+    for name, entry in declared.models.items():
+        _check_known(entry.datasets, declared.datasets, f"{where}: models.{name}.datasets")
     for index, layer in enumerate(declared.settings):
-        named.append((f"settings.{index}.when.dataset", layer.when.dataset, declared.datasets))
-        named.append((f"settings.{index}.when.model", layer.when.model, tuple(models)))
-    for place, names, known in named:
-        for name in names or ():
-            if name not in known:
-                raise UserError(f"{where}: {place}: unknown {name!r}{did_you_mean(name, known)}")
+        _check_known(layer.when.dataset, declared.datasets, f"{where}: settings.{index}.when.dataset")
+        _check_known(layer.when.model, models, f"{where}: settings.{index}.when.model")
+
+
+def _check_known(names: Iterable[str] | None, known: Collection[str], place: str) -> None:
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"{place}: {name!r} is not in this study{did_you_mean(name, known)}")
 
 
 class _Plan(NamedTuple):
@@ -296,32 +297,36 @@ class _ExperimentResolver:
     near: Path
     where: str
 
-    def resolve(self, name: str, changes: ExperimentChanges | None) -> Experiment:
+    def resolve(self, name: str, changes: ExperimentChanges) -> Experiment:
         """Return an experiment with this study's models and datasets, unless the study's changes name others."""
-        changes = changes or ExperimentChanges()
         original, place = load_experiment(name, self.near), f"{self.where}: experiments.{name}"
-        options, seeds = {**original.options, **changes.options}, changes.seeds or original.seeds
-        experiment = dataclasses.replace(original, options=options, seeds=seeds)
-        if changes.needs:
-            experiment = dataclasses.replace(experiment, models=(), datasets=(), needs=changes.needs)
-            return self._with_absent(experiment, original)
         if changes.models == ("all",):
             entries = [name for name, entry in self.declared.models.items() if not entry.is_variant]
         else:
             entries = list(changes.models or (name for name in original.models if name in self.members))
-        self._check(entries, self.members, f"{place}.models")
-        models = dict.fromkeys(model for entry in entries for model in self.members[entry])
-        datasets, needs = (changes.datasets, "") if changes.datasets else self._corpora(original)
-        self._check(datasets, self.datasets, f"{place}.datasets")
-        if original.models and not entries and datasets:
+        datasets, needs = (list(changes.datasets), "") if changes.datasets else self._corpora(original)
+        _check_known(entries, self.members, f"{place}.models")
+        _check_known(datasets, self.datasets, f"{place}.datasets")
+        options = {**original.options, **changes.options}
+        fits = self.declared.fits.get(str(options.get("fits")))
+        if changes.needs:
+            entries, datasets, needs = [], [], changes.needs
+        elif original.models and not entries and datasets:
             needs = f"This study has none of its models ({', '.join(original.models)})."
-        if experiment.fits and not needs:
-            if experiment.fits not in self.declared.fits:
-                needs = f"This study has no `{experiment.fits}` under `fits`."
-            elif experiment.source == "gradient" and not self.declared.fits[experiment.fits].gradient:
-                needs = f"`fits.{experiment.fits}` does not measure gradients (`gradient: true`)."
-        experiment = dataclasses.replace(experiment, models=tuple(models), entries=tuple(entries), needs=needs)
-        return self._with_absent(dataclasses.replace(experiment, datasets=tuple(datasets)), original)
+        elif (
+            not needs and "fits" in options and (fits is None or (original.source == "gradient" and not fits.gradient))
+        ):
+            needs = f"This study has no `{options['fits']}` under `fits`" + (" with `gradient: true`." if fits else ".")
+        experiment = dataclasses.replace(
+            original,
+            options=options,
+            seeds=changes.seeds or original.seeds,
+            models=tuple(dict.fromkeys(model for entry in entries for model in self.members[entry])),
+            datasets=tuple(datasets),
+            entries=tuple(entries),
+            needs=needs,
+        )
+        return self._with_absent(experiment, original)
 
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
         """Return it with the rows and corpora of the published table that this study lacks."""
@@ -335,11 +340,6 @@ class _ExperimentResolver:
         corpora = {name: load_dataset(name, self.near).corpus for name in original.datasets}
         far = [name for name, corpus in corpora.items() if name not in shown.datasets and corpus not in proxies]
         return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
-
-    def _check(self, names: Iterable[str], known: Collection[str], place: str) -> None:
-        for name in names:
-            if name not in known:
-                raise UserError(f"{place}: {name!r} is not in this study{did_you_mean(name, known)}")
 
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
         """Return the study's corpora for an experiment (its own, else proxies, else own texts), and which it lacks."""
