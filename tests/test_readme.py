@@ -75,11 +75,6 @@ def test_the_table_is_made_of_the_records() -> None:
         assert rows[label][PPL][0] == pytest.approx(sum(values) / len(values), abs=0.005)
 
 
-def test_a_page_without_its_markers_is_left_alone() -> None:
-    with pytest.raises(ValueError, match="no line <!-- results of fake"):
-        draw_results.between("fake", [], "nothing here")
-
-
 def test_the_runs_and_hours_of_the_full_study_are_those_of_its_plan() -> None:
     study = config.load_study(ROOT / "config" / "paper.yaml")
     hours = sum(cost.gpu_h for _, cost in check.costs(study).values())

@@ -183,14 +183,6 @@ def test_units_added_for_a_gpus_kernels_change_nothing(monkeypatch):
         torch.testing.assert_close(padded, plain, rtol=1e-13, atol=1e-15)
 
 
-def test_added_units_stay_exactly_zero():
-    layer = make().layers[0]
-    weights = [layer.get_parameter(name) for name in awd_lstm.LSTM_WEIGHTS]
-    hidden, padded = awd_lstm._with_more_units((torch.randn(1, B, 6), torch.randn(1, B, 6)), weights, 2)
-    y_TBH, h_1BH, c_1BH = torch._VF.lstm(torch.randn(T, B, 5), hidden, padded, True, 1, 0.0, False, False, False)
-    assert not any(tensor[..., 6:].any() for tensor in (y_TBH, h_1BH, c_1BH))
-
-
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("word_dropout", [0.0, 0.2])
 def test_the_published_code_takes_the_last_word_for_padding(masks, published, word_dropout):

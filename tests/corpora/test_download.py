@@ -177,17 +177,6 @@ def test_the_mirror_comes_first_and_is_checked_too(server: str, tmp_path: Path) 
         fetch(tmp_path / "three", mirror=mirror)
 
 
-@pytest.mark.fault("B10", "B19")
-def test_right_files_stay_and_others_are_replaced(server: str, tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    target.write_bytes(BODY)  # put there by hand, no hash beside it
-    fetch(tmp_path, server + "/good")
-    assert Server.asked == [] and artefacts.is_sound(target)
-    target.write_bytes(b"x" * len(BODY))  # same size, other content
-    fetch(tmp_path, server + "/good")
-    assert target.read_bytes() == BODY
-
-
 def test_local_files_need_no_hash(tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("a b\n", encoding="utf-8")

@@ -198,8 +198,3 @@ def test_a_written_language_is_as_declared(tmp_path):
 def test_impossible_settings_are_refused(change, message):
     with pytest.raises(UserError, match=message):
         LanguageSettings.from_mapping(dataclasses.asdict(declared("truth-nano")) | change)
-
-
-def test_a_text_too_short_for_its_words_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"train_tokens: 100 draws miss \d+ words; ask for more tokens"):
-        write_language(dataclasses.replace(declared("truth-nano"), train_tokens=100), tmp_path)

@@ -110,12 +110,6 @@ def test_corpora_that_cannot_be_studied_are_refused(texts, message):
         small(**texts)
 
 
-@pytest.mark.fault("B16")
-def test_words_that_train_does_not_hold_become_unk():
-    made = small(test="the dog sat\n")
-    assert [made.words[i] for i in made.test] == ["the", UNK, "sat", EOS]
-
-
 @pytest.mark.fault("B18")
 def test_restrict_keeps_the_frequent_words_and_numbers_them_anew():
     made = small(train="b b b a a c d <unk>\nc a b d\n", valid="d c b a\n", test="a d\n")
@@ -201,19 +195,6 @@ def test_a_plausible_other_text_never_becomes_tokens(project, capsys, variant):
 
 
 # --- warnings -------------------------------------------------------------------------------------------------------
-@pytest.mark.fault("B17")
-def test_equal_splits_are_rejected_and_overlapping_ones_warned_about(project, capsys):
-    project.local({**TEXTS, "test": TEXTS["valid"]})
-    project.call("download")
-    assert project.call("tokenise") == 2
-    assert "valid and test are the same text" in error_of(capsys)
-    project.local({**TEXTS, "test": TEXTS["test"] + TRAIN[: TRAIN.index("\n\n")] + "\n"})
-    project.call("download")
-    capsys.readouterr()
-    assert project.call("tokenise") == 0
-    assert "warning: x: 100% of the lines of test" in capsys.readouterr().err
-
-
 @pytest.mark.fault("B17")
 def test_a_share_is_of_the_longer_lines():
     lines = {"train": ["a b c d e f g h", "a b", "h g f e d c b a"], "valid": ["a b", "h g f e d c b a", "c " * 9]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from pathlib import Path
@@ -15,10 +14,9 @@ CATALOGUE = yaml.safe_load((ROOT / "tests" / "faults" / "catalogue.yaml").read_t
 
 def provoked() -> set[str]:
     """Return the ids in all `@pytest.mark.fault(...)` decorators below tests/."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "tests").rglob("test_*.py")]
-    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    marks = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "fault"]
-    return {argument.value for mark in marks for argument in mark.args if isinstance(argument, ast.Constant)}
+    texts = [file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py")]
+    marks = [mark for text in texts for mark in re.findall(r"^@pytest\.mark\.fault\((.*)\)$", text, re.MULTILINE)]
+    return {name for mark in marks for name in re.findall(r'"(\w+)"', mark)}
 
 
 def test_every_fault_says_what_happens_and_what_is_expected() -> None:

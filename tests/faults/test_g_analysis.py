@@ -228,25 +228,6 @@ def test_g5_the_order_in_which_files_are_found_changes_no_byte(study, monkeypatc
 
 
 # --- word similarity ------------------------------------------------------------------------------------------------
-@pytest.mark.fault("G6")
-def test_g6_no_rho_is_words_with_the_coverage(place):
-    text = few("[1, 2]", BENCHMARKS)
-    study = fake.load(place, text)
-    for run in study.needed:
-        fake.write_run(run)
-        none = {"rho": None, "low": None, "high": None, "n_pairs": 999, "n_found": 0, "reason": "not computable"}
-        path = Store().run_folder(run.path) / "wordsim.json"
-        artefacts.write_json(path, {"status": "ok", "benchmarks": {"None-999": none}})
-    found = collect.collect(study)
-    table = views.build(study, fake.experiment(study, "parthiban2021-sm-table3"), found)
-    (row,) = [row for part in table.sections for row in part.rows if row.label == "None-999"] or [None]
-    if row is not None:
-        *rhos, pairs, absent = row.cells
-        assert all(cell.measured is None and "not computed" in cell.gap for cell in rhos)
-        assert (pairs.text, absent.text) == ("999", "999")
-    assert verify.verify(study).counts["ok"] == 4
-
-
 # --- words ----------------------------------------------------------------------------------------------------------
 HAZARDS = [
     *("null", "nan", "NaN", "NA", "N/A", "None", "none", "true", "False", "inf", "-inf", "1e5", "", '"', "'", "a,b"),

@@ -197,20 +197,6 @@ def test_latent_dropout_is_locked_over_time(mixture: str) -> None:
 # --- single heads ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*heads.names()])
-def test_same_bits_on_two_calls(name: str) -> None:
-    head = make(name, {}, width=24, words=307).float()
-    h_ND, target_N = contexts(101, head)
-    h_ND = h_ND.float().requires_grad_()
-
-    def everything() -> list[torch.Tensor]:
-        return [head.nll(h_ND, target_N), *gradients(head.mean_nll(h_ND, target_N), head, h_ND)]
-
-    first = everything()
-    make(name, {}).nll(*contexts(3, make(name, {})))
-    assert all(torch.equal(a, b) for a, b in zip(first, everything(), strict=True))
-
-
 @every_case
 def test_log_linear_heads_give_their_contexts(name: str, options: dict[str, Any]) -> None:
     head = make(name, options)
@@ -237,12 +223,6 @@ def test_two_layers_of_a_context_meet_their_own_components() -> None:
     other_ND = torch.cat([h_ND[:, :3] + 1.0, h_ND[:, 3:]], 1)
     assert torch.equal(head.log_prior(other_ND), head.log_prior(h_ND))
     assert not torch.equal(head.log_probs(other_ND), head.log_probs(h_ND))
-
-
-@pytest.mark.parametrize("name", ["mixtape", "multi-facet"])
-def test_heads_made_in_chunks_are_computed_in_float32(name: str) -> None:
-    with pytest.raises(UserError, match="no products in bf16"):
-        make(name, {}).select_matmul_backends(100, "bf16")
 
 
 def test_ranks_of_log_probabilities_follow_from_the_form() -> None:

@@ -58,14 +58,8 @@ def test_every_head_has_a_class_that_equals_what_a_study_builds(attribute, name)
 
 
 def test_options_are_checked_and_unknown_names_name_the_known():
-    from softmax_bottleneck.heads import GSS
-
     with pytest.raises(UserError, match=r'no option "kk".*did you mean "k"'):
-        GSS(**SIZES, kk=1)
-    with pytest.raises(UserError, match="more than 0, got -1"):
-        GSS(**SIZES, k=-1)
-    with pytest.raises(TypeError, match="embedding_size"):
-        GSS(vocabulary_size=9, context_size=4)
+        heads.GSS(**SIZES, kk=1)
     with pytest.raises(AttributeError, match=r"'Softmin'.*MoS"):
         _ = heads.Softmin
 

@@ -64,15 +64,6 @@ def test_another_backend_must_gain_clearly(monkeypatch: pytest.MonkeyPatch, gain
     assert matmul._faster(product, ONEDNN) == (NATIVE if taken else ONEDNN)
 
 
-def test_large_products_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "SMALLEST_MEASURED", 1.0)
-    monkeypatch.setattr(matmul, "_faster", lambda product, default: (product(NATIVE), product(ONEDNN), "chosen")[2])
-    monkeypatch.setattr(matmul, "_has_onednn", lambda: True)
-    assert matmul.select_matmul_backends(ROWS, torch.zeros(WORDS, WIDTH)) == MatmulBackends(
-        "chosen", "chosen", "chosen"
-    )
-
-
 @pytest.mark.parametrize("name", ["softmax", "gss", "lms-plif", "mos"])
 def test_bf16_rounds_the_products_of_training_only(name: str) -> None:
     """Gradients within a few of bfloat16's epsilons of float32's (in norm), other bits, the same loss without them."""

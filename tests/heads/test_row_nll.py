@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from softmax_bottleneck import heads
-from softmax_bottleneck.heads import matmul, row_nll
+from softmax_bottleneck.heads import row_nll
 from softmax_bottleneck.heads.base import Head
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -108,23 +108,6 @@ def test_never_holds_all_scores(name: str, options: dict[str, Any], monkeypatch:
     assert seen.num_elements >= words  # the mode did see the chunks
     assert seen.num_elements <= max(budget // 8, rows * K * D)
     assert seen.num_elements < rows * words
-
-
-def test_chunks_are_even_and_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """10 tokens of which 4 fit go as 4 + 4 + 2 -> three chunks of at most 4, none of one token."""
-    monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 4 * 8 * V * 2)
-    head, h_ND, target_N = problem("softmax", {})
-    sizes: list[int] = []
-    plain_scores = matmul.scores
-
-    def spy(e: matmul.Factor, *others: Any) -> torch.Tensor:
-        sizes.append(len(e.main))
-        return plain_scores(e, *others)
-
-    monkeypatch.setattr(matmul, "scores", spy)
-    with torch.no_grad():
-        head.nll(h_ND[:10], target_N[:10])
-    assert sizes == [4, 4, 2]
 
 
 def test_inputs_changed_before_backward_are_refused() -> None:

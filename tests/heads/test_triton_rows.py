@@ -166,16 +166,3 @@ def test_the_cell_of_a_nan_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     logits_RV = torch.tensor([[0.1, float("nan"), 0.3], [float("-inf"), 0.0, 1e30]])
     nll_R1 = sweep.nll_(logits_RV, torch.tensor([[0], [2]]))
     assert nll_R1.isnan().tolist() == [[True], [False]] and nll_R1[1] == 0.0
-
-
-def test_rows_of_logits_are_long_in_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """33,278 words are written in rows of 33,280; a float64 head takes the plain sweep."""
-    strides = []
-    plain_nll = triton_rows.RowSweep.nll_
-    monkeypatch.setattr(
-        triton_rows.RowSweep, "nll_", lambda s, x, y: (strides.append(x.stride()), plain_nll(s, x, y))[1]
-    )
-    fused(build("softmax", 4, 13), *data(3, 4, 13)[:2], None)
-    assert set(strides) == {(16, 1)}
-    fused(build("softmax", 4, 13).double(), data(3, 4, 13)[0].double(), data(3, 4, 13)[1], None)
-    assert len(strides) == 2

@@ -71,14 +71,6 @@ def test_a_step_is_repeated_after_an_edit_of_its_own_code(study, called, monkeyp
     assert called == (["evaluate", "spectrum"] if step == "evaluate" else [step])
 
 
-def test_a_single_step_renews_the_list_of_files(study):
-    folder = folder_of(study)
-    (folder / "rank.json").unlink()
-    measure.measure_step(study, study.needed[0].path, "spectrum", small.quiet)
-    listed = artefacts.read_json(folder / "measured.json")["files"]
-    assert listed == {name: artefacts.sha256_file(folder / name) for name in listed} and "rank.json" in listed
-
-
 def test_the_process_that_trains_a_run_measures_it_and_leaves_the_list_to_the_step(study, called):
     folder, path = folder_of(study), study.needed[0].path
     before = small.tree(folder)

@@ -41,12 +41,6 @@ def test_published_places_are_in_penn_treebank(mirror: Path):
     assert "'centrust' is not in this vocabulary" in shown["centrust"]["note"]
 
 
-@pytest.mark.parametrize("index", [0, 500, 10_000])
-def test_a_place_outside_the_text_is_rejected(index):
-    with pytest.raises(DataError, match="500 tokens"):
-        predictions.check_places([predictions.Place("random", 1, index, 5, "w1")], make_corpus())
-
-
 def test_another_text_is_rejected():
     tokens = make_corpus()
     tokens.test[100:103] = WORDS.index("w7"), WORDS.index("<unk>"), WORDS.index("w9")
@@ -56,15 +50,6 @@ def test_another_text_is_rejected():
     for index, word in ((100, "w8"), (101, "w7"), (102, "absent")):
         with pytest.raises(DataError, match=f"test token {index} is .* but '{word}' was published"):
             predictions.check_places([predictions.Place("random", 1, index, 5, word)], tokens)
-
-
-def test_sampled_places_are_words_with_a_whole_quotation_and_always_the_same():
-    tokens = make_corpus()
-    places = predictions.sampled_places(tokens)
-    assert places == predictions.sampled_places(make_corpus())
-    indices = [place.index for place in places]
-    assert len(set(indices)) == 18 and indices == sorted(indices)
-    assert all(place.index >= place.quoted and tokens.test[place.index] > 1 for place in places)
 
 
 # --- what is said of them -------------------------------------------------------------------------------------------

@@ -18,9 +18,6 @@ SMALL = RankDemo(hidden_size=6, vocabulary_size=50, contexts=120, components=(1,
 
 
 def silent(_: str) -> None: ...
-def no_matrix(_: int) -> None: ...
-
-
 def published() -> dict[tuple[str, str], int]:
     """(model, condition) -> rank."""
     with PUBLISHED.open(encoding="utf-8", newline="") as file:

@@ -162,13 +162,6 @@ def test_vectors_that_are_zero_or_not_finite_are_skipped_and_counted(bad):
     assert result["rho"] == clean["rho"]
 
 
-def test_a_missing_rho_is_not_compared():
-    wins = win_matrix({"x": {"A": 0.5, "B": None, "C": 0.1}, "y": {"A": 0.5, "B": 0.2, "C": 0.0}, "z": {"C": 0.3}})
-    assert wins["x"] == {"y": Wins(1, 2), "z": Wins(0, 1)}
-    assert wins["y"] == {"x": Wins(0, 2), "z": Wins(0, 1)}
-    assert wins["z"] == {"x": Wins(1, 1), "y": Wins(1, 1)}
-
-
 # --- files ----------------------------------------------------------------------------------------------------------
 def write(path: Path, content: bytes) -> Path:
     path.write_bytes(content)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import tracemalloc
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_matrices import crowded_matrix, in_chunks, rng
-from softmax_bottleneck.measuring import spectrum as spectrum_step
 from softmax_bottleneck.ranks import (
     DeviceGram,
     Gram,
@@ -50,14 +47,6 @@ def test_the_solver_reads_the_lower_triangle_and_leaves_the_upper_one_alone(n, s
     found = gram.lapack_eigenvalues(half)
     np.testing.assert_allclose(found, np.linalg.eigvalsh(square + square.T), rtol=0, atol=1e-12)
     assert np.isnan(half[np.triu_indices(n, 1)]).all()
-
-
-def test_a_library_has_as_many_threads_as_it_is_given() -> None:
-    count = gram._lapack("openblas_get_num_threads")
-    before = count()
-    with gram.lapack_threads(before + 1):
-        assert count() == before + 1
-    assert count() == before
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -109,42 +98,3 @@ def test_eigenvalues_that_a_device_gets_wrong_are_computed_by_the_cpu(case, monk
     found = gram_singular_values(in_chunks(matrix), 600, make_gram=ON_DEVICE)
     assert found.method == f"gram-of-columns (cpu{'' if case == 'right' else '; eigenvalues by the CPU'})"
     assert rank_report(found).metrics() == rank_report(gram_singular_values(in_chunks(matrix), 600)).metrics()
-
-
-def test_a_device_without_a_factorisation_has_the_inertia_counted_by_the_cpu(monkeypatch) -> None:
-    monkeypatch.setattr(torch.linalg, "ldl_factor_ex", fail)
-    assert gram_singular_values(in_chunks(crowded_matrix()), 600, make_gram=ON_DEVICE).method.endswith("(cpu)")
-
-
-def test_a_gpu_that_was_wrong_is_given_back_while_the_cpu_works(monkeypatch) -> None:
-    """Matrix and lease are released before the CPU starts with all processors, and the sum continues after it."""
-    events, sides, grams = [], [], []
-
-    @contextmanager
-    def noted(*words):
-        events.append(("in", *words))
-        yield
-        events.append(("out", *words))
-
-    def solve(matrix):
-        sides.append((len(matrix), grams[-1].matrix is None))
-        return np.linalg.eigvalsh(matrix)
-
-    def make(n):
-        grams.append(spectrum_step.gram_maker(torch.device("meta"))(n))
-        return grams[-1]
-
-    monkeypatch.setattr(spectra, "DIRECT_ENTRIES", 0)
-    monkeypatch.setattr(DeviceGram, "_zeros", lambda self, n: torch.zeros(n, n, dtype=torch.float64))
-    monkeypatch.setattr(DeviceGram, "_add_products", lambda self, rows: self.matrix.add_(torch.tensor(rows.T @ rows)))
-    monkeypatch.setattr(DeviceGram, "_trusted", lambda *_: False)
-    monkeypatch.setattr(spectrum_step, "lent_gpu", lambda: noted("lent"))
-    monkeypatch.setattr(spectrum_step, "lapack_threads", lambda count: noted(count))
-    monkeypatch.setattr(spectrum_step, "lapack_eigenvalues", solve)
-    matrix = rng().normal(size=(900, 600)) - 3
-    first, whole = nested_singular_values(in_chunks(matrix), 600, 500, make_gram=make)
-    assert first is not None and whole.method == "gram-of-columns (meta; eigenvalues by the CPU)"
-    np.testing.assert_allclose(whole.sigma, np.linalg.svd(matrix, compute_uv=False), rtol=1e-9)
-    assert sides == 2 * [(600, True)]
-    cores = len(os.sched_getaffinity(0))
-    assert events == 2 * [("in", "lent"), ("in", cores), ("out", cores), ("out", "lent")]

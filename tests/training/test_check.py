@@ -31,17 +31,6 @@ def test_what_does_not_fit_is_rejected_before_the_first_job(
     assert not Path("results/small").exists()
 
 
-def test_memory_for_singular_values_is_that_of_the_gram_matrix(begun):
-    planned = check.costs(config.load_study(ROOT / "config" / "paper.yaml"))
-
-    def spectrum_gb(model: str) -> float:
-        return next(cost.spectrum_gb for path, (_, cost) in planned.items() if path.startswith(f"{model}/"))
-
-    for dataset, words in (("wikitext-2", 33_278), ("ptb", 10_000)):
-        gram_gb = words**2 * 8e-9
-        assert 2 * gram_gb > spectrum_gb(f"{dataset}/mos") > gram_gb > spectrum_gb(f"{dataset}/softmax")
-
-
 @pytest.mark.fault("C9")
 def test_more_contexts_than_there_are_are_rejected_with_their_number(begun, tmp_path, capsys):
     size = size_of(begun.store, begun.datasets["tiny"])

@@ -71,14 +71,6 @@ def test_it_resumes_to_the_same_bits(tmp_path, monkeypatch):
     assert result_hash(tmp_path / "broken") == result_hash(tmp_path / "whole")
 
 
-def test_a_finetuned_run_has_a_place_and_an_id_of_its_own():
-    base = make_run()
-    run, other = finetuned(base), finetuned(base, learning_rate=7.0)
-    assert run.path.startswith(f"{base.path}/finetune-") and run.run_id != base.run_id != other.run_id != run.run_id
-    assert config.Run.from_json(run.to_json()) == run
-    assert finetuned(changed(base, seed=2)).run_id != run.run_id
-
-
 @pytest.mark.parametrize(("head", "delta"), [("softmax", 10), ("mos", 40)])
 def test_chunks_of_finetuning_are_capped_as_in_the_code_of_each(head, delta):
     """Merity's chunks are at most bptt + 10 long, Yang's, for mixtures, bptt + max_seq_len_delta."""
