@@ -53,7 +53,7 @@ def doubles(folder: Path) -> int:
 
 
 def add_job(folder: Path, **facts: Any) -> None:
-    """A job that is there already: `id`, `state`, `left` (its time left as squeue tells it), `restarts`."""
+    """A job that is there already: `id`, `state`, `left` (its time left as squeue prints it)."""
     with _state(folder) as state:
         state["jobs"].append({"name": "", "comment": "", "left": "INVALID", **facts})
 
@@ -133,15 +133,13 @@ def squeue(folder: Path, words: list[str]) -> int:
     layout = _option(words, "--format", "-o", "--Format")
     for job in chosen:
         told = layout.replace("%i", job["id"]).replace("%T", job["state"]).replace("%L", job["left"])
-        print(told.replace("RestartCnt", job.get("restarts", "0").ljust(20)))
+        print(told)
     return 0
 
 
 def sacct(folder: Path, words: list[str]) -> int:
-    """The same from the accounting; as the cluster's is: fine, failing or silent."""
+    """The same from the accounting; fine or failing, as the cluster's is."""
     mood = (folder / "sacct").read_text(encoding="utf-8") if (folder / "sacct").exists() else "fine"
-    if mood == "silent":
-        time.sleep(600)
     if mood == "failing":
         print("Slurm accounting storage is disabled", file=sys.stderr)
         return 1

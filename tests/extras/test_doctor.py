@@ -14,7 +14,6 @@ import small
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import doctor
 from softmax_bottleneck.extras.doctor import BAD, NOTE, OK
-from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -74,30 +73,21 @@ def corpus(folder: Path, **entry: Any) -> Study:
     return small.load(folder, None, declared | {"expected": counts})
 
 
-def test_data_still_to_be_fetched_right_and_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_is_there_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    study = corpus(tmp_path, sha256=artefacts.sha256_bytes(b"a\n"))
+    study = corpus(tmp_path)
     one = found(study)["data: tiny"]
     assert one.state == NOTE and "3 of 3 files" in one.found
     (tmp_path / "mirror" / "tiny").mkdir(parents=True)
     for split in ("train", "valid", "test"):
         (tmp_path / "mirror" / "tiny" / f"{split}.txt").write_bytes(b"a\n")
-    one = found(study, mirror=tmp_path / "mirror")["data: tiny"]
-    assert one.state == OK
+    assert found(study, mirror=tmp_path / "mirror")["data: tiny"].state == OK
+    own = corpus(tmp_path, path="absent.txt")
+    assert "absent.txt" in found(own)["data: tiny"].found and found(own)["data: tiny"].state == BAD
+    archive = corpus(tmp_path, addresses=["https://example.org/x.zip"], member="t")  # its members are not looked for
     (tmp_path / "results" / "corpora" / "tiny").mkdir(parents=True)
-    (tmp_path / "results" / "corpora" / "tiny" / "train.txt").write_bytes(b"b\n")
-    one = found(study, mirror=tmp_path / "mirror")["data: tiny"]
-    assert one.state == BAD and "train.txt has another sha256" in one.found
-
-
-def test_an_archive_is_looked_for_not_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = corpus(tmp_path, addresses=["https://example.org/x.zip"], sha256=artefacts.sha256_bytes(b"zip"), member="t")
-    (tmp_path / "results" / "corpora" / "tiny").mkdir(parents=True)
-    for name, data in (("x.zip", b"zip"), ("train.txt", b"a text of it\n")):
-        (tmp_path / "results" / "corpora" / "tiny" / name).write_bytes(data)
-    one = found(study)["data: tiny"]
-    assert one.state == OK and one.found.startswith("1 files")
+    (tmp_path / "results" / "corpora" / "tiny" / "x.zip").write_bytes(b"zip")
+    assert found(archive)["data: tiny"].found.startswith("1 files")
 
 
 def test_a_gpu_that_is_missing_or_that_pytorch_cannot_use(begun: Study, monkeypatch: pytest.MonkeyPatch) -> None:

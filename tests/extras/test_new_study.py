@@ -1,4 +1,4 @@
-"""A study of one's own texts: written from plain files, and refused by `plan` for whatever `tokenise` would refuse."""
+"""A study of one's own texts: written from plain files, and rejected by `plan` for whatever `tokenise` would reject."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
 
 @pytest.mark.fault("C17")
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"book 0.txt": b"\xff\xfe"}, "book 0.txt:1: byte 0xff is not UTF-8"),
         ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
@@ -86,18 +86,18 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
         ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "expected all of train.txt"),
     ],
 )
-def test_what_is_no_text_is_one_line_and_leaves_nothing(
-    texts: Path, change: dict[str, bytes | None], said: str, capsys: pytest.CaptureFixture[str]
+def test_bad_texts_give_one_line_and_leave_no_file(
+    texts: Path, change: dict[str, bytes | None], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, data in change.items():
         (texts / name).unlink() if data is None else (texts / name).write_bytes(data)
     assert main(["new-study", "--texts", str(texts)]) == 2
     err = capsys.readouterr().err
-    assert said in err and "config/" not in err
+    assert message in err and "config/" not in err
     assert not [path for path in Path("config").rglob("*") if path.is_file()]
 
 
-def test_what_is_there_is_never_written_over(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_not_overwritten(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new-study", "--texts", str(texts), "--name", "mine"]) == 0
     before = small.tree(Path("config"))
     assert main(["new-study", "--texts", str(texts), "--name", "mine"]) == 2
@@ -120,7 +120,7 @@ WORDS = {"train": "a b c\n" * 99, "valid": "a c\n" * 9, "test": "b a\n" * 9}
 
 @pytest.mark.fault("C17")
 @pytest.mark.parametrize(
-    ("texts", "more", "said"),
+    ("texts", "more", "message"),
     [
         (WORDS | {"test": "a new one\n" * 9}, {}, "test holds 2 words that train does not hold: new, one"),
         (WORDS | {"test": WORDS["valid"]}, {}, "valid and test are the same text"),
@@ -129,13 +129,13 @@ WORDS = {"train": "a b c\n" * 99, "valid": "a c\n" * 9, "test": "b a\n" * 9}
         (WORDS, {"expected": {"tokens": {"train": 396, "valid": 27, "test": 27}, "vocabulary_size": 9}}, "expected 9"),
     ],
 )
-def test_plan_refuses_what_tokenise_refuses(
-    tmp_path: Path, monkeypatch: Any, capsys: Any, texts: dict[str, str], more: dict[str, Any], said: str
+def test_plan_rejects_what_tokenise_rejects(
+    tmp_path: Path, monkeypatch: Any, capsys: Any, texts: dict[str, str], more: dict[str, Any], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     study = with_texts(tmp_path / "config", texts, **more)
     assert main(["plan", "--study", str(study.file)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     download(study, "tiny", small.quiet)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         tokenise(study, "tiny", small.quiet)

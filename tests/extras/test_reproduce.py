@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +75,18 @@ class Call:
         )  # fmt: skip
 
     def trainer(self) -> int:
-        """Number of the training process, once some of its work is saved."""
+        """Return the number of the training process, once some of its work is saved."""
         saved = {path.name: path.stat().st_mtime_ns for path in self.folder.glob("resume-?.pt")}
         until(lambda: (self.folder / "lease.json").exists(), self.process)
         until(lambda: newer(self.folder, saved), self.process)
         return int(json.loads((self.folder / "lease.json").read_text(encoding="utf-8"))["pid"])
 
     def snakemake(self) -> int:
-        """Number of Snakemake's process, and of its group."""
+        """Return the number of Snakemake's process and of its group."""
         return psutil.Process(self.process.pid).children()[0].pid
 
     def ends(self) -> tuple[int, str, str]:
-        """Exit code, what was printed, and the last line of the errors."""
+        """Return the exit code, what was printed, and the last line of the errors."""
         out, err = self.process.communicate(timeout=300)
         print(err)
         return self.process.returncode, out, err.splitlines()[-1] if err else ""
@@ -104,7 +103,7 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
         time.sleep(0.005)
 
 
-# --- what happens to a call: each ends it early ----------------------------------------------------------------------
+# --- faults that end a call early ----------------------------------------------------------------------
 def trainer_killed(study: Study) -> None:
     call = Call(study)
     os.kill(call.trainer(), signal.SIGKILL)
@@ -122,15 +121,6 @@ def interrupted(study: Study) -> None:
     assert not (call.folder / "lease.json").exists()  # the trainer has saved and is gone
 
 
-def terminated(study: Study) -> None:
-    call = Call(study)
-    call.trainer()
-    call.process.send_signal(signal.SIGTERM)
-    code, _, last = call.ends()
-    assert code == 143 and "stopped by SIGTERM" in last
-    assert not (call.folder / "lease.json").exists()
-
-
 def budget_used_up(study: Study) -> None:
     call = Call(study, SOFTMAX_BOTTLENECK_MAX_WALL="0.2s")
     code, out, last = call.ends()
@@ -141,7 +131,7 @@ def budget_used_up(study: Study) -> None:
 
 
 def step_failed(study: Study) -> None:
-    """Something for a person to mend, who then mends it."""
+    """A file is missing, and then put back by a person."""
     file = Store().tokens_folder("tiny") / "vocabulary.json"
     file.rename(file.with_suffix(".aside"))
     code, _, last = Call(study).ends()
@@ -168,19 +158,8 @@ def everything_killed(study: Study) -> None:
     assert call.ends()[0] == -signal.SIGKILL
 
 
-def command_killed(study: Study) -> None:
-    """Its Snakemake goes along, and the trainer notices."""
-    call = Call(study)
-    call.trainer()
-    call.process.kill()
-    call.process.communicate(timeout=60)
-    deadline = time.monotonic() + 60
-    while (call.folder / "lease.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 def a_second_call(study: Study) -> None:
-    """Refused without a byte written, while the first one works; which is then interrupted."""
+    """The second call of the command exits without writing a byte; the first one is then interrupted."""
     call = Call(study)
     os.kill(trainer := call.trainer(), signal.SIGSTOP)
     until(lambda: psutil.Process(trainer).status() == psutil.STATUS_STOPPED, call.process)
@@ -194,14 +173,10 @@ def a_second_call(study: Study) -> None:
     assert call.ends()[0] == 130
 
 
-FAULTS = (
-    *(trainer_killed, interrupted, terminated, budget_used_up, step_failed, snakemake_killed, everything_killed),
-    *(command_killed, a_second_call),
-)
 IN_A_ROW = (everything_killed, budget_used_up, a_second_call)
 
 
-def goes_on(study: Study, undisturbed: dict[str, str]) -> None:
+def resumes(study: Study, undisturbed: dict[str, str]) -> None:
     code, out, _ = Call(study).ends()
     assert code == 0 and "1/1" in out and "Report: " in out
     assert outcome(Path(), study) == undisturbed
@@ -212,21 +187,23 @@ def goes_on(study: Study, undisturbed: dict[str, str]) -> None:
 
 @pytest.mark.pipeline
 @pytest.mark.fault("A18", "A19", "A20")
-def test_the_same_command_goes_on_after_all_of_it_in_a_row(project: Study, undisturbed: dict[str, str]) -> None:
-    for happens in IN_A_ROW:
-        happens(project)
+def test_the_same_command_resumes_after_several_faults(project: Study, undisturbed: dict[str, str]) -> None:
+    for fault in IN_A_ROW:
+        fault(project)
         assert not (Store().study_folder("small") / "records.parquet").exists()
         assert not (Store().study_folder("small") / "report").exists()
-    goes_on(project, undisturbed)
+    resumes(project, undisturbed)
 
 
 @pytest.mark.pipeline
 @pytest.mark.tier2
 @pytest.mark.fault("A18", "A19", "A20")
-@pytest.mark.parametrize("happens", FAULTS, ids=lambda happens: happens.__name__)
-def test_the_same_command_goes_on_after_each(project: Study, undisturbed: dict[str, str], happens: Any) -> None:
-    happens(project)
-    goes_on(project, undisturbed)
+@pytest.mark.parametrize(
+    "fault", [trainer_killed, interrupted, step_failed, snakemake_killed], ids=lambda fault: fault.__name__
+)
+def test_the_same_command_resumes_after_each_fault(project: Study, undisturbed: dict[str, str], fault: Any) -> None:
+    fault(project)
+    resumes(project, undisturbed)
 
 
 # --- the lock --------------------------------------------------------------------------------------------------------
@@ -242,24 +219,18 @@ os.kill(os.getpid(), 9)
 """
 
 
-@contextmanager
-def orphan_with_the_lock() -> Iterator[int]:
-    """A child that was handed the lock by a process that was killed since."""
+@pytest.mark.fault("A20")
+def test_the_lock_of_a_killed_process_stays_with_the_child_that_shares_it(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
     with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
-        pid = int(holder.stdout.readline())
+        child = int(holder.stdout.readline())
         try:
             assert holder.stdout.readline() == "held\n"
-            yield pid
+            with pytest.raises(BusyError, match="already running here"):
+                project_lock.acquire()
         finally:
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.fault("A20")
-def test_the_lock_that_was_handed_over_outlives_its_taker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with orphan_with_the_lock(), pytest.raises(BusyError, match="already running here"):
-        project_lock.acquire()
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.fault("A20")
@@ -274,7 +245,7 @@ def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path: Path, monkeypatch:
 
 
 # --- exit codes ------------------------------------------------------------------------------------------------------
-def test_what_a_person_needs_first_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_sorted_by_what_a_person_must_do_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "outcomes.jsonl"
     outcomes.note("train", "unset", 2, "nothing is written")
     assert not log.exists() and outcomes.failures(log) == []
@@ -309,8 +280,7 @@ def environment(tmp_path: Path, script: str) -> tuple[str, ...]:
 
 
 @pytest.mark.fault("C11")
-def test_a_misspelt_study_is_one_line_and_names_with_blanks_reach_the_command(tmp_path: Path) -> None:
-    """By a Python that prints what it was called with; an absolute VENV is where it is found."""
+def test_make_rejects_an_unknown_study_and_passes_names_with_blanks(tmp_path: Path) -> None:
     done = make("reproduce", "CONFIG=config/dmeo.yaml")
     assert done.returncode == 2 and "CONFIG=config/dmeo.yaml: no such file" in done.stderr
     study = tmp_path / "a study.yaml"
@@ -322,8 +292,8 @@ def test_a_misspelt_study_is_one_line_and_names_with_blanks_reach_the_command(tm
 
 
 @pytest.mark.fault("A18")
-def test_a_signal_to_make_alone_stops_the_workflow_and_waits_for_it(tmp_path: Path) -> None:
-    """By a Python that takes a second to save when it is told to stop."""
+def test_a_signal_to_make_stops_the_workflow_and_waits_for_it(tmp_path: Path) -> None:
+    """The environment's Python is a script that takes a second to save when it receives SIGTERM."""
     saves = f"""#!{sys.executable}
 import pathlib, signal, sys, time
 def stop(*_):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -50,11 +49,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def inside(monkeypatch: pytest.MonkeyPatch, job: str) -> None:
-    """From here on this process is in a batch job."""
-    monkeypatch.setenv("SLURM_JOB_ID", job)
-
-
 def call(study: Study, *words: str) -> int:
     return main(["train", "--study", str(study.file), "--run", study.needed[0].path, *words])
 
@@ -63,27 +57,22 @@ def folder_of(study: Study) -> Path:
     return Store().run_folder(study.needed[0].path)
 
 
-def reference(finished: Path, study: Study) -> str:
-    """Hash of the same run, left alone."""
-    return result_hash(finished / folder_of(study))
-
-
 # --- time limits ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F1")
-def test_a_run_stops_itself_before_the_end_of_its_job_and_goes_on_in_the_next(
+def test_a_run_stops_before_its_job_ends_and_resumes_in_the_next(
     begun: Study, finished: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_slurm.add_job(cluster, id="7", state="RUNNING", left="2:00")
-    inside(monkeypatch, "7")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert call(begun, "--time-margin", "120s") == 75
     told = capsys.readouterr().err
     assert "stops itself in 0:00 at the latest (SLURM job 7 ends in 2:00)" in told
     assert "time limit reached; saved at epoch 1, update 1" in told
     assert not (folder_of(begun) / "done.json").exists()
     fake_slurm.add_job(cluster, id="8", state="RUNNING", left="1-00:00:00")
-    inside(monkeypatch, "8")
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
     assert call(begun) == 0
-    assert result_hash(folder_of(begun)) == reference(finished, begun)
+    assert result_hash(folder_of(begun)) == result_hash(finished / folder_of(begun))
     assert artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["interruptions"] == 1
 
 
@@ -99,13 +88,15 @@ def test_a_run_stops_itself_before_the_end_of_its_job_and_goes_on_in_the_next(
         ("INVALID", None, None),
     ],
 )
-def test_what_a_job_has_left(cluster: Path, left: str, margin: str | None, expected_s: float | None) -> None:
+def test_time_left_in_a_job_minus_the_margin(
+    cluster: Path, left: str, margin: str | None, expected_s: float | None
+) -> None:
     fake_slurm.add_job(cluster, id="7", state="RUNNING", left=left)
     assert time_limit(None, margin, {"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}).seconds == expected_s
 
 
 @pytest.mark.fault("F1")
-def test_the_shorter_limit_holds_and_newer_slurm_says_its_end() -> None:
+def test_the_shorter_of_two_limits_applies() -> None:
     environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}
     assert time_limit("2h", None, environment).seconds == pytest.approx(3600 - 180, abs=2)
     assert time_limit("10m", None, environment).seconds == 600
@@ -113,66 +104,19 @@ def test_the_shorter_limit_holds_and_newer_slurm_says_its_end() -> None:
     assert time_limit(None, None, {}) == TimeLimit(None, "no limit")
 
 
-# --- preemption, lost nodes, orphans --------------------------------------------------------------------------------
-@pytest.mark.fault("F2")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_preempted_job_goes_on_under_its_number(
-    begun: Study, finished: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    """SIGTERM and grace, or none; the second start is on another machine, where the first's process says nothing."""
-    fake_slurm.add_job(cluster, id="7", state="RUNNING", left="UNLIMITED")
-    inside(monkeypatch, "7")
-    words = ["train", "--study", str(begun.file), "--run", begun.needed[0].path]
-    child = subprocess.Popen([sys.executable, "-m", "softmax_bottleneck", *words], stderr=subprocess.DEVNULL)
-    while not (folder_of(begun) / "epochs.jsonl").exists():
-        assert child.poll() is None
-        time.sleep(0.005)
-    child.send_signal(number)
-    assert child.wait(120) == (143 if number == signal.SIGTERM else -number)
-    assert (folder_of(begun) / lease.NAME).exists() == (number == signal.SIGKILL)
-    monkeypatch.setattr(lease, "pid_namespace_id", lambda: "another machine")
-    assert call(begun) == 0
-    assert result_hash(folder_of(begun)) == reference(finished, begun)
-    sessions = artefacts.read_json(folder_of(begun) / "done.json")["provenance"]["sessions"]
-    assert sessions[-1]["job"] == "7"
-
-
-def leave_lease(folder: Path, **facts: Any) -> None:
-    """The lease of a process on another machine, just touched."""
-    folder.mkdir(parents=True, exist_ok=True)
-    owner = {
-        "token": "x",
-        "pid": 1,
-        "started": 1,
-        "pid_namespace_id": "another machine",
-        "host": "node17",
-        **facts,
-    }
-    (folder / lease.NAME).write_text(json.dumps(owner), encoding="utf-8")
-
-
-@pytest.mark.fault("F3")
-def test_the_lease_of_a_lost_job_is_taken_over_at_once(begun: Study, finished: Path, cluster: Path) -> None:
-    fake_slurm.add_job(cluster, id="41", state="NODE_FAIL")
-    for job in ("41", "40"):  # one that SLURM says has failed, one that it has forgotten
-        leave_lease(folder_of(begun), job=job)
-        with lease.Lease(folder_of(begun)):
-            pass
-    leave_lease(folder_of(begun), job="41")
-    assert call(begun) == 0
-    assert result_hash(folder_of(begun)) == reference(finished, begun)
-
-
+# --- orphans --------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F8")
-def test_a_job_that_was_left_behind_is_waited_for(
+def test_a_job_left_behind_by_an_earlier_call_is_waited_for(
     begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The submitting machine was restarted; the next call's job of the same run finds the old one alive."""
     monkeypatch.setattr(lease, "LOOK_EVERY_S", 0.05)
     fake_slurm.add_job(cluster, id="42", state="RUNNING")
     fake_slurm.add_job(cluster, id="43", state="RUNNING", left="1:00:00")
-    leave_lease(folder_of(begun), job="42")
-    inside(monkeypatch, "43")
+    owner = {"token": "x", "pid": 1, "started": 1, "pid_namespace_id": "another machine", "host": "node17", "job": "42"}
+    folder_of(begun).mkdir(parents=True)
+    (folder_of(begun) / lease.NAME).write_text(json.dumps(owner), encoding="utf-8")
+    monkeypatch.setenv("SLURM_JOB_ID", "43")
     result: list[int] = []
     second = threading.Thread(target=lambda: result.append(call(begun)))
     second.start()
@@ -188,7 +132,7 @@ def test_a_job_that_was_left_behind_is_waited_for(
 
 # --- the profile and the executor plugin ----------------------------------------------------------------------------
 def profile() -> dict[str, Any]:
-    """The profile as Snakemake reads it."""
+    """Return the profile as Snakemake reads it."""
     return yte.process_yaml(PROFILE.read_text(encoding="utf-8"), require_use_yte=True)
 
 
@@ -207,20 +151,22 @@ def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> Non
     assert profile()["retries"] == 5
 
 
-@pytest.mark.parametrize("rule", ["train", "finetune", "dynamic", "fit", "measure"])
-def test_gpus_by_another_name(rule: str) -> None:
-    """`gres` replaces the number of GPUs, which the plugin would ask for besides; nothing is said where none is set."""
-    assert not {"gres", "gpu", "gpu_model"} & profile()["set-resources"][rule].keys()
+def test_gres_replaces_the_number_of_gpus_in_every_rule() -> None:
     words = PROFILE.read_text(encoding="utf-8")
     words = words.replace('gres: ""', "gres: gpu:a100:4").replace('gpu_model: ""', "gpu_model: a100")
-    asked = yte.process_yaml(words, require_use_yte=True)["set-resources"][rule]
-    assert (asked["gres"], asked["gpu"], asked["gpu_model"]) == ("gpu:a100:4", 0, "a100")
-    assert asked["slurm_partition"] == "gpu" and "runtime" in asked
+    named = yte.process_yaml(words, require_use_yte=True)["set-resources"]
+    for rule in ("train", "finetune", "dynamic", "fit", "measure"):
+        assert not {"gres", "gpu", "gpu_model"} & profile()["set-resources"][rule].keys()
+        asked = named[rule]
+        assert (asked["gres"], asked["gpu"], asked["gpu_model"]) == ("gpu:a100:4", 0, "a100")
+        assert asked["slurm_partition"] == "gpu" and "runtime" in asked
 
 
 @pytest.mark.fault("F6")
 @pytest.mark.parametrize("mood", ["fine", "failing", "missing"])
-def test_states_are_asked_of_what_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str) -> None:
+def test_job_states_come_from_the_program_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str
+) -> None:
     folder = tmp_path / "cluster"
     programs = fake_slurm.install(folder, without=("sacct",) if mood == "missing" else ())
     (folder / "sacct").write_text(mood, encoding="utf-8")
@@ -284,7 +230,7 @@ def test_failed_jobs_are_submitted_again_and_none_twice(disturbed: tuple[Path, s
 def test_what_snakemake_takes_for_done_counts_only_with_a_sound_record(
     study: Study, disturbed: tuple[Path, str, int]
 ) -> None:
-    """Job c above: unknown to SLURM, its file empty, taken for a success. Nothing of ours takes such a one for one."""
+    """Snakemake takes job c for a success: SLURM does not know it, and its file is empty. Our steps do not."""
     assert [job["state"] for job in submitted(disturbed[0], "c")] == ["UNKNOWN"]
     done, outcome = folder_of(study) / "done.json", folder_of(study) / "outcome.json"
     done.write_bytes(done.read_bytes()[:200])

@@ -60,7 +60,7 @@ def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
 
 
-@pytest.mark.fault("A14")
+@pytest.mark.fault("A14", "F3")
 @pytest.mark.parametrize(
     ("script", "taken_over"),
     [
@@ -84,7 +84,7 @@ def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, m
             lease.Lease(tmp_path).__enter__()
 
 
-@pytest.mark.fault("A14")
+@pytest.mark.fault("A14", "F2")
 def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypatch):
     with_squeue(tmp_path, monkeypatch, "echo RUNNING")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")

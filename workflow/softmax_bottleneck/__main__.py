@@ -27,10 +27,6 @@ EPILOG = (
     "Exit codes: 0 done, 1 a bug, 2 an error that you can fix, 3 results incomplete, 10 diverged, 74 disk full or "
     "failing, 75 try again, 130 and 143 stopped by a signal after saving, 141 the reader closed the output."
 )
-EXPECTED = (
-    *(errors.UserError, errors.IncompleteError, errors.BusyError),
-    *(errors.DivergedResultError, errors.MemoryExhaustedError),
-)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,7 +69,7 @@ def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None
             return f"{problem}; make it writable, or work in another folder", errors.UserError.exit_code
         advice = "free some space" if error.errno in artefacts.FULL else "repair the disk or the folder"
         return f"{problem}; {advice}, then repeat the command: finished work is kept", EXIT_DISK
-    known = error if isinstance(error, EXPECTED) else None
+    known = error if isinstance(error, errors.ExpectedError) else None
     if isinstance(error, MemoryError | RuntimeError):
         known = as_out_of_memory_error(error, step)
     return (str(known), known.exit_code) if known else None
@@ -130,7 +126,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "snakemake": ("options of Snakemake after --, as in -- --until measure", {"nargs": "*", "metavar": "OPTION"}),
     "--texts": ("folder of UTF-8 texts, *.txt", PATH | REQUIRED),
     "--name": ("name of the study and its corpus (default: the folder's)", {}),
-    "--into": ("folder to write to (default: config)", PATH | {"default": Path("config")}),
     "--reload": ("seconds after which the browser reloads the page", {"type": int, "metavar": "SECONDS"}),
     "--explain": ("show premises and intervals", SWITCH),
     "archived": ("archived studies, instead of --study", {"nargs": "*", "metavar": "NAME"}),
@@ -164,7 +159,7 @@ COMMANDS = {
     "doctor": ("extras.doctor:doctor", STUDY, "check whether a study can run on this machine"),
     "reproduce": ("extras.reproduce:reproduce", STUDY + "--cores snakemake", "run a study to its report, or resume it"),
     "slurm": ("extras.reproduce:slurm", STUDY + "snakemake", "run a study on a SLURM cluster, after `doctor`"),
-    "new-study": ("extras.new_study:new_study", "--texts --name --into", "write a study from a folder of texts"),
+    "new-study": ("extras.new_study:new_study", "--texts --name", "write a study from a folder of texts"),
     "partial": ("extras.results:partial", STUDY + "--reload", "write the interim report of an unfinished study"),
     "claims": ("extras.results:claims", STUDY + "--explain archived", "print the verdict on every claim of the papers"),
     "number": ("extras.results:number", STUDY + "number", "print a number with its definition, seeds and files"),

@@ -37,8 +37,8 @@ files:
 
 def new_study(options: argparse.Namespace, say: Say) -> None:
     """Write a study of the texts in a folder, and print its plan."""
-    study = write_study(options.texts, options.into, options.name)
-    say(f"wrote {study.file} and {options.into / 'datasets' / study.name}.yaml")
+    study = write_study(options.texts, Path("config"), options.name)
+    say(f"wrote {study.file} and {study.file.parent / 'datasets' / study.file.name}")
     print(f"{plan.text(study)}\n\nmake reproduce CONFIG={study.file}")
 
 
