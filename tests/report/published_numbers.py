@@ -37,7 +37,6 @@ SEEDS = 10  # random seeds of the published tests; the author's own seed makes e
 DOT_TOLERANCE = 0.01
 WINDOWS = {"ptb": (56.6, 57.6), "wt2": (64.0, 65.0)}
 GRID_SIZE = {"ptb": 9 * 8, "wt2": 9 * 4}  # values of c times values of k, main text
-MIXTURE_WIDTHS = {"ptb": 280, "wt2": 300}  # of word vectors, SM Table 6; other heads have 400
 NOISE_TOLERANCE = 5  # ranks: what one random draw may add to the law of large matrices
 METRICS = {"train_ppl": "train perplexity", "test_ppl": "test perplexity", "rank_press": "rank"}
 SM = {"ptb": "SM Table 10", "wt2": "SM Table 11"}
@@ -290,7 +289,86 @@ def _probabilities(lists: Rows) -> Iterator[Check]:
     yield _equal("contexts in which models differ in probabilities", where, str(len(distinct)), differing, note)
 
 
-# --- contexts, ranks and a repeated run ------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a published network: embedding, hidden and last layer, mixture components (0: no mixture)."""
+
+    embedding: int
+    hidden: int
+    context: int
+    components: int = 0
+    extra: int = 0
+
+
+def parameters(shape: Shape, vocabulary: int) -> int:
+    """Trainable parameters: tied embedding and its bias, three LSTM layers with both biases, and the mixture.
+
+    The mixture has a prior without bias and a projection with bias; `extra` are the slopes of PLIF.
+    """
+    inputs, outputs = (shape.embedding, shape.hidden, shape.hidden), (shape.hidden, shape.hidden, shape.context)
+    lstm = sum(4 * (i * o + o * o + 2 * o) for i, o in zip(inputs, outputs, strict=True))
+    latent = shape.components * shape.embedding
+    mixture = shape.components * shape.context + shape.context * latent + latent
+    return vocabulary * (shape.embedding + 1) + lstm + mixture + shape.extra
+
+
+PLAIN, PLIF = Shape(400, 1150, 400), Shape(400, 1150, 400, extra=100_000)
+MIXTURES = {"ptb": (280, 960, 620), "wt2": (300, 1150, 650)}
+FAIR = {
+    "mos-fair": Shape(280, 960, 280, 15),
+    "softmax-fair": Shape(340, 960, 340),
+    "softmax-fair280": Shape(280, 960, 280),
+}
+
+
+def shape_of(dataset: str, model: str, components: int = 15) -> Shape:
+    """Published sizes of a model on a corpus (SM Table 6; hidden size of the fair models from their counts)."""
+    name = model.removesuffix("-nt")
+    if name in FAIR:
+        return FAIR[name]
+    if name in ("mos", "moc"):
+        return Shape(*MIXTURES[dataset], components)
+    return PLIF if name == "lms-plif" else PLAIN
+
+
+def _parameter_counts() -> Iterator[Check]:
+    tables = {"Table 2": "table2", "Table 5": "table5", "SM Table 4": "sm_table4", "SM Table 5": "sm_table5"}
+    for where, file in {**tables, "SM Table 10": "sm_table10", "SM Table 11": "sm_table11"}.items():
+        for row in Rows.of(file).where(metric="params_m").frame.to_dict("records"):
+            words = dict(part.split("=", 1) for part in row["condition"].split(";") if part.startswith("K="))
+            components = int(words.get("K", 15))
+            count = parameters(shape_of(row["dataset"], row["model"], components), VOCABULARY[row["dataset"]])
+            mixture = f" with K = {components}" if words else ""
+            what = f"parameters of {row['model']}{mixture}, {CORPORA[row['dataset']]}"
+            yield _millions(what, f"{where}, from the sizes in SM Table 6", row["value"], count)
+    yield from _ganea_counts()
+
+
+def _millions(what: str, where: str, printed: str, count: int, note: str = "", *, cut: bool = True) -> Check:
+    """Printed millions: the main paper cuts digits off, Ganea et al. round."""
+    unit = Printed(printed).unit
+    shown = math.floor(count / 1e6 / unit + 1e-9) * unit if cut else round(count / 1e6 / unit) * unit
+    follows = math.isclose(shown, float(printed))
+    return Check(what, where, f"{printed} M", f"{count:,}", follows, "" if follows else note)
+
+
+def _ganea_counts() -> Iterator[Check]:
+    rows = Rows.of("ganea2019_table1.csv").where(metric="params_m")
+    two = "two parameters per knot would fit"
+    expected = (
+        ("ptb", "softmax", PLAIN, ""),
+        ("ptb", "lms-plif", PLIF, two),
+        ("ptb", "mos", Shape(400, 1150, 400, 15), ""),
+        ("ptb", "mos-plif", Shape(400, 1150, 400, 15, extra=1_000_000), two),
+        ("wt2", "lms-plif", PLIF, "two parameters per knot do not fit either"),
+    )
+    for dataset, model, shape, note in expected:
+        printed, count = rows.text(dataset=dataset, model=model), parameters(shape, VOCABULARY[dataset])
+        where = "Ganea et al. 2019, Table 1, from the main paper’s sizes and one parameter per knot"
+        yield _millions(f"parameters of {model}, {CORPORA[dataset]}", where, printed, count, note, cut=False)
+
+
 def _contexts() -> Iterator[Check]:
     note = "the last token of a text has no target, so there is one context fewer than there are tokens"
     typo = f"{note}; and WikiText-2’s test text has 245,569 tokens"
@@ -302,12 +380,13 @@ def _contexts() -> Iterator[Check]:
     yield _equal("contexts in the matrix, WT2", where, "33320", str(rows))
 
 
+# --- ranks and a repeated run ----------------------------------------------------------------------------------------
 def _rank_limits() -> Iterator[Check]:
     """The softmax of d features: d products, a bias and the log-partition make a rank of d + 2."""
     for dataset, name in CORPORA.items():
         runs = _runs_of(dataset).where(metric="rank_press")
         for model in ("softmax", "moc"):
-            limit = str((MIXTURE_WIDTHS[dataset] if model == "moc" else 400) + 2)
+            limit = str(shape_of(dataset, model).embedding + 2)
             yield _equal(f"rank of {model}, {name}", f"{SM[dataset]}, from d + 2", runs.text("ET", model=model), limit)
 
 
@@ -360,7 +439,7 @@ def _benka() -> Iterator[Check]:
 
 
 PARTS: tuple[Callable[[], Iterator[Check]], ...] = (
-    *(_table1, _contexts, _figure2, _p_values, _figure3, _rank_limits, _mixtures_repeated),
+    *(_table1, _contexts, _figure2, _p_values, _figure3, _parameter_counts, _rank_limits, _mixtures_repeated),
     *(_noise, _benka),
 )
 
