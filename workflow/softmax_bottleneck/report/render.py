@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
 from softmax_bottleneck.heads.registry import declarations
+from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import (
@@ -28,7 +28,6 @@ from softmax_bottleneck.report import (
     views,
 )
 from softmax_bottleneck.report.archive import FinishedStudy
-from softmax_bottleneck.report.cells import mean_of
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.source import PUBLISHED, label
 from softmax_bottleneck.report.views import overview
@@ -39,6 +38,7 @@ from softmax_bottleneck.study import Experiment, Study, did_you_mean, load_exper
 
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
+SOURCE_TITLES = {name: about["title"] for name, about in CHAPTERS.items()}
 ARCHIVED = ("published-size", "published-size-spectra", "published-size-ranks")
 
 
@@ -65,24 +65,20 @@ def _entry(
 ) -> dict[str, Any]:
     """Write a table or figure and return what the page shows around it."""
     path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
-    facts: dict[str, Any] = {"kind": experiment.kind}
+    facts = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
     facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
     shown = views.build(study, experiment, found)
     if isinstance(shown, cells.Table):
         if not study.is_of_own_texts:
             shown = archived_cells.fill(shown, study)
-        page = table_page(shown, heads, archive.called(study.file))
-        artefacts.write_text(path.with_suffix(".html"), page)
-        if experiment in study.experiments:  # archived runs fill no gap of the study
+        artefacts.write_text(path.with_suffix(".html"), table_page(shown, heads, archive.called(study.file)))
+        if experiment in study.experiments:  # the tables of archived runs do not count as the study's
             facts["published_cells"] = shown.published_cells
     else:
         artefacts.write_text(path.with_suffix(".svg"), shown.svg)
-        values = shown.csv.count("\n") - 1
-        facts["alt"] = (
-            f"{experiment.title}: the figure that the caption describes; its {values:,} lines of numbers follow."
-        )
+        lines = shown.csv.count("\n") - 1
+        facts["alt"] = f"{experiment.title}: the figure that the caption describes; its {lines:,} lines of data follow."
     artefacts.write_text(path, shown.csv)
-    facts |= {key: getattr(experiment, key) for key in ("id", "source", "artefact", "title")}
     return facts | {"caption": shown.caption, "note": shown.note}
 
 
@@ -94,16 +90,15 @@ def page_of(
     own = finished_study(study, found, judged)
     others = [] if study.is_of_own_texts else archive.load_all()
     studies = [own, *(one for one in others if (one.study, one.hardware) != (own.study, own.hardware))]
-    sources = {name: about["title"] for name, about in CHAPTERS.items()}
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
         "summary": "{ok} of {planned} planned training runs finished and were measured.".format_map(found.counts()),
         "answer": findings.answer(studies) if checks else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
-        "conclusions": conclusions.matrix(studies, sources) if judged else None,
+        "conclusions": conclusions.matrix(studies, SOURCE_TITLES) if judged else None,
         "head_table": head_table.head_table(studies, study),
-        "not_judged": {sources[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
+        "not_judged": {SOURCE_TITLES[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
         "gaps": gaps(study, found),
         "chapters": chapters(entries),
@@ -134,18 +129,16 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def gaps(study: Study, found: Records) -> list[str]:
     """Return a line for every group of incomplete runs and every experiment without results."""
-    every = pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
+    every, lines = run_list.with_stages(found), []
     keys = ("dataset", "model", "stage", "state", "reason")
-    lines = []
     for (dataset, model, stage, state, reason), group in records.groups(every[every["state"] != "ok"], *keys):
-        seeds = ", ".join(str(seed) for seed in group["seed"])
+        seeds = ", ".join(map(str, group["seed"]))
         after = f", {run_list.STAGE_WORDS[stage]}" if stage else ""
         where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
         total = len(found.planned(dataset, model, stage))
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}" + (f" ({reason})" if reason else ""))
     undrawn = [e for e in study.experiments if e.is_synthetic and found.synthetic.empty]
-    titles = {name: about["title"] for name, about in CHAPTERS.items()}
-    return lines + [f"{e.artefact} of {titles.get(e.source, e.source)}: not drawn yet" for e in undrawn]
+    return lines + [f"{e.artefact} of {SOURCE_TITLES.get(e.source, e.source)}: not drawn yet" for e in undrawn]
 
 
 # --- provenance ------------------------------------------------------------------------------------------------------
@@ -180,7 +173,6 @@ def facts_of(study: Study, found: Records) -> list[tuple[str, str]]:
     git = [block["git"] for block in found.environments if block.get("git")]
     versions = [block.get("versions", {}) for block in found.environments]
     trained = found.states.drop_duplicates("path").dropna(subset=["wall_s"])  # a run under two labels counts once
-    hours = run_list.duration(float(trained["wall_s"].sum()))
     damage = "; ".join(f"{finding['file']}: {finding['words']}" for finding in found.verification.get("findings", ()))
     return [
         *facts,
@@ -189,7 +181,7 @@ def facts_of(study: Study, found: Records) -> list[tuple[str, str]]:
         ("Hardware", _distinct(sorted(set(found.states["hardware"])) or [archive.machines(found)])),
         *(("Mixed hardware", warning) for warning in found.mixtures()),
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
-        ("Training time", f"{len(trained)} runs: {hours}"),
+        ("Training time", f"{len(trained)} runs: {trained['wall_s'].sum() / 3600:.1f} h"),
         ("Verified", f"{found.verification.get('files', 0)} files hashed again; {damage or 'all are intact'}"),
     ]
 
@@ -220,23 +212,16 @@ def lookup(study: Study, results: Records, name: str) -> Iterator[str]:
     rows = results.rows[results.rows["run_id"] != ""]
     own = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
     if own.empty:
-        known = [
-            f"{d}/{m}/{n}" for d, m, n in results.rows[["dataset", "model", "metric"]].drop_duplicates().to_numpy()
-        ]
+        known = (rows["dataset"] + "/" + rows["model"] + "/" + rows["metric"]).unique()
         raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, known)}")
     about = metrics.find(metric)
     yield f"{name}: {about.definition}"
-    states = pd.concat([results.states.assign(stage=""), results.stages], ignore_index=True)
-    paths = {(row["run_id"], row["stage"]): row["path"] for row in states.to_dict("records")}
-    for condition in dict.fromkeys(own["condition"]):
-        values = results.values(dataset, model, metric, condition)
-        mean = mean_of(values.values())
-        assert mean is not None  # there are rows
+    paths = run_list.with_stages(results).set_index(["run_id", "stage"])["path"].to_dict()
+    for (condition,), lines in records.groups(own.sort_values("seed"), "condition"):
+        mean = Summary.of(lines["value"])
         yield f"{condition or 'mean'}: {numbers.spread(mean.mean, mean.sd, about.digits)} (n = {mean.n})"
-        chosen = own[own["condition"] == condition]
-        ids = dict(zip(chosen["seed"], chosen["run_id"], strict=True))
-        for seed, value in values.items():
-            stage = condition if (ids[seed], condition) in paths else ""
-            file = f"{paths[ids[seed], stage]}/{metrics.find(metric, stage).file}"
+        for seed, run_id, value in zip(lines["seed"], lines["run_id"], lines["value"], strict=True):
+            stage = condition if (run_id, condition) in paths else ""
+            file = f"{paths[run_id, stage]}/{metrics.find(metric, stage).file}"
             digest = results.parents.get(file, "")
             yield f"  seed {seed}: {value!r}  results/runs/{file}" + f"  sha256 {digest}" * bool(digest)
