@@ -135,8 +135,7 @@ def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, r
     assert run.get_attribute("id").startswith("run-ptb-softmax-") and run.bounding_box()["y"] < 900
     run.locator(".run summary").click()
     words = run.inner_text()
-    assert "results/runs/ptb/softmax/" in words and re.search(r"measure.json [0-9a-f]{12}", words)
-    assert "All settings are the published ones" in words
+    assert "results/runs/ptb/softmax/" in words and "All settings are the published ones" in words
 
 
 def test_all_columns_of_the_main_table_are_in_sight(visit: Opener, report_page: Path) -> None:
@@ -170,9 +169,9 @@ def test_runs_sort_one_by_one_and_a_link_still_finds_them(visit: Opener, report_
     page.evaluate("document.querySelectorAll('#runs details.part').forEach((part) => { part.open = true; })")
     runs = page.locator("#runs table").first
     runs.locator("button", has_text="Test perplexity").click()
-    shown = [text for text in runs.locator("tbody tr td:nth-of-type(8)").all_inner_texts() if text]
+    shown = [text for text in runs.locator("tbody tr td:nth-of-type(5)").all_inner_texts() if text]
     assert [float(text) for text in shown] == sorted(map(float, shown))
-    assert runs.locator("tbody tr").last.locator("td:nth-of-type(8)").inner_text() == ""  # the diverged one
+    assert runs.locator("tbody tr").last.locator("td:nth-of-type(5)").inner_text() == ""  # the diverged one
     page.locator(f"{TABLE} .number summary").nth(1).click()
     page.locator(f"{TABLE} .number[open] li a").first.click()
     page.wait_for_function("document.querySelector('tr:target')?.id.startsWith('run-ptb-softmax')")

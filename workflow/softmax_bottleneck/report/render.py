@@ -181,7 +181,7 @@ def facts_of(study: Study, found: Records) -> list[tuple[str, str]]:
         ("Hardware", _distinct(sorted(set(found.states["hardware"])) or [archive.machines(found)])),
         *(("Mixed hardware", warning) for warning in found.mixtures()),
         ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
-        ("Training time", f"{len(trained)} runs: {trained['wall_s'].sum() / 3600:.1f} h"),
+        ("Training time", f"{len(trained)} runs: {trained['wall_s'].sum() / 3600:.2f} h"),
         ("Verified", f"{found.verification.get('files', 0)} files hashed again; {damage or 'all are intact'}"),
     ]
 
