@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shutil
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -134,7 +135,7 @@ def with_one_constant_changed(source: str) -> str:
 
 
 def test_a_changed_constant_anywhere_changes_exactly_the_steps_that_use_it(
-    graph: grimp.ImportGraph, tmp_path: Path
+    graph: grimp.ImportGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a copy of the package, module by module; a run's step also starts from its head and body."""
     copy = shutil.copytree(fp.PACKAGE, tmp_path / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
@@ -142,10 +143,13 @@ def test_a_changed_constant_anywhere_changes_exactly_the_steps_that_use_it(
     named += [f"bodies.{path.stem}" for path in Path(bodies.__file__).parent.glob("[a-z]*.py")]
     roots = fp.STEPS | {f"train with {name}": (*fp.STEPS["train"], name) for name in named}
     needs = {step: reached(graph, modules) for step, modules in roots.items()}
+    read = cache(fp._read)  # each file is read once per edit, not once per step
+    monkeypatch.setattr(fp, "_read", read)
     before = {step: code(copy, *modules) for step, modules in roots.items()}
     for module, path in fp.module_files(copy).items():
         source = path.read_text(encoding="utf-8")
         path.write_text(with_one_constant_changed(source), encoding="utf-8")
+        read.cache_clear()
         changed = {step for step, modules in roots.items() if code(copy, *modules) != before[step]}
         assert changed == {step for step, used in needs.items() if module in used}, module
         path.write_text(source, encoding="utf-8")

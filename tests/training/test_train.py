@@ -135,7 +135,6 @@ def test_done_and_the_stored_model(tmp_path, reference):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"bptt": 1, "variable_length": False},
         {"bptt": 500, "max_length_delta": 0},
         {"layers": 1},
         {"batch_size": 100},  # three rows: one update an epoch
