@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -156,36 +155,6 @@ def start_stuck(study: Study) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.fault("A15")
-@pytest.mark.pipeline
-def test_inputs_from_the_future_cost_no_finished_training(finished, tmp_path):
-    """Snakemake takes away the output of a job whose input is newer; the run's own record brings it back."""
-    with small.inside(tmp_path):
-        study = small.checked(finished, tmp_path)
-        tokens = Store().tokens_folder("tiny").resolve() / "corpus.json"
-        folder = folder_of(study).resolve()
-    later = time.time() + 7200
-    os.utime(tokens, (later, later))
-    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path), "--configfile", str(study.file)]
-    words = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        *where,
-        "--cores",
-        "1",
-        f"results/runs/{study.needed[0].path}/done.json",
-    ]
-    subprocess.run(words, capture_output=True, timeout=600, check=False)
-    assert artefacts.is_sound(folder / "outcome.json")
-    trained = artefacts.read_json(folder / "outcome.json")
-    os.utime(tokens)
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    assert artefacts.read_json(folder / "done.json") == trained
-    assert len(trained["provenance"]["sessions"]) == 1
-
-
 # --- other machines, and too small ones -----------------------------------------------------------------------------
 
 
@@ -204,20 +173,3 @@ def test_out_of_memory_is_reported_with_its_peak_and_may_be_tried_again(begun, m
     line = said(capsys)
     assert re.search(r"out of memory at a peak of [0-9.]+ GB", line) and "mem_mb" in line
     assert main([module, *command(begun)[1:]]) == 0
-
-
-def limited() -> None:
-    """At most so much address space as nothing useful fits in, beyond what torch takes to start."""
-    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
-
-
-@pytest.mark.fault("A17")
-def test_a_real_limit_of_memory(finished, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    huge = small.values()
-    huge["settings"][0]["body"] |= {"hidden_size": 40_000, "layers": 2}  # 6.4e9 numbers in one matrix
-    study = small.begun(finished, tmp_path, huge)
-    words = [sys.executable, "-m", "softmax_bottleneck", *command(study)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, preexec_fn=limited)
-    assert done.returncode == 75, done.stderr
-    assert done.stderr.count("\n") == 1 and "out of memory at a peak of" in done.stderr

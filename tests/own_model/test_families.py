@@ -81,47 +81,18 @@ def with_code(**changed: Any) -> Callable[[Path], Any]:
 WORDS_61 = """{"model": {"type": "WordLevel", "vocab": {"w0": 61}, "unk_token": "w0"},
  "pre_tokenizer": {"type": "WhitespaceSplit"}}"""
 FOLDERS = {
-    "BLOOM": Folder("BloomConfig", {"vocab_size": V, "hidden_size": D, "n_layer": 1, "n_head": 2}),
-    "Cohere2": Folder("Cohere2Config", ONE_KEY | {"logit_scale": 0.5}, note="logits are scaled by 0.5"),
-    "Falcon": Folder("FalconConfig", SIZES),
     "GPT-2": Folder("GPT2Config", GPT),
-    "GPT-J": Folder("GPTJConfig", GPT | {"rotary_dim": 4}),
     "GPT-NeoX": Folder("GPTNeoXConfig", SIZES),
     "Gemma 2": Folder("Gemma2Config", GEMMA | {"query_pre_attn_scalar": 4}, note="logits are capped at 2:"),
-    "Gemma 3": Folder("Gemma3TextConfig", GEMMA | {"query_pre_attn_scalar": 4}, note="logits are capped at 2:"),
     "Granite": Folder("GraniteConfig", TWO_KEYS | {"logits_scaling": 4.0}, note="logits are scaled by 0.25"),
     "Llama": Folder("LlamaConfig", ONE_KEY | {"tie_word_embeddings": False}),
     "Mamba": Folder("MambaConfig", {"hidden_size": D, "num_hidden_layers": 1, "vocab_size": V, "state_size": 4}),
-    "Mamba-2": Folder(
-        "Mamba2Config",
-        {"hidden_size": D, "num_hidden_layers": 1, "vocab_size": V, "state_size": 4, "num_heads": 4, "head_dim": 4}
-        | {"n_groups": 1, "chunk_size": 8},
-    ),
-    "OLMo 2": Folder("Olmo2Config", SIZES),
     "OPT with a projection": Folder("OPTConfig", SIZES | {"ffn_dim": 16, "word_embed_proj_dim": 6}),
     "Phi": Folder("PhiConfig", SIZES),  # its output layer has a bias
     "Qwen2": Folder("Qwen2Config", TWO_KEYS | {"tie_word_embeddings": True}),
-    "Qwen2-MoE": Folder(
-        "Qwen2MoeConfig",
-        TWO_KEYS
-        | {"num_experts": 4, "num_experts_per_tok": 2}
-        | {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8},
-    ),
-    "Qwen3": Folder("Qwen3Config", TWO_KEYS | {"head_dim": 4}),
-    "RWKV": Folder(
-        "RwkvConfig",
-        {"hidden_size": D, "attention_hidden_size": D, "num_hidden_layers": 2, "vocab_size": V, "context_length": 32},
-    ),
-    "RecurrentGemma": Folder(
-        "RecurrentGemmaConfig",
-        ONE_KEY | {"num_hidden_layers": 3, "logits_soft_cap": 2.0, "lru_width": D},
-        note="logits are capped at 2:",
-    ),
     "BERT as a decoder": Folder("BertConfig", SIZES | {"is_decoder": True}),
     # --- masked models, and one that permutes
     "BERT": Folder("BertConfig", SIZES, BOTH_SIDES, saved_as="BertForMaskedLM"),
-    "BERT before fine-tuning": Folder("BertConfig", SIZES, BOTH_SIDES, saved_as="BertForPreTraining"),
-    "RoBERTa": Folder("RobertaConfig", SIZES, BOTH_SIDES, saved_as="RobertaForMaskedLM"),
     "DistilBERT": Folder(
         "DistilBertConfig",
         {"vocab_size": V, "dim": D, "n_layers": 1, "n_heads": 2, "hidden_dim": 16},
@@ -132,9 +103,9 @@ FOLDERS = {
         "XLNetConfig", {"vocab_size": V, "d_model": D, "n_layer": 1, "n_head": 2, "d_inner": 16}, BOTH_SIDES
     ),
     # --- models whose own code fails
-    "StableLM": Folder("StableLmConfig", SIZES, "StableLmForCausalLM itself fails on this text (RuntimeError: "),
+    "StableLM": Folder("StableLmConfig", SIZES, "StableLmForCausalLM itself fails on this text ("),
     "tokenizer of another model": Folder(
-        "LlamaConfig", ONE_KEY, "itself fails on this text (IndexError: ", change=write("tokenizer.json", WORDS_61)
+        "LlamaConfig", ONE_KEY, "itself fails on this text (", change=write("tokenizer.json", WORDS_61)
     ),
     # --- ways of saving
     "bf16": Folder("LlamaConfig", ONE_KEY, dtype=torch.bfloat16),
@@ -144,8 +115,6 @@ FOLDERS = {
     "unknown family": Folder("LlamaConfig", ONE_KEY, "cannot be loaded", change=edit_config(model_type="unheard")),
     "pickles": Folder("LlamaConfig", ONE_KEY, "pickled weights are not read", change=pickled),
     "adapter": Folder("LlamaConfig", ONE_KEY, "no config.json in it", change=adapter_only),
-    "missing shard": Folder("LlamaConfig", ONE_KEY, "is missing (1 of", change=write("*-00001-of-*", None)),
-    "broken index": Folder("LlamaConfig", ONE_KEY, "not sound", change=write("*.index.json", "[1, 2")),
     "broken tokenizer": Folder("LlamaConfig", ONE_KEY, "cannot be loaded", change=write("tokenizer.json", "{")),
     "layer missing": Folder(
         "LlamaConfig",

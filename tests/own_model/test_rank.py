@@ -170,7 +170,6 @@ ERRORS = [  # what is changed of `rank --hidden h.npy --weight w.npy`
     ({"--head": "softmaxx"}, 'did you mean "softmax"'),
     ({"--head": "mos"}, "head mos: has weights of its own. Write its log-probabilities"),
     ({"--head": "lms-plif"}, "has weights of its own"),
-    ({"--title": "\udcff"}, "title: '\\udcff' is not allowed"),
 ]
 
 
@@ -199,12 +198,12 @@ def test_log_probabilities_must_add_up_to_one(files) -> None:
 
 # --- the files it writes --------------------------------------------------------------------------------------------
 def test_the_command_writes_numbers_spectrum_and_plot(files, capsys) -> None:
-    assert main([*CALL, "--bias", "b.npy", "--targets", "y.npy", "--title", "Small"]) == 0
+    assert main([*CALL, "--bias", "b.npy", "--targets", "y.npy"]) == 0
     assert re.search(rf"^Press rank +{D + 2} ", capsys.readouterr().out, re.MULTILINE)
     facts = artefacts.read_json(Path("out/rank.json"))
     assert facts["metrics"]["rank_press"] == D + 2 == facts["bound"]["limit"]
     assert 0 < facts["gradient_share"]["norm_mean"] < 1
-    assert (facts["contexts"], facts["words"], facts["width"], facts["title"]) == (90, 70, D, "Small")
+    assert (facts["contexts"], facts["words"], facts["width"]) == (90, 70, D)
     assert {"spectrum.npz", "0 h.npy", "1 w.npy", "2 b.npy", "3 y.npy"} == set(facts["provenance"]["parents"])
     assert Spectrum.from_arrays(artefacts.read_npz(Path("out/spectrum.npz"))).sigma[0] == facts["sigma_max"]
     assert artefacts.read_text(Path("out/spectrum.svg")).startswith("<?xml")

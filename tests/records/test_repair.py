@@ -10,7 +10,6 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 import small
-from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records.verify import repair, verify
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
@@ -126,14 +125,6 @@ def test_an_unfinished_study_loses_nothing_to_repair_but_what_is_damaged(home: S
     kept = small.tree(home.store.root / "runs")
     gone = {Path(name).name.removesuffix(".sha256") for name in before.keys() - kept.keys()}
     assert gone == {"rank.json", "measured.json"} == {path.name for path in removed if path.parts[0] == "runs"}
-
-
-@pytest.mark.fault("E14")
-@pytest.mark.parametrize(("name", "trains"), [("model.safetensors", " and trains 1 of the runs"), ("rank.json", "")])
-def test_repair_says_what_it_costs(home: Study, name: str, trains: str, capsys: pytest.CaptureFixture[str]) -> None:
-    flip(home.store.run_folder(home.needed[0].path) / name)
-    assert main(["repair", "--study", str(home.file)]) == 0
-    assert capsys.readouterr().err.rstrip().endswith(f"`make reproduce` recomputes what was removed{trains}")
 
 
 @pytest.mark.fault("E14")

@@ -145,7 +145,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--targets": ("index of the word after each hidden state, for the gradient", {"metavar": "FILE.npy"}),
     "--weights-only": ("analyse only the output matrix of --model or --weight", SWITCH),
     "--seconds": ("time limit of the search for unargmaxable tokens (default: 60)", {"type": float}),
-    "--title": ("name of the model in the report", {}),
     "--log": ("also append the messages to this file", PATH),
 }
 
@@ -153,7 +152,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
 TRAIN = STUDY + "--run --diverged-ok --measure" + RESUMABLE
 RANK = """--hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
-    --title --out"""
+    --out"""
 COMMANDS = {
     "plan": ("extras.plan:plan", STUDY + "--json", "list experiments with their runs, hours and disk space"),
     "doctor": ("extras.doctor:doctor", STUDY, "check whether a study can run on this machine"),

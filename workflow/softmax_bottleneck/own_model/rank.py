@@ -124,7 +124,6 @@ def to_json(result: Result) -> dict[str, Any]:
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     return {
         "status": "ok",
-        "title": result.request.title,
         "head": {"name": matrix.head[0], "options": dict(matrix.head[1])},
         "contexts": matrix.m,
         "words": matrix.n,

@@ -22,7 +22,6 @@ class Request:
     """The model that `rank` analyses, as options of the command line.
 
     Attributes:
-        title: name of the model in the report.
         hidden: hidden states [contexts, width] that enter the output layer: FILE or FILE::NAME, patterns allowed.
         weight: output matrix [words, width], whole or in shards of words.
         bias: output bias [words].
@@ -35,7 +34,6 @@ class Request:
         seconds: time limit of the search for unargmaxable words; 0 skips it.
     """
 
-    title: Annotated[str, Field(min_length=1, max_length=200)] = "Own model"
     hidden: Files = ()
     weight: Files = ()
     bias: str | None = None
@@ -67,8 +65,7 @@ def request(given: Mapping[str, Any], where: str) -> Request:
     Raises:
         UserError: an unknown key, a value that is not allowed, or neither a layer nor log-probabilities.
     """
-    title = {"title": Path(str(given["model"])).resolve().stem} if given.get("model") else {}
-    checked = read(Request, {**title, **given}, where)
+    checked = read(Request, given, where)
     keys = (*ARRAYS, "model", "text", "weights_only")
     sources = " ".join(key for key in keys if getattr(checked, key))
     if sources not in SOURCES:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from softmax_bottleneck.corpora.archives import damage_refused
-from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.own_model import arrays
 from softmax_bottleneck.own_model.arrays import Floats
 from softmax_bottleneck.own_model.log_probs import slices
@@ -107,21 +106,14 @@ class OpenModel:
         """Return the input of the output matrix [B, T, D] and the model's logits [B, T, V] for B rows of T tokens.
 
         Raises:
-            UserError: the model's own code fails on these tokens.
+            DataError: the model's own code fails on these tokens.
         """
         inputs: list[Any] = []
+        fault = f"{self.path}: {type(self.model).__name__} itself fails on this text"
         hook = self.layer.register_forward_pre_hook(lambda module, values: inputs.append(values[0]))
-        try:
-            with self.torch.inference_mode():
-                logits = self.model(input_ids=self.torch.tensor(ids_BT), use_cache=False).logits
-        except Exception as error:  # a family's code may raise anything
-            if as_out_of_memory_error(error, self.path):
-                raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            message = f"{self.path}: {type(self.model).__name__} itself fails on this text ({reason})"
-            raise UserError(f"{message}; try another version of transformers, or another text") from error
-        finally:
-            hook.remove()
+        with damage_refused(fault, "try another version of transformers, or another text"), self.torch.inference_mode():
+            logits = self.model(input_ids=self.torch.tensor(ids_BT), use_cache=False).logits
+        hook.remove()
         return inputs[0].float().numpy(), logits.float().numpy()
 
 
@@ -161,17 +153,17 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
         targets += target_T.tolist()
         say(f"{number} of {len(windows)} windows of {len(windows[0])} tokens")
     assert rule is not None
-    artefacts.write_npy(folder / "weight.npy", weight_VD)
-    artefacts.write_npy(folder / "bias.npy", np.float32(rule.scale) * bias_V)
-    artefacts.write_npy(folder / "targets.npy", np.array(targets, np.int64))
+    written = {"weight": weight_VD, "targets": np.array(targets, np.int64)}
+    written |= {} if bias is None else {"bias": np.float32(rule.scale) * bias_V}
+    for name, values in written.items():
+        artefacts.write_npy(folder / f"{name}.npy", values)
     padding, predicted = len(opened.layer.weight) - words, sum(target >= 0 for target in targets)
     notes = [f"perplexity {math.exp(nats / predicted):.2f} on {predicted} tokens, in windows of {len(windows[0])}"]
     notes += [PADDING.format(padding)] if padding else []
     notes += [f"logits are scaled by {rule.scale:.6g}"] if rule.scale != 1 else []
     notes += [f"logits are capped at {rule.cap:g}: the width does not bound their rank"] if rule.cap else []
-    files: dict[str, Any] = {key: str(folder / f"{key}.npy") for key in ("bias", "targets")}
-    files |= {"hidden": (str(folder / "hidden-*.npy"),), "weight": (str(folder / "weight.npy"),)}
-    files |= {"bias": None} if bias is None else {}
+    files: dict[str, Any] = {name: str(folder / f"{name}.npy") for name in written}
+    files |= {"hidden": (str(folder / "hidden-*.npy"),), "weight": (files["weight"],)}
     head = "softmax" if rule.cap is None else f"softcap:c={rule.cap}"
     tokens = [str(opened.tokenizer.id_to_token(number)) for number in range(words)]
     return Export(replace(request, model=None, text=None, head=head, **files), notes, tokens)

@@ -2,8 +2,8 @@
 
 import os
 import platform
+import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -54,8 +54,6 @@ def _git_state() -> dict[str, object]:
 
 def _cpu_model() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    if sys.platform == "linux" and cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    model = re.search(r"^model name[^:]*:(.*)$", text, re.MULTILINE)
+    return model[1].strip() if model else platform.processor() or "unknown"
