@@ -86,6 +86,18 @@ def test_a_short_last_block_counts_where_the_published_loop_logs_it(tmp_path, mo
     assert math.log(done["train_ppl"]) == pytest.approx(np.mean([np.mean(block) for block in published]), rel=1e-6)
 
 
+@pytest.mark.fault("D1", "D2")
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_or_gradient_that_is_not_finite_ends_the_block(bad):
+    for pair, word in (((bad, 1.0), "loss"), ((1.0, bad), "gradient")):
+        tally = trainer.Tally(torch.device("cpu"))
+        tally.add(*map(torch.tensor, pair))
+        for _ in range(198):
+            tally.add(torch.tensor(1.0), torch.tensor(1.0))
+        with pytest.raises(trainer.DivergedError, match=word):
+            tally.add(torch.tensor(1.0), torch.tensor(1.0))
+
+
 @pytest.mark.parametrize("rows", [2, 12, 13, 14, 40])
 def test_evaluation_equals_the_published_loop(rows):
     run = make_run()
