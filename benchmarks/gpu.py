@@ -15,15 +15,15 @@ typing-inspection. Where there is no network, bring wheels (for Python 3.12: pip
 from __future__ import annotations
 
 import argparse
-import copy
 import functools
 import json
 import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from cases import Case, cases, endless, head_contenders, our_step, plain_step, s
 from softmax_bottleneck.heads.matmul import tf32
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.ranks import DeviceGram
+from softmax_bottleneck.store import artefacts
 from timing import MIB, Timing, provenance, race, show
 
 RESULTS = Path(__file__).parent / "results"
@@ -56,22 +57,18 @@ class Place:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def as_shipped(self, run: Callable[[], object]) -> Callable[[], None]:
-        """Return a block of calls under the numerics settings of a training step."""
+    def numerics(self) -> AbstractContextManager[object]:
+        """Return the numerics settings of a training step as a context."""
+        shipped = SimpleNamespace(threads=torch.get_num_threads(), deterministic=True)
+        return numerics(shipped, torch.device(self.device))
+
+    def block(self, run: Callable[[], object], shipped: bool = True) -> Callable[[], None]:
+        """Return a function that makes BLOCK calls (2 in a dry run), by default with a training step's numerics."""
 
         def block() -> None:
-            with numerics(Shipped(torch.get_num_threads()), torch.device(self.device)):
-                plain_block()
-
-        plain_block = self.block(run)
-        return block
-
-    def block(self, run: Callable[[], object]) -> Callable[[], None]:
-        """Return a function that makes BLOCK calls (2 in a dry run)."""
-
-        def block() -> None:
-            for _ in range(2 if self.dry else BLOCK):
-                run()
+            with self.numerics() if shipped else nullcontext():
+                for _ in range(2 if self.dry else BLOCK):
+                    run()
 
         return block
 
@@ -97,14 +94,6 @@ class Place:
         return round((torch.cuda.max_memory_allocated() - before) / MIB, 1)
 
 
-@dataclass(frozen=True)
-class Shipped:
-    """The numerics settings of a run."""
-
-    threads: int
-    deterministic: bool = True
-
-
 # --- pieces ---------------------------------------------------------------------------------------------------------
 def head(place: Place, name: str) -> list[dict[str, Any]]:
     """Time loss and gradients of one head: A, B and ours, in float32 and with TF32."""
@@ -126,10 +115,10 @@ def step(place: Place, name: str) -> list[dict[str, Any]]:
     """
     case, rows = place.case(name), []
     for precision in place.precisions:
-        contenders = {"ours": place.as_shipped(our_step(case, place.device, precision))}
+        contenders = {"ours": place.block(our_step(case, place.device, precision))}
         if precision in ("fp32", "tf32"):
             for variant in "AB":
-                contenders[variant] = place.block(plain_step(case, variant == "A", place.device))
+                contenders[variant] = place.block(plain_step(case, variant == "A", place.device), shipped=False)
         with tf32(precision == "tf32"):
             timings = place.race(contenders, place.repetitions)
         for variant, timing in timings.items():
@@ -143,7 +132,7 @@ def graph(place: Place, name: str) -> list[dict[str, Any]]:
     trainers = {
         key: trainer(place.case(name), place.device, graphs=key == "replayed") for key in ("called", "replayed")
     }
-    blocks = {key: place.as_shipped(endless(one)) for key, one in trainers.items()}
+    blocks = {key: place.block(endless(one)) for key, one in trainers.items()}
     timings = place.race(blocks, 2 * place.repetitions)
     weights = [[parameter.detach() for parameter in one.model.parameters()] for one in trainers.values()]
     same = all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
@@ -173,11 +162,11 @@ def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
 
 
 def waits(place: Place, name: str) -> list[dict[str, Any]]:
-    """Run an update in which waiting for the device is an error; compare the bits of a second and a resumed run."""
+    """Run an update in which waiting for the device is an error; compare the bits of a second run."""
     results = []
     for _ in range(2):
         ours = trainer(place.case(name), place.device, graphs=False)
-        with numerics(Shipped(torch.get_num_threads()), torch.device(place.device)):
+        with place.numerics():
             ours.update()
             if place.device == "cuda":
                 torch.cuda.set_sync_debug_mode("error")
@@ -188,22 +177,7 @@ def waits(place: Place, name: str) -> list[dict[str, Any]]:
                     torch.cuda.set_sync_debug_mode("default")
         results.append([parameter.detach().clone() for parameter in ours.model.parameters()])
     same = all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-    return [{"case": name, "waits": False, "same_bits_twice": same, "same_bits_resumed": resumed(place, name)}]
-
-
-def resumed(place: Place, name: str) -> bool:
-    """Return True if six updates equal three updates, a saved state, and three updates of another trainer."""
-    with numerics(Shipped(torch.get_num_threads()), torch.device(place.device)):
-        whole, cut, rest = (trainer(place.case(name), place.device) for _ in range(3))
-        for _ in range(6):
-            whole.update()
-        for _ in range(3):
-            cut.update()
-        rest.load(copy.deepcopy(cut.state()))
-        for _ in range(3):
-            rest.update()
-    pairs = zip(whole.model.parameters(), rest.model.parameters(), strict=True)
-    return all(torch.equal(one, other) for one, other in pairs)
+    return [{"case": name, "waits": False, "same_bits_twice": same}]
 
 
 Piece = Callable[[Place], list[dict[str, Any]]]
@@ -239,14 +213,6 @@ def results_file(folder: Path) -> Path:
     return folder / f"{name}.json"
 
 
-def write(path: Path, found: dict[str, Any]) -> None:
-    """Write the results atomically."""
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
 def work(options: argparse.Namespace, place: Place) -> int:
     """Measure piece after piece while there is time; return how many are left."""
     path = None if place.dry else results_file(options.out)
@@ -265,7 +231,7 @@ def work(options: argparse.Namespace, place: Place) -> int:
         print(f"{name}: {result['problem'] or 'done'} ({result['s']} s)", flush=True)
         if path:
             gpu = torch.cuda.get_device_name()
-            write(path, found | {"provenance": provenance(gpu=gpu, cuda=torch.version.cuda)})
+            artefacts.write_json(path, found | {"provenance": provenance(gpu=gpu, cuda=torch.version.cuda)})
     print(f"{len(left)} pieces left", flush=True)
     return len(left)
 

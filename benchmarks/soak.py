@@ -1,8 +1,8 @@
 """Count how often the promises about kills and corrupted files hold, by the hundred.
 
 make soak                                  # prints a table, writes benchmarks/results/soak.json; hours
-make soak SOAK="--share 0.1 --no-result"   # a tenth of everything, for a look; nothing is written
-make soak SOAK="--only kills"              # some counters, which replace their rows in the file
+make soak SOAK="--share 0.1"               # a tenth of everything; nothing is written
+make soak SOAK="--only kills"              # one counter, which replaces its row in the file
 
 Most kills and all corruptions happen inside one process, where a step costs milliseconds; some kills are real signals
 to real processes. The exit code is 1 if a promise does not hold. Uses helpers of tests/, which `make` puts on the path.
@@ -342,12 +342,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--share", type=float, default=1.0, help="share of the full numbers")
     parser.add_argument("--only", nargs="*", default=[], metavar="COUNTER", help="kills, corruptions")
-    parser.add_argument("--no-result", action="store_true", help="write nothing")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # a thousand warnings about leases taken over and damaged states
     with tempfile.TemporaryDirectory() as folder:
         found = soak(options.share, options.only, Path(folder).resolve())
-    if not options.no_result:
+    if options.share == 1:
         write(found, RESULT)
     print(f"\n{'promise':45} {'held':>6} {'tried':>6}")
     for counter in found:

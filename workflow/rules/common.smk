@@ -43,18 +43,18 @@ onstart:  # one workflow at a time; a second one leaves with the exit code that 
         sys.exit(error.exit_code)
 
 
-# Which study a step belongs to reaches it through the environment: as a parameter of the rule it would make a run that
-# two studies share look changed. What matters of it is in run_ids and in STUDY.digest.
+# Steps learn their study from the environment. As a parameter of the rules, it would make a run that two studies share
+# look changed. The settings that affect a result are in run_ids and in STUDY.digest.
 settings.export(STUDY_FILE, OVERRIDES, WORKFLOW)
 export_workflow()
 RESULTS = STORE.study_folder(STUDY.name).as_posix()
 RUNS = {run.path: run for run in STUDY.needed}
-JOBS = plan.jobs(STUDY)  # of training, by name: a run each, or several seeds of one model
+JOBS = plan.jobs(STUDY)  # training jobs by name: a run each, or several seeds of one model
 JOB_OF = {run.path: job for job, runs in JOBS.items() for run in runs}
 MODELS = RUNS | {run.path: run for run in STUDY.finetuned}
 EVALUATIONS = {one.path: one for one in STUDY.evaluations}
 UNITS = {unit.path: unit for unit in STUDY.units}
-GPUS = 0 if STUDY.device == "cpu" else 1  # that a job asks for
+GPUS = 0 if STUDY.device == "cpu" else 1  # requested by a job
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 TRAINED = rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}"
 FINETUNED = rf"{TRAINED}/finetune-[0-9a-f]{{12}}"
@@ -69,48 +69,48 @@ wildcard_constraints:
 
 
 def run_file(name, run="{run}"):
-    """A file of a run, or the pattern of such a file."""
+    """Return the path of a run's file, or a pattern of such paths."""
     return STORE.run_folder(run).joinpath(name).as_posix()
 
 
 def is_there(run, name):
-    """Whether a step of a run has left its file: the only look at the disk while the graph is made, for two reasons.
+    """Return True if a step of a run has written its file. Only this function looks at the disk while jobs are planned.
 
-    A run's id says on which tokens and by which code it was made: newer files of the same tokens must not make it again.
-    (`ancient` would do, but hides jobs whose own outputs are missing.) And of several runs that one job trains, those
-    that are finished stay so when another one fails.
+    A run's id already identifies its tokens and code, so newer copies of the same tokens must not train it again
+    (`ancient` would also hide jobs whose outputs are missing). If one job trains several runs and one of them fails,
+    the finished ones stay finished.
     """
     return Path(run_file(name, run)).exists()
 
 
 def done_file(run):
-    """What says that a run is trained or finetuned: its own record, or that of the job that trains it with others."""
+    """Return the file that marks a run as trained: its own, or that of the job that trains several runs."""
     alone = STUDY.replicas_per_job == 1 or run not in JOB_OF or is_there(run, "done.json")
     return run_file("done.json", run) if alone else STORE.job_file(JOB_OF[run]).as_posix()
 
 
 def tokens_file(dataset):
-    """What says that a corpus is tokenised and checked."""
+    """Return the file that marks a corpus as tokenised and checked."""
     return STORE.tokens_folder(dataset).joinpath("corpus.json").as_posix()
 
 
 def tokens_until(name):
-    """The tokens of a run's corpus, until a file of the run is there."""
+    """Return a run's tokens as an input, or no input once the run has its file `name`."""
     return lambda wildcards: [] if is_there(wildcards.run, name) else [tokens_file(MODELS[wildcards.run].dataset)]
 
 
-def runs_taken_apart():
-    """Return what says that those runs are measured whose matrices get noise, or are taken apart and rebuilt."""
+def runs_of_synthetic():
+    """Return the files that mark runs as measured, of the runs whose log-probabilities the step `synthetic` reads."""
     shown = [experiment for experiment in STUDY.experiments if "synthetic" in experiment.options]
     paths = dict.fromkeys(run.path for experiment in shown for run in STUDY.runs_of(experiment))
     return [STORE.run_folder(path).joinpath("measured.json").as_posix() for path in paths]
 
 
 def fits_file(unit):
-    """What says that the fits of a unit are done, and holds their numbers."""
+    """Return the file with the results of a unit of fits."""
     return STORE.fits_folder(unit).joinpath("done.json").as_posix()
 
 
 def study_files(names):
-    """Files of the study by their names in its folder."""
+    """Return the paths of files in the study's folder."""
     return [f"{RESULTS}/{name}" for name in names]

@@ -1,5 +1,5 @@
-# On a cluster, compute nodes often have no way out: what is fetched is fetched where Snakemake runs (localrule).
-# Corpora: fetched or copied from the mirror by hash, or sampled from the known-truth language; then tokenised and checked.
+# Corpora are downloaded, copied from a mirror or sampled from a synthetic language, and then tokenised and checked.
+# Compute nodes of a cluster often have no network, so `download` runs where Snakemake runs (localrule).
 
 
 rule download:
@@ -7,7 +7,7 @@ rule download:
         STORE.corpus_folder("{dataset}").joinpath("files.json").as_posix(),
     log:
         "results/logs/download/{dataset}.log",
-    priority: 2  # before any training: whoever waits for these files holds up a page
+    priority: 2  # before training: the steps that wait for these files delay the interim report
     localrule: True
     conda:
         "../../envs/environment.yaml"

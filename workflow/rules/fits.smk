@@ -1,5 +1,5 @@
-# Output heads on free context vectors, fitted to known laws: one job per unit, the fits to the laws of one draw. What is
-# fitted lies in a folder of its laws, undeclared: a head more in a plan fits that head alone.
+# Output heads on free context vectors, fitted to known distributions. A job makes all fits to the distributions of one
+# seed. The single fits are undeclared files, so that a head that is added later is fitted alone.
 
 
 rule fit:
@@ -11,7 +11,7 @@ rule fit:
         "results/benchmarks/fit/{unit}.jsonl"
     wildcard_constraints:
         unit=rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}",
-    priority: -1  # after the corpora and runs: the first page shows trained models
+    priority: -1  # after corpora and runs, so that the first interim report shows trained models
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: UNITS[wildcards.unit].threads

@@ -1,13 +1,13 @@
-# What the workflow makes, and what its rules need for it.
+# The files that the workflow produces, and functions that return inputs and outputs of its rules.
 
 
 def product():
-    """What the workflow makes: the study's page, and what its runs leave, which a page that is there must not hide."""
+    """Return the targets: the report, and the files of all runs, which an existing report would otherwise hide."""
     return [f"{RESULTS}/report/index.html", *every_run()]
 
 
 def every_run():
-    """All that the runs of the study leave, declared."""
+    """Return the declared files of all runs."""
     return [
         *dict.fromkeys(done_file(run) for run in RUNS),
         *(run_file("done.json", run.path) for run in STUDY.finetuned),
@@ -17,7 +17,7 @@ def every_run():
 
 
 def corpus_files(wildcards):
-    """A corpus cut from another needs that one's tokens, any other its own files."""
+    """Return the input of `tokenise`: the tokens of the corpus that this one is cut from, or its own files."""
     dataset = settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent)
     if dataset.base:
         return [tokens_file(dataset.base)]
@@ -25,10 +25,10 @@ def corpus_files(wildcards):
 
 
 def trained_by_job():
-    """What a training job declares: the done.json of its run, or, of several runs, that it is through.
+    """Return the output of a training job: done.json of its run or, for several runs, a temporary file of the job.
 
-    Their done.json lie beside that undeclared: one that is finished stays when another fails. The declared file goes as
-    soon as it was used; what counts afterwards are the done.json.
+    With several runs, each done.json is undeclared, so that it stays if another run fails. Snakemake deletes the
+    temporary file once it is used; later calls find the done.json files.
     """
     if STUDY.replicas_per_job == 1:
         return run_file("done.json", "{job}")
@@ -36,7 +36,7 @@ def trained_by_job():
 
 
 def needed_by_job(wildcards):
-    """Tokens, and that every configured run was built once, without memory; nothing when all runs are finished."""
+    """Return the tokens and the result of `check`, or nothing if all runs of the job are finished."""
     runs = JOBS[wildcards.job]
     if all(is_there(run.path, "done.json") for run in runs):
         return []
@@ -44,26 +44,26 @@ def needed_by_job(wildcards):
 
 
 def benchmarks_of(wildcards):
-    """What says that the benchmarks of this run's dataset are there; a language derives its own."""
+    """Return the word-similarity benchmarks of a run's dataset; a synthetic language derives its own."""
     named = STUDY.datasets[MODELS[wildcards.run].dataset].wordsim
     return [] if named in {None, "self"} else [STORE.corpus_folder(named).joinpath("files.json").as_posix()]
 
 
 def measure_settings(wildcards):
-    """Return the settings of a run's dataset that its measurements depend on; they are no part of the run's id."""
+    """Return the settings of a run's dataset on which measurements depend, but not the run's id."""
     dataset = STUDY.datasets[MODELS[wildcards.run].dataset]
     return [dataset.contexts, dataset.rank_contexts, dataset.wordsim]
 
 
 def of_workflow(*patterns):
-    """Files of the workflow, by names that tell no place when it lies in the working directory."""
+    """Return files of the workflow, with relative paths if it lies in the working directory."""
     home = WORKFLOW.parent
     below = home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home
     return [(below / path.relative_to(home)).as_posix() for one in patterns for path in sorted(home.glob(one))]
 
 
 def shown(experiment, suffix):
-    """A file of a table or figure, and where Snakemake's own report shows it, under which names."""
+    """Return a file of a table or figure with its place and labels in Snakemake's own report."""
     labels = {"in the paper": experiment.artefact, "title": experiment.title, "as": suffix}
     return report(
         f"{RESULTS}/{experiment.kind}s/{experiment.id}.{suffix}",

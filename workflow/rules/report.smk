@@ -1,10 +1,10 @@
-# Records of all runs, the tables and figures of the study's experiments, and the page that shows them.
+# Records of all runs, the tables and figures of the experiments, and the report.
 
 
 rule synthetic:
     input:
         [fits_file(unit) for unit in UNITS],
-        runs_taken_apart(),
+        runs_of_synthetic(),
     output:
         f"{RESULTS}/synthetic.json",
     log:
@@ -62,7 +62,7 @@ rule render:
             f"{RESULTS}/claims.json",
             caption="../../report/captions/claims.rst",
             category="Report",
-            labels={"title": "Conclusions of the papers, judged", "as": "data"},
+            labels={"title": "Verdicts on the conclusions of the papers", "as": "data"},
         ),
     log:
         f"results/logs/render/{STUDY.name}.log",

@@ -1,8 +1,8 @@
-# One path per run: train -> measure; for some experiments also train -> finetune -> dynamic evaluation. A finetuned run is
-# measured like any other. The process that trains a run also measures it, so that torch is imported once; `measure` then
-# finds its steps done. Declared outputs are small. Weights, resume states, the epoch log and the files of the measuring
-# steps lie beside them undeclared, because Snakemake deletes the declared outputs of interrupted and failed jobs.
-# Time, memory and places in a queue are the profile's (workflow/profiles/slurm).
+# A run is trained and measured; some experiments also finetune it and evaluate it dynamically. A finetuned run is
+# measured like any other. The process that trains a run also measures it, so that torch is imported once. The rule
+# `measure` then finds its steps done. Declared outputs are small. Weights, resume states, the epoch log and the files
+# of the measuring steps are undeclared, because Snakemake deletes the declared outputs of interrupted and failed jobs.
+# The profile sets time limits, memory and partitions (workflow/profiles/slurm).
 
 
 rule check:
@@ -87,7 +87,7 @@ rule measure:
         "results/logs/measure/{run}.log",
     benchmark:
         "results/benchmarks/measure/{run}.jsonl"
-    priority: 1  # before further training: an interim report can be made early
+    priority: 1  # before further training, so that an interim report has numbers early
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads
