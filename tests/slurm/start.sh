@@ -74,7 +74,7 @@ PartitionName=gpu Nodes=$host MaxTime=INFINITE State=UP
 CONF
 export SLURM_CONF="$folder/slurm.conf"
 slurmctld -f "$SLURM_CONF"
-nice -n 15 slurmd -f "$SLURM_CONF" # its jobs are as nice as it is
+slurmd -f "$SLURM_CONF"
 for _ in $(seq 60); do
   if timeout 2 sinfo --noheader --format=%T 2>/dev/null | grep -qE 'idle|mixed|allocated'; then
     realpath "$(dirname "$0")" >"$folder/ready" # what the tests look for: the SLURM of this clone

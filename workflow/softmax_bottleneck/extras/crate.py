@@ -28,7 +28,7 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Dataset, Study, find_config, load_yaml
+from softmax_bottleneck.study import Study, find_config, load_yaml
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -36,7 +36,6 @@ PROFILES = {
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
 WORKFLOW_PROFILE = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
-PARAMETER_PROFILE = "https://bioschemas.org/profiles/FormalParameter/1.0-RELEASE"
 SHA256_TERM = "https://w3id.org/ro/terms/workflow-run#sha256"
 WORKFLOW_FILES = (
     *("Snakefile", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
@@ -187,31 +186,19 @@ def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
     return crate.add_workflow(source, place, main=True, record_size=True, properties=facts, **language)
 
 
-def _add_corpus(crate: ROCrate, dataset: Dataset) -> Entity:
-    terms = (("licence", "usageInfo"), ("citation", "citation"), ("source", "isBasedOn"))
-    facts = {term: str(getattr(dataset, key)) for key, term in terms if getattr(dataset, key)}
-    facts |= {"name": dataset.title, "identifier": f"sha256:{dataset.identity}"}
-    return _entity(crate, f"#corpus-{dataset.name}", "CreativeWork", **facts)
-
-
 def _add_workflow_run(crate: ROCrate, study: Study, files: Mapping[str, File]) -> None:
-    """Describe the study as one execution of the workflow: its YAML is the input, records and report the outputs."""
-    home, given = study.store.study_folder(study.name).as_posix(), f"config/{study.file.name}"
-    profile = _entity(crate, PARAMETER_PROFILE, "CreativeWork", name="FormalParameter profile")
-    parameters = {"study": given, "records": f"{home}/records.csv", "report": f"{home}/report/index.html"}
-    entities = []
-    for name, place in parameters.items():
-        facts = {"name": name, "additionalType": "File", "workExample": {"@id": files[place].id}}
-        entities.append(
-            _entity(crate, f"#parameter-{name}", "FormalParameter", conformsTo={"@id": profile.id}, **facts)
-        )
-        files[place]["exampleOfWork"] = entities[-1]
-    crate.mainEntity["input"], crate.mainEntity["output"] = entities[0], entities[1:]
+    """Describe the study as one execution of the workflow: YAML and corpora go in, results come out."""
     facts = {"name": f"Run of study {study.name}", "description": study.title}
     facts |= {"endTime": crate.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
     action = _entity(crate, "#study-run", "CreateAction", **facts)
     action["agent"], action["instrument"] = crate.root_dataset["author"], crate.mainEntity
-    action["object"] = [files[given], *(_add_corpus(crate, dataset) for dataset in study.datasets.values())]
+    inputs: list[Entity] = [files[f"config/{study.file.name}"]]
+    for dataset in study.datasets.values():
+        terms = (("licence", "usageInfo"), ("citation", "citation"), ("source", "isBasedOn"))
+        facts = {term: str(getattr(dataset, key)) for key, term in terms if getattr(dataset, key)}
+        facts |= {"name": dataset.title, "identifier": f"sha256:{dataset.identity}"}
+        inputs.append(_entity(crate, f"#corpus-{dataset.name}", "CreativeWork", **facts))
+    action["object"] = inputs
     action["result"] = [file for place, file in files.items() if place.startswith(study.store.root.as_posix())]
     crate.root_dataset.append_to("mentions", action)
 
