@@ -1,4 +1,4 @@
-"""Draw the pictures and write the lists of docs/ that follow from the code: layers, rules, modules, metrics.
+"""Draw the figures and write the tables of docs/ that follow from the code: layers, rules, modules, metrics.
 
 python docs/draw_architecture.py           # write the files
 python docs/draw_architecture.py --check   # exit 1 if one of them differs from the code
@@ -45,7 +45,7 @@ WIDTH = 860
 
 # --- what the code says ---------------------------------------------------------------------------------------------
 def modules() -> dict[str, str]:
-    """Every module and sub-package -> the first line of its docstring."""
+    """Return the first paragraph of the docstring of every module and sub-package, by name."""
     paths = [p for p in sorted(PACKAGE.glob("*.py")) if p.stem != "__init__"]
     found = {path.stem: _summary(path) for path in paths}
     return found | {path.parent.name: _summary(path) for path in sorted(PACKAGE.glob("*/__init__.py"))}
@@ -57,20 +57,20 @@ def _summary(path: Path) -> str:
 
 
 def layers() -> list[list[str]]:
-    """Modules from the command line down, as the import contract of pyproject.toml orders them."""
+    """Return the modules in layers, the command line first, as the import contract of pyproject.toml orders them."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     contract = next(one for one in tool["importlinter"]["contracts"] if one["type"] == "layers")
     return [re.split(r"\s*[:|]\s*", layer) for layer in contract["layers"]]
 
 
 def helpers() -> list[str]:
-    """Modules outside the layers: small, and used from several of them."""
+    """Return the modules outside the layers: small ones that several layers import."""
     ordered = {name for layer in layers() for name in layer}
     return [name for name in modules() if name not in ordered]
 
 
 def rules() -> list[tuple[str, str]]:
-    """Edges of Snakemake's rule graph: (rule, rule that needs it)."""
+    """Return the edges of Snakemake's rule graph, (rule, rule that needs it), without those that follow from others."""
     with tempfile.TemporaryDirectory() as empty:
         words = ["--snakefile", str(ROOT / "Snakefile"), "--directory", empty, "--configfile", str(STUDY)]
         command = [sys.executable, "-m", "snakemake", *words, "--rulegraph", "--quiet", "all"]
@@ -81,7 +81,7 @@ def rules() -> list[tuple[str, str]]:
 
 
 def _direct(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The edges that say something: those from which no way over other rules leads to the same end."""
+    """Return the edges without those whose ends are also connected through other rules (the transitive reduction)."""
 
     def reaches(start: str, end: str) -> bool:
         return any(after == end or reaches(after, end) for before, after in edges if before == start)
@@ -111,7 +111,7 @@ def _breadth(name: str) -> float:
 
 
 def draw_layers() -> str:
-    """One row per layer; a module may import what is below its row."""
+    """Return the drawing of the layers: a module imports only from the rows below its own."""
     parts, y = [], 10.0
     rows = [(row, "") for row in layers()] + [(helpers(), "outside the layers")]
     for row, note in rows:
@@ -140,7 +140,7 @@ def _wrapped(names: list[str]) -> list[list[str]]:
 
 
 def _depths(edges: list[tuple[str, str]]) -> dict[str, int]:
-    """Length of the longest way to each rule from a rule that needs none."""
+    """Return the number of rules on the longest path to each rule."""
     found = dict.fromkeys(sorted({name for edge in edges for name in edge}), 0)
     for _ in found:
         for before, after in edges:
@@ -149,7 +149,7 @@ def _depths(edges: list[tuple[str, str]]) -> dict[str, int]:
 
 
 def draw_rules() -> str:
-    """Rules from corpora (top) to report (bottom)."""
+    """Return the drawing of the rules, from the corpora at the top to the report at the bottom."""
     edges = rules()
     depth = _depths(edges)
     places: dict[str, tuple[float, float]] = {}
@@ -172,7 +172,7 @@ def _centre(name: str, edges: list[tuple[str, str]], places: dict[str, tuple[flo
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], levels: int) -> str:
-    """A line down; one over several levels bends outward, around the boxes between."""
+    """Return an arrow downwards; over several levels it bends outwards, around the boxes between."""
     (x1, y1), (x2, y2) = (start[0], start[1] + BOX_HEIGHT), end
     bend = 0 if levels == 1 else (1 if x1 + x2 >= WIDTH else -1) * (50 + 45 * levels)
     third = (y2 - y1) / 3
@@ -181,7 +181,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], levels: int) ->
 
 
 def listed(page: str) -> str:
-    """The page with its table of modules renewed, in the order of the drawing."""
+    """Return the page with a new table of modules, in the order of the drawing."""
     about = modules()
     order = [name for row in [*layers(), helpers()] for name in row]
     rows = [f"| `{name}` | {about[name].replace('|', chr(92) + '|')} |" for name in order]

@@ -15,7 +15,6 @@ from softmax_bottleneck.store.fingerprint import fingerprint, step_code
 from softmax_bottleneck.study import schema
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.study.runs import digest
-from softmax_bottleneck.study.schema import find_config, load_yaml, read, section
 
 OWN_BENCHMARK = "self"  # of a language: word pairs whose similarity it knows
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -73,7 +72,7 @@ class Expected(TypedDict, total=False):
     token_sha256: Sha256
 
 
-@section
+@schema.section
 class Dataset:
     """A corpus, a synthetic language with a known distribution, or a set of word-similarity benchmarks.
 
@@ -175,7 +174,7 @@ def load_dataset(name: str, near: Path) -> Dataset:
     Raises:
         UserError: unknown name, bad key or value, or a `base` or `wordsim` of another kind.
     """
-    dataset, path = _read(name, near), find_config("datasets", name, near)
+    dataset, path = _read(name, near), schema.find_config("datasets", name, near)
     for key, other, kind in (("base", dataset.base, "corpus"), ("wordsim", dataset.wordsim, "benchmarks")):
         if other not in (None, OWN_BENCHMARK) and _read(other, near).kind != kind:
             raise UserError(f"{path}: {key}: {other!r} is of kind {_read(other, near).kind}, not {kind}")
@@ -183,8 +182,8 @@ def load_dataset(name: str, near: Path) -> Dataset:
 
 
 def _read(name: str, near: Path) -> Dataset:
-    path = find_config("datasets", name, near)
-    dataset = read(Dataset, load_yaml(path) | {"folder": path.parent}, str(path))
+    path = schema.find_config("datasets", name, near)
+    dataset = schema.read(Dataset, schema.load_yaml(path) | {"folder": path.parent}, str(path))
     if dataset.name != path.stem:
         raise UserError(f"{path}: name: {dataset.name!r} must equal the file's name {path.stem!r}")
     return dataset

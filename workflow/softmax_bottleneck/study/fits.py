@@ -15,7 +15,6 @@ from softmax_bottleneck.study import schema
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.study.models import HeadEntry
 from softmax_bottleneck.study.runs import Head, digest
-from softmax_bottleneck.study.schema import did_you_mean, read, section
 
 # A language that is fitted is not sampled as a text; these lengths are never used.
 NO_TEXT = {"train_tokens": 100, "valid_tokens": 100, "test_tokens": 100}
@@ -24,7 +23,7 @@ Size = Annotated[schema.Integer, Field(ge=2, le=10**7)]
 Alpha = Annotated[schema.Number, Field(ge=0.001, le=1000)]
 
 
-@section
+@schema.section
 class FittedModel:
     """A head to fit.
 
@@ -39,7 +38,7 @@ class FittedModel:
     equal_to: str | None = None
 
 
-@section
+@schema.section
 class FitPlan:
     """One entry under `fits` of a study.
 
@@ -84,7 +83,7 @@ class FitPlan:
             raise ValueError("gradient is measured on fits of kind language alone")
         for model, entry in self.models.items():
             if entry.equal_to is not None and entry.equal_to not in self.models:
-                hint = did_you_mean(entry.equal_to, self.models)
+                hint = schema.did_you_mean(entry.equal_to, self.models)
                 raise ValueError(f"models.{model}.equal_to: unknown {entry.equal_to!r}{hint}")
 
     @property
@@ -213,7 +212,8 @@ def _laws(plan: FitPlan, where: str) -> Iterator[tuple[dict[str, Any], str, str]
             yield law, f"alpha={alpha:g};M={words};N={plan.contexts}", f"alpha{alpha:g}-M{words}"
         return
     for rank in plan.ranks:
-        settings = read(LanguageSettings, {**plan.language, **NO_TEXT, "rank": rank, "seed": 0}, f"{where}: language")
+        given = {**plan.language, **NO_TEXT, "rank": rank, "seed": 0}
+        settings = schema.read(LanguageSettings, given, f"{where}: language")
         law = asdict(settings)
         del law["seed"]
         yield law, f"r={rank};V={settings.vocabulary_size}", f"rank{rank}"

@@ -13,7 +13,6 @@ from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import schema
 from softmax_bottleneck.study.runs import BodyPart, SchedulePart, digest
-from softmax_bottleneck.study.schema import did_you_mean, read, section
 
 LONGEST_NAME = 80  # of a model; it is a folder
 
@@ -38,7 +37,7 @@ Axis = Annotated[tuple[Any, ...], Field(min_length=1)]
 Grid = Annotated[dict[Annotated[str, Field(pattern="^(head|body|schedule)[.][a-z_]+$")], Axis], Field(min_length=1)]
 
 
-@section
+@schema.section
 class ModelEntry:
     """A model as a study's YAML declares it.
 
@@ -130,7 +129,7 @@ def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list
     chain = [name]
     while (other := entries[chain[-1]].like) is not None:
         if other not in entries:
-            raise UserError(f"{where}.like: unknown {other!r}{did_you_mean(other, entries)}")
+            raise UserError(f"{where}.like: unknown {other!r}{schema.did_you_mean(other, entries)}")
         if other in chain:
             raise UserError(f"{where}.like: goes round in a circle ({' -> '.join([*chain, other])})")
         chain.append(other)
@@ -175,5 +174,5 @@ def _member(family: Model, point: Mapping[str, Any], where: str) -> Model:
         name = f"{stem}-{digest(point)[:8]}"
     if not re.fullmatch(schema.NAME, name):
         raise UserError(f"{where}.grid: its member {name!r} would be a folder; write values of letters, digits, . _ -")
-    own = read(ModelEntry, vars(entry) | parts, f"{where}.grid")
+    own = schema.read(ModelEntry, vars(entry) | parts, f"{where}.grid")
     return Model(name, own, f"{family.label}: {', '.join(words)}", family.inherits_from | {name})

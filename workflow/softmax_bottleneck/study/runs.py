@@ -21,7 +21,6 @@ from softmax_bottleneck.heads.registry import options as complete_options
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import STEPS, step_code
 from softmax_bottleneck.study import schema
-from softmax_bottleneck.study.schema import read, section
 
 # The longest chunk of finetuning is bptt plus this in the AWD-LSTM's code; mixtures keep the value of training.
 FINETUNE_LENGTH_DELTA = 10
@@ -55,7 +54,7 @@ class Head:
         return cls(name, complete)
 
 
-@section
+@schema.section
 class Body:
     """The network below the head, and how it meets the head. Sizes in units, dropouts as probabilities.
 
@@ -100,7 +99,7 @@ class Body:
         return f"bodies.{self.kind.replace('-', '_')}"
 
 
-@section
+@schema.section
 class Schedule:
     """How a model is trained.
 
@@ -155,7 +154,7 @@ class Schedule:
     precision: Literal["fp32", "tf32", "tf32x3", "bf16"] = "fp32"
 
 
-@section
+@schema.section
 class Dynamic:
     """Settings of dynamic evaluation: how the weights follow a text while it is scored.
 
@@ -243,7 +242,8 @@ class Run:
         Raises:
             UserError: naming an unknown setting or a value that is not allowed.
         """
-        return read(cls, {key: value[key] for key in (field.name for field in fields(cls)) if key in value}, where)
+        known = {field.name for field in fields(cls)}
+        return schema.read(cls, {key: given for key, given in value.items() if key in known}, where)
 
 
 @dataclass(frozen=True)

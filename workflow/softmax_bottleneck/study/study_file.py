@@ -14,7 +14,6 @@ from softmax_bottleneck.study import schema
 from softmax_bottleneck.study.fits import FitPlan
 from softmax_bottleneck.study.models import ModelEntry
 from softmax_bottleneck.study.runs import BodyPart, DynamicPart, SchedulePart
-from softmax_bottleneck.study.schema import did_you_mean, find_config, load_yaml, read, seconds, section
 
 SeedChoice = Literal["all", "author", "random"]
 CsvName = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.csv$")]
@@ -46,7 +45,7 @@ class Column:
     published_as: str = ""
 
 
-@section
+@schema.section
 class Experiment:
     """A table or figure. `load_study` fills in the last three attributes and replaces those that the study overrides.
 
@@ -132,15 +131,15 @@ class Experiment:
 
 def load_experiment(name: str, near: Path) -> Experiment:
     """Return an experiment by id (UserError for an unknown id, bad key or value)."""
-    path = find_config("experiments", name, near)
-    experiment = read(Experiment, load_yaml(path), str(path))
+    path = schema.find_config("experiments", name, near)
+    experiment = schema.read(Experiment, schema.load_yaml(path), str(path))
     if experiment.id != path.stem:
         raise UserError(f"{path}: id: {experiment.id!r} must equal the file's name {path.stem!r}")
     return experiment
 
 
 # --- studies ---
-@section
+@schema.section
 class When:
     """The condition of a layer of settings.
 
@@ -158,7 +157,7 @@ class When:
         return is_here and (self.model is None or any(model in models for model in self.model))
 
 
-@section
+@schema.section
 class Layer:
     """Settings that override single values of the layers before.
 
@@ -181,7 +180,7 @@ class Layer:
     author_seed: schema.Seed | None = None
 
 
-@section
+@schema.section
 class ExperimentChanges:
     """The changes that a study makes to an experiment.
 
@@ -200,7 +199,7 @@ class ExperimentChanges:
     options: schema.Options = schema.EMPTY
 
 
-@section
+@schema.section
 class StudyFile:
     """A study's YAML, with all that it extends.
 
@@ -249,7 +248,7 @@ class StudyFile:
     def __post_init__(self) -> None:
         if self.study.lower() in SHARED:
             raise ValueError(f"study: {self.study!r} is the name of a folder of results/; choose another")
-        if self.max_wall and self.time_margin and seconds(self.time_margin) >= seconds(self.max_wall):
+        if self.max_wall and self.time_margin and schema.seconds(self.time_margin) >= schema.seconds(self.max_wall):
             raise ValueError(f"time_margin: {self.time_margin} leaves nothing of max_wall, {self.max_wall}")
 
 
@@ -264,7 +263,7 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     Raises:
         UserError: no such file, or studies that extend each other.
     """
-    values = load_yaml(file)
+    values = schema.load_yaml(file)
     if "extends" not in values:
         return values
     name = values.pop("extends")
@@ -288,7 +287,7 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> 
     merged = dict(base)
     for name, entry in changes.items():
         if entry is None and name not in merged:
-            raise UserError(f"{where}.{name}: there is none to take away{did_you_mean(name, merged)}")
+            raise UserError(f"{where}.{name}: there is none to take away{schema.did_you_mean(name, merged)}")
         both = isinstance(entry, dict) and isinstance(merged.get(name), dict)
         merged[name] = {**merged[name], **entry} if both else entry
     return {name: entry for name, entry in merged.items() if entry is not None}
