@@ -68,16 +68,14 @@ def plif_pieces_figure(source: Source, *, slopes: tuple[schema.Number, ...], bou
 
 def learned_function_figure(source: Source) -> Drawing:
     """Draw the piecewise linear function before and after training, less its value at 0, and their difference."""
-    columns = ["dataset", "model", "seed", "logit", "initial", "learned"]
-    frames = [pd.DataFrame(columns=columns).astype(dict.fromkeys(columns[3:], float))]
+    frames = [pd.DataFrame(columns=["dataset", "model", "seed", "logit", "initial", "learned"])]
     for dataset in source.corpora:
-        for model in source.models:
-            for run in source.runs(dataset, model):
-                if function := source.records.detail(run.path, "function"):
-                    logit, initial, trained = (np.array(function[key]) for key in ("logit", "initial", "trained"))
-                    zero = int(np.argmin(np.abs(logit)))
-                    values = (dataset, model, run.seed, logit, initial - initial[zero], trained - trained[zero])
-                    frames.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
+        for run in source.runs_on(dataset):
+            if function := source.records.detail(run.path, "function"):
+                curve = pd.DataFrame(function).rename(columns={"trained": "learned"})[["logit", "initial", "learned"]]
+                zero = curve.iloc[int(curve["logit"].abs().argmin())]
+                curve[["initial", "learned"]] -= zero[["initial", "learned"]]
+                frames.append(curve.assign(dataset=dataset, model=run.model, seed=run.seed)[list(frames[0])])
     data = pd.concat(frames[1:] or frames, ignore_index=True)
     looks = plots.styles(list(source.models))
 

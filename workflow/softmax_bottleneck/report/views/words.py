@@ -3,6 +3,7 @@
 Parthiban et al. 2021, Figures 3 and 4, SM Tables 2, 3 and 13.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -48,12 +49,9 @@ def wordsim_table(source: Source, dataset: str) -> Section:
 
 def coverage_table(source: Source, dataset: str) -> Section:
     """Return benchmarks by their number of pairs, and of pairs with a word that the corpus does not have."""
-
-    def cell(benchmark: str, metric: str) -> Cell:
-        return _coverage_cell(source, dataset, benchmark, metric)
-
+    rows = _benchmarks(source, dataset, PAIRS_UNKNOWN)
     columns = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}
-    return source.section(dataset, _benchmarks(source, dataset, PAIRS_UNKNOWN), columns, cell)
+    return source.section(dataset, rows, columns, lambda row, metric: _coverage_cell(source, dataset, row, metric))
 
 
 def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
@@ -111,8 +109,8 @@ def wins_figure(source: Source) -> Drawing:
             axes.set(title=title, xlabel="over", ylabel="")
             axes.set_xticks(axes.get_xticks(), names, rotation=40, ha="right", rotation_mode="anchor")
 
-    side, is_bare = 0.42 * len(models), bool(data[SIDES].isna().all(axis=None))  # inches of a map
-    canvas = plots.by_corpus(source, data, (len(sides), max(3.4, side + 1.5), 0.5 if is_bare else side + 1.1), draw)
+    inches = 0.42 * len(models)  # of a map
+    canvas = plots.by_corpus(source, data, (len(sides), max(3.4, inches + 1.5), inches + 1.1), draw)
     rated = set(source.records.rows.loc[source.records.rows["metric"] == SPEARMAN, "run_id"])
     used = {run.run_id for dataset in source.corpora for run in source.runs_on(dataset)} & rated
     return Drawing(canvas, data, plots.count_note(source, len(used)))
@@ -212,7 +210,15 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
 
 def hits_figure(source: Source) -> Drawing:
     """Draw models by contexts: is the true next word among the first five? Measured, then published (Figure 3)."""
-    rows = [row for dataset in source.corpora for row in _hits(source, dataset)]
+    rows: list[tuple[object, ...]] = []
+    for dataset in source.corpora:
+        predicted, places, printed = _predictions_on(source, dataset)
+        for place, model in itertools.product(places, source.rows):
+            where = {"condition": f"^group={place.group};context={place.number}$"}
+            own, corpus = predicted.get(model, {}).get(place), source.corpus(dataset)
+            published = source.find_published(corpus, model, TOP5_HIT, where) if place in printed else None
+            hit = None if own is None or own.hit is None else float(own.hit)
+            rows.append((dataset, model, *place, hit, published.number if published else None))
     data = pd.DataFrame(rows, columns=["dataset", "model", "group", "context", "target", *SIDES])
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
 
@@ -225,18 +231,6 @@ def hits_figure(source: Source) -> Drawing:
     canvas = plots.crossed([(d, side) for d in source.corpora for side in sides], [None], 9.2, height, draw)
     measured = data.dropna(subset="measured")
     return Drawing(canvas, data, plots.count_note(source, len(measured[["dataset", "model"]].drop_duplicates())))
-
-
-def _hits(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
-    """Yield a line per place and model of a corpus."""
-    predicted, places, printed = _predictions_on(source, dataset)
-    for place in places:
-        where = {"condition": f"^group={place.group};context={place.number}$"}
-        for model in source.rows:
-            own, corpus = predicted.get(model, {}).get(place), source.corpus(dataset)
-            published = source.find_published(corpus, model, TOP5_HIT, where) if place in printed else None
-            hit = None if own is None or own.hit is None else float(own.hit)
-            yield dataset, model, *place, hit, published.number if published else None
 
 
 def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
