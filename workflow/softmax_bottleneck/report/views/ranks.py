@@ -84,16 +84,6 @@ def correlate(points: pd.DataFrame) -> Correlation:
     return result if len(points) >= numbers.MIN_POINTS else replace(result, r=None, low=None, high=None, reason=few)
 
 
-def correlation_text(points: pd.DataFrame) -> str:
-    """Return `r = −0.48 (95 % interval −0.62 to −0.31, n = 70)`, or why there is no correlation."""
-    result = correlate(points)
-    if result.r is None:
-        return result.reason
-    interval = numbers.interval(result.low, result.high)
-    within = f"95 % interval {interval}, " if interval else ""
-    return f"r = {numbers.number(result.r, signed=True)} ({within}n = {result.n})"
-
-
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
     """Return r over the whole grid and over the paper's window of perplexities: measured, published dots, printed."""
     corpus, points = source.corpus(dataset), grid(source, dataset)
@@ -134,23 +124,20 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
 def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
     """Draw Press rank against test perplexity over the grid of c and k, and the published dots with the window."""
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
-    has_published, correlations = bool((data["origin"] == PUBLISHED).any()), list[str]()
+    has_published = bool((data["origin"] == PUBLISHED).any())
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
         name, same = plots.corpus_title(source, dataset), source.is_published(dataset)
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
         _grid_panel(row[0], ours, f"{name}: measured")
-        correlations.append(f"{name}: {correlation_text(ours)}")
         if has_published:
             _grid_panel(row[1], theirs, plots.paper_title(source, dataset, same))
             window = windows.get(source.corpus(dataset), (math.nan, math.nan))
             row[1].axvspan(*window, color=LIGHT.grid, zorder=0)
-            correlations.append(f"{source.published_title(dataset)}, published dots: {correlation_text(theirs)}")
 
     canvas = plots.by_corpus(source, data, (1 + has_published, 4.7, 3.8), draw)
     count = plots.count_note(source, data[data["origin"] == MEASURED])
-    note = f"Pearson's r of perplexity and rank. {'; '.join(correlations)}. {count} {source.unlearned_note}".rstrip()
-    return Drawing(canvas, data, note)
+    return Drawing(canvas, data, f"{count} {source.unlearned_note}".rstrip())
 
 
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
@@ -334,7 +321,15 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 
 def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
     """Draw Press rank by epoch, and against validation perplexity, for every run that kept its epochs."""
-    data, looks = _epochs(source, (PRESS_RANK, "rank_eff_1e-3", VALID_PPL)), plots.styles(list(source.models))
+    names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models))
+    rows = [
+        (dataset, model, run.seed, *map(line.get, names))
+        for dataset in source.corpora
+        for model in source.models
+        for run in source.runs(dataset, model)
+        for line in source.records.detail(run.path, "epoch_ranks") or ()
+    ]
+    data = _frame(rows, ("dataset", "model", "seed"), names)
 
     def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
         for panel, x, text in zip(row, ("epoch", VALID_PPL), ("epoch", "validation perplexity"), strict=True):
@@ -347,19 +342,6 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> D
         row[1].invert_xaxis()
 
     return plots.figure_by_corpus(source, data, (2, 4.7, 3.4), draw)
-
-
-def _epochs(source: Source, names: tuple[str, ...]) -> pd.DataFrame:
-    """Return a line per measured epoch of every run, with a column per metric."""
-    rows = [
-        (dataset, model, run.seed, *(line.get(key) for key in ("epoch", *names)))
-        for dataset in source.corpora
-        for model in source.models
-        for run in source.runs(dataset, model)
-        for line in source.records.detail(run.path, "epoch_ranks") or ()
-    ]
-    frame = pd.DataFrame(rows, columns=["dataset", "model", "seed", "epoch", *names])
-    return frame.astype(dict.fromkeys(("epoch", *names), float) | {"seed": "Int64"})
 
 
 # --- untrained layers (Merity 2017) ---------------------------------------------------------------------------------
@@ -390,10 +372,6 @@ def _components(condition: str) -> int:
     return int(match[1]) if match else 1
 
 
-def _published_rank(source: Source, model: str, components: int) -> PublishedCell | None:
-    return source.find_published("synthetic", model, RANK, {"condition": rf"(?:^|;)K={components}(?:;|$)"})
-
-
 def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
     """Return models and readings by components: ranks of one matrix."""
     same = metric == RANK
@@ -407,7 +385,8 @@ def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section
     def cell(row: str, components: int) -> Cell:
         model, reading = rows[row]
         own = drawn[(drawn["model"] == model) & (drawn["reading"] == reading) & (drawn["components"] == components)]
-        published = _published_rank(source, model, components) if same else None
+        of_k = {"condition": rf"(?:^|;)K={components}(?:;|$)"}
+        published = source.find_published("synthetic", model, RANK, of_k) if same else None
         gaps = ("not drawn yet",) if own.empty else ()
         return Cell(mean_of(own["value"]), published, metric=metric, planned=len(own), same=same, gaps=gaps)
 
