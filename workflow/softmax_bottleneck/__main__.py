@@ -143,7 +143,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--model": ("instead: a Hugging Face folder or GGUF file, with --text", {"metavar": "DIR|FILE.gguf"}),
     "--text": ("the text that --model reads", {"metavar": "FILE"}),
     "--targets": ("index of the word after each hidden state, for the gradient", {"metavar": "FILE.npy"}),
-    "--weights-only": ("analyse only the output matrix of --model or --weight", SWITCH),
+    "--weights-only": ("analyse the output matrix --weight itself", SWITCH),
     "--seconds": ("time limit of the search for unargmaxable tokens (default: 60)", {"type": float}),
     "--log": ("also append the messages to this file", PATH),
 }

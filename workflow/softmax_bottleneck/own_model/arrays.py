@@ -162,7 +162,14 @@ def _numpy(path: Path, name: str) -> Shard:
 
 
 def _safetensors(path: Path, name: str) -> Shard:
-    header, start = _safetensors_header(path)
+    """Read eight bytes of header length and a JSON header, without the library: numpy has no bfloat16."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size:
+            raise ValueError(f"its header of {length} bytes is longer than the file")
+        header: dict[str, Any] = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    start = 8 + length
     chosen = _chosen(path, name, list(header))
     entry = header[chosen]
     if entry["dtype"] not in SAFETENSORS_TYPES:
@@ -175,27 +182,7 @@ def _safetensors(path: Path, name: str) -> Shard:
     return Shard(path, chosen, tuple(entry["shape"]), dtype, start + first)
 
 
-def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the entry of every array and the position of the first number.
-
-    The format is eight bytes of header length, a JSON header and the numbers, read here because numpy has no bfloat16.
-    """
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
-            raise ValueError(f"its header of {length} bytes is longer than the file")
-        header: dict[str, Any] = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    return header, 8 + length
-
-
 FORMATS: Mapping[str, Callable[[Path, str], Shard]] = {".npy": _numpy, ".npz": _numpy, ".safetensors": _safetensors}
-
-
-def safetensors_names(path: Path) -> list[str]:
-    """Return the names of the arrays in a .safetensors file (DataError where it is none)."""
-    with damage_refused(f"{path}: not a sound .safetensors file", "export it again"):
-        return list(_safetensors_header(path)[0])
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

@@ -70,11 +70,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
         UserError, DataError: one line that names the file and the problem, or more memory is needed than is free.
     """
     started = time.monotonic()
-    export = saved_model.Export(request, [], [])
-    if request.model and request.weights_only:
-        export = saved_model.export_output_matrix(request, folder)
-    elif request.model:
-        export = saved_model.export_layer(request, folder, say)
+    export = saved_model.export_layer(request, folder, say) if request.model else saved_model.Export(request, [], [])
     matrix = open_log_probs(export.request)
     needed, free = matrix.bytes_needed(), free_bytes()
     text = f"the {matrix.title} of {matrix.m} x {matrix.n} needs {gib(needed)} of memory, and {gib(free)} are free"

@@ -13,7 +13,7 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import read, schema
 
 ARRAYS = ("hidden", "weight", "log_probs")
-SOURCES = ("hidden weight", "log_probs", "model text", "weight weights_only", "model weights_only")
+SOURCES = ("hidden weight", "log_probs", "model text", "weight weights_only")
 Files = tuple[schema.Line, ...]
 
 
@@ -27,10 +27,10 @@ class Request:
         bias: output bias [words].
         head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
         log_probs: instead of the four above: log-probabilities [contexts, words] in shards of contexts.
-        model: instead: a Hugging Face folder or a .gguf file, with `text` or `weights_only`.
+        model: instead: a Hugging Face folder or a .gguf file, with `text`.
         text: UTF-8 file whose tokens are the contexts of `model`.
         targets: .npy file with the number of the word that follows each hidden state, -1 for none.
-        weights_only: analyse the output matrix itself (of `model` or `weight`), without any text.
+        weights_only: analyse the output matrix `weight` itself.
         seconds: time limit of the search for unargmaxable words; 0 skips it.
     """
 
@@ -70,8 +70,8 @@ def request(given: Mapping[str, Any], where: str) -> Request:
     sources = " ".join(key for key in keys if getattr(checked, key))
     if sources not in SOURCES:
         raise UserError(
-            f"{where}: give hidden and weight (with bias and head), or log_probs alone, or model and text; with"
-            " weights_only model or weight alone"
+            f"{where}: give hidden and weight (with bias and head), or log_probs alone, or model and text, or weight"
+            " with weights_only"
         )
     if sources != "hidden weight" and (checked.bias or checked.targets or checked.head != "softmax"):
         raise UserError(f"{where}: bias, head and targets belong to hidden and weight; leave them out with {sources}")

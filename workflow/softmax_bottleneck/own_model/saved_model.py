@@ -2,8 +2,8 @@
 
 Hidden states are those that a hook on the output matrix sees, so that the last normalisation, tied weights and
 projections of any architecture come right. The rule by which the model computes its logits is inferred and checked
-against its own logits: W h + b, that times a number, or that capped; any other raises an error. The output matrix alone
-is found by its name, without transformers. Nothing is downloaded, no code of a folder runs, nothing is unpickled.
+against its own logits: W h + b, that times a number, or that capped; any other raises an error. Nothing is downloaded,
+no code of a folder runs, nothing is unpickled.
 
 Suffixes: B rows of tokens, T tokens of a window, R some of them, V words, D width.
 """
@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from softmax_bottleneck.corpora.archives import damage_refused
-from softmax_bottleneck.own_model import arrays
 from softmax_bottleneck.own_model.arrays import Floats
 from softmax_bottleneck.own_model.log_probs import slices
 from softmax_bottleneck.own_model.request import Request
@@ -35,9 +34,6 @@ WINDOW = 512  # tokens that are read at once, without the text before them
 CAUSAL_TOKENS = 32  # tokens of the text on which `_require_causal` tries a model
 TOLERANCE = 1e-4  # of the largest logit: how far W h + b may be from the model's own
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # keys of Gemma 2, RecurrentGemma, xLSTM
-OUTPUTS = ("lm_head.weight", "embed_out.weight", "output.weight")
-EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight",
-              "embeddings.weight", "embedding.weight")  # fmt: skip
 PADDING = "{} rows of the output matrix are padding, of no token, and left out"
 NOT_CAUSAL = (
     "predicts a token from the text on both sides of it, so its contexts have no next token; give a causal model"
@@ -192,7 +188,7 @@ def open_model(path: Path, text: str) -> OpenModel:
         UserError, DataError: a model that is missing, damaged or not causal, or needs code of its own.
     """
     if path.suffix != ".gguf" or not path.is_file():
-        _read_config(path, "tokenizer.json")
+        _require_loadable(path)
     with redirect_stdout(None):  # transformers prints messages about its own docstrings
         torch, model, tokenizer = _load(path)
     layer = model.get_output_embeddings()
@@ -221,20 +217,18 @@ def _require_causal(opened: OpenModel, text: str) -> None:
         raise UserError(f"{opened.path}: {type(opened.model).__name__} {NOT_CAUSAL}")
 
 
-def _read_config(path: Path, *files: str) -> dict[str, Any]:
-    """Return a folder's configuration; reject what transformers would download, unpickle or fill at random.
+def _require_loadable(path: Path) -> None:
+    """Reject a folder from which transformers would download, unpickle or fill something at random.
 
     Raises:
-        UserError, DataError: naming what is missing (one of `files`, a shard that the index lists) or damaged.
+        UserError, DataError: naming what is missing (a file, a shard that the index lists) or damaged.
     """
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder. Give one of this machine, or a .gguf file with --text: nothing is"
-                        " downloaded")  # fmt: skip
-    for name in ("config.json", *files):
+        raise UserError(f"{path}: no such folder. Give one of this machine, or a .gguf file: nothing is downloaded")
+    for name in ("config.json", "tokenizer.json"):
         if not (path / name).is_file():
             raise UserError(f"{path}: no {name} in it; save the model with it (save_pretrained)")
-    with damage_refused(f"{path}: config.json or an index is not sound", "save the model again"):
-        config: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    with damage_refused(f"{path}: its index is not sound", "save the model again"):
         indices = [json.loads(file.read_text(encoding="utf-8")) for file in path.glob("*.safetensors.index.json")]
         shards = {Path(name).name for index in indices for name in index["weight_map"].values()}
     missing = sorted(name for name in shards if not (path / name).is_file())
@@ -242,7 +236,6 @@ def _read_config(path: Path, *files: str) -> dict[str, Any]:
         raise DataError(f"{path}: {missing[0]} is missing ({len(missing)} of {len(shards)} shards); copy it there")
     if not list(path.glob("*.safetensors")):
         raise UserError(f"{path}: no .safetensors in it; pickled weights are not read: save it with save_pretrained")
-    return config
 
 
 def _load(path: Path) -> tuple[Any, Any, Any]:
@@ -271,51 +264,3 @@ def _load(path: Path) -> tuple[Any, Any, Any]:
     if wrong:
         raise DataError(f"{path}: config.json and weights disagree: {wrong[0]} and {len(wrong) - 1} more are missing")
     return torch, model.eval(), tokenizer
-
-
-# --- the output matrix alone ----------------------------------------------------------------------------------------
-def export_output_matrix(request: Request, folder: Path) -> Export:
-    """Find the output matrix of a model by its name and leave out rows of no token; needs no transformers.
-
-    Tokens are known where the folder has a tokenizer.json.
-
-    Raises:
-        UserError, DataError: no such model, a damaged one, or no tensor, or several, with a name that is known.
-    """
-    assert request.model is not None
-    path, export = Path(request.model), folder / "weight.npy"
-    config = _read_config(path)
-    files = {name: file for file in sorted(path.glob("*.safetensors")) for name in arrays.safetensors_names(file)}
-    name = _output_name(files, path, tied=config.get("tie_word_embeddings") is not False)
-    found = arrays.find([f"{files[name]}::{name}"], "weight")
-    tokens = _tokens(path, found[0].rows)
-    padding = found[0].rows - len(tokens)
-    if not tokens or not padding:
-        return Export(replace(request, model=None, weight=(found[0].label,)), [], tokens)
-    artefacts.write_npy(export, arrays.load(found)[: len(tokens)])
-    return Export(replace(request, model=None, weight=(str(export),)), [PADDING.format(padding)], tokens)
-
-
-def _tokens(path: Path, limit: int) -> list[str]:
-    """Return the tokens of a folder's tokenizer by their numbers, `limit` at most; none without a tokenizer.json."""
-    file = path / "tokenizer.json"
-    if not file.is_file():
-        return []
-    with damage_refused(f"{file}: not sound", "save the model again"):
-        tokenizer = json.loads(file.read_text(encoding="utf-8"))
-        vocabulary = tokenizer["model"]["vocab"]  # a mapping to numbers, or (Unigram) a list of tokens with scores
-        pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((t[0], i) for i, t in enumerate(vocabulary))
-        known = {number: str(token) for token, number in pairs}
-        known |= {token["id"]: token["content"] for token in tokenizer.get("added_tokens", [])}
-        return [known.get(number, "") for number in range(min(1 + max(known), limit))]
-
-
-def _output_name(names: Iterable[str], path: Path, tied: bool = True) -> str:
-    """Return the name of the output matrix; tied models save it once, maybe under the name of the embedding."""
-    for known in (OUTPUTS, EMBEDDINGS) if tied else (OUTPUTS,):
-        found = [name for name in names if name in known or name.endswith(tuple(f".{ending}" for ending in known))]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise UserError(f"{path}: the output matrix may be any of {', '.join(found)}; give one as --weight")
-    raise UserError(f"{path}: no tensor has a name like {', '.join(OUTPUTS)}; give the output matrix as --weight")
