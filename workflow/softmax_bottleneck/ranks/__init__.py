@@ -1,6 +1,6 @@
-"""Singular values of log-probability matrices, and their ranks (docs/ranks.md).
+"""Singular values of log-probability matrices, and the ranks counted from them (docs/ranks.md).
 
-NumPy and SciPy only: ``from softmax_bottleneck.ranks import press_rank, singular_values``.
+The package needs only NumPy and SciPy. Example: ``from softmax_bottleneck.ranks import press_rank, singular_values``.
 """
 
 from softmax_bottleneck.ranks.argmax import WordsThatWin, words_that_win

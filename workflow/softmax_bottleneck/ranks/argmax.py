@@ -1,16 +1,20 @@
-"""Unargmaxable words: never the most probable one, whatever the context vector (Grivas, Bogoychev and Lopez 2022,
-"Low-Rank Softmax Can Have Unargmaxable Classes in Theory but Rarely in Practice").
+"""Unargmaxable words: words that are never the most probable word, whatever the context vector.
 
-Word i is argmax-reachable if some h has w_i . h + b_i > w_j . h + b_j for all j. Two directions settle most words by
-dot products alone: away from the mean of all word vectors, plain and whitened. Far enough along a direction in which
-w_i leads, no bias matters. The rest are linear programs with few rivals; words that are ahead of i join until i leads
-or cannot:
+The method is that of Grivas, Bogoychev and Lopez 2022, "Low-Rank Softmax Can Have Unargmaxable Classes in Theory but
+Rarely in Practice". Word i is argmax-reachable if some context vector h has w_i . h + b_i > w_j . h + b_j for all other
+words j. Two candidate directions settle most words with dot products alone: the difference of w_i from the mean word
+vector, and this difference multiplied by the inverse covariance of the word vectors (whitened). If w_i has the largest
+dot product with a direction, no bias matters far enough along that direction.
+
+For each of the other words, a linear program is solved against a few rivals j:
 
     maximise m,   (w_i - w_j) . h + (b_i - b_j) t >= m for all rivals j,   -1 <= h <= 1,   0 <= t <= 1
 
-whose best m is zero if no h exists. An increasing function of the logits, such as a cap, does not change the result.
+The variable t scales the biases against h. The optimum m is zero if no h makes word i beat these rivals. Words that
+score higher than i at the solution are added to the rivals, until word i beats all words or m is zero. An increasing
+function of the logits, such as a cap, does not change the result.
 
-Suffixes: V words, D width, R rows handled at once, S rivals.
+Suffixes: V words, D width of a word vector, R words handled at once, S rivals.
 """
 
 from __future__ import annotations
@@ -32,13 +36,13 @@ RIDGE = 1e-8  # of the variance, added in every direction before whitening divid
 
 @dataclass(frozen=True)
 class WordsThatWin:
-    """The numbers of argmax-reachable words, and the unargmaxable words.
+    """The counts of argmax-reachable words, and the ids of the unargmaxable words.
 
     Attributes:
-        by_direction: words for which a direction was found by dot products.
-        by_program: words for which a linear program found one.
-        never: ids of the unargmaxable words; words with equal vector and bias are among them.
-        unsettled: words that were not decided in time.
+        by_direction: number of words shown to be argmax-reachable by dot products with a candidate direction.
+        by_program: number of words shown to be argmax-reachable by a linear program.
+        never: ids of the unargmaxable words; words that share vector and bias with another word are among them.
+        unsettled: number of undecided words: time ran out, the solver failed, or rounding hides the lead.
         wall_s: wall time in seconds.
     """
 
@@ -50,13 +54,14 @@ class WordsThatWin:
 
 
 def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
-    """Find the unargmaxable words of an output layer; stop after `seconds` and leave the rest unsettled.
+    """Find the unargmaxable words of an output layer; words not decided after `seconds` are counted as unsettled.
 
-    The time is checked before every block of words, and every program gets the remaining time. Memory besides the
-    weights: some blocks of 16 MiB, and 24 D^2 bytes. Time: 2 V^2 D flops per direction, then one program per word.
+    The time is checked before every block of words, and every linear program may use the remaining time. Memory besides
+    the weights: some blocks of 16 MiB, and 24 D^2 bytes. Time: 2 V^2 D flops per candidate direction, then one or more
+    linear programs per remaining word.
 
     Raises:
-        DataError: a number is nan or infinite.
+        DataError: a weight is nan or infinite.
     """
     refuse_non_finite(weight_VD, "the weights")
     started = time.monotonic()
@@ -84,7 +89,7 @@ def _plain(weight_VD: Floats, deadline: float) -> Float64:
 
 
 def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
-    """Return the regularised inverse covariance of the word vectors; None if time runs out before all are summed."""
+    """Return the regularised inverse covariance [D, D] of the word vectors, or None if the deadline passes first."""
     mean_D = weight_VD.mean(0, dtype=np.float64)
     covariance_DD = np.zeros((len(mean_D), len(mean_D)))
     step = max(1, BLOCK_BYTES // mean_D.nbytes)
@@ -98,7 +103,11 @@ def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """Return the words that do not clearly lead all others in the direction (w_i - mean) M."""
+    """Return the words i that the candidate direction (w_i - mean) M does not settle.
+
+    A direction settles word i if the dot product with w_i exceeds those with all other word vectors by more than the
+    rounding error. Words that are not tested before the deadline are returned, too.
+    """
     mean_D, longest = weight_VD.mean(0), np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())
     rounding = weight_VD.shape[1] * np.finfo(weight_VD.dtype).eps * longest
     step = max(1, BLOCK_BYTES // weight_VD[:, 0].nbytes)
@@ -117,7 +126,7 @@ def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: flo
 
 
 class _Layer:
-    """Weights and biases scaled so that the longest word vector has length one."""
+    """An output layer, with the scale factor that gives its longest word vector length one."""
 
     def __init__(self, weight_VD: Floats, bias_V: Floats) -> None:
         self.weight_VD, self.bias_V = weight_VD, bias_V.astype(np.float64)
@@ -125,7 +134,7 @@ class _Layer:
         self.mean_D = weight_VD.mean(0)
 
     def can_win(self, word: int, deadline: float) -> bool | None:
-        """Return True if a context makes this word the most probable one; None if undecided."""
+        """Return True if some context vector makes this word the most probable one, False if none does, else None."""
         rivals = self._ahead_of(word, self.weight_VD[word] - self.mean_D, 0.0, least=-np.inf)
         while (left_s := deadline - time.monotonic()) > 0:
             found = self._best(word, rivals, left_s)
@@ -141,7 +150,7 @@ class _Layer:
         return None
 
     def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
-        """Return the context h, with t, in which the word leads these rivals by the largest margin, and that margin."""
+        """Return the (h, t, m) with the largest margin m of the word over these rivals, or None if the solver fails."""
         from scipy.optimize import linprog  # a quarter of a second to import, which no step of a run needs
 
         ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
@@ -160,7 +169,7 @@ class _Layer:
         return solved.x[:width], float(solved.x[width]), float(solved.x[-1])
 
     def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
-        """Return at most RIVALS words with the highest scores, of those that are ahead by `least`."""
+        """Return the rivals with the highest score w . h + b t: at most RIVALS, all `least` or more above the word."""
         lead_V = self.weight_VD @ h_D + t * self.bias_V
         lead_V -= lead_V[word]
         lead_V[word] = -np.inf
@@ -169,7 +178,7 @@ class _Layer:
         return chosen
 
     def _leads(self, word: int, h_D: Float64, t: float) -> bool:
-        """Return True if the word leads all others, in float64, block by block."""
+        """Return True if the word has the highest score w . h + b t of all, computed in float64 by blocks of words."""
         own = float(self.weight_VD[word].astype(np.float64) @ h_D + t * self.bias_V[word])
         step = max(1, BLOCK_BYTES // (8 * len(h_D)))
         for start in range(0, len(self.bias_V), step):

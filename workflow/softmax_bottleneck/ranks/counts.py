@@ -22,7 +22,7 @@ CLEAR_MARGIN = 10.0  # noise moves a tolerance this many noise floors high by < 
 class PressRank:
     """The number of singular values above tol = 0.5 sqrt(m+n+1) sigma_max eps (Press et al., Numerical Recipes, 2.6).
 
-    `low` and `high` are the counts at the tolerance x 1.01 and x 0.99.
+    `low` and `high` are the counts at 1.01 times and at 0.99 times this tolerance.
     """
 
     rank: int
@@ -38,10 +38,10 @@ class PressRank:
 
 
 def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> PressRank:
-    """Return the Press rank of an m x n matrix from its singular values; zeros may be left out.
+    """Return the Press rank of an m x n matrix from its singular values; zero singular values may be left out.
 
-    The published counts use the epsilon of float32 whatever the numbers were computed in; with that of float64
-    every count changes.
+    The published counts use float32's machine epsilon, whatever the number type of the matrix. With float64's epsilon
+    every count would differ.
 
     Raises:
         DataError: a value is negative, nan or infinite.
@@ -56,8 +56,12 @@ def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> Pr
 def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
     """Return the smallest k with sum_{i<=k} sigma_i^2 >= (1 - epsilon) sum_i sigma_i^2 (Parthiban 2021, Table 6).
 
-    Squares are summed from the smallest up, so that none is lost in a large sum. A zero
-    matrix has effective rank 0.
+    Squares are summed from the smallest to the largest, so that rounding loses no small square. A zero matrix has
+    effective rank 0.
+
+    Raises:
+        DataError: a value is negative, nan or infinite.
+        UserError: epsilon is not between 0 and 1.
     """
     if not 0 < epsilon < 1:
         raise UserError(f"epsilon of the effective rank is {epsilon}: expected a number between 0 and 1")
@@ -67,10 +71,10 @@ def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
 
 
 def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
-    """Return the index after which singular values fall by the largest factor, and that factor.
+    """Return the index after which the singular values fall by the largest factor, and that factor.
 
-    For centred log-probabilities of a softmax layer the index is the layer's width. Values below float32's resolution
-    count as equal to it.
+    For centred log-probabilities of a softmax layer the index is the layer's width. Values below the noise floor or
+    below float32's resolution are raised to that limit first.
     """
     sigma = sound(spectrum.with_zeros())
     levels = np.maximum(sigma, max(spectrum.noise_floor, FLOAT32_EPS * sigma[0], np.finfo(float).tiny))
@@ -79,7 +83,11 @@ def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
 
 
 def sound(sigma: ArrayLike) -> Float64:
-    """Return singular values as an array; DataError if one is negative, nan or infinite."""
+    """Return singular values as a float64 array.
+
+    Raises:
+        DataError: a value is negative, nan or infinite, or the values are not a vector of at least one.
+    """
     values = np.asarray(sigma, dtype=np.float64)
     if values.ndim != 1 or not len(values):
         raise DataError(f"singular values have shape {values.shape}, expected one row of at least one")
@@ -94,10 +102,10 @@ class RankReport:
     """The ranks of one matrix, with tolerance, noise floor and method.
 
     Attributes:
-        press: Press rank, its neighbours and its tolerance.
-        effective: epsilon -> epsilon-effective rank.
-        n_zero: singular values that are exactly zero.
-        eps: machine epsilon in the tolerance.
+        press: the Press rank, the counts at a tolerance 1 % larger and smaller, and the tolerance.
+        effective: {epsilon: effective rank at this epsilon}.
+        n_zero: number of singular values that are exactly zero by construction.
+        eps: machine epsilon used in the tolerance.
         noise_floor: singular values below this are rounding errors of the method.
         note: a caveat about the count, or "".
         m, n, method, dtype: see `Spectrum`.
@@ -116,17 +124,17 @@ class RankReport:
 
     @property
     def floor_clear(self) -> bool:
-        """True if the tolerance is so far above the noise floor that noise shifts it by less than half of 1 %."""
+        """True if the tolerance is at least ten noise floors, so that noise shifts the tolerance by less than 0.5 %."""
         return self.press.tolerance >= CLEAR_MARGIN * self.noise_floor
 
     def metrics(self) -> dict[str, int]:
-        """Return the ranks by the names of the published tables: rank_press, its neighbours, rank_eff_1e-3, ..."""
+        """Return the ranks under the names of the published tables: rank_press, rank_press_low, ..., rank_eff_1e-3."""
         press = self.press
         ranks = {"rank_press": press.rank, "rank_press_low": press.low, "rank_press_high": press.high}
         return ranks | {f"rank_eff_{_plain(epsilon)}": rank for epsilon, rank in self.effective.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as a flat JSON object."""
+        """Return the whole report as a flat dict that can be written as JSON."""
         return {
             **self.metrics(),
             "tolerance_sensitive": self.press.tolerance_sensitive,
@@ -141,7 +149,7 @@ class RankReport:
 def rank_report(
     spectrum: Spectrum, *, epsilons: Sequence[float] = EFFECTIVE_EPSILONS, eps: float = FLOAT32_EPS
 ) -> RankReport:
-    """Return Press rank and effective ranks of a spectrum. A zero matrix has rank 0 by every rule."""
+    """Return the Press rank and the effective ranks of a spectrum; a zero matrix has rank 0 by each definition."""
     press = press_rank(spectrum.sigma, spectrum.m, spectrum.n, eps)
     return RankReport(
         press=press,
@@ -165,6 +173,6 @@ def _note(press: PressRank, spectrum: Spectrum) -> str:
 
 
 def _plain(epsilon: float) -> str:
-    """Format 0.001 as 1e-3, as in the tables."""
+    """Format a number such as 0.001 as `1e-3`, the notation of the published tables."""
     mantissa, exponent = f"{epsilon:e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"

@@ -1,17 +1,18 @@
 """Preserved gradient: the share of the loss gradient that an output matrix passes to the body (Godey and Artzi 2026).
 
-The loss of a context has a gradient g [V] by the logits W h + b. The body receives W^T g only, hence the part of g in
-the D-dimensional column space of W. With P the projection onto that space, |P g| <= |g|; the rest is lost. Definitions
-differ, so all are computed:
+The loss of a context has a gradient g [V] with respect to the logits W h + b. The body (the network below the output
+layer) receives only W^T g, which depends on the part of g in the D-dimensional column space of W. With P the projection
+onto that space, P g is preserved and the rest of g is lost. Definitions of the preserved share differ, and this module
+computes four:
 
     norm_mean      mean over contexts of |P g| / |g|
     energy_mean    mean over contexts of |P g|^2 / |g|^2
     energy_pooled  sum of |P g|^2 over sum of |g|^2: badly predicted contexts weigh more
-    norm_pooled    its square root: the Frobenius norms of all gradients side by side
+    norm_pooled    square root of energy_pooled: a ratio of Frobenius norms over all gradients
 
-The *suppressed* share is one minus these; 1 - energy is closer to one than 1 - norm.
+The *suppressed* share is one minus the preserved share; 1 - energy is closer to one than 1 - norm.
 
-Suffixes: R contexts of a block, V words, D width.
+Suffixes: N contexts, R contexts of a block, V words, D width.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ SMALLEST_SINGULAR = 1e-12  # of the largest: smaller directions are rounding err
 
 @dataclass(frozen=True)
 class GradientShare:
-    """The preserved share by each definition of the module's docstring; `contexts` whose gradient is not zero."""
+    """The preserved share of the gradient by four definitions (see the module), and the number of contexts used.
+
+    `contexts` counts only contexts whose gradient is not zero.
+    """
 
     contexts: int
     norm_mean: float
@@ -41,12 +45,16 @@ class GradientShare:
 
 
 def gradient_share(gradients: Iterable[Floats], weight_VD: Floats) -> GradientShare:
-    """Return the shares of gradients by the logits, in blocks [any, V], that the output matrix preserves.
+    """Return the shares of the loss gradient that the output matrix preserves.
 
     Memory: one block besides the weights. Time: 2 N V D flops and a QR of W.
 
+    Args:
+        gradients: gradients of the loss with respect to the logits, in blocks [any, V].
+        weight_VD: output matrix W.
+
     Raises:
-        DataError: a number is nan or infinite; no gradient other than zero.
+        DataError: a number is nan or infinite, or every gradient is zero.
     """
     refuse_non_finite(weight_VD, "the weights")
     upper = triangle(lambda rows: weight_VD[rows].astype(np.float64), *weight_VD.shape)

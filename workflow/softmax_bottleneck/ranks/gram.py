@@ -1,6 +1,6 @@
-"""Gram matrices in float64 and their eigenvalues: on the CPU, or on a torch device with checks of its eigenvalues.
+"""Gram matrices in float64 and their eigenvalues, on the CPU or (with checks of the eigenvalues) on a torch device.
 
-Suffixes: m rows, n columns of the matrix M; the Gram matrix M^T M is n x n.
+Suffixes: m rows and n columns of the matrix M, whose Gram matrix M^T M is n x n.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ SUMS_AGREE = 1e-10  # relative: far above the rounding of a sum over all eigenva
 
 
 class Gram:
-    """The lower triangle of a sum of row^T row in float64, and the number of roundings each entry has seen.
+    """A Gram matrix, summed in float64 from chunks of rows; only the lower triangle is kept.
 
-    Rows are collected into full blocks, so that the sum does not depend on the size of the chunks.
+    Rows are collected into full blocks, so that the sum does not depend on the size of the chunks. `depth` bounds the
+    number of roundings of each entry.
     """
 
     def __init__(self, n: int, solver: Solver | None = None) -> None:
@@ -58,7 +59,7 @@ class Gram:
         return max(1, min(BLOCK, SYRK_ENTRIES // n))
 
     def add(self, chunk: Floats) -> None:
-        """Add the products of some rows."""
+        """Add the products row^T row of a chunk of rows [any, n]."""
         start = 0
         while start < len(chunk):
             part = chunk[start : start + len(self._block) - self._filled]
@@ -79,11 +80,12 @@ class Gram:
         self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
 
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
-        """Return singular values of the m x n matrix with this Gram matrix; destroy the lower triangle.
+        """Return the singular values of the m x n matrix with this Gram matrix; the call destroys the lower triangle.
 
-        Noise floor: a sum of products rounded `depth` times has an error of at most depth eps/2 times the sum of
-        magnitudes (so |E| is at most that times the trace). LAPACK's eigenvalues have an error of p(n) eps sigma_max^2,
-        where p grows slowly (sqrt(n) is about ten times the observed error). A negative eigenvalue is such an error.
+        The noise floor is the square root of the larger of two errors of an eigenvalue. The first is a bound. A sum of
+        products rounded `depth` times is off by at most depth eps/2 times the sum of magnitudes, in all at most
+        depth eps/2 times the trace. LAPACK's eigenvalues add p(n) eps sigma_max^2, where p grows slowly; sqrt(n), used
+        here, is about ten times the observed error. The second is the magnitude of the most negative eigenvalue.
         """
         self._add_block()
         trace = float(self.matrix.trace())
@@ -100,7 +102,11 @@ class Gram:
         return self._solver(self.matrix)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return the spectrum of the rows so far. More may follow: LAPACK leaves the upper triangle unchanged."""
+        """Return the spectrum of the rows added so far; more rows may be added afterwards.
+
+        The eigenvalue routine overwrites the lower triangle and the diagonal. Before the call the lower triangle is
+        copied to the upper one; after the call the lower triangle and the diagonal are restored.
+        """
         self._add_block()
         diagonal = self.matrix.diagonal().copy()
         _mirror(self.matrix, source=self.matrix.T)
@@ -111,12 +117,13 @@ class Gram:
 
 
 class DeviceGram(Gram):
-    """A Gram matrix on a device of torch (passed as an argument), with checked eigenvalues.
+    """A Gram matrix on a torch device, with checked eigenvalues. The constructor receives torch as an argument.
 
-    Solvers on GPUs are known to fail or to return wrong values for n above about 23,000. Three checks must hold: the
-    eigenvalues sum to the trace, their squares sum to the squared Frobenius norm, and the number above the Press
-    tolerance equals the inertia of the shifted matrix. Otherwise the CPU computes them from the same matrix, and the
-    spectrum's method records that. Memory on the device: three to four times 8 n^2 bytes.
+    Eigenvalue solvers on GPUs are known to fail or to return wrong values for n above about 23,000. Therefore three
+    checks must hold: the eigenvalues sum to the trace, their squares sum to the squared Frobenius norm, and the number
+    above the Press tolerance equals the inertia of the shifted matrix. If a check fails, the CPU computes the
+    eigenvalues of the same matrix, and the spectrum's `method` records that. Memory on the device: three to four times
+    8 n^2 bytes.
     """
 
     def __init__(self, n: int, solver: Solver | None = None, *, torch: Any, device: Any) -> None:
@@ -134,7 +141,10 @@ class DeviceGram(Gram):
         self.matrix.addmm_(rows_RN.T, rows_RN)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return `spectrum` of the rows so far; torch's solver does not change the matrix."""
+        """Return the spectrum of the rows added so far; more rows may be added afterwards.
+
+        Torch's eigenvalue routine does not change the matrix, but `spectrum` may drop the reference to the matrix.
+        """
         self._add_block()
         kept = self.matrix
         spectrum = self.spectrum(m, n, "gram-of-columns", dtype)
@@ -165,7 +175,7 @@ class DeviceGram(Gram):
         return bool(fewest <= self._inertia_count(threshold) <= most)
 
     def _inertia_count(self, threshold: float) -> int:
-        """Compute `inertia_count` on the device, or on the CPU if the device lacks memory or a routine for it."""
+        """Return `inertia_count`, computed on the device, or on the CPU if the device lacks memory or a routine."""
         try:
             shifted = self.matrix.clone()
             shifted.diagonal().sub_(threshold)
@@ -176,10 +186,10 @@ class DeviceGram(Gram):
 
 
 def lapack_eigenvalues(matrix: Float64) -> Float64:
-    """Return the eigenvalues, ascending, of the symmetric matrix with this lower triangle (Fortran order); destroy it.
+    """Return the ascending eigenvalues of the symmetric matrix with this lower triangle; the matrix is overwritten.
 
-    In two stages, over a band (LAPACK's dsyevd_2stage, for which scipy has no function): three fifths of the time of
-    `evd`, which is used if scipy's library lacks it.
+    The matrix must be in Fortran order. The routine is LAPACK's two-stage dsyevd_2stage, for which SciPy has no
+    wrapper. It takes three fifths of the time of SciPy's `evd`, which is used if SciPy's LAPACK has no dsyevd_2stage.
     """
     routine = _lapack("dsyevd_2stage_")
     if routine is None:
@@ -203,7 +213,7 @@ def lapack_eigenvalues(matrix: Float64) -> Float64:
 
 @contextmanager
 def lapack_threads(count: int) -> Iterator[None]:
-    """Set the number of threads of scipy's LAPACK inside the context, if it is OpenBLAS."""
+    """Set the number of threads of SciPy's LAPACK inside the context, provided that this LAPACK is OpenBLAS."""
     ask, give = _lapack("openblas_get_num_threads"), _lapack("openblas_set_num_threads")
     before = ask() if ask and give else 0
     if before:
@@ -217,17 +227,20 @@ def lapack_threads(count: int) -> Iterator[None]:
 
 @cache
 def _lapack(name: str) -> Any:
-    """Return a routine of the LAPACK that scipy is linked with, or None; scipy's wheels prefix all names."""
+    """Return a routine of the LAPACK that SciPy is linked with, or None if there is no such routine.
+
+    In SciPy's wheels all names have the prefix `scipy_`.
+    """
     library = ctypes.CDLL(cython_lapack.__file__)
     return getattr(library, f"scipy_{name}", None) or getattr(library, name, None)
 
 
 def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
-    """Count the eigenvalues above a threshold without computing any (the lower triangle is read).
+    """Return the number of eigenvalues above a threshold without computing them; only the lower triangle is read.
 
-    Sylvester's law of inertia: A - threshold I = L D L^T has as many positive eigenvalues as D, whose blocks are 1 x
-    1 or 2 x 2. With a Gram matrix and tol^2 this is the Press rank by another method: n^3/3 flops against 4/3 n^3.
-    Memory: one copy of the matrix.
+    Sylvester's law of inertia: A - threshold I = L D L^T has as many positive eigenvalues as D, whose blocks are 1 x 1
+    or 2 x 2. For a Gram matrix and the squared Press tolerance, the count is the Press rank by an independent method:
+    n^3/3 flops instead of 4/3 n^3. Memory: one copy of the matrix.
     """
     shifted = np.array(symmetric_nn, dtype=np.float64, order="F")
     np.einsum("ii->i", shifted)[:] -= threshold
@@ -239,16 +252,17 @@ def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
 
 
 def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
-    """Count the positive eigenvalues of the D of Bunch and Kaufman's factors.
+    """Return the number of positive eigenvalues of D in a Bunch-Kaufman factorisation L D L^T.
 
-    A negative pivot marks both rows of a 2 x 2 block, whose determinant is negative: one eigenvalue of each sign.
+    A negative pivot marks both rows of a 2 x 2 block of D, whose determinant is negative, so that the block has one
+    positive and one negative eigenvalue.
     """
     single = pivots_n > 0
     return int((diagonal_n[single] > 0).sum()) + int((~single).sum()) // 2
 
 
 def _mirror(matrix: Float64, source: Float64) -> None:
-    """Copy the entries above the diagonal from `source`, the transpose, a band at a time."""
+    """Copy the entries above the diagonal from `source`, the transpose of the matrix, in bands of BLOCK rows."""
     for start in range(0, len(matrix), BLOCK):
         stop = min(start + BLOCK, len(matrix))
         matrix[start:stop, stop:] = source[start:stop, stop:]

@@ -1,15 +1,17 @@
 """Response of the Press rank and the effective rank to rounding and noise (Parthiban et al. 2021, SM section 5).
 
-Both experiments keep the ten largest singular values of a run's log-probability matrix over its first contexts.
-Rebuilding: decompose the matrix and multiply the factors, ten times (SM Table 14). Noise: add independent N(0, c/n^2)
-numbers to all elements of the diagonal matrix of singular values (SM Tables 15, 16).
+Both experiments truncate the log-probability matrix of a run over its first test contexts to rank ten.
 
-Algorithm 1 as printed decomposes the diagonal matrix, whose error does not grow after the first round. The printed
-error grows, as that of the whole matrix U S V^T does. Both are computed. The published ranks under noise follow from
-the quarter-circle law if the largest singular value is 1, c/n^2 is a variance and the tolerance is that of float64
-(the paper does not say so): `predicted_rank` agrees to within 3.
+* Rebuilding (SM Table 14): decompose the matrix by SVD and multiply the factors again, ten times.
+* Noise (SM Tables 15 and 16): add independent N(0, c/n^2) numbers to all entries of the n x n diagonal matrix of
+  singular values.
 
-Suffixes: N contexts, V words, K singular values kept.
+The paper's Algorithm 1 rebuilds the diagonal matrix, but the error of that matrix does not grow after the first round.
+The printed error grows, as the error of the whole matrix U S V^T does. Therefore both matrices are rebuilt. The
+published ranks under noise agree with the quarter-circle law (`predicted_rank`) to within 3, if the largest singular
+value is 1, c/n^2 is a variance and the tolerance is float64's. The paper states none of these three conditions.
+
+Suffixes: N contexts, V words, K = 10 singular values kept.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ NOISE_EFFECTIVE = tuple(f"1e-{n}" for n in range(20, 26))
 
 @dataclass(frozen=True)
 class Truncated:
-    """The truncated singular value decomposition of a matrix of log-probabilities.
+    """The ten largest singular values of a matrix of log-probabilities, with their singular vectors.
 
     Attributes:
-        left_NK, sigma_K, right_KV: the kept part of its singular value decomposition, in descending order.
-        press_rank: of the whole matrix, at float32's tolerance.
-        of: name of the model, without a semicolon.
+        left_NK, sigma_K, right_KV: factors of the truncated decomposition, in descending order of singular values.
+        press_rank: Press rank of the whole matrix at float32's tolerance.
+        of: label of the model, without a semicolon.
     """
 
     left_NK: NDArray[np.floating[Any]]
@@ -58,7 +60,10 @@ class Truncated:
 
     @classmethod
     def of_matrix(cls, log_p_NV: NDArray[np.float32], of: str) -> Truncated:
-        """Keep the ten largest singular values of a matrix that has more, by Lanczos iteration from a fixed start."""
+        """Return the rank-ten truncation of a matrix with more than ten rows and columns.
+
+        The method is Lanczos iteration from a fixed start vector.
+        """
         matrix_NV = np.asarray(log_p_NV, dtype=np.float64)
         start = np.ones(min(matrix_NV.shape))
         left_NK, sigma_K, right_KV = svds(matrix_NV, k=TRUE_RANK, v0=start)
@@ -68,10 +73,11 @@ class Truncated:
 
 
 def predicted_rank(c: float, size: int) -> int:
-    """Predict the Press rank under noise of variance c/n^2 by the quarter-circle law (size n, largest value 1).
+    """Return the Press rank that the quarter-circle law predicts under noise of variance c/n^2, with n = `size`.
 
-    The singular values of the noise, divided by sqrt(c/n), have density sqrt(4 - x^2)/pi on [0, 2]; those above the
-    tolerance count, and the ten true ones are always above it.
+    The largest singular value of the matrix without noise is 1. The singular values of the noise, divided by sqrt(c/n),
+    have density sqrt(4 - x^2)/pi on [0, 2]; the law gives the share above float64's tolerance. The prediction is at
+    least ten, because the ten original singular values lie above the tolerance.
     """
     tolerance = 0.5 * math.sqrt(2 * size + 1) * EPSILON
     x = min(2.0, tolerance / math.sqrt(c / size))
@@ -80,7 +86,7 @@ def predicted_rank(c: float, size: int) -> int:
 
 
 def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Yield the tidy rows of one experiment: option `synthetic` (rebuild, noise, noise-effective)."""
+    """Yield result rows, one number each, of the experiment that the option `synthetic` names: a key of EXPERIMENTS."""
     yield from EXPERIMENTS[options["synthetic"]](matrix, say)
 
 

@@ -1,7 +1,7 @@
 """Measures of saturation: the extent to which an output layer uses its width.
 
-Godey, Villemonte de la Clergerie and Sagot 2024, "Why do small language models underperform? Studying language model
-saturation via the softmax bottleneck". Suffixes: N vectors, D width.
+The measures come from Godey, Villemonte de la Clergerie and Sagot 2024, "Why do small language models underperform?
+Studying language model saturation via the softmax bottleneck". Suffixes: N vectors, D width.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from softmax_bottleneck.store.errors import DataError
 
 
 def singular_value_entropy(sigma: ArrayLike) -> float:
-    """Return the entropy of the singular values divided by their sum, in nats: 0 at rank 1, ln(count) if all are equal.
+    """Return the entropy, in nats, of the singular values divided by their sum.
 
-    The paper prints the distance from the uniform distribution, ln(count) minus this, which is 0 if all directions are
-    used equally and jumps when a model saturates. Zeros count as values, but add nothing.
+    The entropy is 0 at rank 1, and ln(count) if all singular values are equal. The paper prints ln(count) minus this
+    entropy, the distance from the uniform distribution (see `singular_value_divergence`): 0 if all directions are used
+    equally, with a jump when a model saturates. Zero values belong to the count but add nothing to the entropy.
 
     Raises:
         DataError: a value is negative, nan or infinite, or all are zero.
@@ -41,13 +42,13 @@ def singular_value_divergence(sigma: ArrayLike) -> float:
 
 
 def anisotropy(vectors_ND: Floats) -> float:
-    """Return the mean cosine between two different vectors (Ethayarajh 2019, section 3).
+    """Return the mean cosine over all pairs of different vectors (Ethayarajh 2019, section 3).
 
-    It is 0 for isotropic vectors and 1 if all have the same direction. With the sum s of the N unit vectors, the mean
-    is (|s|^2 - N) / (N (N - 1)), in one pass without pairs.
+    The mean is 0 for isotropic vectors and 1 if all vectors have the same direction. With s the sum of the N vectors
+    scaled to unit length, the mean is (|s|^2 - N) / (N (N - 1)), which needs one pass and no pairs.
 
     Raises:
-        DataError: fewer than two vectors, or one of them is zero or not finite.
+        DataError: there are fewer than two vectors, or a vector is zero or not finite.
     """
     refuse_empty(*vectors_ND.shape)
     refuse_non_finite(vectors_ND, "the vectors")

@@ -2,23 +2,24 @@
 
 The field compares heads by the rank of ln P(word | context) over test contexts (Yang et al. 2018; Kanai et al. 2018,
 Table 3; Parthiban et al. 2021, Table 6). The published method is a full SVD of a matrix of 3 to 33 GB. This module has
-two exact methods:
+two exact methods that never hold the matrix in memory:
 
-* `gram_singular_values`: rows are streamed into the float64 Gram matrix G = M^T M, whose eigenvalues are the squares
-  of the singular values. The matrix itself is never in memory.
-* `factored_singular_values`: for log-linear heads, ln P = [H | 1 | -logZ] [W | b | 1]^T, so that thin
-  QRs of both factors and the SVD of a core of D + 2 columns give the whole spectrum.
+* `gram_singular_values` streams rows into the float64 Gram matrix G = M^T M, whose eigenvalues are the squares of the
+  singular values of M.
+* `factored_singular_values` is for log-linear heads, where ln P = [H | 1 | -logZ] [W | b | 1]^T. Thin QRs of both
+  factors and the SVD of a core of D + 2 columns give the whole spectrum.
 
-Precision of a Gram matrix. The computed G is off by some E with |E| = e, so its eigenvalues are off by at most e (Weyl)
-and singular values below sqrt(e), the *noise floor*, are noise. Rows are float32 and exact in float64, so e comes only
-from summation and from the eigenvalue solver: some hundred float64 epsilons of sigma_max^2. The published tolerance
-squared is tol^2 = (m+n+1)/4 eps32^2 sigma_max^2 = 16 (m+n+1) eps64 sigma_max^2: for a test set thousands of times e,
-and the counts are those of an SVD. A Gram matrix in float32 has its floor above the tolerance, and a tolerance with
-float64's epsilon lies below every Gram's floor. Small matrices, whose margin is thin, take the SVD itself, and every
+Precision of a Gram matrix. Let e be the norm of the error of the computed G. Its eigenvalues are off by at most e
+(Weyl's inequality), hence singular values below sqrt(e), the *noise floor*, are noise. Rows are float32 and exact in
+float64, so that e comes only from the summation and from the eigenvalue solver: some hundred float64 epsilons of
+sigma_max^2. The published tolerance squared is tol^2 = (m+n+1)/4 eps32^2 sigma_max^2 = 16 (m+n+1) eps64 sigma_max^2.
+For a test set this is thousands of times e, and the counts are those of an SVD. Two tolerances would be too small: a
+Gram matrix in float32 has its floor above the published one, and a tolerance with float64's epsilon lies below the
+floor of any Gram matrix. For small matrices the margin is thin, so this module computes their SVD instead. Every
 `RankReport` states whether its tolerance was clear of the floor.
 
-Suffixes: m or N rows (contexts), n or V columns (words), D context width. Singular values are float64, in descending
-order.
+Suffixes: m or N rows (contexts), n or V columns (words), D context width, R rows of a block. Singular values are
+float64, in descending order.
 """
 
 from __future__ import annotations
@@ -46,8 +47,13 @@ DIRECT_ENTRIES = 1 << 20  # up to this many entries an SVD takes less than a sec
 def singular_values(matrix_mn: Floats, centring: Centring = "none") -> Spectrum:
     """Return the singular values of a matrix in memory, float32 or float64, by the method that suits its shape.
 
-    `centring` "rows" subtracts the mean of every row, which removes log Z and any other constant of a context. "both"
-    also subtracts the mean of every column, which removes the frequencies of words. Errors as `gram_singular_values`.
+    Args:
+        matrix_mn: the matrix.
+        centring: "rows" subtracts from every row its mean, which removes log Z and any other constant of a context.
+            "both" then also subtracts from every column its mean, which removes the frequencies of words.
+
+    Raises:
+        DataError, UserError: under the conditions of `gram_singular_values`.
     """
     return centred_singular_values(lambda: [matrix_mn], matrix_mn.shape[1], centring)
 
@@ -60,7 +66,10 @@ def centred_singular_values(
     progress: Progress | None = None,
     make_gram: MakeGram = Gram,
 ) -> Spectrum:
-    """Return the singular values of the centred matrix (see `singular_values`); `both` reads the rows twice."""
+    """Return the singular values of the centred matrix (see `singular_values`).
+
+    `chunks` returns a new iterator over the rows at every call; centring "both" reads the rows twice.
+    """
     rows: Iterable[Floats] = chunks()
     if centring != "none":
         mean_n = _mean_row(_centred_rows(rows)) if centring == "both" else 0.0
@@ -83,22 +92,21 @@ def _mean_row(chunks: Iterable[Float64]) -> Float64:
 def gram_singular_values(
     chunks: Iterable[Floats], n_columns: int, *, progress: Progress | None = None, make_gram: MakeGram = Gram
 ) -> Spectrum:
-    """Return the singular values of the matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
+    """Return the singular values of a matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
 
-    Memory: one chunk, and 8 n^2 bytes for the Gram matrix, which the eigenvalue solver overwrites. At first up to
-    2 n^2 bytes of rows are held, too, because a matrix with few rows (m <= n/2) uses the smaller m x m Gram matrix of
-    its rows, and one with few entries an SVD. Time: m n^2 flops, then 4/3 n^3.
+    Memory: one chunk, and 8 n^2 bytes for the Gram matrix, which the eigenvalue solver overwrites. At first, up to
+    2 n^2 bytes of rows are held as well: a matrix with few rows (m <= n/2) uses the smaller m x m Gram matrix of its
+    rows, and a matrix with few entries uses an SVD. Time: m n^2 flops, then 4/3 n^3.
 
     Args:
         chunks: consecutive rows; the caller may reuse one buffer for all chunks.
         n_columns: width of every chunk.
         progress: called with the number of rows read so far, once per chunk.
-        make_gram: creates a Gram matrix of so many columns: a `Gram`, perhaps with another solver, or a `DeviceGram`.
+        make_gram: returns an empty `Gram` or `DeviceGram` with the given number of columns.
 
     Raises:
-        DataError: a number is nan or infinite (LAPACK would return nan, which counts as rank 0; the row is named), a
-            chunk has another width or type than the first, or there are no rows.
-        UserError: the Gram matrix does not fit into memory; the message says how much it needs.
+        DataError: a number is nan or infinite, a chunk has another width or type than the first, or there are no rows.
+        UserError: the Gram matrix does not fit into memory.
     """
     return nested_singular_values(chunks, n_columns, None, progress=progress, make_gram=make_gram)[1]
 
@@ -111,10 +119,10 @@ def nested_singular_values(
     progress: Progress | None = None,
     make_gram: MakeGram = Gram,
 ) -> tuple[Spectrum | None, Spectrum]:
-    """Return singular values of the first rows of a matrix, and of all of it, in one pass over its rows.
+    """Return the singular values of the first rows of a matrix and of the whole matrix, in one pass over its rows.
 
-    The first spectrum is None if `first_rows` is None or not less than the number of rows. Arguments, memory (also for
-    two spectra) and errors as `gram_singular_values`; time: another 4/3 n^3 flops.
+    The first spectrum is None if `first_rows` is None or not less than the number of rows. Arguments, memory and errors
+    are those of `gram_singular_values`; the first spectrum takes another 4/3 n^3 flops.
     """
     stream = _Rows(_cut_after(chunks, first_rows), n_columns, progress)
     rows = iter(stream)
@@ -137,7 +145,7 @@ def nested_singular_values(
 
 
 def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Floats]:
-    """Yield the same rows, with a chunk that ends after `first_rows`."""
+    """Yield all chunks, after splitting the chunk that extends beyond row `first_rows`."""
     count = 0
     for chunk in chunks:
         inside = 0 if first_rows is None else first_rows - count
@@ -150,12 +158,12 @@ def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Flo
 
 
 def _is_tall(n_rows: int, n_columns: int) -> bool:
-    """Return True if the Gram matrix of the columns is used; few rows or few entries use another method."""
+    """Return True if the matrix has enough rows and entries for the Gram matrix of its columns."""
     return n_rows > n_columns // 2 and n_rows * n_columns > DIRECT_ENTRIES
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Copy all chunks, or enough to show that the matrix is tall; the caller may reuse its buffer."""
+    """Return copies of all chunks, or only of the first chunks if these show that the matrix is tall."""
     held: deque[Floats] = deque()
     count = 0
     for chunk in rows:
@@ -167,7 +175,7 @@ def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
 
 
 class _Rows:
-    """An iterator of checked chunks that counts the rows and knows their type."""
+    """An iterable of chunks that checks every chunk, counts the rows and records their number type."""
 
     def __init__(self, chunks: Iterable[Floats], n_columns: int, progress: Progress | None) -> None:
         self._chunks = chunks
@@ -202,7 +210,7 @@ def _drain(held: deque[Floats]) -> Iterator[Floats]:
 
 
 def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spectrum:
-    """Return the spectrum of a matrix in memory that is small or has fewer rows than columns."""
+    """Return the spectrum of a matrix in memory that is small or has few rows."""
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:
         return dense_singular_values(matrix_mn)
@@ -213,10 +221,13 @@ def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spe
 
 
 def dense_singular_values(matrix_mn: Floats) -> Spectrum:
-    """Return singular values of a matrix in memory by LAPACK's float64 SVD: for small ones, and for tiny tolerances.
+    """Return the singular values of a matrix in memory by LAPACK's float64 SVD.
 
-    Memory: 16 m n bytes. Divide and conquer (gesdd) first; if that does not converge, QR iteration (gesvd), named in
-    `method`. DataError on nan or an infinity.
+    This method suits small matrices, and tolerances below the noise floor of a Gram matrix. Memory: 16 m n bytes. If
+    divide and conquer (gesdd) does not converge, QR iteration (gesvd) is used and named in `method`.
+
+    Raises:
+        DataError: a number is nan or infinite, or the matrix is empty.
     """
     m, n = matrix_mn.shape
     refuse_empty(m, n)
@@ -237,19 +248,21 @@ def factored_singular_values(
 ) -> Spectrum:
     """Return the exact singular values of ln P = H W^T + b - log Z from its factors [H | 1 | -log Z] and [W | b | 1].
 
-    At most D + 2 are not zero (Yang et al. 2018, section 2: the softmax bottleneck; one more for the bias, one for
-    log Z), D + 1 with rows centred, D with both (see `singular_values`). The other min(N, V) - D - 2 are exactly zero
-    and only counted. Method: QR of each factor by blocks of rows, then the SVD of R_left R_right^T. Memory besides the
-    factors: some blocks of 16 MiB, or of 8 (D + 2)^2 bytes if that is more; the N x V matrix never exists.
+    The rank is at most D + 2: D is the softmax bottleneck (Yang et al. 2018, section 2), the bias adds one and log Z
+    adds one. The rank is at most D + 1 with rows centred, and D with rows and columns centred (see `singular_values`).
+    All other singular values are exactly zero and only counted, in `n_zero`. Method: QR of each factor by blocks of
+    rows, then the SVD of R_left R_right^T. Memory besides the factors: some blocks of 16 MiB, or of 8 (D + 2)^2 bytes
+    if that is more; the N x V matrix never exists.
 
     Args:
-        contexts_ND: context vectors that are multiplied by the word matrix (after mixing, for MoC).
+        contexts_ND: context vectors that are multiplied by the word matrix (for MoC, after mixing).
         weight_VD: word matrix.
-        bias_V: its bias.
-        log_z_N: log of the sum over words of exp(H W^T + b), as `log_normalisers` gives it.
+        bias_V: bias of the words.
+        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`.
+        centring: "none", "rows" or "both", as in `singular_values`.
 
     Raises:
-        DataError: shapes do not fit, or a number is nan or infinite (the row is named).
+        DataError: shapes do not fit, or a number is nan or infinite.
     """
     n_contexts, width = contexts_ND.shape
     n_words = len(weight_VD)
@@ -291,10 +304,10 @@ def _require_shapes(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, log_
 
 
 def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -> Float64:
-    """Return R [min(n_rows, n_columns), n_columns] of the thin QR of a tall matrix, built from blocks of rows.
+    """Return the factor R of the thin QR of a tall matrix, from blocks of rows; `rows_of` returns the rows of a slice.
 
-    The R of the previous R and the next block is the R of all rows so far (Golub and Van Loan, "Matrix Computations",
-    5.2), as accurate as one QR.
+    R has shape [min(n_rows, n_columns), n_columns]. The R of the previous R stacked on the next block is the R of all
+    rows so far (Golub and Van Loan, "Matrix Computations", 5.2), as accurate as a single QR.
     """
     step = max(n_columns, BLOCK_BYTES // (8 * n_columns))
     upper = np.empty((0, n_columns))

@@ -1,4 +1,4 @@
-"""The spectrum of a matrix, and the checks of its input.
+"""The class `Spectrum`: the singular values of a matrix; and the checks that a matrix is finite and not empty.
 
 Suffixes: m rows, n columns. Singular values are float64, in descending order.
 """
@@ -23,14 +23,14 @@ FLOAT64_EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Singular values of an m x n matrix.
+    """The singular values of an m x n matrix.
 
     Attributes:
         sigma: computed singular values, float64, descending; min(m, n) - n_zero of them.
-        n_zero: further singular values that are exactly zero by construction (from factors).
-        m: rows.
-        n: columns.
-        method: how they were computed: svd, gram-of-columns, gram-of-rows or factors, all in float64.
+        n_zero: number of further singular values that are exactly zero by construction (for a product of factors).
+        m: number of rows.
+        n: number of columns.
+        method: method of computation, in float64: svd, svd-gesvd, gram-of-columns, gram-of-rows or factors.
         dtype: number type of the matrix (or of the hidden states).
         noise_floor: singular values below this are rounding errors of the method.
     """
@@ -53,18 +53,21 @@ class Spectrum:
         return np.concatenate([self.sigma, np.zeros(self.n_zero)])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all attributes as named arrays without objects, for an .npz; `from_arrays` reads them back."""
+        """Return all attributes as named arrays without objects, for an .npz file; `from_arrays` reads them back."""
         return {name: np.asarray(getattr(self, name)) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Spectrum:
-        """Return the spectrum that `to_arrays` wrote."""
+        """Return the spectrum from the arrays of `to_arrays`."""
         plain = {name: arrays[name].item() for name in cls.__dataclass_fields__ if name != "sigma"}
         return cls(sigma=arrays["sigma"], **plain)
 
 
 def refuse_non_finite(values: Floats, what: str, first_row: int = 0) -> None:
-    """Raise DataError naming the first row of a vector or matrix that holds nan or an infinity."""
+    """Raise DataError if a vector or matrix has a nan or an infinity.
+
+    The message names the first such row, counted from `first_row`, and calls the matrix by the name `what`.
+    """
     sound = np.isfinite(values)
     if sound.all():
         return
@@ -77,6 +80,6 @@ def refuse_non_finite(values: Floats, what: str, first_row: int = 0) -> None:
 
 
 def refuse_empty(m: int, n: int) -> None:
-    """Raise DataError for a matrix without rows or columns."""
+    """Raise DataError if an m x n matrix has no rows or no columns."""
     if not (m and n):
         raise DataError(f"a matrix of {m} x {n} numbers has no rank: expected at least one row and one column")
