@@ -21,8 +21,8 @@ def test_every_bundled_study_has_known_options(file: Path) -> None:
 @pytest.mark.parametrize(
     "experiment, given, message",
     [
-        ("sm-table1", "{tsted: test_ppl}", r"options: unknown key 'tsted'; did you mean 'tested'"),
-        ("sm-table1", "{tested: tst_ppl}", r"options: tested: unknown metric 'tst_ppl'; did you mean 'test_ppl'"),
+        ("sm-table1", "{baselin: ss}", r"options: unknown key 'baselin'; did you mean 'baseline'"),
+        ("figure6", "{beside: [tst_ppl]}", r"options: beside\.0: unknown metric 'tst_ppl'; did you mean 'test_ppl'"),
         ("sm-table1", "{seeds_not_tested: [1, x]}", r"options: seeds_not_tested\.1: 'x' is not allowed"),
         ("sm-table7", "{settings: [{setting: a, publishd: b, label: c}]}",
          r"options: settings\.0: unknown key 'publishd'; did you mean 'published'"),

@@ -128,10 +128,10 @@ def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, Style]:
     return {m: replace(style, dash=DASHES[1] if m in cut else "-") for m, style in plots.styles(models).items()}
 
 
-def _log_axis(axes: Axes, frame: pd.DataFrame, x: str, base: int = 10) -> None:
+def _log_axis(axes: Axes, frame: pd.DataFrame, x: str) -> None:
     """Make the x axis logarithmic, with the values that there are as ticks."""
     values = levels(frame, x)
-    axes.set_xscale("log", base=base)
+    axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
     axes.set_xlabel(AXES.get(x, AXES["rank"]))

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Literal
 
 from softmax_bottleneck.measuring import statistics
+from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
-from softmax_bottleneck.report.source import MetricName, Source, exact_value
+from softmax_bottleneck.report.source import Source, exact_value
 from softmax_bottleneck.study import Column as ColumnSpec
 from softmax_bottleneck.study import schema
 
@@ -26,12 +27,11 @@ def summary_table(
     dataset: str,
     *,
     baseline: str = "softmax",
-    tested: MetricName = TEST_PPL,
     seeds_not_tested: tuple[schema.Integer, ...] = (),
 ) -> Section:
     """Return models by metrics.
 
-    p-values compare means of `tested` with the baseline's; `seeds_not_tested` enter means and no test.
+    p-values are of tests of the test perplexity against the baseline's. Runs with `seeds_not_tested` are in means only.
     """
     columns = [column for column in source.experiment.columns if not column.datasets or dataset in column.datasets]
 
@@ -41,7 +41,7 @@ def summary_table(
         if not column.measured:
             return source.blank(dataset, row, column)
         if metric in TESTS:
-            return _test_cell(source, column, dataset, (row, baseline), tested, seeds_not_tested)
+            return _test_cell(source, column, dataset, (row, baseline), seeds_not_tested)
         if is_gain:
             return _gain_cell(source, column, dataset, (row, other), metric)
         if metric.endswith(metrics.REDUCTION):
@@ -53,13 +53,13 @@ def summary_table(
 
 
 def _test_cell(
-    source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], tested: str, without: Sequence[int]
+    source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], without: Sequence[int]
 ) -> Cell:
     """Return a two-sided unpaired test of two models (Parthiban et al. 2021, SM Table 1)."""
     blank = source.blank(dataset, models[0], column)
     if models[0] == models[1]:
         return replace(blank, note="reference", runs="")
-    by_seed = [source.values(dataset, model, tested, column.stage) for model in models]
+    by_seed = [source.values(dataset, model, TEST_PPL, column.stage) for model in models]
     samples = [[value for seed, value in values.items() if seed not in without] for values in by_seed]
     result = TESTS[column.metric](*samples)
     if result.p is None:
@@ -86,31 +86,22 @@ def _gain_cell(
 
 
 # --- every pair of models -------------------------------------------------------------------------------------------
-def pairwise_table(
-    source: Source,
-    dataset: str,
-    *,
-    tested: MetricName = TEST_PPL,
-    stage: Literal["", "finetuned", "dynamic"] = "",
-    welch: schema.Flag = False,
-) -> Section:
-    """Return p of an unpaired two-sided test of row against column, and which is lower (Kanai et al. 2018)."""
-    metric = metrics.P_VALUE_WELCH if welch else metrics.P_VALUE
+def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetuned", "dynamic"] = "") -> Section:
+    """Return p of Student's test of the row's test perplexity against the column's, and which of them is lower."""
 
     def cell(row: str, column: str) -> Cell:
         if row == column:
             return Cell(wanted=False)
-        samples = {model: source.values(dataset, model, tested, stage) for model in (row, column)}
-        result = TESTS[metric](*(values.values() for values in samples.values()))
-        if result.p is None:
-            have = samples.items()
-            gaps = tuple(gap for model, own in have for gap in source.gaps(dataset, model, own, stage))
-            return Cell(metric=metric, gaps=gaps, reason="" if gaps else result.reason)
-        means = [sum(values.values()) / len(values) for values in samples.values()]
-        lower = "lower" if means[0] < means[1] else "higher"
+        samples = {model: source.values(dataset, model, TEST_PPL, stage) for model in (row, column)}
+        first, second = (Summary.of(values.values()) for values in samples.values())
+        result = statistics.student_t(first, second)
+        if result.p is None or first.mean is None or second.mean is None:
+            gaps = tuple(gap for model, own in samples.items() for gap in source.gaps(dataset, model, own, stage))
+            return Cell(metric=metrics.P_VALUE, gaps=gaps, reason="" if gaps else result.reason)
+        lower = "lower" if first.mean < second.mean else "higher"
         verdict = lower if result.p < SIGNIFICANCE else "no difference at 5 %"
-        note = f"{verdict}, {numbers.counts([len(values) for values in samples.values()])}"
-        return Cell(measured=MeasuredCell(result.p), metric=metric, note=note, runs=f"{dataset}/{row}")
+        note = f"{verdict}, {numbers.counts([first.n, second.n])}"
+        return Cell(measured=MeasuredCell(result.p), metric=metrics.P_VALUE, note=note, runs=f"{dataset}/{row}")
 
     columns = {model: f"against {name}" for model, name in source.models.items()}
     return source.section(dataset, source.models, columns, cell)
