@@ -163,7 +163,6 @@ def _size(study: Study) -> Finding:
     try:
         planned = check.costs(study)
         check.check_limits(study, planned)
-        check.check_lengths(study)
     except UserError as error:
         state = NOTE if shutil.which("sbatch") else BAD  # a login node has less memory than those that compute
         return Finding("size", state, str(error), "free memory or disk, or change the study")

@@ -69,7 +69,6 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
         load_dataset.cache_clear()
         study = load_study(file)
         check.check_limits(study, check.costs(study))
-        check.check_lengths(study)
     except UserError as error:
         for path in files:
             path.unlink()

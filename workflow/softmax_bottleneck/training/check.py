@@ -19,7 +19,7 @@ from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.study.costs import Cost, estimate, fit_hours
-from softmax_bottleneck.study.plan import is_done, tracked
+from softmax_bottleneck.study.plan import Size, is_done, tracked
 from softmax_bottleneck.training.model import build, count_parameters
 
 
@@ -31,12 +31,15 @@ def check(study: Study, say: Callable[[str], None]) -> None:
     """
     planned = costs(study)
     check_limits(study, planned)
-    check_lengths(study)
     check_stages(study)
     written = facts(study, planned) | {"provenance": provenance.block()}
     artefacts.write_json(study.store.study_folder(study.name) / "check.json", written)
     hours = sum(run["cpu_h"] for run in written["runs"].values()) + sum(fit_hours(unit, "cpu") for unit in study.units)
     say(f"{study.name}: {len(written['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")
+
+
+def _sizes(study: Study) -> dict[str, Size]:
+    return {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
 
 
 def parameters(run: Run, vocabulary_size: int) -> int:
@@ -46,7 +49,7 @@ def parameters(run: Run, vocabulary_size: int) -> int:
 
 def costs(study: Study) -> dict[str, tuple[int, Cost]]:
     """Return parameters and cost of every needed run, by path; equal settings are counted once."""
-    sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
+    sizes = _sizes(study)
     tracked_paths = {run.path for run in tracked(study)}
     counts: dict[tuple[str, str], int] = {}
     planned = {}
@@ -60,13 +63,20 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
 
 
 def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
-    """Reject a study that this machine cannot compute.
+    """Reject a study that this machine cannot compute, or whose texts are too short for it.
 
     Raises:
-        UserError: a run needs more memory, the rest of the study more disk, or a rank more contexts than available.
+        UserError: a run needs more memory, the rest of the study more disk, a rank more contexts, or a text more tokens
+            than there are.
     """
-    for dataset in study.datasets.values():
-        check_contexts(dataset, size_of(study.store, dataset).tokens["test"])
+    sizes = _sizes(study)
+    for name, dataset in study.datasets.items():
+        check_contexts(dataset, sizes[name].tokens["test"])
+    for run, key, split, needed in _tokens_needed(study):
+        there = sizes[run.dataset].tokens[split]
+        if there < needed:
+            raise UserError(f"{study.file}: models.{run.model}: {key}: {split} of {run.dataset} has {there} tokens, "
+                            f"and {needed} are needed: take fewer streams (or pieces), or more text")  # fmt: skip
     left = [run for run in study.needed if not is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
     root = study.store.root.absolute()
@@ -94,16 +104,6 @@ def _memory_gb(on_gpu: bool) -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
-def check_lengths(study: Study) -> None:
-    """Raise UserError if a text is split into so many streams that one is too short for an update or prediction."""
-    sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
-    for run, key, split, needed in _tokens_needed(study):
-        there = sizes[run.dataset].tokens[split]
-        if there < needed:
-            raise UserError(f"{study.file}: models.{run.model}: {key}: {split} of {run.dataset} has {there} tokens, "
-                            f"and {needed} are needed: take fewer streams (or pieces), or more text")  # fmt: skip
-
-
 def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
     """Yield run, key of its settings, split, and the tokens it needs: two rows per stream, three for training."""
     for run in (*study.needed, *study.finetuned):
@@ -118,9 +118,9 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
 def check_stages(study: Study) -> None:
     """Raise UserError for dynamic evaluation of a model that carries no state from segment to segment."""
-    for run in {(wanted.run.dataset, wanted.run.model): wanted.run for wanted in study.evaluations}.values():
-        size = size_of(study.store, study.datasets[run.dataset])
-        if not build(run, size.vocabulary_size, "meta").body.carries_state:
+    sizes = _sizes(study)
+    for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
+        if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:
             raise UserError(f"{study.file}: models.{run.model}: dynamic evaluation needs a body that carries what came "
                             f"before; {run.body.kind} does not: take it out of that experiment")  # fmt: skip
 
