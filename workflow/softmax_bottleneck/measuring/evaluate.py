@@ -24,7 +24,10 @@ GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
 
 
 def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
-    """Return the perplexities and predicted words of a trained run; write the hidden states of its test text."""
+    """Return the perplexities and predicted words of a trained run; write the hidden states of its test text.
+
+    `done` is the content of the run's done.json.
+    """
     folder, tokens = study.store.run_folder(run.path), corpus.load_for(study, run)
     places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
     with loaded(run, folder) as model:
@@ -46,7 +49,7 @@ def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place, ...]:
-    """Return the places whose most probable words are shown: the published ones of this text, or a sample."""
+    """Return the positions of the test text whose predicted words are shown: published ones, or a random sample."""
     named = contexts_file(study, name)
     if not named:
         return predictions.sampled_places(tokens)
@@ -56,7 +59,10 @@ def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place,
 
 
 def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return slopes and functions of a PLIF head, trained and as initialised by its seed; empty for other heads."""
+    """Return slope metrics and curves of the learned function of a PLIF head, trained and at initialisation.
+
+    Both dicts are empty for a head without such a function.
+    """
 
     trained = piecewise_linear(model)
     if trained is None:
@@ -68,13 +74,16 @@ def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float],
 
 
 def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
-    """Return the function of a PLIF head, or of the components of a mixture; None for other heads."""
+    """Return the learned function of a PLIF head or of a mixture with PLIF components; None for other heads."""
     return next((module for module in model.head.modules() if isinstance(module, PiecewiseLinear)), None)
 
 
 @torch.no_grad()
 def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, float]:
-    """Return mean, deviation and extremes of the slopes (Ganea et al. 2019, Table 2); names end in `suffix`."""
+    """Return mean, standard deviation, minimum and maximum of a function's slopes (Ganea et al. 2019, Table 2).
+
+    The name of every metric ends in `suffix`.
+    """
     slope_K = function.table()[:, 0].double()
     found = {"mean": slope_K.mean(), "std": slope_K.std(correction=0), "min": slope_K.min(), "max": slope_K.max()}
     return {f"slope_{name}{suffix}": float(value) for name, value in found.items()}
@@ -82,7 +91,10 @@ def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, floa
 
 @torch.no_grad()
 def function_curves(trained: PiecewiseLinear, initial: PiecewiseLinear) -> dict[str, list[float]]:
-    """Return both functions on an even grid over their knots, for a figure: `logit`, `trained`, `initial`."""
+    """Return the values of both functions on an even grid over their domain, for a figure.
+
+    The keys are `logit` (the grid), `trained` and `initial`.
+    """
     logit_G = torch.linspace(-trained.bound, trained.bound, GRID, dtype=torch.float64)
     curves = {
         "logit": logit_G,

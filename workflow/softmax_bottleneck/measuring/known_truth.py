@@ -1,4 +1,4 @@
-"""Known true distributions of texts: the distance of a model from them, and their own perplexities and ranks.
+"""The known true distribution of a synthetic text: a model's distance from it, and its own perplexities and ranks.
 
 Suffixes: T positions, N contexts, R columns of the true distribution, V words.
 """
@@ -21,7 +21,13 @@ from softmax_bottleneck.study import Study
 
 @dataclass(frozen=True)
 class TextLaw:
-    """The true distribution of a test text, its context before every predicted word, and its own metrics."""
+    """The true distribution of a corpus's test text.
+
+    Attributes:
+        truth: the synthetic language and the context of every token.
+        words: the vocabulary of the corpus, in the order of token ids.
+        own: perplexities and ranks of the true distribution itself, from `law_metrics`.
+    """
 
     truth: Truth
     words: tuple[str, ...]
@@ -29,15 +35,18 @@ class TextLaw:
 
     @property
     def states_T(self) -> NDArray[np.integer[Any]]:
-        """The context of every predicted word."""
+        """The index of the context of every predicted word."""
         return self.truth.states["test"][1:]
 
     def kl_nats(self, log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
-        """Return KL(P* || Q) in nats for the contexts from `start` on."""
+        """Return KL(P* || Q) in nats [N] for N predicted words from position `start` on, given a model's log Q."""
         return self.truth.language.kl_nats(log_q_NV, self.states_T[start : start + len(log_q_NV)], self.words)
 
     def metrics(self, kl_T: NDArray[np.float64]) -> dict[str, float]:
-        """Return the mean KL from the true distribution, the lowest possible perplexity, and the true rank."""
+        """Return metrics of the true distribution, and of a model whose KL from the true distribution is kl_T.
+
+        They include the mean KL, the lowest possible perplexity, the model's excess over this bound, and the true rank.
+        """
         kl = float(kl_T.mean())
         bound = float(np.exp(self.truth.entropy_C[self.states_T].mean()))
         return {
@@ -51,7 +60,7 @@ class TextLaw:
 
 
 def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
-    """Return the true distribution of a synthetic corpus, or None for any other text."""
+    """Return the true distribution of a synthetic corpus, or None for any other corpus."""
     folder = study.store.corpus_folder(dataset)
     if not (folder / TRUTH_FILE).exists():
         return None
@@ -60,10 +69,10 @@ def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
 
 
 def law_metrics(truth: Truth, corpus: Corpus) -> dict[str, float]:
-    """Return perplexities of the true distribution on train and test, and ranks of its log-probabilities over test.
+    """Return perplexities of the true distribution on train and test, and the ranks of its log-probabilities on test.
 
-    Perplexities are divided by the text's length L, as published. `law_test_ppl` is measured on this text; the
-    exponential of the mean entropy is its expectation in the same contexts. Ranks follow from the exact factors.
+    As published, the sum of losses is divided by the text's length L. `law_test_ppl` is measured on the sampled words;
+    averaging the entropies of the same contexts instead gives `entropy_ppl`. Ranks follow from the exact factors.
     """
     language = truth.language
     order_V = language.order(corpus.words)

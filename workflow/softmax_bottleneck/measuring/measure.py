@@ -1,8 +1,8 @@
-"""The step `measure`: everything that is measured on a trained run, in one process that imports torch once.
+"""The step `measure`: all measurements of a trained run, in one process that imports torch once.
 
-It calls three steps: `evaluate` (perplexities and predicted words), `spectrum` (singular values and ranks) and
-`wordsim` (word similarity). Each writes its own files. A step is skipped if its files are undamaged and were made by
-the current code from the current inputs. An edit of word similarity therefore recomputes no spectrum.
+The step calls three others: `evaluate` (perplexities and predicted words), `spectrum` (singular values and ranks) and
+`wordsim` (word similarity). Each of the three writes its own files. A step is skipped if its files are undamaged and
+were made by the current code from the current inputs. An edit of word similarity therefore recomputes no spectrum.
 """
 
 import time
@@ -25,11 +25,11 @@ STEPS = {"evaluate": "measure.json", "spectrum": "rank.json", "wordsim": "wordsi
 
 @dataclass(frozen=True)
 class Computed:
-    """The results of a step.
+    """The results of one of the steps `evaluate`, `spectrum` and `wordsim`.
 
     Attributes:
-        files: content of its JSON files by name; the result of STEPS comes last.
-        arrays: sha256 of the arrays it wrote, by file name.
+        files: {file name: content} of the step's JSON files; the file that STEPS names comes last.
+        arrays: {file name: sha256} of the array files that the step has written.
         message: the outcome in a few words.
     """
 
@@ -53,7 +53,7 @@ def measure(study: Study, path: str, say: Say) -> None:
 
 
 def measure_step(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute one of STEPS for a run, even if its files are current."""
+    """Compute one step of STEPS for a run, even if the files of that step are up to date."""
     _call(study, path, step, say)
     folder = study.store.run_folder(path)
     if (folder / MEASURED_FILE).exists():  # its new date lets Snakemake collect the new numbers
@@ -66,10 +66,10 @@ def _record(folder: Path) -> None:
 
 
 def measure_after_training(study: Study, path: str, say: Say) -> None:
-    """Measure a run in the process that has just trained it, if the inputs of the steps exist.
+    """Measure a run in the process that has just trained it, as far as the input files of the three steps exist.
 
-    Training has succeeded by now, so no failure or signal here is an error: the step `measure` follows and repeats
-    whatever is missing. Nothing is measured in a process with a time limit. There, `measure` is a job of its own.
+    Training has succeeded by now, so no failure or signal here is an error: the job `measure` comes later and computes
+    whatever is missing. In a process with a time limit, nothing is measured here.
     """
     if time_limit(study.max_wall, study.time_margin).seconds is not None:
         return
@@ -90,7 +90,7 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute a step and write its files, the result last."""
+    """Compute a step and write its files, the one that STEPS names last; a diverged run gets only status and reason."""
     started, folder = time.monotonic(), study.store.run_folder(path)
     run, done = run_and_record(folder)
     inputs = _inputs(study, run, folder, step)
@@ -137,7 +137,10 @@ def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
 
 
 def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
-    """Return what decides a step's numbers besides its inputs: the fingerprint of its code, and a setting."""
+    """Return everything except the input files that determines a step's numbers.
+
+    The dict holds the step's name, the fingerprint of its code, and the dataset's setting that the step reads.
+    """
     dataset = load_dataset(run.dataset, study.file.resolve().parent)
     setting = {
         "evaluate": contexts_file(study, run.dataset),
@@ -148,14 +151,14 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
 
 
 def contexts_file(study: Study, name: str) -> str | None:
-    """Return the file of report/published with the contexts whose predictions a dataset shows, or None."""
+    """Return the name of the file in report/published that lists the contexts whose predictions are shown, or None."""
     near = study.file.resolve().parent
     dataset = load_dataset(name, near)
     return dataset.contexts or (load_dataset(dataset.base, near).contexts if dataset.base else None)
 
 
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
-    """Return the files that a step reads by the names they have in its provenance."""
+    """Return {name in the provenance: path} of the files that a step reads."""
     if step == "spectrum":
         return {"measure.json": folder / "measure.json"}
     inputs = {DONE_FILE: folder / DONE_FILE}

@@ -1,8 +1,8 @@
 """Perplexities, predicted words, distance from a known distribution, and the log-probability matrix of a model.
 
 Hidden states are computed once; predictions and ranks then need only a matrix product.
-Suffixes: T tokens in order, N contexts of one chunk, L rows and B columns of a batched text, D context width, V
-vocabulary, K pieces of a function.
+Suffixes: T tokens in order (or time steps of a segment), N contexts of one chunk, L rows and B columns of a batched
+text, D context width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEGMENT = 4096  # time steps of one pass through a body that carries its state, 
 
 @dataclass(frozen=True)
 class Contexts:
-    """The hidden states [T, D] (float32) before the head, and the token [T] that followed each."""
+    """The hidden states [T, D] (float32) that enter the head, and the token [T] that follows each hidden state."""
 
     hidden: Tensor
     targets: Tensor
@@ -43,10 +43,10 @@ class Contexts:
 def body_segments(
     model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield hidden states [T, B, D] of a text cut into streams, and the tokens [T, B] that follow, in segments of time.
+    """Yield hidden states [T, B, D] and next tokens [T, B] of a text cut into B = `streams` parallel streams.
 
-    The model is in evaluation mode and carries its state from zero. A body without a state reads blocks of `bptt`
-    tokens independently, as in training.
+    Each pair covers one segment of T time steps. The model is set to evaluation mode; its state starts at zero and is
+    carried from segment to segment. A body without a state reads blocks of `bptt` tokens independently, as in training.
     """
     model.eval()
     segment = SEGMENT if model.body.carries_state else bptt
@@ -60,21 +60,24 @@ def body_segments(
 
 
 def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:
-    """Return the T - 1 hidden states of a text read as one stream (the published test setting), in order."""
+    """Return the T - 1 hidden states of a text of T tokens, read as one stream (the published test setting)."""
     segments = list(body_segments(model, ids_T, 1, bptt))
     hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
     return Contexts(hidden_TD, targets_T)
 
 
 def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
-    """Yield the log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
+    """Set evaluation mode and yield the log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
     model.eval()
     return chunks_of(model.head, hidden_TD, CHUNK_BYTES)
 
 
 @torch.no_grad()
 def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
-    """Yield chunks as `log_probability_chunks` does, of about `chunk_bytes` of the device; evaluation mode is set."""
+    """Yield the log-probabilities [N, V] of hidden states [T, D] in chunks of rows; the head is in evaluation mode.
+
+    A chunk has about as many bytes as `chunk_bytes` gives for the device type.
+    """
     for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
         yield head.log_probs(chunk_ND)
 
@@ -90,8 +93,8 @@ class Predictions:
 
     Attributes:
         log_p_T: log-probability of the true word, nats, float64.
-        true_rank_T: rank of the true word by probability, from 1; of equally probable words the smaller id is first.
-        top: row -> the most probable words, for the requested rows.
+        true_rank_T: rank of the true word by probability, from 1; among equally probable words the smaller id is first.
+        top: {row: the most probable words} for the requested rows.
         kl_T: KL(P* || Q) in nats if the true distribution P* is known, else None.
     """
 
@@ -108,13 +111,16 @@ KlNats = Callable[[NDArray[np.float32], int], NDArray[np.float64]]
 def predict(
     model: LanguageModel, contexts: Contexts, rows: Collection[int] = (), kl: KlNats | None = None
 ) -> Predictions:
-    """Return predictions from one pass over the log-probabilities; probabilities that do not sum to one are an error.
+    """Return the predictions of a model at the given contexts, from one pass over its log-probabilities.
 
     Args:
-        model: in evaluation mode afterwards.
-        contexts: of the text.
-        rows: contexts whose most probable words are returned.
-        kl: returns KL(P* || Q) in nats for each row of log-probabilities [N, V]; the first of them is row `start`.
+        model: model, which is set to evaluation mode.
+        contexts: hidden states and next tokens of the text.
+        rows: indices of the contexts whose most probable words are returned.
+        kl: function of log-probabilities [N, V] and the index of their first context; returns KL(P* || Q) [N] in nats.
+
+    Raises:
+        DataError: the probabilities of a context do not sum to one.
     """
     log_p_T: list[Tensor] = []
     true_rank_T: list[Tensor] = []
@@ -163,7 +169,7 @@ def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
 def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
     """Return the loss in nats (float64) of every token except the first of each stream, by the head's fused loss.
 
-    The log-probabilities and hidden states of the whole text never exist at once.
+    The log-probabilities and hidden states of the whole text are never in memory at once.
     """
     segments = body_segments(model, ids_T, streams, bptt)
     found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
@@ -172,10 +178,11 @@ def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: i
 
 @dataclass(frozen=True)
 class Perplexities:
-    """The perplexity of one text by both divisors.
+    """The perplexity of one text, with two different divisors of the sum of losses.
 
-    published: the sum of losses over the text's length L, though only L - 1 tokens are predicted (SPEC section 1).
-    sound: over the number of tokens predicted.
+    Attributes:
+        published: divided by the text's length L, though only L - 1 tokens are predicted (SPEC section 1).
+        sound: divided by the number of predicted tokens.
     """
 
     published: float
@@ -183,7 +190,11 @@ class Perplexities:
 
 
 def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities:
-    """Return both perplexities of a text scored in `streams` parallel streams."""
+    """Return the perplexity by the text's length and by the number of predicted tokens (`Perplexities`).
+
+    log_p_T holds the log-probabilities of the predicted tokens; each of the `streams` parallel streams of the text has
+    one token that is not predicted.
+    """
     total_nats = -math.fsum(log_p_T)
     return Perplexities(math.exp(total_nats / (len(log_p_T) + streams)), math.exp(total_nats / len(log_p_T)))
 
@@ -191,9 +202,10 @@ def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities
 def perplexity_metrics(
     model: LanguageModel, corpus: Corpus, log_p_T: NDArray[np.float64], schedule: Schedule
 ) -> dict[str, float]:
-    """Return perplexities of all splits: of test from `log_p_T`, of train and valid read as parallel streams.
+    """Return the perplexities of all three splits, and the unigram model's on test.
 
-    If a schedule tests in several streams, the test text is read in streams, too.
+    The test perplexity comes from `log_p_T`, unless the schedule tests in several streams; then the test text is read
+    again. Train and valid are read as parallel streams.
     """
 
     def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:

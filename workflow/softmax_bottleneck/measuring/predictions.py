@@ -1,8 +1,9 @@
-"""The most probable next words at chosen places of the test text, and how often the true one is among the first few.
+"""The most probable next words at selected positions of the test text, and how often the true word is among them.
 
 Parthiban et al. 2021 (Figure 3, SM Table 2) compare heads by the top five words after 18 contexts: six from Yang et al.
-2018, six of their own choice, six random ones. Eighteen places are an illustration, so hit rates over the whole test
-text are computed as well. Places are token indices; words are read from the corpus, which may not be redistributed.
+2018, six of their own choice, and six random ones. Eighteen positions are only an illustration, so this module also
+computes hit rates over the whole test text. A position is an index of a token; its words are read from the corpus,
+because the text may not be redistributed.
 
 Suffixes: T predicted tokens in order.
 """
@@ -31,13 +32,13 @@ SAMPLE_QUOTE = 40  # words; the published contexts have 25 to 75
 
 @dataclass(frozen=True)
 class Place:
-    """A word of the test text to predict.
+    """A position of the test text whose word is to be predicted.
 
     Attributes:
-        group: who chose it: yang2018_cherry_picked, authors_cherry_picked, random.
-        number: from 1 within its group.
-        index: of the word in the test text, from 0; the context is all before it.
-        quoted: number of quoted words before it.
+        group: source of the position: yang2018_cherry_picked, authors_cherry_picked or random.
+        number: number of the position within its group, from 1.
+        index: index of the word in the test text, from 0; the context is all text before this word.
+        quoted: number of context words that are shown.
         published_word: the published next word; empty if none was published.
     """
 
@@ -49,7 +50,7 @@ class Place:
 
 
 def published_places(path: Path) -> tuple[Place, ...]:
-    """Return the places of report/published/<...>_contexts.csv, in its order."""
+    """Return the positions listed in a file report/published/<...>_contexts.csv, in the order of the file."""
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(
             Place(
@@ -64,7 +65,10 @@ def published_places(path: Path) -> tuple[Place, ...]:
 
 
 def sampled_places(corpus: Corpus) -> tuple[Place, ...]:
-    """Return places in a text without published ones: a fixed sample without ends of lines and `<unk>`."""
+    """Return a fixed random sample of positions, for a text whose positions no paper gives.
+
+    Positions of `<eos>` and `<unk>` are excluded.
+    """
     uninformative = [index for index, word in enumerate(corpus.words) if word in (EOS, UNK)]
     index_T = np.arange(1, len(corpus.test))
     # Late enough for a whole quotation, if the text is long enough.
@@ -75,10 +79,12 @@ def sampled_places(corpus: Corpus) -> tuple[Place, ...]:
 
 
 def check_places(places: Sequence[Place], corpus: Corpus) -> None:
-    """Compare the words at published places with the published ones.
+    """Check that the test text has the published words at the published positions.
+
+    If the vocabulary lacks a published word, `<unk>` is expected instead.
 
     Raises:
-        DataError: the test text has another word there, though the vocabulary holds the published one.
+        DataError: the test text has another word at a position, or is too short.
     """
     for place in places:
         if not 0 < place.index < len(corpus.test):
@@ -97,7 +103,7 @@ def check_places(places: Sequence[Place], corpus: Corpus) -> None:
 
 @dataclass(frozen=True)
 class TopWords:
-    """The most probable words at one place, in order, and the rank of the true word (from 1)."""
+    """The most probable words at one position, in descending order, and the rank of the true word (from 1)."""
 
     ids: NDArray[np.int64]
     log_p: NDArray[np.float64]
@@ -105,7 +111,7 @@ class TopWords:
 
 
 def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
-    """Return the entry of topk.json for one place."""
+    """Return the entry of topk.json for one position: context, true word, most probable words and rank."""
     target = corpus.words[corpus.test[place.index]]
     cut = bool(place.published_word) and target != place.published_word
     before = corpus.test[max(0, place.index - place.quoted) : place.index]
@@ -125,10 +131,10 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
 
 
 def hit_rates(true_rank_T: NDArray[np.integer[Any]]) -> dict[str, dict[str, float | int]]:
-    """Return the share of contexts whose true word is among the first 1, 5, 10, with a 95 % Wilson interval.
+    """Return {k: share of contexts whose true word is among the k most probable words, with a 95 % Wilson interval}.
 
-    The interval treats contexts as independent. Neighbours in a text are not quite independent, so the true interval is
-    wider.
+    k is 1, 5 or 10. The interval treats contexts as independent. Neighbours in a text are not quite independent, so the
+    true interval is wider.
     """
     rates: dict[str, dict[str, float | int]] = {}
     for k in HIT_RANKS:

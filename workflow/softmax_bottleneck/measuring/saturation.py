@@ -1,7 +1,8 @@
-"""Saturation of an output layer along training, and the share of the loss gradient that it preserves.
+"""Saturation of an output layer along training, and the share of the loss gradient that the layer preserves.
 
-The command `rank` prints the same measures for any model (docs/ranks.md). Centred rank and preserved gradient exist for
-log-linear heads only: in other heads more than the word matrix lies between context vectors and log-probabilities.
+Saturation means that a layer uses few of its dimensions. The command `rank` prints the same measures for any model
+(docs/ranks.md). The centred rank and the preserved gradient exist for log-linear heads only, because in other heads
+more than the word matrix lies between context vectors and log-probabilities.
 
 Suffixes: N contexts, V words, D width, R rows of a block.
 """
@@ -31,7 +32,11 @@ GRADIENT_CONTEXTS = 1024  # evenly spaced
 
 @torch.no_grad()
 def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
-    """Return saturation of word matrix and hidden states; of log-linear heads also centred rank and preserved gradient.
+    """Return measures of saturation: entropy of the word matrix's spectrum, and anisotropy of the hidden states.
+
+    The entropy is divided by its maximum; the anisotropy is the mean cosine of two hidden states. For log-linear heads
+    the result also has the effective rank of the centred log-probabilities (`rank_centred`) and the share of the loss
+    gradient's energy that reaches the body (`gradient_passed`).
 
     Raises:
         DataError: a number is not finite, or fewer than two hidden states are not zero.
@@ -55,7 +60,7 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
 
 
 def _gradients(head: Head, contexts: Contexts) -> Iterator[Floats]:
-    """Return the gradients [R, V] of -ln P(next word) by the logits."""
+    """Yield the gradients [R, V] of -ln P(next word) with respect to the logits, at evenly spaced contexts."""
     some_N = torch.linspace(0, len(contexts.hidden) - 1, min(len(contexts.hidden), GRADIENT_CONTEXTS)).long()
     targets = iter(contexts.targets.cpu()[some_N])
     for log_p_RV in chunks_of(head, contexts.hidden[some_N.to(contexts.hidden.device)]):

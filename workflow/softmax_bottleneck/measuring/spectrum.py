@@ -1,4 +1,4 @@
-"""The step `spectrum`: singular values and ranks of a run's log-probability matrix, at its end and along training."""
+"""The step `spectrum`: singular values and ranks of a run's log-probability matrix, after training and along it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ from softmax_bottleneck.training.model import LanguageModel
 def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     """Return the ranks of the test text's log-probability matrix; write its singular values.
 
-    If a dataset declares `rank_contexts`, ranks use that many contexts and `<rank>_all` uses all of them. A run with
-    snapshots also gets the ranks along its training.
+    If a dataset declares `rank_contexts`, the ranks use only the first `rank_contexts` contexts, and metrics named
+    `<rank>_all` use all contexts. A run with snapshots also gets the ranks along its training. `done` is the content of
+    the run's done.json.
     """
     folder = study.store.run_folder(run.path)
     limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
@@ -60,14 +61,17 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
-    """Return the ranks as `metrics`, with tolerance, sizes and method."""
+    """Return the ranks of a spectrum under `metrics`, and the tolerance, sizes and method beside them."""
     report = rank_report(found)
     metrics = report.metrics()
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
 
 
 def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | None) -> list[dict[str, Any]]:
-    """Return ranks and saturation before training, at the epochs with stored weights and at the best one."""
+    """Return one row of ranks and saturation measures for the untrained model, each snapshot and the best epoch.
+
+    The ranks use the first `limit` contexts, or all contexts if `limit` is None.
+    """
     rows, test_T = [], corpus.load_for(study, run).test
     device = choose_device(run.device)
     with numerics(run, device):
@@ -83,10 +87,10 @@ def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | 
 def spectra(
     model: LanguageModel, hidden_TD: NDArray[np.float32], first_rows: int | None = None
 ) -> tuple[Spectrum | None, Spectrum]:
-    """Return the singular values of the log-probability matrix over the first contexts and over all of them.
+    """Return the singular values of the log-probability matrix over the first contexts and over all contexts.
 
-    For a log-linear head they follow from the factors. The first spectrum is None if `first_rows` is None or not less
-    than the number of contexts.
+    For a log-linear head the singular values are computed from the factors of the matrix. The first spectrum is None if
+    `first_rows` is None or not less than the number of contexts.
     """
     model.eval()
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
@@ -105,14 +109,14 @@ def spectra(
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:
-    """Return the constructor of Gram matrices for a device: checked ones for a GPU, plain ones for a CPU."""
+    """Return the function that creates a Gram matrix for a device; on a GPU the matrix checks its eigenvalues."""
     if device.type == "cpu":
         return Gram
     return functools.partial(DeviceGram, solver=eigenvalues_without_gpu, torch=torch, device=device)
 
 
 def eigenvalues_without_gpu(matrix: Float64) -> Float64:
-    """Return `gram.lapack_eigenvalues`, computed on all processors of this job while its GPU is lent."""
+    """Return `gram.lapack_eigenvalues`, computed on all processors of this job while other jobs may use its GPU."""
     torch.cuda.empty_cache()
     with lent_gpu(), lapack_threads(len(os.sched_getaffinity(0))):
         return lapack_eigenvalues(matrix)

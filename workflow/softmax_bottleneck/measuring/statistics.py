@@ -1,9 +1,9 @@
-"""Summaries, t-tests and correlations of a handful of runs; a result that cannot be computed has a reason.
+"""Summaries, t-tests and correlations of a handful of runs.
 
 The published tests are unpaired two-sided Student t-tests with pooled variance over ten seeds (Parthiban et al. 2021,
-SM Table 1 and Table 4: all ten p-values follow from the printed means and standard deviations); Welch's test, which
-does not assume equal variances, is given as well. A number that is nan or infinite is an error here: the caller
-decides how to report a diverged run.
+SM Table 1 and Table 4: all ten p-values follow from the printed means and standard deviations). Welch's test, which
+does not assume equal variances, is given as well. A result that cannot be computed is None and has a reason. A number
+that is nan or infinite raises DataError, so the caller must decide how to report a diverged run.
 
 Suffixes: B resamples, N pairs.
 """
@@ -34,7 +34,7 @@ BATCH_NUMBERS = 1 << 20  # of the resamples in memory at once: 8 MiB
 class Summary:
     """The number of values, their mean, and their sample standard deviation (ddof = 1).
 
-    `mean` is None without values, `sd` is None with fewer than two.
+    `mean` is None without values; `sd` is None for fewer than two values.
     """
 
     n: int
@@ -43,7 +43,11 @@ class Summary:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Summary:
-        """Summarise values in any order; DataError if one is nan or infinite."""
+        """Summarise values, in any order.
+
+        Raises:
+            DataError: a value is nan or infinite.
+        """
         numbers = [float(value) for value in values]
         for number in numbers:
             if not math.isfinite(number):
@@ -60,11 +64,11 @@ class Summary:
 # --- t-tests --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TestResult:
-    """An unpaired two-sided t-test of two means.
+    """The result of an unpaired two-sided t-test of two means.
 
     Attributes:
-        t, df, p: statistic, degrees of freedom and p-value; None if there is no test.
-        reason: why there is no test; empty otherwise.
+        t, df, p: statistic, degrees of freedom and p-value; None if the test cannot be computed.
+        reason: why the test cannot be computed; empty otherwise.
     """
 
     __test__ = False  # not a test case, whatever pytest thinks of the name
@@ -79,12 +83,15 @@ Sample = Summary | Iterable[float]
 
 
 def student_t(first: Sample, second: Sample) -> TestResult:
-    """Return Student's t-test with pooled variance, df = n1 + n2 - 2, of samples or summaries; the published test."""
+    """Return Student's t-test with pooled variance, df = n1 + n2 - 2, of two samples or summaries.
+
+    This is the test of the published tables.
+    """
     return _t_test(first, second, equal_variances=True)
 
 
 def welch_t(first: Sample, second: Sample) -> TestResult:
-    """Return Welch's t-test: each side has its own variance, df by Satterthwaite."""
+    """Return Welch's t-test of two samples or summaries, with a variance per sample and df by Satterthwaite."""
     return _t_test(first, second, equal_variances=False)
 
 
@@ -113,9 +120,10 @@ def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
 
 # --- shares ---------------------------------------------------------------------------------------------------------
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Return the interval of a binomial share at LEVEL by Wilson's score (J. Am. Stat. Assoc. 22, 1927); within [0, 1].
+    """Return the Wilson score interval of a binomial share, at confidence level LEVEL and within [0, 1].
 
-    Computed here because every measured run needs it, and importing SciPy takes up to half a second.
+    The formula is in J. Am. Stat. Assoc. 22, 1927. The function does not call SciPy, because every measured run needs
+    the interval and importing SciPy takes up to half a second.
 
     Raises:
         DataError: there are no trials, or not 0 <= successes <= n.
@@ -131,15 +139,15 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 # --- correlations ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Correlation:
-    """A correlation over n pairs with a bootstrap interval.
+    """A correlation coefficient over n pairs, with a bootstrap interval.
 
     Attributes:
-        n: pairs.
+        n: number of pairs.
         r: the coefficient, or None.
         low, high: percentile interval at `level` over resampled pairs; None if most resamples have no coefficient.
         level: nominal coverage of the interval.
         n_resamples: number of resamples.
-        n_undefined: of these, resamples in which one side was constant; they do not enter the interval.
+        n_undefined: number of resamples left out of the interval because one side was constant.
         reason: why there is no coefficient; empty otherwise.
     """
 
@@ -154,12 +162,20 @@ class Correlation:
 
 
 def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
-    """Return Pearson's r with a bootstrap interval (Parthiban et al. 2021, Figure 2). DataError on nan or infinity."""
+    """Return Pearson's r with a bootstrap interval (Parthiban et al. 2021, Figure 2).
+
+    Raises:
+        DataError: a number is nan or infinite, or x and y are not vectors of equal length.
+    """
     return _correlation(pearson_r, x, y, rng, n_resamples)
 
 
 def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
-    """Return Spearman's rho (Pearson's r of ranks, ties averaged) with a bootstrap interval. DataError as `pearson`."""
+    """Return Spearman's rho (Pearson's r of the ranks, ties averaged) with a bootstrap interval.
+
+    Raises:
+        DataError: a number is nan or infinite, or x and y are not vectors of equal length.
+    """
     return _correlation(_spearman, x, y, rng, n_resamples)
 
 
@@ -219,16 +235,17 @@ def _spearman(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
 # --- comparing models -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Wins:
-    """The number of benchmarks on which one model's rho exceeds another's, of those on which both have a rho."""
+    """The number of benchmarks on which one model's rho exceeds another's, and the number on which both have a rho."""
 
     wins: int
     compared: int
 
 
 def win_matrix(rhos: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, Wins]]:
-    """Return the wins of every model (outer key) over every other (inner key), Parthiban et al. 2021, Figure 4.
+    """Return the wins of every model (outer key) over every other (inner key), as in Parthiban et al. 2021, Figure 4.
 
-    A tie is a win for neither; a benchmark on which either model has no rho is not compared.
+    `rhos` maps model -> benchmark -> Spearman's rho. A tie is a win for neither model. A benchmark on which either
+    model has no rho is not compared.
     """
     wins: dict[str, dict[str, Wins]] = {}
     for model, own in rhos.items():

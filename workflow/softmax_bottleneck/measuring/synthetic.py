@@ -1,19 +1,20 @@
 """The rank demonstration of Merity 2017: ranks of untrained output layers on random contexts.
 
-Three untrained layers on the same contexts x_SH, with equal mixing weights 1/K (Merity, "Understanding the Mixture of
-Softmaxes", 2017, rank table):
+Three untrained layers read the same contexts x_SH and use equal mixing weights 1/K (Merity, "Understanding the Mixture
+of Softmaxes", 2017, rank table):
 
     softmax   ln P = log_softmax(W x + b)
     MoC       ln P = log_softmax(W (1/K sum_k g_k) + b)           g_k = tanh(U_k x + a_k), or without the tanh
     MoS       ln P = ln (1/K sum_k softmax(W g_k + b))
 
-Published: 34 for softmax and MoC at every K (32 + bias + log-partition), and 34, 629, 979, 995, 997 for MoS at K = 1
-to 5. The text gives the sizes, but not the distribution of the contexts, the activation or the tolerance. Each is a
-setting here, and `READINGS` measures several. With the Press tolerance at float32's epsilon and standard normal
-contexts, MoS has a lower rank than published with the tanh and a higher one without it. Without it, and with contexts
-scaled by 0.9, K = 2 and 3 agree within the spread of samples, and K = 4 and 5 within four. Two readings are ruled out:
-numpy's default tolerance, 74 times coarser at these sizes (MoS stays below 200), and probabilities instead of their
-logarithms (a softmax alone has rank 1,000).
+Published ranks: 34 for softmax and MoC at every K (32 + bias + log-partition), and 34, 629, 979, 995, 997 for MoS at
+K = 1 to 5. The paper gives the sizes, but not the distribution of the contexts, the activation or the tolerance. Each
+of the three is a setting here, a *reading* of the paper is one choice of all settings, and `READINGS` lists the
+readings that are measured. With the Press tolerance at float32's epsilon and standard normal contexts, MoS has a lower
+rank than published with the tanh and a higher rank without the tanh. Without the tanh, and with contexts scaled by 0.9,
+the ranks at K = 2 and 3 agree within the spread of samples, and those at K = 4 and 5 within four. Two readings are
+ruled out: numpy's default tolerance, which is 74 times coarser at these sizes (MoS stays below 200), and probabilities
+instead of their logarithms (a softmax alone has rank 1,000).
 
 Suffixes: S contexts, H hidden size, V vocabulary, K components.
 """
@@ -55,17 +56,17 @@ Row = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class RankDemo:
-    """One reading of the demonstration.
+    """One reading of the demonstration: a choice of all settings, including those that the paper does not state.
 
     Attributes:
         hidden_size, vocabulary_size, contexts, components: H, V, S and every K, as published.
         input_law: distribution of the contexts: "normal" is N(0, 1), "uniform" is U[0, 1).
         input_scale: factor of the contexts.
-        tanh: whether a tanh follows the projections to components, as in Yang et al. 2018, equation of MoS.
+        tanh: True if a tanh follows the projections to components, as in Yang et al. 2018, equation of MoS.
         dtype: number type in which ln P is computed, "float32" or "float64".
-        probabilities: whether the ranks of P itself are computed, too.
+        probabilities: True if the ranks of P itself are computed as well.
         draws: number of independent samples of contexts and weights.
-        seed: of all samples.
+        seed: seed of all samples.
     """
 
     hidden_size: int = 32
@@ -82,13 +83,13 @@ class RankDemo:
 
     @property
     def reading(self) -> str:
-        """The differences from the default reading, as `key=value;...`; empty for the default."""
+        """The settings that differ from the default reading, as `key=value;...`; empty for the default reading."""
         keys = ("input_law", "input_scale", "tanh", "dtype")
         usual = {field.name: field.default for field in fields(self)}
         return ";".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key) != usual[key])
 
     def condition(self, components: int) -> str:
-        """Return the condition of a row as in the published table, followed by the reading."""
+        """Return the `condition` of a result row: K and the sizes as in the published table, then the reading."""
         sizes = f"K={components};H={self.hidden_size};V={self.vocabulary_size};S={self.contexts}"
         return ";".join(filter(None, [sizes, "untrained;equal mixing", self.reading]))
 
@@ -102,9 +103,15 @@ READINGS = (
 
 
 def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None], say: Say) -> list[Row]:
-    """Yield the tidy rows of an experiment by its option `synthetic` (UserError: unknown), or none without its matrix.
+    """Return the result rows of the experiment that the option `synthetic` names; no rows if its matrix is missing.
 
-    `matrix` returns the largest singular values of a trained model's matrix over so many contexts, or None.
+    Args:
+        options: options of the experiment.
+        matrix: returns the rank-ten truncation of a trained model's matrix over a number of contexts, or None.
+        say: reports progress.
+
+    Raises:
+        UserError: no experiment has this name.
     """
     name = options["synthetic"]
     if name in robustness.EXPERIMENTS:
@@ -119,10 +126,10 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
 def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     """Yield the ranks of the three layers for every K and sample, one row per number.
 
-    Metrics: `rank` is the published one, the Press rank of ln P; `rank_numpy` has the default tolerance of
-    numpy.linalg.matrix_rank, sigma_max max(m, n) eps, instead; `rank_p` and `rank_p_numpy` are those of P. Within a
-    sample all layers share contexts and decoder, and K + 1 components are the previous K and one more. A softmax has
-    no components and is listed under every K, as in the published table.
+    The metric `rank` is the published one, the Press rank of ln P. `rank_numpy` uses the default tolerance of
+    numpy.linalg.matrix_rank instead, sigma_max max(m, n) eps. `rank_p` and `rank_p_numpy` are the same ranks of P.
+    Within a sample all layers share contexts and decoder, and K + 1 components are the previous K and one more. A
+    softmax has no components and is listed under every K, as in the published table.
     """
     for draw in range(settings.draws):
         for model, components, spectra in _layers(settings, draw):
@@ -142,7 +149,10 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
 
 # --- layers ---------------------------------------------------------------------------------------------------------
 def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str, Spectrum]]]:
-    """Yield (model, K, spectra of ln P and perhaps P) of the three layers of one sample, by ascending K."""
+    """Yield (layer, K, spectra) for the three layers of one sample, by ascending K.
+
+    The spectra are {"rank": of ln P, "rank_p": of P if requested}.
+    """
     rng = np.random.default_rng(derive(settings.seed, "rank demo", draw))
     shape = (settings.contexts, settings.hidden_size)
     x_SH = rng.standard_normal(shape) if settings.input_law == "normal" else rng.random(shape)
@@ -167,14 +177,17 @@ def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str,
 
 
 def _linear(settings: RankDemo, rng: np.random.Generator, outputs: int) -> tuple[Array, Array]:
-    """Return weight [outputs, H] and bias of a linear layer as PyTorch initialises it: U(-1/sqrt(H), 1/sqrt(H))."""
+    """Return weight [outputs, H] and bias [outputs] as PyTorch initialises a linear layer: U(-1/sqrt(H), 1/sqrt(H))."""
     bound = 1 / math.sqrt(settings.hidden_size)
     weight = rng.uniform(-bound, bound, (outputs, settings.hidden_size))
     return weight.astype(settings.dtype), rng.uniform(-bound, bound, outputs).astype(settings.dtype)
 
 
 def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, bias_V: Array) -> dict[str, Spectrum]:
-    """Return the spectra of a softmax over words, whose ln P has the exact factors [H | 1 | -logZ] and [W | b | 1]."""
+    """Return the spectra of a softmax over words.
+
+    The spectrum of ln P comes from the exact factors [H | 1 | -logZ] and [W | b | 1].
+    """
     log_z_S = log_normalisers(context_SH, weight_VH, bias_V)
     found = {"rank": factored_singular_values(context_SH, weight_VH, bias_V, log_z_S)}
     if settings.probabilities:
@@ -183,7 +196,10 @@ def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, 
 
 
 def _spectrum(matrix_SV: Array) -> Spectrum:
-    """Return the spectrum; in float64 by SVD, because numpy's tolerance is below the noise floor of a Gram matrix."""
+    """Return the spectrum of a matrix, by SVD if the matrix is float64 and else from its Gram matrix.
+
+    In float64, numpy's tolerance lies below the noise floor of a Gram matrix.
+    """
     if matrix_SV.dtype == np.float64:
         return dense_singular_values(matrix_SV)
     return gram_singular_values([matrix_SV], matrix_SV.shape[1])
@@ -196,7 +212,10 @@ def _log_softmax(logits_SV: Array) -> Array:
 
 # --- a trained model's matrix ---------------------------------------------------------------------------------------
 def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None:
-    """Return the truncated matrix of the first run over its first test contexts, or None if the run has no model."""
+    """Return the rank-ten truncation of the log-probability matrix over the first `size` test contexts of a run.
+
+    The first run that has a model and a large enough matrix is used; None if there is none.
+    """
     for run in runs:
         folder = study.store.run_folder(run.path)
         if run_and_record(folder)[1]["status"] != "ok":
@@ -213,7 +232,11 @@ def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None
 
 # --- the step ---------------------------------------------------------------------------------------------------------
 def synthetic(study: Study, say: Say) -> None:
-    """Write the ranks of untrained layers and of a trained matrix under noise and rounding, and all numbers of fits."""
+    """Write synthetic.json: the ranks of the synthetic experiments of a study, and all numbers of its fits.
+
+    The synthetic experiments are the ranks of untrained layers, and those of a trained model's matrix under noise and
+    rounding.
+    """
     rows, parents = list[Row](), dict[str, str]()
     for experiment in study.experiments:
         if "synthetic" in experiment.options:

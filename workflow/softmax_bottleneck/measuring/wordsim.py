@@ -1,10 +1,10 @@
 """Word similarity: rank correlation of the cosines of word vectors with human scores, on the field's benchmarks.
 
-The protocol is that of Parthiban et al. 2021 (Figure 4, SM Tables 3 and 13), quirks included and named:
-benchmark words are lower-cased but the vocabulary is not; rows of the word matrix are L2-normalised and 1e-6 is added
-to every component before the cosine; a pair is dropped if either word is missing; of an ordered pair that occurs
-twice the last score counts. The score is Spearman's rho with tied ranks averaged. The number of pairs found is always
-given with the coefficient.
+The protocol is that of Parthiban et al. 2021 (Figure 4, SM Tables 3 and 13), with its quirks. Benchmark words are
+lower-cased, but the vocabulary is not. Rows of the word matrix are L2-normalised, and 1e-6 is added to every component
+before the cosine. A pair is dropped if either word is missing. If an ordered pair occurs twice, its last score counts.
+The score of a model is Spearman's rho with tied ranks averaged. The number of pairs found is always given with the
+coefficient.
 
 Suffixes: V vocabulary, D word-vector width, N scored pairs.
 """
@@ -36,21 +36,21 @@ SHIFT = 1e-6  # added to every component of a normalised word vector, as publish
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The word pairs of a file with human scores, in order; words are lower-cased."""
+    """The word pairs of a file with their human scores, in the file's order; words are lower-cased."""
 
     name: str
     rows: tuple[tuple[str, str, float], ...]
 
 
 def read_benchmark(path: Path, name: str | None = None) -> Benchmark:
-    """Read `word1 word2 score` lines, separated by tabs or spaces; blank lines are skipped.
+    """Read a benchmark from lines `word1 word2 score`, separated by tabs or spaces; blank lines are skipped.
 
     Args:
         path: a UTF-8 text file, with any line ends.
-        name: of the benchmark; the file's stem by default.
+        name: name of the benchmark; the file's stem by default.
 
     Raises:
-        DataError: the file is missing, not UTF-8 or empty, or a line is malformed; names file and line.
+        DataError: the file is missing, not UTF-8 or empty, or a line is malformed.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -85,21 +85,22 @@ def evaluate(
     seed: int = 0,
     n_resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
-    """Return Spearman's rho of cosines and a benchmark's scores, with coverage and interval, as wordsim.json has it.
+    """Return Spearman's rho of the cosines and a benchmark's scores, with coverage and interval, as in wordsim.json.
 
     Args:
         embedding_VD: word vectors, one row per word of the vocabulary.
-        words: the vocabulary, case kept.
-        benchmark: pairs and scores.
-        seed: of the bootstrap; every benchmark has its own random stream, independent of the others.
-        n_resamples: of the bootstrap.
+        words: the vocabulary, with upper and lower case.
+        benchmark: word pairs and scores.
+        seed: seed of the bootstrap; every benchmark has its own random stream, independent of the others.
+        n_resamples: number of bootstrap resamples.
 
     Returns:
-        benchmark: its name. n_pairs: rows of the file. n_found: rows with both words in the vocabulary; the others are
-        the missing ones of SM Table 13. coverage: n_found / n_pairs. n_scored: distinct ordered pairs among these with
-        usable vectors, the n of the coefficient. n_skipped: distinct ordered pairs left out because a vector is zero,
-        nan or infinite. rho, low, high: the coefficient and its percentile interval at `level` over n_resamples of
-        pairs, or None. reason: why there is no rho, with the coverage; else empty.
+        A dict with these keys. benchmark: its name. n_pairs: number of pairs in the file. n_found: number of pairs with
+        both words in the vocabulary; SM Table 13 counts the pairs that are not found. coverage: n_found / n_pairs.
+        n_scored: number of distinct ordered pairs found that have usable vectors, the n of the coefficient. n_skipped:
+        number of distinct ordered pairs left out because a vector is zero, nan or infinite. rho, low, high: the
+        coefficient and its percentile interval, or None. level, n_resamples: coverage and resamples of that interval.
+        reason: why there is no rho, with the number of pairs found; empty otherwise.
 
     Raises:
         DataError: the number of rows is not the number of words.
@@ -135,7 +136,10 @@ def evaluate(
 
 
 def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the cosine of each pair of rows, in float64 and as published; nan if a vector is zero, nan or infinite."""
+    """Return the cosine [N] of each pair of rows, in float64 and with the published shift of 1e-6.
+
+    The cosine is nan if a vector is zero, nan or infinite.
+    """
     used, place_N2 = np.unique(rows_N2, return_inverse=True)
     vectors = embedding_VD[used].astype(np.float64)
     unsound = ~np.isfinite(vectors).all(1)
@@ -152,7 +156,10 @@ def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]
 
 # --- the step ---------------------------------------------------------------------------------------------------------
 def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
-    """Return the rank correlation of word-vector similarities with people's (or the language's own) judgements."""
+    """Return the rank correlation of a run's word-vector similarities with human similarity scores.
+
+    A synthetic language provides its own scores.
+    """
     words = corpus.load_for(study, run).words
     weights = artefacts.checked(study.store.run_folder(run.path) / "model.safetensors")
     with safe_open(weights, framework="numpy") as file:
@@ -164,7 +171,7 @@ def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
 
 
 def benchmark_files(study: Study, run: Run) -> dict[str, Path]:
-    """Return the word-similarity benchmarks of a run's dataset, label -> file."""
+    """Return {label: file} of the word-similarity benchmarks of a run's dataset."""
     named = study.datasets[run.dataset].wordsim
     if named is None:
         return {}
