@@ -1,12 +1,21 @@
-"""Plots: sound SVG, legends that fit, colours by name that everybody can tell apart."""
+"""Plots: short and sound SVG, legends that fit, colours by name that everybody can tell apart."""
 
 from __future__ import annotations
 
+import io
 import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 from softmax_bottleneck.report import plots
+
+
+def test_svg_is_short() -> None:
+    canvas, ((axes,),) = plots.panels(1, 1, 4.0, 3.0)
+    axes.plot([1, 10, 123.456], [-1e-3, 2e-7, 0.0], "o-")
+    whole = io.StringIO()
+    canvas.savefig(whole, format="svg")
+    assert len(plots.to_svg(canvas)) < 0.9 * len(whole.getvalue())
 
 
 @pytest.mark.parametrize(("x", "y"), [(1.0, math.nan), (1.0, -1.0), (1e9, 1.0)], ids=["nan", "no-log", "off-canvas"])

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import io
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -229,13 +230,20 @@ def integer(value: float, _position: object = None) -> str:
 
 
 def to_svg(canvas: Canvas) -> str:
-    """Return the canvas as SVG, with a style sheet that exchanges the light colours for dark ones on dark screens."""
+    """Return the canvas as SVG, with a style sheet that exchanges the light colours for dark ones on dark screens.
+
+    Coordinates have a tenth of a point, letters have short names, and comments and names of groups go: a report
+    carries dozens of figures.
+    """
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
+    svg = re.sub('<!--.*?-->|(?<=<g) id="[^"]*"', "", " ".join(buffer.getvalue().split())).replace("> <", "><")
+    svg = re.sub("DejaVuSans-(?=[0-9a-f])", "c", svg)
+    svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
     rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
     style = f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
-    return buffer.getvalue().replace("<defs>", f"{style} <defs>", 1)
+    return svg.replace("<defs>", f"{style}<defs>", 1)
 
 
 # --- which runs are drawn, in words ---------------------------------------------------------------------------------
