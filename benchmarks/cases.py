@@ -18,7 +18,7 @@ from plain import HEADS, Dropouts, PlainHead, PlainModel, PlainStep
 from softmax_bottleneck import heads
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.heads.base import Head as OurHead
-from softmax_bottleneck.study import Body, Head, Run, Schedule
+from softmax_bottleneck.study import Body, Head, Run, Schedule, read
 from softmax_bottleneck.training.trainer import Trainer
 from torch import Tensor
 
@@ -170,30 +170,14 @@ def trainer(case: Case, device: str = "cpu", precision: str = "fp32", *, graphs:
 
 def our_run(case: Case) -> Run:
     drops = case.dropouts
-    body = Body(
-        embedding_size=case.embedding,
-        hidden_size=case.hidden,
-        context_size=case.context,
-        layers=case.layers,
-        dropout_input=drops.inputs,
-        dropout_hidden=drops.hidden,
-        dropout_output=drops.output,
-        dropout_embedding=drops.words,
-        dropout_weight=drops.weights,
-    )
-    schedule = Schedule(
-        optimizer="sgd",
-        learning_rate=case.learning_rate,
-        batch_size=case.batch,
-        bptt=case.bptt,
-        variable_length=False,
-        max_length_delta=0,
-        clip=0.25,
-        weight_decay=1.2e-6,
-        activation_penalty=2.0,
-        temporal_penalty=1.0,
-        epochs=1000,
-    )
+    sizes = {"embedding_size": case.embedding, "hidden_size": case.hidden, "context_size": case.context}
+    dropped = {"input": drops.inputs, "hidden": drops.hidden, "output": drops.output, "weight": drops.weights}
+    dropouts = {f"dropout_{place}": probability for place, probability in dropped.items()}
+    body = read(Body, {**sizes, **dropouts, "layers": case.layers, "dropout_embedding": drops.words}, "body")
+    published = {"optimizer": "sgd", "clip": 0.25, "weight_decay": 1.2e-6, "epochs": 1000}
+    published |= {"activation_penalty": 2.0, "temporal_penalty": 1.0}
+    published |= {"learning_rate": case.learning_rate, "batch_size": case.batch, "bptt": case.bptt}
+    schedule = read(Schedule, {**published, "variable_length": False, "max_length_delta": 0}, "schedule")
     declared = dict(case.options)
     if case.is_mixture:
         declared |= {"components": case.components, "dropout_latent": 0.0}  # the plain one has none

@@ -179,9 +179,8 @@ def _locked(x_TBD: Tensor, dropout: float) -> Tensor:
 class PlainStep:
     """Training updates: A with the habits, B without."""
 
-    def __init__(self, model: PlainModel, learning_rate: float, habits: bool, penalties: bool = True) -> None:
-        self.model, self.habits, self.penalties = model, habits, penalties
-        self.learning_rate = learning_rate
+    def __init__(self, model: PlainModel, learning_rate: float, habits: bool) -> None:
+        self.model, self.learning_rate, self.habits = model, learning_rate, habits
         self.optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate, weight_decay=1.2e-6)
         self.total: Tensor | float = 0.0
 
@@ -190,10 +189,8 @@ class PlainStep:
         self.optimiser.zero_grad()
         raw_TBD, dropped_TBD, carried = self.model(tokens_LB[:-1], state)
         loss = self.model.head.loss(dropped_TBD, tokens_LB[1:].reshape(-1), self.habits)
-        total = loss
-        if self.penalties:
-            total = total + 2.0 * dropped_TBD.pow(2).mean() + (raw_TBD[1:] - raw_TBD[:-1]).pow(2).mean()
-        total.backward()
+        penalties = 2.0 * dropped_TBD.pow(2).mean() + (raw_TBD[1:] - raw_TBD[:-1]).pow(2).mean()
+        (loss + penalties).backward()
         self.total = self.total + (loss.item() if self.habits else loss.detach())
         if self.habits:
             gc.collect()

@@ -71,8 +71,6 @@ class Counter:
         self.held += holds
         if not holds:
             self.failures.append(what)
-        if self.tried % 50 == 0:
-            print(f"  {self.promise}: {self.held} of {self.tried}", flush=True)
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------
@@ -348,9 +346,6 @@ def main() -> int:
         found = soak(options.share, options.only, Path(folder).resolve())
     if options.share == 1:
         write(found, RESULT)
-    print(f"\n{'promise':45} {'held':>6} {'tried':>6}")
-    for counter in found:
-        print(f"{counter.promise:45} {counter.held:6} {counter.tried:6}")
     return 0 if all(counter.held == counter.tried for counter in found) else 1
 
 
