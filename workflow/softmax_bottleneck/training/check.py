@@ -1,7 +1,7 @@
-"""The step `check`: all runs of a study are built without memory, before the first job begins.
+"""The step `check`: it builds the models of a study without allocating their weights, before the first job begins.
 
-This finds incompatible options, models that do not fit the machine and ranks of too many contexts before anything is
-computed, and it counts parameters and costs.
+The step finds incompatible options, models that do not fit the machine, and ranks over more contexts than the test text
+has, before anything is computed. It also counts parameters and costs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from softmax_bottleneck.training.model import build, count_parameters
 
 
 def check(study: Study, say: Callable[[str], None]) -> None:
-    """Reject runs that cannot be built or do not fit; write the cost of every run.
+    """Check that all runs of a study can be built and fit this machine; write the cost of every run to check.json.
 
     Raises:
-        UserError: with the model or the dataset, and what to change.
+        UserError: the options of a model do not fit together, or the machine or a text is too small for a run.
     """
     planned = costs(study)
     check_limits(study, planned)
@@ -43,12 +43,16 @@ def _sizes(study: Study) -> dict[str, Size]:
 
 
 def parameters(run: Run, vocabulary_size: int) -> int:
-    """Return the number of trainable parameters, counted on a model without memory (UserError: options do not fit)."""
+    """Return the number of trainable parameters, counted without allocating the weights.
+
+    Raises:
+        UserError: the options of the model do not fit together.
+    """
     return count_parameters(build(run, vocabulary_size, "meta"))
 
 
 def costs(study: Study) -> dict[str, tuple[int, Cost]]:
-    """Return parameters and cost of every needed run, by path; equal settings are counted once."""
+    """Return {path: (number of parameters, cost)} of every run that the study needs."""
     sizes = _sizes(study)
     tracked_paths = {run.path for run in tracked(study)}
     counts: dict[tuple[str, str], int] = {}
@@ -63,11 +67,11 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
 
 
 def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
-    """Reject a study that this machine cannot compute, or whose texts are too short for it.
+    """Check that this machine and the texts suffice for the study; `planned` is the result of `costs`.
 
     Raises:
-        UserError: a run needs more memory, the rest of the study more disk, a rank more contexts, or a text more tokens
-            than there are.
+        UserError: a run needs more memory than the machine has, the runs that are not done need more disk space than is
+            free, a rank needs more contexts than the test text has, or a text is too short for its number of streams.
     """
     sizes = _sizes(study)
     for name, dataset in study.datasets.items():
@@ -98,14 +102,14 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
 
 
 def _memory_gb(on_gpu: bool) -> float:
-    """Return the memory of the GPU or of the machine."""
+    """Return the memory of the GPU or of the machine, in GB."""
     if on_gpu and torch.cuda.is_available():
         return float(torch.cuda.get_device_properties(0).total_memory) / 1e9
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
 def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
-    """Yield run, key of its settings, split, and the tokens it needs: two rows per stream, three for training."""
+    """Yield (run, key of its settings, split, tokens needed): two tokens per stream, or three for training."""
     for run in (*study.needed, *study.finetuned):
         schedule = run.schedule
         yield run, "schedule.batch_size", "train", 3 * schedule.batch_size * schedule.pieces
@@ -117,7 +121,7 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
 
 def check_stages(study: Study) -> None:
-    """Raise UserError for dynamic evaluation of a model that carries no state from segment to segment."""
+    """Raise UserError if a model for dynamic evaluation carries no state from segment to segment."""
     sizes = _sizes(study)
     for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
         if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:
@@ -126,7 +130,10 @@ def check_stages(study: Study) -> None:
 
 
 def facts(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> dict[str, Any]:
-    """Return the plan as JSON: the runs of every experiment, and parameters and cost of every run."""
+    """Return the plan as JSON: the runs of every experiment, and the number of parameters and the cost of every run.
+
+    `planned` is the result of `costs`.
+    """
     runs = {path: {"parameters": count, **vars(cost)} for path, (count, cost) in planned.items()}
     experiments: dict[str, list[str]] = {e.id: [run.path for run in study.runs_of(e)] for e in study.experiments}
     fits = [unit.path for unit in study.units]

@@ -24,7 +24,10 @@ RESULT_FILE = "dynamic.json"
 
 
 def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Evaluate a trained or finetuned run dynamically, or resume the evaluation."""
+    """Evaluate a trained or finetuned run dynamically, or resume the evaluation.
+
+    `restart` discards earlier progress.
+    """
     evaluation = study.dynamic_evaluation(path)
     start, folder = study.store.run_folder(evaluation.run.path), study.store.run_folder(path)
     _, before = run_and_record(start)
@@ -48,18 +51,19 @@ def evaluate(
     parents: Mapping[str, str],
     options: Options = DEFAULTS,
 ) -> dict[str, Any]:
-    """Evaluate to the end in `folder`; return the content of dynamic.json.
+    """Do a dynamic evaluation to its end in `folder`, and return the content of dynamic.json.
 
     Args:
-        evaluation: run and settings.
+        evaluation: the run and the settings of the evaluation.
         model: the trained model; its weights are restored at the end.
         corpus: token ids of the run's corpus.
-        folder: owned by one process at a time; created if missing.
+        folder: folder owned by one process at a time; created if missing.
         parents: hashes of the files that the weights come from, for the provenance.
         options: limits of this call, see `Options`.
 
     Raises:
-        UserError: the body carries no state from segment to segment; and all errors of `run_to_end`.
+        UserError: the body carries no state from segment to segment.
+        Errors of `run_to_end`: under its conditions.
     """
     run = evaluation.run
     if not model.body.carries_state:
@@ -74,7 +78,7 @@ def evaluate(
 
 
 class DynamicEvaluation(Evaluator, Work):
-    """An evaluation as resumable work: steps are segments, parts are texts."""
+    """A dynamic evaluation as resumable work: one step reads one segment, and a part is a text."""
 
     def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic, parents: Mapping[str, str]) -> None:
         super().__init__(model, corpus, settings)
@@ -82,14 +86,14 @@ class DynamicEvaluation(Evaluator, Work):
 
     @property
     def where(self) -> str:
-        """The current position."""
+        """The current position, such as `text 2 of 9, 31% of all`."""
         return f"text {min(self.done + 1, len(self.texts))} of {len(self.texts)}, {self.share:.0%} of all"
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of all texts."""
+        """Return the finished share of all texts, and the current position as text."""
         return self.share, f"dynamic evaluation, {self.where}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Return perplexities and all settings tried."""
+        """Return the record with perplexities and all settings tried, and the hashes of its parents."""
         settings, wall_s = dataclasses.asdict(self.settings), round(session.wall_s(), 3)
         return {"status": "ok", "settings": settings, "wall_s": wall_s} | self.results(), self.parents, {}

@@ -1,26 +1,27 @@
 """Dynamic evaluation: the weights follow a text while it is scored (Krause et al. 2018; used by Kanai 2018, section 4).
 
-One pass over the training text in batches of short segments, with fixed weights, gives gradient statistics; g_b is the
-gradient of the mean loss of batch b = 1 .. B. Per weight, with m the mean of M over the entries of a tensor,
+First, one pass over the training text in batches of short segments, with fixed weights, gives gradient statistics. Let
+g_b be the gradient of the mean loss of batch b = 1 .. B. For each weight, with m the mean of M over the entries of a
+parameter tensor,
 
     scaling `mean` (Krause's code):   M = sqrt(sum_b g_b^2 / B),   R = M / mean over tensors of m
     scaling `sum`  (Yang's code):     M = sqrt(sum_b g_b^2),       R = M / sum  over tensors of m
 
-Then every segment of a text is scored. Its gradient g moves the weights theta away from the trained ones theta_0, and
-decay moves them back (RMS with a global prior, Krause et al. 2018, section 4):
+Then every segment of a text is scored. After each segment, its gradient g moves the weights theta away from the trained
+weights theta_0, and a decay moves theta back (RMS with a global prior, Krause et al. 2018, section 4):
 
     theta <- theta + lambda min(R, 1 / lambda) (theta_0 - theta) - eta g / (M + epsilon)
 
-A text's loss is the mean over its predicted tokens (divisor L - 1), as in both codes.
+A text's loss is the mean over its L - 1 predicted tokens, as in both codes.
 
-The network is always in evaluation mode: dropout and weight drop are off. Yang's code stays in train mode, which
-cuDNN's backward pass required, with a weight drop of 0.5: a randomly damaged network scores every segment and computes
-its gradient. Here the kernel is told that a backward pass will follow, so that evaluation mode works.
+The network is always in evaluation mode: dropout and weight drop are off. Yang's code stays in train mode, because
+cuDNN's backward pass required that mode, and uses a weight drop of 0.5: a randomly damaged network scores every segment
+and computes its gradient. Here the kernel is told that a backward pass will follow, so that evaluation mode works.
 
-Numerical stability: M + epsilon > 0, and clipping R prevents overshooting on the way back. A loss that is not finite
-counts as infinite, so that its setting is never chosen. At eta = 0 the weights do not change by a bit.
+Numerical stability: M + epsilon > 0, and clipping R at 1 / lambda keeps the decay from overshooting theta_0. A loss
+that is not finite counts as infinite, so that its setting is never chosen. At eta = 0 no bit of the weights changes.
 
-Shapes: L rows of a text in B columns (streams), T tokens of a segment.
+Shapes: L rows of a text in B columns (streams), N predicted tokens of a segment.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ STATIC = 2  # passes with the trained weights: both texts
 
 @dataclass(frozen=True)
 class Setting:
-    """Step size eta, decay lambda and epsilon of an update."""
+    """The step size eta, the decay lambda and the epsilon of an update (see the module's formulas)."""
 
     learning_rate: float
     decay: float
@@ -56,19 +57,22 @@ class Setting:
 
 @dataclass(frozen=True)
 class Statistics:
-    """M (`scale`) and R (`pull`) of every trained tensor, in the model's order."""
+    """The gradient statistics M (`scale`) and R (`pull`) of every trained tensor, in the model's order."""
 
     scale: list[Tensor]
     pull: list[Tensor]
 
 
 def parameters_of(model: LanguageModel) -> list[Tensor]:
-    """Return the updated tensors: every trained one, a tied one once."""
+    """Return the tensors that dynamic evaluation updates: every trained tensor, a tied one once."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Statistics:
-    """Return M and R from sums of squared gradients over batches (`mean` or `sum`, see the module's docstring)."""
+    """Return M and R from the sums of squared gradients over batches.
+
+    `scaling` is `mean` or `sum` (see the module's formulas).
+    """
     divisor = batches if scaling == "mean" else 1
     scale = [(square / divisor).sqrt() for square in squares]
     level = torch.stack([tensor.mean() for tensor in scale])
@@ -78,10 +82,12 @@ def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Stat
 
 # --- ways through a text --------------------------------------------------------------------------------------------
 class Reading:
-    """A text [L, B] read by segments in evaluation mode, with gradients; the state is carried and detached.
+    """One pass over a text [L, B] by segments in evaluation mode; the state is carried and detached between segments.
+
+    Subclasses define in `use` the purpose of the pass.
 
     Attributes:
-        KEPT: names of the attributes in the resume state.
+        KEPT: names of the attributes that are saved for resuming.
     """
 
     KEPT: tuple[str, ...] = ("position", "hidden")
@@ -98,7 +104,7 @@ class Reading:
         return self.position >= len(self.ids_LB) - 1
 
     def step(self) -> None:
-        """Read the next segment and use the losses of its tokens (nats, with their graph)."""
+        """Read the next segment and pass the losses of its tokens (nats, with their autograd graph) to `use`."""
         stop = min(self.position + self.segment, len(self.ids_LB) - 1)
         output = self.model(self.ids_LB[self.position : stop], self.hidden)
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)
@@ -107,28 +113,28 @@ class Reading:
         self.use(self.model.head.losses(output.dropped_TBD, targets_N, generator=None))
 
     def use(self, losses: RowNLL) -> None:
-        """Use the losses of a segment; defined by subclasses."""
+        """Process the losses of a segment; defined by subclasses."""
         raise NotImplementedError
 
     def gradients(self, losses: RowNLL) -> list[Tensor]:
-        """Return the gradient of the mean loss of a segment, for every parameter."""
+        """Return the gradients of the mean loss of a segment with respect to all parameters."""
         return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
 
     def leave(self) -> None:
-        """Restore the weights; here nothing has changed."""
+        """Restore the trained weights; this class has not changed them."""
 
     def state(self) -> dict[str, Any]:
-        """Return the resume state."""
+        """Return the attributes in KEPT, for resuming."""
         return {name: getattr(self, name) for name in self.KEPT}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the attributes that `state` returned."""
         for name in self.KEPT:
             setattr(self, name, state[name])
 
 
 class Gathering(Reading):
-    """A reading that sums squared gradients over the batches of the training text."""
+    """A pass over the training text that sums the squared gradients of all batches."""
 
     KEPT = (*Reading.KEPT, "squares", "batches")
 
@@ -138,14 +144,14 @@ class Gathering(Reading):
         self.batches = 0
 
     def use(self, losses: RowNLL) -> None:
-        """Add the squared gradients of a batch."""
+        """Add the squared gradients of a batch to the sums."""
         gradients = self.gradients(losses)
         torch._foreach_addcmul_(self.squares, gradients, gradients)
         self.batches += 1
 
 
 class Scoring(Reading):
-    """A reading that scores a text with fixed weights, using the same kernels as `Following`."""
+    """A pass that scores a text with fixed weights, using the same kernels as `Following`."""
 
     KEPT = (*Reading.KEPT, "total")
 
@@ -154,17 +160,17 @@ class Scoring(Reading):
         self.total = torch.zeros((), dtype=torch.float64, device=ids_LB.device)
 
     def use(self, losses: RowNLL) -> None:
-        """Add the losses."""
+        """Add the losses of a segment to the total."""
         self.total += losses.nll_N.detach().sum(dtype=torch.float64)
 
     def mean(self) -> float:
-        """Return the loss per predicted token so far, in nats; infinite if it is not finite."""
+        """Return the mean loss per predicted token so far, in nats, or infinity if the mean is not finite."""
         loss = self.total.item() / (self.position * self.ids_LB.shape[1])
         return loss if math.isfinite(loss) else math.inf
 
 
 class Following(Scoring):
-    """A reading that scores a text while the weights follow it; `leave` restores the trained weights."""
+    """A pass that scores a text while the weights follow it; `leave` restores the trained weights."""
 
     KEPT = (*Scoring.KEPT, "weights")
 
@@ -184,10 +190,11 @@ class Following(Scoring):
 
     @weights.setter
     def weights(self, tensors: list[Tensor]) -> None:
+        """The current weights."""
         torch._foreach_copy_(self.weights, tensors)
 
     def use(self, losses: RowNLL) -> None:
-        """Add the losses, then update the weights."""
+        """Add the losses of a segment to the total, then update the weights."""
         super().use(losses)
         gradients = self.gradients(losses)
         with torch.no_grad():
@@ -201,17 +208,18 @@ class Following(Scoring):
 
 # --- the whole evaluation -------------------------------------------------------------------------------------------
 class Evaluator:
-    """The whole evaluation in resumable steps: statistics, tuning on the validation text, scores of both texts.
+    """A dynamic evaluation in resumable steps: gradient statistics, tuning on the validation text, scores of two texts.
 
-    Every setting is tried on the first `tune_tokens` tokens of the validation text, and the best one reads all of it.
-    If the trained weights alone score better there, the step size becomes 0, so the result is never worse than theirs.
+    Every candidate setting is tried on the first `tune_tokens` tokens of the validation text, and the best candidate
+    reads the whole validation text. If the trained weights alone score better there, the step size becomes 0, so that
+    the result is never worse than that of the trained weights.
 
     Attributes:
-        texts: in reading order: the training text for statistics, validation and test text with the trained weights,
-            the tuning text for every candidate, validation and test text with the chosen one.
-        losses: in nats, of all texts read so far except the first.
-        sums: squared gradients and their number of batches; None until they are gathered.
-        reading: the current reading; None at the end.
+        texts: texts in reading order: the training text for statistics, validation and test text with the trained
+            weights, the tuning text for every candidate, validation and test text with the chosen candidate.
+        losses: loss in nats of every text read so far, except the training text.
+        sums: sums of squared gradients, and their number of batches; None until the training text is read.
+        reading: the current pass over a text; None at the end.
     """
 
     def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic) -> None:
@@ -229,17 +237,20 @@ class Evaluator:
 
     @property
     def chosen(self) -> Setting:
-        """The best candidate; known when all have been tried."""
+        """The candidate with the lowest loss on the tuning text; defined once all candidates have been tried."""
         tried = self.losses[STATIC : STATIC + len(self.candidates)]
         return self.candidates[min(range(len(tried)), key=tried.__getitem__)]
 
     @property
     def helps(self) -> bool:
-        """True if the chosen setting scores the validation text better than the trained weights."""
+        """True if the chosen candidate scores the validation text better than the trained weights do."""
         return self.losses[STATIC + len(self.candidates)] < self.losses[0]
 
     def _next_reading(self) -> Reading | None:
-        """Return the next reading, which starts with the trained weights; None if both texts are scored."""
+        """Return the next pass, which starts from the trained weights; None if both texts are scored.
+
+        Both texts are the validation text and the test text.
+        """
         segment, done = self.settings.segment, self.done
         if done == len(self.texts) or (done == len(self.texts) - 1 and not self.helps):
             return None
@@ -254,11 +265,11 @@ class Evaluator:
 
     @property
     def finished(self) -> bool:
-        """True if both texts have been scored."""
+        """True if validation and test text have been scored."""
         return self.reading is None
 
     def step(self, session: object = None) -> bool:
-        """Read one batch of the training text or one segment of another; return True if it ended a text."""
+        """Read one batch of the training text or one segment of another text; return True if a text has ended."""
         reading = self.reading
         assert reading is not None
         reading.step()
@@ -273,7 +284,7 @@ class Evaluator:
         return True
 
     def results(self) -> dict[str, Any]:
-        """Return the metrics (perplexities over L - 1 tokens) and every setting that was tried."""
+        """Return the metrics (perplexities over L - 1 tokens) and the loss of every setting that was tried."""
         texts, static, tried = ("valid", "test"), self.losses[:STATIC], self.losses[STATIC:]
         losses = tried[len(self.candidates) :] if self.helps else static
         metrics = {f"{name}_ppl": perplexity(nats) for name, nats in zip(texts, losses, strict=True)}
@@ -295,17 +306,17 @@ class Evaluator:
 
     @property
     def share(self) -> float:
-        """The finished share of all texts."""
+        """The finished share of all texts, by rows."""
         rows = sum(len(text) for text in self.texts[: self.done]) + (self.reading.position if self.reading else 0)
         return rows / sum(len(text) for text in self.texts)
 
     def state(self) -> dict[str, Any]:
-        """Return the whole state as tensors, numbers and text."""
+        """Return the whole state, for resuming, as tensors, numbers and text."""
         reading = self.reading.state() if self.reading else None
         return {"losses": self.losses, "sums": self.sums, "reading": reading}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         self.losses, self.sums = list(state["losses"]), state["sums"]
         self.reading = self._next_reading()
         if self.reading is not None:
@@ -313,7 +324,7 @@ class Evaluator:
 
 
 def finite(value: float) -> float | None:
-    """Return the number, or None if JSON cannot represent it."""
+    """Return a number unchanged, or None if it is not finite, which JSON cannot represent."""
     return value if math.isfinite(value) else None
 
 

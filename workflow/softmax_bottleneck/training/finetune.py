@@ -2,8 +2,8 @@
 
 As in both published code bases (`finetune.py` of AWD-LSTM and of MoS), averaging starts at the first update, and
 weights are stored only if the validation loss of their average improves. Finetuning ends when that loss exceeds the
-minimum of all but the last `nonmonotone_window` values. The first value to beat is that of the trained weights, so
-finetuning never increases the validation loss.
+minimum of all losses except the last `nonmonotone_window`. The first loss to beat is that of the trained weights, so
+that finetuning never increases the validation loss.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
 
 
 def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Finetune one run from its best weights, or resume it; return the content of its done.json."""
+    """Finetune one run from its best weights, or resume finetuning; return the content of its done.json.
+
+    If the trained run has diverged, only this status and its reason are recorded. `restart` discards earlier progress.
+    """
     run = study.run(path)
     start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
     _, before = run_and_record(start)
@@ -49,7 +52,7 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 
 
 class Finetuner(Trainer):
-    """A trainer that starts from trained `weights`, which count as epoch 0."""
+    """A trainer that starts from the trained `weights`, which count as epoch 0."""
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:
         super().__init__(run, corpus, device)

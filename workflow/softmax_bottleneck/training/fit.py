@@ -1,7 +1,8 @@
-"""The step `fit`: all heads and widths of a unit are fitted to the same known distributions.
+"""The step `fit`: it fits output heads of several widths to the same known distributions.
 
-Each fit has its own file, named by its settings, in the folder of its distributions. So a new head or width in a plan
-fits only that one. Fits that are not done run together, because they share the distributions and every fresh sample.
+A *unit* is the set of all fits to the distributions of one seed. Each fit has its own file, named by the fit's
+settings, in the folder of the distributions. A head or width that is added to a plan is therefore the only new fit.
+Fits of a unit that are not done run together, because they share the distributions and every fresh sample.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ LARGEST_RANKED = 1 << 24  # cells of a matrix whose ranks are measured
 
 
 def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Fit output heads with free context vectors to the distributions of one unit, or resume."""
+    """Fit the output heads of one unit to its distributions with free context vectors, or resume the fits.
+
+    `path` names the unit; `restart` discards earlier progress.
+    """
     unit = study.unit(path)
     options = Options.of(study, say, restart)
     law_folder = study.store.fits_folder(f"laws/{unit.law_path}")
@@ -40,16 +44,17 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
 
 
 def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
-    """Do the missing fits; return the content of done.json, whose `rows` hold all numbers of the unit.
+    """Do the missing fits of a unit; return the content of done.json, whose `rows` hold all numbers of the unit.
 
     Args:
         unit: heads, widths and distributions.
-        folder: of the unit's records and resume states.
-        law_folder: of the fits to these distributions, which units may share; owned by one process at a time.
+        folder: folder of the unit's records and resume states.
+        law_folder: folder of the fits to these distributions, owned by one process at a time; units may share it.
         options: limits of this call, see `Options`.
 
     Raises:
-        UserError: the device is missing; and all errors of `run_to_end`.
+        UserError: the device is missing.
+        Errors of `run_to_end`: under its conditions.
     """
     device = choose_device(unit.device, options.say)
     files = {name: law_folder / name for name in dict.fromkeys(fit.file_name for fit in unit.fits)}
@@ -68,7 +73,7 @@ def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 class Fitting(Work):
-    """The missing fits of a unit as resumable work; steps are updates of all of them."""
+    """The missing fits of a unit as resumable work; one step is one update of all these fits."""
 
     def __init__(self, unit: Unit, files: Mapping[str, Path], device: torch.device, say: Say) -> None:
         self.unit, self.files, self.device, self.say = unit, files, device, say
@@ -80,7 +85,7 @@ class Fitting(Work):
         self.updates = 0
 
     def _begin(self, fit: Fit) -> FreeContexts:
-        """Start a fit at its own width, or at the largest width with no more parameters than the head to compare."""
+        """Return a new fit, at its own width or at the largest width with no more parameters than `fit.equal_to`."""
         shape, bias, width = self.known.p_NM.shape, self.unit.bias, fit.width
         if fit.equal_to is not None:
             most = free_contexts.count_parameters(fit.equal_to.name, fit.equal_to.options, width, shape, bias)
@@ -94,7 +99,7 @@ class Fitting(Work):
 
     @property
     def where(self) -> str:
-        """The current position."""
+        """The current position, such as `update 3 of 100`."""
         return f"update {self.updates} of {self.recipe.updates}"
 
     def step(self, session: Session) -> bool:
@@ -113,23 +118,26 @@ class Fitting(Work):
         return {f"{name}_early": value for name, value in found.items() if math.isfinite(value)}
 
     def state(self) -> dict[str, Any]:
-        """Return the resume state."""
+        """Return the state of all fits, for resuming."""
         fits = {name: fitted.state() for name, fitted in self.fits.items()}
         return {"updates": self.updates, "early": self.early, "fits": fits}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; if a fit that was done then is damaged now, all start over."""
+        """Restore the state that `state` returned.
+
+        If the file of a finished fit was damaged since, all fits start over.
+        """
         if self.fits.keys() <= state["fits"].keys():
             self.updates, self.early = state["updates"], state["early"]
             for name, fitted in self.fits.items():
                 fitted.load(state["fits"][name])
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of the updates."""
+        """Return the finished share of the updates, and the current position as text."""
         return self.updates / self.recipe.updates, self.where
 
     def outcome(self, session: Session) -> Outcome:
-        """Measure and write the fits; return the rows of the whole unit."""
+        """Measure and write the fits; return the record with the unit's rows, and the hashes of all files of fits."""
         for fit in self.unit.fits:
             if fit.file_name in self.fits:
                 facts = self._measured(fit, self.fits.pop(fit.file_name))
@@ -149,11 +157,11 @@ class Fitting(Work):
         return {"status": "ok", "rows": rows, "wall_s": session.wall_s()}, _hashes(self.files), {}
 
     def _is_ranked(self) -> bool:
-        """Return True if ranks are measured: the matrix is small enough and log P* is finite."""
+        """Return True if ranks can be measured: the matrix is small enough and log P* is finite."""
         return self.known.p_NM.size <= LARGEST_RANKED and bool((self.known.p_NM > 0).all())
 
     def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
-        """Return the record of a fit: distances, sizes and ranks, or no metrics if a distance is not finite."""
+        """Return the record of a fit: distances, sizes and ranks; no metrics if a distance is not finite."""
         rows = free_contexts.chunk_rows(self.known, self.device)
         metrics = free_contexts.distances(fitted, self.known, rows)
         sound = all(math.isfinite(value) for value in metrics.values())

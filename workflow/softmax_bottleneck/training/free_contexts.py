@@ -1,9 +1,9 @@
-"""Output heads with free context vectors: the softmax bottleneck without a network below it.
+"""Output heads with free context vectors: the softmax bottleneck without a network below the head.
 
-Every context c has its own vector h_c of D numbers, which is fitted like the word vectors. So the remaining distance to
-the true distribution is caused by the head: no network has to compute h_c, no other context limits it, and nothing can
-be overfitted, because the loss is the cross-entropy against the true distribution or against a new sample of it (Ganea
-et al. 2019, section 5.1, eqs. 1, 11, 12 and 14):
+Every context c has its own vector h_c of D numbers, which is fitted like the word vectors. The remaining distance to
+the true distribution is therefore caused by the head alone: no network has to compute h_c, no other context limits h_c,
+and nothing can be overfitted, because the loss is the cross-entropy against the true distribution or against a new
+sample of that distribution (Ganea et al. 2019, section 5.1, eqs. 1, 11, 12 and 14):
 
     min over h, W, ...  - sum_c w_c sum_v P*(v|c) log Q(v | h_c, W, ...)
 
@@ -44,7 +44,7 @@ CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once; fit
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of a fit; see `FitPlan` in study/fits.py for their meaning."""
+    """The settings of the optimisation of a fit; `FitPlan` in study/fits.py explains each of them."""
 
     sample: int
     bias: bool
@@ -57,7 +57,7 @@ class Recipe:
 
 
 class FreeContexts:
-    """A head and the vectors of all contexts while they are fitted."""
+    """A head and one free vector per context, with their optimiser, during a fit."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class FreeContexts:
         self.optimiser = torch.optim.Adam(trained, lr=0.0, betas=BETAS, eps=EPSILON)
 
     def add_gradients(self, mass_RM: Tensor, start: int) -> None:
-        """Add the gradients of -sum mass log Q for the contexts from `start`."""
+        """Add the gradients of -sum(mass_RM * log Q) for the R contexts from number `start` on."""
         rows = slice(start, start + len(mass_RM))
         h_RD = self.contexts_ND.detach()[rows].requires_grad_()
         torch.autograd.backward(-(mass_RM * self.head.log_probs(h_RD)).sum())
@@ -99,17 +99,17 @@ class FreeContexts:
 
     @torch.no_grad()
     def log_probs(self, chunk: int) -> Iterator[NDArray[np.float64]]:
-        """Yield log-probabilities of all contexts, in nats, in chunks of rows."""
+        """Yield the log-probabilities of all contexts, in nats, in chunks of `chunk` rows."""
         for start in range(0, len(self.contexts_ND), chunk):
             yield self.head.log_probs(self.contexts_ND[start : start + chunk]).cpu().double().numpy()
 
     def state(self) -> dict[str, Any]:
-        """Return the resume state."""
+        """Return the state of the fit, for resuming."""
         moments = self.optimiser.state_dict()["state"]
         return {"contexts": self.contexts_ND.detach(), "head": self.head.state_dict(), "moments": moments}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         with torch.no_grad():
             self.contexts_ND.copy_(state["contexts"])
         self.head.load_state_dict(state["head"])
@@ -125,14 +125,20 @@ def _head(name: str, options: Mapping[str, Any], width: int, words: int, bias: b
 
 
 def count_parameters(name: str, options: Mapping[str, Any], width: int, shape: tuple[int, int], bias: bool) -> int:
-    """Return the number of fitted parameters: context vectors, word vectors, and the head's own parameters."""
+    """Return the number of fitted parameters: context vectors, word vectors, and the head's other parameters.
+
+    `shape` is (number of contexts, number of words).
+    """
     with torch.device("meta"):
         head = _head(name, options, width, shape[1], bias)
     return shape[0] * width + sum(p.numel() for p in head.parameters() if p.requires_grad)
 
 
 def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bias: bool, most: int) -> int:
-    """Return the largest width, at least 1, at which a head has no more than `most` parameters."""
+    """Return the largest width, at least 1, at which a head has no more than `most` parameters.
+
+    `shape` is (number of contexts, number of words).
+    """
     width = 1
     while count_parameters(name, options, width + 1, shape, bias) <= most:
         width += 1
@@ -143,9 +149,9 @@ def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bi
 def update(
     fits: list[FreeContexts], known: KnownDistributions, recipe: Recipe, seed: int, number: int, device: torch.device
 ) -> None:
-    """Do one update (counted from 0) of several fits to the same distributions, or to the same fresh sample of them.
+    """Do one update, the `number`-th from 0, of several fits to the same distributions or to the same fresh sample.
 
-    The loss is summed over contexts with a mean weight of one, so that gradients do not shrink with their number.
+    The loss is summed over contexts with a mean weight of one, so that gradients do not shrink as contexts are added.
     """
     sample_NM = fresh_sample(known, recipe.sample, seed, number) if recipe.sample else None
     rows = chunk_rows(known, device)
@@ -166,10 +172,11 @@ def chunk_rows(known: KnownDistributions, device: torch.device) -> int:
 
 # --- measuring ------------------------------------------------------------------------------------------------------
 def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
-    """Return the distances of a fit from the true distributions.
+    """Return the distances of a fit from the true distributions, computed in chunks of `rows` contexts.
 
-    `kl_nats` is the weighted mean of KL(P*||Q) over contexts; `mode_match` the weighted share of contexts with the
-    right most probable word (Ganea et al. 2019, eq. 10); `excess_ppl` the increase over the lowest possible perplexity.
+    `kl_nats` is the weighted mean of KL(P*||Q) over contexts. `mode_match` is the weighted share of contexts with the
+    right most probable word (Ganea et al. 2019, eq. 10). `excess_ppl` is the increase over the lowest possible
+    perplexity.
     """
     kl = match = 0.0
     starts = range(0, len(known.p_NM), rows)
@@ -185,7 +192,7 @@ def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[s
 
 
 def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
-    """Return Press rank and effective ranks of log Q over all contexts, and the mean squared error against log P*."""
+    """Return the Press rank and effective ranks of log Q over all contexts, and its mean squared error from log P*."""
     spectrum = gram_singular_values(fit.log_probs(rows), known.p_NM.shape[1])
     starts = range(0, len(known.p_NM), rows)
     chunks = zip(starts, fit.log_probs(rows), strict=True)
@@ -194,12 +201,15 @@ def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, 
 
 
 def law_metrics(known: KnownDistributions) -> dict[str, float]:
-    """Return facts of the distributions, their entropy, and the lowest KL of a model without context."""
+    """Return facts of the true distributions: their entropy, the lowest KL of a model without context, and `facts`."""
     return {**known.facts, "kl_no_context_nats": known.no_context_nats, "entropy_nats": known.entropy_nats}
 
 
 def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> dict[str, float]:
-    """Return ranks of log P*, and the lowest mean squared error of a softmax of each width (theorem 1)."""
+    """Return the ranks of log P*, and the lowest mean squared error of a softmax of each width.
+
+    The bound is theorem 1 of Ganea et al. 2019 (see `squared_error_bound`).
+    """
     spectrum = spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())
     for width in widths:

@@ -1,16 +1,18 @@
 """The share of the logit gradient that a head passes on to the context vectors, for known distributions.
 
-An unconstrained head has free logits for every context; its gradient is Q - e_w for an observed word w, and the
-expected gradient under the true distribution is g = Q - P*. A head changes log Q by J dh only, where J [V, D] is the
-derivative of log Q by the context vector h, with each column centred (a constant does not change Q). The preserved part
-is the projection onto the columns of J, and a step of h against its gradient changes log Q along J J^T g:
+If every context had free logits, the loss gradient with respect to these logits would be Q - e_w for an observed word w
+(e_w is the unit vector of w), and its expectation under the true distribution would be g = Q - P*. A head can change
+log Q only by J dh, where J [V, D] is the derivative of log Q with respect to the context vector h, with each column
+centred (a constant does not change Q). With P_J the projection onto the columns of J, P_J g is the part of g that the
+head preserves, and a step of h against its gradient changes log Q along J J^T g:
 
     gradient_energy = |P_J g|^2 / |g|^2
     gradient_words  = sum_w P*(w) |P_J (Q - e_w)|^2 / |Q - e_w|^2
     gradient_cosine = g . J J^T g / (|g| |J J^T g|)
 
-These are weighted means over contexts. For a softmax, J is the word matrix, `gradient_words` is the energy that Godey
-and Artzi 2026 measure on texts, and 1 - energy is the suppressed part. Once h is fitted, no head preserves any of g.
+All three are weighted means over contexts. For a softmax, J is the word matrix, `gradient_words` is the energy that
+Godey and Artzi 2026 measure on texts, and 1 - energy is the suppressed part. Once h is fitted, no head preserves any of
+g.
 
 Shapes: N contexts, V words, D width.
 """
@@ -35,7 +37,7 @@ SMALLEST_SINGULAR = 1e-9  # relative to the largest; smaller directions are erro
 
 @torch.no_grad()
 def gradient_shares(fit: FreeContexts, known: KnownDistributions) -> dict[str, float]:
-    """Return the three shares (see the module's docstring); empty if log Q is not finite, so has no derivative."""
+    """Return the three shares of the module's formulas, or an empty dict if log Q has no finite derivative."""
     (count, width), words = fit.contexts_ND.shape, known.p_NM.shape[1]
     some_N = np.unique(np.linspace(0, count - 1, max(1, min(count, CELLS // (words * width)))).astype(np.intp))
     head, h_ND = copy.deepcopy(fit.head).double(), fit.contexts_ND[torch.from_numpy(some_N)].double()
@@ -60,14 +62,14 @@ Float64 = NDArray[np.float64]
 
 
 def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
-    """Return the derivative of log Q [N, V] along one direction of the contexts."""
+    """Return the derivative of log Q [N, V] along one direction of the context vectors, by a difference quotient."""
     up_NV, down_NV = (head.log_probs(h_ND + sign * STEP * unit_D) for sign in (1.0, -1.0))
     found: Float64 = ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
     return found
 
 
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
-    """Return energy and cosine of each context; 0 if nothing is preserved."""
+    """Return `gradient_energy` and `gradient_cosine` of each context for g; both are 0 if nothing is preserved."""
     along_ND = np.einsum("nvd,nv->nd", basis_NVD, gradient_NV)
     passed_ND = along_ND * sigma_ND**2
     length_N, reach_N = np.linalg.norm(gradient_NV, axis=1), np.linalg.norm(passed_ND, axis=1)
@@ -76,7 +78,10 @@ def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tup
 
 
 def _of_words(basis_NVD: Float64, q_NV: Float64, p_NV: Float64) -> Float64:
-    """Return the energy of each context's observed words: |P_J (q - e_w)|^2 = |P_J q|^2 - 2 (P_J q)_w + |P_J e_w|^2."""
+    """Return `gradient_words` of each context.
+
+    The identity used is |P_J (q - e_w)|^2 = |P_J q|^2 - 2 (P_J q)_w + |P_J e_w|^2.
+    """
     along_ND = np.einsum("nvd,nv->nd", basis_NVD, q_NV)
     projected_NV = np.einsum("nvd,nd->nv", basis_NVD, along_ND)
     passed_NV = (along_ND**2).sum(1)[:, None] - 2.0 * projected_NV + (basis_NVD**2).sum(2)

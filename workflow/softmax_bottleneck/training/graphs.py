@@ -1,10 +1,10 @@
-"""Updates captured once for each chunk length and replayed as CUDA graphs: one launch instead of hundreds.
+"""CUDA graphs of training updates: an update is captured once for each chunk length, then replayed by a single launch.
 
-The first update of a length runs normally, which loads its kernels, and is captured afterwards without running again.
-Later updates of that length are replayed. A captured update always reads and writes the same memory locations: weights,
-carried states, the optimiser's scalars, its rows. Its kernels are those of the normal update, and its random numbers
-follow from the generator's seed, which is set before every update, so the bits are equal. A length that occurs only
-once costs a capture and gains nothing.
+The first update of a length runs normally, which loads its kernels, and is then captured without running again. Later
+updates of that length replay the capture. A captured update always reads and writes the same memory locations: weights,
+carried states, the optimiser's scalars, and the input rows. Its kernels are those of the normal update, and its random
+numbers follow from the generator's seed, which is set before every update. Therefore a replayed update gives the same
+bits as a normal one. A length that occurs only once costs a capture and gains nothing.
 
 Shapes: L rows of a stream, B columns.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 Results = tuple[Tensor, Tensor]
 Update = Callable[[Tensor], Results]
 Capture = Callable[[Callable[[], Results]], tuple[Callable[[], object], Results]]
-"""Records a call without making it: what makes it, and the places of its results."""
+"""A function that captures a call without running it; it returns a function that replays the call, and the results."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ class _Recorded:
 
 
 class Replayed:
-    """An update that is replayed if one of its length has been captured (`recorded`, by number of rows).
+    """An update function that replays a captured update if there is one for the number of input rows.
 
-    `refused` is called with the reason if a capture fails; this object must not be used after that.
+    `recorded` maps a number of rows to the captured update. `refused` is called with the reason if a capture fails;
+    this object must not be used after that.
     """
 
     def __init__(self, update: Update, capture: Capture, refused: Callable[[str], None]) -> None:
@@ -43,7 +44,7 @@ class Replayed:
         self.recorded: dict[int, _Recorded] = {}
 
     def __call__(self, rows_LB: Tensor) -> Results:
-        """Run an update; the results are valid until the next call."""
+        """Run or replay an update on these rows; the results are valid until the next call."""
         known = self.recorded.get(len(rows_LB))
         if known is None:
             results = self._update(rows_LB)
@@ -61,7 +62,10 @@ class Replayed:
 
 
 def cuda_capture(generator: torch.Generator) -> Capture:
-    """Return a capture function for CUDA graphs in one memory pool (they are never replayed concurrently)."""
+    """Return a function that captures work as a CUDA graph.
+
+    All its graphs share one memory pool, because no two of them are replayed at once.
+    """
     pool = torch.cuda.graph_pool_handle()
 
     def capture(work: Callable[[], Results]) -> tuple[Callable[[], object], Results]:

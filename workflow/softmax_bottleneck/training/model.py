@@ -1,8 +1,8 @@
-"""A language model: a body and a head, usually with tied word vectors and output weights.
+"""A language model: a body and a head, which usually share word vectors and output weights (tying).
 
 Tying: Inan et al. 2017; Press and Wolf 2017. Benka 2021 does not tie.
 
-Shapes: T time steps, B sequences, D units, V words.
+Shapes: T time steps, B sequences, D width of the hidden states, V words.
 """
 
 from __future__ import annotations
@@ -35,23 +35,29 @@ class LanguageModel(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Share one parameter between decoder and embedding (call it again after anything that replaces parameters)."""
+        """Let decoder and embedding share one parameter, if the model is tied.
+
+        The call must be repeated after any operation that replaces parameters.
+        """
         if self.tied:
             self.body.embedding.weight = self.head.decoder.weight
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Return hidden states of a chunk, the input of `head.nll` and `head.log_probs`."""
+        """Return the new state and the hidden states of a chunk of tokens: the input of the head."""
         output = self.body.forward(tokens_TB, state, generator=generator)
         if self.head.lower_size:
             output = output._replace(dropped_TBD=torch.cat([output.below_TBD, output.dropped_TBD], 2))
         return output
 
     def initial_state(self, batch_size: int) -> State:
-        """Return the state before the first token."""
+        """Return the state before the first token of `batch_size` sequences."""
         return self.body.initial_state(batch_size)
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Return trained parameters as [{"params": [...], "lr": float}]; the first group has the given rate."""
+        """Return the trained parameters as [{"params": [...], "lr": float}].
+
+        The first group has the given learning rate; further groups have rates of their own, set by the head.
+        """
         own = [group for group in self.head.parameter_groups() if "lr" in group]
         claimed = {id(parameter) for group in own for parameter in group["params"]}
         rest = [p for p in self.parameters() if p.requires_grad and id(p) not in claimed]
@@ -62,8 +68,11 @@ class LanguageModel(nn.Module):
 def build(run: Run, vocabulary_size: int, device: torch.device | str = "cpu") -> LanguageModel:
     """Build the untrained model of a run; its initial weights depend on the run's seed only.
 
-    Weights are sampled on the CPU for every device, so that a GPU starts from the same ones. On the device "meta"
-    nothing is allocated, to count parameters.
+    Weights are sampled on the CPU, so that they are the same for every device. On the device "meta" no weights are
+    allocated, which is enough to count parameters.
+
+    Raises:
+        UserError: the head's option `lower_size` does not fit the body.
     """
     options = dataclasses.asdict(run.body)
     kind, tied, initialisation = (options.pop(key) for key in ("kind", "tied", "initialisation"))
@@ -100,5 +109,9 @@ def weights(model: LanguageModel) -> dict[str, Tensor]:
 
 
 def load_weights(model: LanguageModel, tensors: dict[str, Tensor]) -> None:
-    """Load what `weights` returned (KeyError or RuntimeError: weights of another architecture)."""
+    """Load the tensors that `weights` returned.
+
+    Raises:
+        KeyError, RuntimeError: the weights are those of another architecture.
+    """
     model.load_state_dict({**tensors, EMBEDDING: tensors[DECODER]} if model.tied else tensors)

@@ -1,10 +1,11 @@
 """SGD, and averaged SGD as used in the published runs.
 
-`ASGD` is torch.optim.ASGD (Polyak and Juditsky 1992) with t0 = 0 and lambd = 0, including its two quirks: the step size
-in use is the one set one update earlier, and the average starts at the second update. Learning rates are per parameter
-group; `factor` scales all of them for one update (chunk length over nominal length; Merity et al. 2018, section 5).
+`ASGD` is torch.optim.ASGD (Polyak and Juditsky 1992) with t0 = 0 and lambd = 0, including its two quirks: an update
+uses the step size that was set one update earlier, and the average starts at the second update. Each parameter group
+has a learning rate; `factor` scales all rates for one update (chunk length over nominal length; Merity et al. 2018,
+section 5).
 
-An update has two halves, so that a GPU can replay a captured one: `prepare` computes on the host the numbers that
+An update has two halves, so that a GPU can replay a captured update: `prepare` computes on the host the numbers that
 change from update to update; `apply` uses only these numbers, on the device.
 """
 
@@ -25,10 +26,10 @@ class SGD:
 
     averaged = False
     is_steady = True
-    """Whether the update that is prepared is like those after it."""
+    """True if the prepared update is like all later updates."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
-        """Store groups of the form {"params": [tensors], "lr": rate}."""
+        """Store parameter groups of the form {"params": [tensors], "lr": rate}."""
         self.groups = [(list(group["params"]), float(group["lr"])) for group in groups]
         self.parameters = [parameter for parameters, _ in self.groups for parameter in parameters]
         self.weight_decay = weight_decay
@@ -41,23 +42,23 @@ class SGD:
 
     @torch.no_grad()
     def clip(self, largest: float) -> Tensor:
-        """Scale the gradients to a global norm of at most `largest`; return the norm before, on the device."""
+        """Scale the gradients to a global norm of at most `largest`; return the norm before scaling, on the device."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         torch._foreach_mul_(gradients, (largest / (norm + CLIP_EPSILON)).clamp_(max=1.0))
         return norm
 
     def step(self, factor: float = 1.0) -> None:
-        """Do one update with all rates times `factor`."""
+        """Do one update with all learning rates multiplied by `factor`."""
         self.prepare(factor)
         self.apply()
 
     def prepare(self, factor: float) -> None:
-        """Compute the numbers of the next update."""
+        """Compute the learning rates of the next update."""
         self._set([rate * factor for _, rate in self.groups])
 
     def _set(self, numbers: list[float]) -> None:
-        """Store numbers directly for a CPU, else in scalar tensors whose memory location does not change."""
+        """Store the numbers of an update: on a CPU as they are, else in scalar tensors with a fixed memory location."""
         like = self.parameters[0]
         if like.device.type == "cpu":
             self.numbers = numbers
@@ -76,15 +77,15 @@ class SGD:
                               dampening=0.0, nesterov=False, maximize=False, is_first_step=False)  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """Return the state for resuming: tensors, numbers and lists of them."""
+        """Return the optimiser's state, for resuming."""
         return {"averaged": self.averaged}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
 
 
 class ASGD(SGD):
-    """SGD with a running mean of its iterates; only the mean is evaluated."""
+    """SGD with a running mean of the weights; only the mean is evaluated."""
 
     averaged = True
 
@@ -96,11 +97,14 @@ class ASGD(SGD):
 
     @property
     def is_steady(self) -> bool:  # type: ignore[override]
-        """True if the update is like those after it; the first two start the mean."""
+        """True if the next update is like all later ones; the first two updates start the mean."""
         return self.steps > 2
 
     def prepare(self, factor: float) -> None:
-        """Compute the numbers of the next update. Quirk 1: the rates in use are those of the previous update."""
+        """Compute the numbers of the next update.
+
+        Quirk 1: the learning rates in use are those of the previous update.
+        """
         rates = [rate * factor for _, rate in self.groups]
         used, self.rates = self.rates or rates, rates
         self._set([*used, 1.0 / max(1, self.steps)])
@@ -108,9 +112,9 @@ class ASGD(SGD):
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Do one update and add theta to the mean.
+        """Do one update of the weights theta, and add theta to the mean.
 
-        Quirk 2: updates 1 and 2 both restart the mean, so it covers the iterates from update 2.
+        Quirk 2: updates 1 and 2 both restart the mean, so that the mean covers the weights from update 2 on.
         """
         super().apply()
         if not self.is_steady:
@@ -122,7 +126,7 @@ class ASGD(SGD):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Replace the parameters by the averages inside the context."""
+        """Replace the parameters by their running means inside the context."""
         with torch.no_grad():  # copied, not exchanged: a captured update refers to memory locations
             current = [parameter.clone() for parameter in self.parameters]
             torch._foreach_copy_(self.parameters, self.averages)
@@ -133,19 +137,19 @@ class ASGD(SGD):
                 torch._foreach_copy_(self.parameters, current)
 
     def state(self) -> dict[str, Any]:
-        """Return averages, number of updates, and the rates of the last one."""
+        """Return the running means, the number of updates, and the learning rates of the last update."""
         return {"averaged": True, "steps": self.steps, "rates": list(self.rates), "averages": self.averages}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         self.steps, self.rates = int(state["steps"]), [float(rate) for rate in state["rates"]]
         torch._foreach_copy_(self.averages, state["averages"])
 
 
 def should_switch(earlier_losses: Sequence[float], current_loss: float, window: int) -> bool:
-    """Return True if validation has stalled (non-monotonic trigger of NT-ASGD, Merity et al. 2018, algorithm 1).
+    """Return True if validation has stalled, by the non-monotonic trigger of NT-ASGD (Merity et al. 2018, algorithm 1).
 
-    That is: more than `window` earlier losses exist, and the current one exceeds the minimum of all but the last
-    `window`.
+    Validation has stalled if there are more than `window` earlier losses and the current loss exceeds the minimum of
+    all earlier losses except the last `window`.
     """
     return len(earlier_losses) > window and current_loss > min(earlier_losses[:-window])

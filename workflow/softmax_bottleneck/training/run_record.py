@@ -1,4 +1,4 @@
-"""The record of a finished run, for later steps; without torch, which some of them do not need."""
+"""The record of a finished run, read and written without importing torch, which some later steps do not need."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ RUN_FILE, EPOCHS_FILE, MODEL_FILE, DONE_FILE = "run.json", "epochs.jsonl", "mode
 
 
 def run_and_record(folder: Path) -> tuple[Run, dict[str, Any]]:
-    """Return the run as trained and its done.json, restored if possible (DataError: missing or damaged)."""
+    """Return the run as trained, and the content of its done.json, which is restored first if possible.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
     outcome_record.restore(folder, DONE_FILE)
     return Run.from_json(artefacts.read_json(folder / RUN_FILE)), artefacts.read_json(folder / DONE_FILE)
 
 
 def write_unusable(path: Path, record: Mapping[str, Any], parents: Mapping[str, str]) -> None:
-    """Write a later step's result for a diverged run: status and reason, and no numbers."""
+    """Write the result of a later step for a diverged run: status and reason from its record, and no numbers."""
     facts = {key: record[key] for key in ("status", "reason")} | {"provenance": provenance.block(parents)}
     artefacts.write_json(path, facts | {"metrics": {}, "benchmarks": {}, "contexts": [], "hits": {}, "rows": []})

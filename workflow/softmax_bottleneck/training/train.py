@@ -1,4 +1,4 @@
-"""The step `train`: a run in its folder, with epoch log, snapshots, best weights and record."""
+"""The step `train`: it trains a run and writes epoch log, snapshots, best weights and record to the run's folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SNAPSHOTS = 7  # snapshots along training, if requested; the end of plain SGD is
 
 
 def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Train one run, or resume it; return the content of its done.json."""
+    """Train one run, or resume training; return the content of its done.json. `restart` discards earlier progress."""
     run = study.run(path)
     keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
     options, corpus = Options.of(study, say, restart), corpora.load_for(study, run)
@@ -54,14 +54,16 @@ def train_run(
     Args:
         run: the run; its settings are stored in run.json.
         corpus: token ids, identified by `run.data_identity`.
-        folder: owned by one process at a time; created if missing.
+        folder: folder owned by one process at a time; created if missing.
         options: limits of this call, see `Options`.
-        keeps_snapshots: store the weights of `snapshot_epochs` and of the end of plain SGD in `snapshots/`.
-        make: creates the trainer; finetuning uses another kind.
+        keeps_snapshots: True to store in `snapshots/` the weights at `snapshot_epochs` and at the end of plain SGD.
+        make: creates the trainer; finetuning uses another class.
         parents: hashes of the inputs besides the corpus, for the provenance.
 
     Raises:
-        UserError: the device is missing or the text too short; and all errors of `run_to_end`.
+        UserError: the device is missing or the text is too short.
+        DataError: the weights of the finished run are not those of its record.
+        Errors of `run_to_end`: under its conditions.
     """
     device = choose_device(run.device, options.say)
 
@@ -85,13 +87,13 @@ def train_run(
 
 
 def snapshot_epochs(schedule: Schedule) -> frozenset[int]:
-    """Return the epochs of snapshots: the first, the last, and evenly on a log scale between them."""
+    """Return the epochs of snapshots: the first, the last, and epochs evenly spaced on a log scale between them."""
     powers = [index / (SNAPSHOTS - 1) for index in range(SNAPSHOTS)]
     return frozenset(round(schedule.epochs**power) for power in powers)
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings, so that a difference has a name: `schedule.learning_rate`."""
+    """Return nested mappings as one flat mapping with dotted keys, such as `schedule.learning_rate`."""
     flat: dict[str, Any] = {}
     for key, child in value.items():
         flat |= _flat(child, f"{prefix}{key}.") if isinstance(child, dict) else {f"{prefix}{key}": child}
@@ -99,7 +101,10 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Training(Work):
-    """Training as resumable work: steps are updates and the validation of each epoch; parts are epochs."""
+    """The training of a run as resumable work.
+
+    A step is an update or the validation at the end of an epoch; a part is an epoch.
+    """
 
     def __init__(self, trainer: Trainer, folder: Path, keeps_snapshots: bool, parents: Mapping[str, str]) -> None:
         self.trainer, self.folder, self.keeps_snapshots, self.parents = trainer, folder, keeps_snapshots, parents
@@ -108,21 +113,24 @@ class Training(Work):
 
     @property
     def finished(self) -> bool:
-        """True if all epochs are done or the run diverged."""
+        """True if all epochs are done or the run has diverged."""
         return bool(self.diverged) or self.trainer.finished
 
     @property
     def where(self) -> str:
-        """The current position."""
+        """The current position, such as `epoch 2, update 11`."""
         return f"epoch {self.trainer.place.epoch}, update {self.trainer.place.updates}"
 
     @property
     def next_step(self) -> str:
-        """The kind of the next step."""
+        """The kind of the next step: "update" or "validation"."""
         return "update" if self.trainer.place.chunk < len(self.trainer.chunks) else "validation"
 
     def step(self, session: Session) -> bool:
-        """Do one update, or the validation that ends an epoch; divergence is a result, not an error."""
+        """Do one update, or the validation that ends an epoch; return True at the end of an epoch.
+
+        Divergence is recorded as a result and raises no error.
+        """
         try:
             if self.next_step == "update":
                 self.trainer.update()
@@ -140,7 +148,7 @@ class Training(Work):
         return True
 
     def keep(self) -> None:
-        """Write the epoch log, and the last validated weights if their epoch is a snapshot."""
+        """Write the epoch log, and the weights of the epoch that has just ended if it is a snapshot epoch."""
         self._write_log()
         row, trainer = self.trainer.rows[-1], self.trainer
         if self.keeps_snapshots and row["epoch"] in {*snapshot_epochs(trainer.schedule), trainer.switch_epoch}:
@@ -155,11 +163,11 @@ class Training(Work):
         return artefacts.write_text(self.folder / EPOCHS_FILE, "".join(lines))
 
     def state(self) -> dict[str, Any]:
-        """Return the resume state."""
+        """Return the state of training, for resuming."""
         return {"trainer": self.trainer.state(), "epoch_began_s": self.epoch_began_s, "diverged": self.diverged}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         self.trainer.load(state["trainer"])
         self.epoch_began_s, self.diverged = state["epoch_began_s"], state["diverged"]
 
@@ -178,7 +186,10 @@ class Training(Work):
         return (place.epoch - 1 + place.chunk / len(trainer.chunks)) / epochs, f"{words}  {speed}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Write the best weights and the epoch log; return the results, which do not depend on interruptions."""
+        """Write the best weights and the epoch log; return the record, which does not depend on interruptions.
+
+        The hashes of the record's parents and further facts for the provenance are returned, too.
+        """
         trainer, run, best = self.trainer, self.trainer.run, self.trainer.best
         parents = {"corpus": run.data_identity, **self.parents}
         if trainer.rows:

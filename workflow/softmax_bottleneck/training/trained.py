@@ -1,4 +1,4 @@
-"""Models in a run's folder: the best one, and snapshots along training."""
+"""Loading the models of a trained run: the best one, and snapshots along training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ SNAPSHOT_FOLDER = "snapshots"
 
 @contextmanager
 def loaded(run: Run, folder: Path) -> Iterator[models.LanguageModel]:
-    """Load the best weights of a run on its device, with its threads and determinism inside the context."""
+    """Load the best model of a run on its device; inside the context, the run's threads and determinism apply."""
     device = choose_device(run.device)
     with numerics(run, device):
         yield load_model(folder, device)
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> models.LanguageModel:
-    """Load the best model of a finished run, in evaluation mode (DataError: missing or damaged)."""
+    """Return the best model of a finished run, in evaluation mode.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
     tensors = load_weights(folder)
     model = models.build(Run.from_json(artefacts.read_json(folder / RUN_FILE)), len(tensors[models.DECODER]), device)
     models.load_weights(model, tensors)
@@ -37,27 +41,34 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> models.Langu
 
 
 def load_weights(folder: Path, name: str = MODEL_FILE) -> dict[str, torch.Tensor]:
-    """Load stored weights of a finished run, the best ones or a snapshot (DataError: missing or damaged)."""
+    """Return stored weights of a finished run: the best weights, or the file `name` of a snapshot.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
     return safetensors.torch.load(artefacts.read_bytes(folder / name))
 
 
 def snapshot_file(folder: Path, epoch: int) -> Path:
-    """Return the file of an epoch's snapshot."""
+    """Return the path of an epoch's snapshot."""
     return folder / SNAPSHOT_FOLDER / f"epoch-{epoch:05d}.safetensors"
 
 
 def snapshots(folder: Path) -> list[Path]:
-    """Return the snapshots along training, in the order of epochs."""
+    """Return the paths of the snapshots along training, in the order of epochs."""
     return sorted((folder / SNAPSHOT_FOLDER).glob("epoch-*.safetensors"))
 
 
 def models_along_training(
     folder: Path, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[dict[str, Any], models.LanguageModel]]:
-    """Yield the model of a finished run untrained, at its snapshots and at its best epoch, in evaluation mode.
+    """Yield (line of the epoch log, model) of a finished run: untrained, at each snapshot, and at its best epoch.
 
-    Each comes with its line of the epoch log (untrained: epoch 0, phase "untrained"). The model object is the same,
-    with other weights every time. Raises DataError if a file is missing or damaged.
+    The line of the untrained model has epoch 0 and phase "untrained". All pairs share one model object in evaluation
+    mode, whose weights change from pair to pair.
+
+    Raises:
+        DataError: a file is missing or damaged.
     """
     run, record = run_and_record(folder)
     kept = {int(path.stem[6:]): path.relative_to(folder).as_posix() for path in snapshots(folder)}

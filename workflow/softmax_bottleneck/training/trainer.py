@@ -1,11 +1,11 @@
-"""Training: SGD, then averaged SGD, on chunks of random length; or SGD with a rate that falls when validation stalls.
+"""Training: SGD and then averaged SGD on chunks of random length, or SGD with a learning rate that falls on plateaus.
 
-The procedures are published by Merity, Keskar and Socher 2018 (sections 2 to 5) and Parthiban et al. 2021 (section 4);
-`plateau-sgd` by Benka 2021 (the rate is divided by 1.75 after an epoch that is not the best so far). All random numbers
-depend on (seed, purpose, epoch, update) only, so that a resumed run replays nothing. Within a block of updates the host
-never waits for the device.
+The procedures are published by Merity, Keskar and Socher 2018 (sections 2 to 5) and Parthiban et al. 2021 (section 4).
+`plateau-sgd` is published by Benka 2021: the rate is divided by 1.75 after an epoch that is not the best so far. All
+random numbers depend only on (seed, purpose, epoch, update), so that a resumed run need not repeat earlier draws.
+Within a block of updates the host never waits for the device.
 
-Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D units.
+Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D width of the hidden states.
 """
 
 from __future__ import annotations
@@ -39,17 +39,20 @@ BLOCK = 200  # updates per block of the published train perplexity
 DIVERGED_PPL = 10  # perplexity limit, as a multiple of the vocabulary size
 LARGEST_EXPONENT = 700.0
 RECORDING_DEVICES = {"cuda"}
-"""Where updates are recorded and replayed (`graphs.py`)."""
+"""Device types on which updates are captured and replayed (`graphs.py`)."""
 
 
 class DivergedError(Exception):
-    """The loss or a gradient is not finite, or the perplexity is absurd: a result to record, not a failed step."""
+    """An error that ends a run as diverged: a loss or gradient is not finite, or a perplexity is outside its limits.
+
+    Divergence is a result to record, not a failure of the step.
+    """
 
 
 # --- chunks ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Chunk:
-    """The rows of one update: inputs are rows start .. start + length - 1, targets are one row later."""
+    """The rows of one update: the inputs are rows start .. start + length - 1, and the targets are one row later."""
 
     start: int
     length: int  # cut at the end of the data
@@ -57,10 +60,11 @@ class Chunk:
 
 
 def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
-    """Return the chunks of an epoch, which depend on the arguments only.
+    """Return the chunks of an epoch over `rows` rows; they depend only on the arguments.
 
-    Lengths (Merity et al. 2018, section 5): bptt with probability 0.95, else bptt / 2, plus normal noise of 5, at least
-    5, at most bptt + max_length_delta. As published, the epoch ends two rows before the end of the data.
+    Lengths follow Merity et al. 2018, section 5. The mean is bptt with probability 0.95, else bptt / 2; normal noise of
+    standard deviation 5 is added; a length is at least 5 and at most bptt + max_length_delta. As published, the epoch
+    ends two rows before the end of the data.
 
     Raises:
         UserError: the stream is too short for a single update.
@@ -87,12 +91,15 @@ def _draw_length(schedule: Schedule, generator: np.random.Generator) -> int:
 
 # --- losses ---------------------------------------------------------------------------------------------------------
 def perplexity(nats: float) -> float:
-    """Return exp of a loss, limited to a finite number."""
+    """Return exp of a loss in nats, limited to a finite number."""
     return math.exp(min(nats, LARGEST_EXPONENT))
 
 
 def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
-    """Return the penalty AR on the dropped output plus TAR on the raw output (Merity et al. 2018, section 4.6)."""
+    """Return the sum of two penalties: AR on the dropped-out output and TAR on the raw output.
+
+    AR and TAR are the activation penalties of Merity et al. 2018, section 4.6.
+    """
     penalty: Tensor | float = 0.0
     if schedule.activation_penalty:
         penalty = schedule.activation_penalty * output.dropped_TBD.square().mean()
@@ -105,8 +112,8 @@ def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
 class Tally:
     """The training loss of an epoch, as published: the mean of the means of blocks of 200 updates, with dropout.
 
-    A last, shorter block counts as much as a full one if the position reached the end of the data. Sums stay on the
-    device; `close` and `mean` wait for it.
+    A last, shorter block counts as much as a full block if the epoch reached the end of the data. Sums stay on the
+    device; `close` and `mean` wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -116,7 +123,11 @@ class Tally:
         self.means: list[float] = []
 
     def add(self, loss: Tensor, gradient_norm: Tensor) -> None:
-        """Add one update's loss (nats) and gradient norm; after 200 updates close the block (DivergedError)."""
+        """Add the loss (nats) and the gradient norm of one update; after 200 updates close the block.
+
+        Raises:
+            DivergedError: a loss or a gradient of the closed block was not finite.
+        """
         self.block_sum += loss
         self.norm_sum += gradient_norm
         self.updates += 1
@@ -124,10 +135,10 @@ class Tally:
             self.close()
 
     def close(self, keep: bool = True) -> None:
-        """Close the open block, if it has any update.
+        """Close the open block, if it has any update; keep its mean if `keep` is true or there is no mean yet.
 
         Raises:
-            DivergedError: a loss or a gradient in it was not finite.
+            DivergedError: a loss or a gradient of the block was not finite.
         """
         if not self.updates:
             return
@@ -141,7 +152,7 @@ class Tally:
         self.norm_sum.zero_()
 
     def mean(self) -> float:
-        """Return the mean over closed blocks, or over the first one so far, in nats."""
+        """Return the mean loss over closed blocks, or over the open block if none is closed, in nats."""
         return statistics.fmean(self.means) if self.means else self.block_sum.item() / max(1, self.updates)
 
 
@@ -155,8 +166,8 @@ def evaluate(
 ) -> float:
     """Return the loss of a batched stream in evaluation mode, in nats; the state is carried from chunk to chunk.
 
-    The sum over the L - 1 targets of a sequence is divided by L (`length`, as in the AWD-LSTM's code) or by L - 1
-    (`targets`, the exact mean).
+    A sequence of L rows has L - 1 targets. The sum of their losses is divided by L if `divisor` is `length`, as in the
+    code of AWD-LSTM, or by L - 1 if `divisor` is `targets` (the exact mean). `on_chunk` is called after every chunk.
     """
     model.eval()
     rows, columns = ids_LB.shape
@@ -174,7 +185,7 @@ def evaluate(
 # --- the loop -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Place:
-    """The position of a run in its text."""
+    """The position of a run in its training text."""
 
     epoch: int = 1  # in progress, counted from 1
     chunk: int = 0  # number of finished chunks in this epoch
@@ -191,7 +202,7 @@ class Best:
 
 
 class Trainer:
-    """A run in progress: its state and its updates."""
+    """The training of a run in progress: model, optimiser, position and results."""
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device) -> None:
         self.run, self.schedule, self.device = run, run.schedule, device
@@ -214,22 +225,22 @@ class Trainer:
 
     @property
     def train_LB(self) -> Tensor:
-        """The training text of the epoch in progress: the whole text, or the next one of its pieces."""
+        """The training text of the current epoch: the whole text, or one of its pieces in turn."""
         return self.pieces[(self.place.epoch - 1) % len(self.pieces)]
 
     def optimise_by(self, kind: type[optim.SGD]) -> None:
-        """Start with a new optimiser, and discard captured updates of the old one."""
+        """Start with a new optimiser of the given class, and discard captured updates of the previous optimiser."""
         self.optimiser = kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)
         self.dropout = torch.Generator(self.device)
         records = self.run.graphs and self.device.type in RECORDING_DEVICES and not self.graphs_refused
         self.replayed = Replayed(self._update, cuda_capture(self.dropout), self._refuse_graphs) if records else None
 
     def _refuse_graphs(self, reason: str) -> None:
-        """Continue without graph capture, with a new generator (the old one may be in the middle of a capture)."""
+        """Continue without graph capture and with a new generator, as the old one may be in the middle of a capture."""
         self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
     def _begin_epoch(self) -> None:
-        """Set the chunks and the factor of the learning rate for the epoch in progress."""
+        """Set the chunks and the factor of the learning rate for the current epoch."""
         self.chunks = plan_epoch(self.schedule, self.data_seed, self.place.epoch, len(self.train_LB))
         stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
         self.rate: float = self.schedule.plateau_factor**-stalled
@@ -243,7 +254,7 @@ class Trainer:
         """Do one step of gradient descent on the next chunk.
 
         Raises:
-            DivergedError: at the end of a block in which a loss or gradient was not finite.
+            DivergedError: the update ends a block in which a loss or gradient was not finite.
         """
         chunk = self.chunks[self.place.chunk]
         if not self.model.training:
@@ -258,7 +269,7 @@ class Trainer:
         self.tally.add(nll, norm)
 
     def _update(self, rows_LB: Tensor) -> Results:
-        """Do the device's part of an update, without waiting; return loss (nats) and gradient norm."""
+        """Do the part of an update that runs on the device, without waiting; return loss (nats) and gradient norm."""
         output = self.model(rows_LB[:-1], self.hidden, generator=self.dropout)
         nll = self.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=self.dropout)
         self.optimiser.zero_grad()
@@ -275,10 +286,14 @@ class Trainer:
             torch._foreach_copy_(kept, new)
 
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """Validate, store the weights to be tested, maybe switch to averaging, start the next epoch; return the record.
+        """End an epoch: validate, keep the weights if they are to be tested, and prepare the next epoch.
+
+        If the schedule says so, averaging starts. The method returns the epoch's line of the epoch log. `wall_s` is the
+        wall time of the epoch; `on_chunk` is called after every chunk of the validation text.
 
         Raises:
-            DivergedError: a loss is not finite, or valid perplexity is below one or over ten times the vocabulary size.
+            DivergedError: a loss is not finite, or the validation perplexity is below one or over ten times the
+                vocabulary size.
         """
         reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB)
         self.tally.close(keep=reached_end)
@@ -329,7 +344,7 @@ class Trainer:
         return self.schedule.optimizer == "nt-asgd" and stalled
 
     def state(self) -> dict[str, Any]:
-        """Return the whole state as tensors, numbers and text."""
+        """Return the whole state of training, for resuming, as tensors, numbers and text."""
         return {
             "place": dataclasses.asdict(self.place),
             "weights": models.weights(self.model),
@@ -343,7 +358,7 @@ class Trainer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned, with tensors on the trainer's device."""
+        """Restore the state that `state` returned, with tensors on the trainer's device."""
         self.place = Place(**state["place"])
         models.load_weights(self.model, state["weights"])
         self.model.head.matmul_backends = MatmulBackends(**state["matmul_backends"])
