@@ -20,7 +20,7 @@ from torch import Tensor
 Results = tuple[Tensor, Tensor]
 Update = Callable[[Tensor], Results]
 Capture = Callable[[Callable[[], Results]], tuple[Callable[[], object], Results]]
-"""A function that captures a call without running it; it returns a function that replays the call, and the results."""
+"""Records a call without making it: what makes it, and the places of its results."""
 
 
 @dataclass(frozen=True)

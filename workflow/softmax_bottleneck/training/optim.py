@@ -26,7 +26,7 @@ class SGD:
 
     averaged = False
     is_steady = True
-    """True if the prepared update is like all later updates."""
+    """Whether the update that is prepared is like those after it."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
         """Store parameter groups of the form {"params": [tensors], "lr": rate}."""

@@ -39,7 +39,7 @@ BLOCK = 200  # updates per block of the published train perplexity
 DIVERGED_PPL = 10  # perplexity limit, as a multiple of the vocabulary size
 LARGEST_EXPONENT = 700.0
 RECORDING_DEVICES = {"cuda"}
-"""Device types on which updates are captured and replayed (`graphs.py`)."""
+"""Where updates are recorded and replayed (`graphs.py`)."""
 
 
 class DivergedError(Exception):
