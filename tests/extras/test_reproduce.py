@@ -18,6 +18,7 @@ import small
 from run_hash import result_hash
 from softmax_bottleneck.extras import status
 from softmax_bottleneck.jobs import outcomes, project_lock
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
@@ -36,24 +37,23 @@ def one_run() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Hashes of the study's run, its records and its table, made by the steps alone."""
+    """Hashes of the study's run, its ranks and its records, made by the steps alone."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with small.inside(folder):
         study = small.begun(finished, folder, one_run())
-        small.finish(study)
+        for step in small.STEPS:
+            step(study, study.needed[0].path, small.quiet)
+        collect.collect_to(study, study.store.study_folder(study.name))
         return outcome(folder, study)
 
 
 def outcome(folder: Path, study: Study) -> dict[str, str]:
+    """Return what must not depend on interruptions; records of times are left out."""
     run = folder / Store().run_folder(study.needed[0].path)
     ranks = json.loads((run / "rank.json").read_text(encoding="utf-8"))["metrics"]
-    return {"run": result_hash(run), "ranks": json.dumps(ranks), "records": untimed_records(folder)}
-
-
-def untimed_records(folder: Path) -> str:
-    """The study's records without those of how long it took."""
     lines = (folder / "results" / "small" / "records.csv").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not any(f",{metric}," in line for metric in TIMES))
+    records = [line for line in lines if not any(f",{metric}," in line for metric in TIMES)]
+    return {"run": result_hash(run), "ranks": json.dumps(ranks), "records": "\n".join(records)}
 
 
 @pytest.fixture
