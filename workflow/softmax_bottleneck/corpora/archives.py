@@ -1,7 +1,7 @@
-"""Texts from zip and tar archives: members are read by name and written under names of our own, never unpacked.
+"""Texts from zip and tar archives: members are looked up by name and written under file names of our own choice.
 
-So nothing in a stranger's archive decides where a file is written. Rejected are size bombs, damaged archives, and
-wanted members that are ambiguous or no plain file.
+Archives are never unpacked, so that nothing in a stranger's archive decides where a file is written. Archives are
+rejected if they are damaged or too large when unpacked, or if a requested member is ambiguous or not a plain file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Member:
-    """A member of an archive: its path there, the name of the file it becomes, and its largest size in bytes."""
+    """A requested member of an archive.
+
+    Attributes:
+        path: path of the member in the archive.
+        name: name of the file to write.
+        limit: largest size allowed, in bytes.
+    """
 
     path: str
     name: str
@@ -39,16 +45,16 @@ class Member:
 
     @classmethod
     def of(cls, name: str, entry: Mapping[str, Any]) -> Member:
-        """Return the member that an entry of `files` in a dataset's YAML declares."""
+        """Return the member that an entry of `files` in a dataset's YAML declares; `name` is the file to write."""
         return cls(str(PurePosixPath(entry["member"])), name, entry.get("member_bytes", MAX_MEMBER_BYTES))
 
 
 def extract(archive: Path, folder: Path, members: Sequence[Member]) -> None:
-    """Write members of a zip or tar archive (compressed or not) into a folder.
+    """Write the requested members of a zip or tar archive (compressed or not) into a folder.
 
     Raises:
-        DataError: the archive is missing, damaged or too large, or a member is missing, no plain file, ambiguous or too
-            long; nothing is left under its file's name.
+        DataError: the archive is missing, damaged or too large, or a member is missing, ambiguous, too long or not a
+            plain file. No incomplete file is left under its final name.
     """
     with opened(archive, members) as open_member:
         for member in members:
@@ -58,7 +64,11 @@ def extract(archive: Path, folder: Path, members: Sequence[Member]) -> None:
 
 @contextmanager
 def opened(archive: Path, members: Sequence[Member]) -> Iterator[Callable[[Member], IO[bytes]]]:
-    """Check an archive and yield a function that opens its members (DataError as `extract`)."""
+    """Check an archive, and yield a function that opens its requested members.
+
+    Raises:
+        DataError: under the conditions of `extract`.
+    """
     if not archive.is_file():
         raise DataError(f"{archive}: no such archive; correct `path`")
     with damage_refused(f"{archive}: no sound zip or tar archive", "fetch it again"), ExitStack() as stack:
@@ -82,10 +92,10 @@ def _is_plain(info: zipfile.ZipInfo) -> bool:
 
 @contextmanager
 def damage_refused(fault: str, advice: str) -> Iterator[None]:
-    """Turn any error of a reader of foreign bytes into one line, `FAULT (its message); ADVICE`.
+    """Turn any error of a reader of foreign bytes into a DataError with the message `FAULT (error's message); ADVICE`.
 
     Raises:
-        DataError: the bytes are not what they claim to be.
+        DataError: the bytes are damaged.
         OSError, MemoryError: the disk failed, or there is too little memory.
     """
     try:
@@ -101,10 +111,12 @@ def damage_refused(fault: str, advice: str) -> Iterator[None]:
 
 
 def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: Sequence[Member]) -> dict[str, str]:
-    """Return the stored name of every plain file by its normalised path; `entries` are (name, is plain file, size).
+    """Return {normalised path: stored name} of the plain files, after checking the requested members.
+
+    `entries` are the (name, is plain file, size) of all members of the archive, in order.
 
     Raises:
-        DataError: as `extract`. What follows a member that is too long is not even read.
+        DataError: under the conditions of `extract`; no entry is read after the first one that is too long.
     """
     wanted = {member.path: member for member in members}
     names: dict[str, str] = {}
@@ -133,7 +145,7 @@ def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: S
 
 
 def _copy(archive: Path, member: Member, source: IO[bytes], out: BinaryIO) -> None:
-    """Copy a member, but never more than its limit, whatever its header says."""
+    """Copy a member, but never more bytes than its limit, whatever size its header states."""
     left = member.limit
     while block := source.read(min(BLOCK_BYTES, left + 1)):
         left -= len(block)

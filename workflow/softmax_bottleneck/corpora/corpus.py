@@ -1,4 +1,4 @@
-"""A corpus: token ids of three splits over one dictionary; saved, loaded, laid out in batches.
+"""A corpus (token ids of train, valid and test over one dictionary): saving, loading, batching and simple baselines.
 
 Shapes: T tokens of a stream, L rows of a batched stream, B columns, V words.
 """
@@ -26,7 +26,7 @@ VOCABULARY_FILE = "vocabulary.json"
 
 @dataclass(frozen=True)
 class Corpus:
-    """The token ids of the three splits over one dictionary; `<eos>` ends every line. words[id] is the word."""
+    """The token ids of the three splits over one dictionary; words[id] is the word, and `<eos>` ends every line."""
 
     name: str
     words: tuple[str, ...]
@@ -46,9 +46,9 @@ class Corpus:
 
 
 def token_sha256(corpus: Corpus) -> str:
-    """Return the canonical hash of the token stream, which does not depend on the files it came in.
+    """Return the hex sha256 of the words of all splits, which does not depend on file formats or token ids.
 
-    Hex sha256 over train, valid and test in this order: each word in UTF-8 followed by one space, each split ended by a
+    The hash covers train, valid and test in this order: each word in UTF-8 followed by one space, each split ended by a
     newline (neither can be inside a word).
     """
     digest = hashlib.sha256()
@@ -68,10 +68,10 @@ def counts(corpus: Corpus) -> dict[str, Any]:
 
 
 def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
-    """Compare a corpus with its declared counts; keys that are not declared are not checked.
+    """Compare a corpus with its declared counts and hash; keys that are not declared are not checked.
 
     Raises:
-        DataError: with the first value that differs.
+        DataError: a value differs.
     """
     found = counts(corpus)
     pairs = [(f"{split} tokens", found["tokens"][split], want) for split, want in expected.get("tokens", {}).items()]
@@ -85,18 +85,18 @@ def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
 
 # --- streams --------------------------------------------------------------------------------------------------------
 def batchify(ids_T: NDArray[np.int32], batch_size: int, min_rows: int = 2) -> NDArray[np.int32]:
-    """Lay out a stream as columns that are read in parallel (awd-lstm utils.py, batchify).
+    """Lay out a stream as B columns that are read in parallel (awd-lstm utils.py, batchify).
 
     Args:
         ids_T: token ids.
         batch_size: B; the remainder of T / B tokens is dropped.
-        min_rows: smallest number of rows; two are one input and one target.
+        min_rows: smallest number of rows allowed; two rows are one input and one target.
 
     Returns:
         ids_LB with L = T // B; ids_LB[:, b] is the b-th part of the stream.
 
     Raises:
-        DataError: too few tokens.
+        DataError: there are too few tokens.
     """
     rows = len(ids_T) // batch_size
     if rows < min_rows:
@@ -111,7 +111,7 @@ def batchify(ids_T: NDArray[np.int32], batch_size: int, min_rows: int = 2) -> ND
 def unigram_perplexity(corpus: Corpus) -> float:
     """Return the test perplexity of a unigram model, P(w) = (c(w) + 1) / (T + V) (Laplace's rule).
 
-    Targets are all test tokens after the first, as for a model that reads the whole test text.
+    The predicted tokens are all test tokens after the first, as for a model that reads the whole test text.
     """
     return float(np.exp(-np.log(_unigram_law(corpus)[corpus.test[1:]]).mean()))
 
@@ -119,8 +119,8 @@ def unigram_perplexity(corpus: Corpus) -> float:
 def bigram_perplexity(corpus: Corpus) -> float:
     """Return the test perplexity of a bigram model, interpolated by Witten and Bell 1991, method C.
 
-    P(w|v) = (c(v,w) + t(v) P(w)) / (c(v) + t(v)), where t(v) counts the distinct followers of v and P(w) is the unigram
-    model of `unigram_perplexity`.
+    P(w|v) = (c(v,w) + t(v) P(w)) / (c(v) + t(v)), where c counts words and pairs in train, t(v) is the number of
+    distinct followers of v, and P(w) is the unigram model of `unigram_perplexity`.
     """
     size, unigram_V = corpus.vocabulary_size, _unigram_law(corpus)
     pairs, pair_counts = np.unique(_pair_keys(corpus.train, size), return_counts=True)
@@ -147,7 +147,10 @@ def _pair_keys(ids_T: NDArray[np.int32], size: int) -> NDArray[np.int64]:
 
 # --- artefacts ------------------------------------------------------------------------------------------------------
 def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None, tokens_id: str = "") -> None:
-    """Write {train,valid,test}.npy and vocabulary.json (words, counts, `Dataset.tokens_id`, provenance)."""
+    """Write {train,valid,test}.npy and vocabulary.json (words, counts, `Dataset.tokens_id`, provenance).
+
+    `parents` are the hashes of the files that the corpus was made from.
+    """
     for split, ids in corpus.splits.items():
         artefacts.write_npy(folder / f"{split}.npy", ids)
     facts = {"name": corpus.name, "words": list(corpus.words), "tokens_id": tokens_id, **counts(corpus)}
@@ -155,15 +158,21 @@ def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None,
 
 
 def load_for(study: Study, run: Run) -> Corpus:
-    """Load the corpus of a run; its tokens must be of the current dataset and code (DataError as `load`)."""
+    """Load the corpus of a run.
+
+    Raises:
+        DataError: the saved tokens were made from another version of the dataset or by another version of the code, or
+            under the conditions of `load`.
+    """
     return load(study.store.tokens_folder(run.dataset), study.datasets[run.dataset].tokens_id)
 
 
 def load(folder: Path, tokens_id: str | None = None) -> Corpus:
-    """Load what `save` wrote, with memory-mapped streams.
+    """Load the corpus that `save` wrote, with memory-mapped token ids.
 
     Raises:
-        DataError: a file is missing, damaged, or of another corpus; or `tokens_id` differs from the saved one.
+        DataError: a file is missing or damaged, the counts or the hash of the tokens differ, or `tokens_id` is not None
+            and differs from the saved one.
     """
     facts = artefacts.read_json(folder / VOCABULARY_FILE)
     if tokens_id not in (None, facts["tokens_id"]):

@@ -1,7 +1,7 @@
-"""The step `download`: the files of a dataset, each checked by its hash before it gets its name.
+"""The step `download`: it fetches the files of a dataset, and checks each by its hash before giving the file its name.
 
-They come from a mirror folder, from web addresses, or from a path beside the dataset's YAML. A synthetic language is
-sampled instead.
+Files come from a mirror folder, from web addresses, or from a path relative to the dataset's YAML. A synthetic language
+is sampled instead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def download(study: Study, name: str, say: Say) -> None:
 # --- what to fetch --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Source:
-    """A file to fetch: where it is, what it must be, and the members wanted if it is an archive.
+    """A file to fetch: its addresses or path, its hash and size, and, if it is an archive, the members to extract.
 
     Exactly one of `addresses` and `path` is given. `sha256` and `size` (bytes) may be None for a local file only.
     """
@@ -72,10 +72,10 @@ class Source:
 
 
 def sources(dataset: Dataset) -> list[Source]:
-    """Return the files to fetch for a dataset: its own files, and the archives that hold the others.
+    """Return the files to fetch for a dataset: plain files, and the archives that hold its other files.
 
     Raises:
-        DataError: two archives, or an archive and a file, have one name.
+        DataError: two archives, or an archive and a file, have the same name.
     """
     found: dict[str, Source] = {}
     for name, entry in dataset.files.items():
@@ -99,7 +99,16 @@ def sources(dataset: Dataset) -> list[Source]:
 # --- fetching -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Transfer:
-    """How to fetch: URL schemes (also of redirects), longest silence and total time, attempts per address."""
+    """The limits of a transfer.
+
+    Attributes:
+        schemes: allowed URL schemes, also of redirects.
+        silence_limit_s: longest time without data.
+        time_limit_s: longest total time of an attempt.
+        attempts: number of attempts per address.
+        first_pause_s: pause before the second attempt; every further pause is twice as long.
+        sleep: function that waits (replaced in tests).
+    """
 
     schemes: tuple[str, ...] = ("https",)
     silence_limit_s: float = 30.0
@@ -110,7 +119,7 @@ class Transfer:
 
 
 class _RefusedError(Exception):
-    """A failed attempt; `again` says whether the same address may succeed later."""
+    """A failed attempt to fetch a file; `again` is True if the same address may succeed later."""
 
     def __init__(self, reason: str, again: bool = False) -> None:
         super().__init__(reason)
@@ -118,16 +127,18 @@ class _RefusedError(Exception):
 
 
 def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how: Transfer | None = None) -> None:
-    """Fetch every file into `folder`, checked by sha256 before it gets its name. Files that are right already stay.
+    """Fetch every file into `folder`; the sha256 of a file is checked before the file gets its name.
+
+    A file that already exists with the right hash is not fetched again.
 
     Args:
-        files: what to fetch.
+        files: files to fetch.
         folder: destination; created if missing.
-        mirror: folder with files of the same names; tried first.
+        mirror: folder with files of the same names, which is tried first.
         how: limits of the transfer.
 
     Raises:
-        DataError: with every attempt, what was expected, and how to do it by hand.
+        DataError: a file could not be fetched from any place, or has another size or hash than declared.
     """
     for file in files:
         if not _is_right(folder / file.name, file):
@@ -135,7 +146,10 @@ def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how
 
 
 def _is_right(target: Path, file: Source) -> bool:
-    """Return True if the target exists with the declared hash (a local file without a hash: if the two are equal)."""
+    """Return True if the target exists with the declared hash.
+
+    A local file without a declared hash must equal its original instead.
+    """
     if not target.is_file():
         return False
     got, want = artefacts.sha256_file(target), file.sha256
@@ -172,10 +186,10 @@ def _fetch(file: Source, target: Path, mirror: Path | None, how: Transfer) -> No
 
 
 def _copy(place: str | Path, file: Source, how: Transfer, out: BinaryIO) -> None:
-    """Copy from a path or an address into `out`, checking size and hash.
+    """Copy a file from a path or an address into `out`, checking size and hash.
 
     Raises:
-        _RefusedError: the attempt failed; what was written must not be used.
+        _RefusedError: the attempt failed; the bytes in `out` must not be used.
     """
     try:
         if isinstance(place, Path):
@@ -226,7 +240,7 @@ def _check_scheme(address: str, schemes: tuple[str, ...]) -> None:
 
 
 class _StrictRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirects within the allowed schemes only."""
+    """A redirect handler that allows only redirects to the given URL schemes."""
 
     def __init__(self, schemes: tuple[str, ...]) -> None:
         self._schemes = schemes
@@ -234,16 +248,24 @@ class _StrictRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Check the scheme, then do what the standard handler does."""
+        """Check the scheme of the new address, then do the same as the standard handler.
+
+        Raises:
+            _RefusedError: the scheme is not allowed.
+        """
         _check_scheme(newurl, self._schemes)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _in_time(work: Callable[[], None], limit_s: float) -> None:
-    """Do work in a thread of its own, for at most `limit_s` seconds, whatever a server does meanwhile.
+    """Run `work` in a thread of its own, and wait at most `limit_s` seconds, whatever a server does meanwhile.
 
-    A server that sends its headers byte by byte is never silent for long, and the name service has no time limit. An
-    abandoned thread ends with its connection or with the process; by then its file is closed and removed.
+    A limit on silence is not enough: a server that sends its headers byte by byte is never silent for long, and name
+    resolution has no time limit. A thread that is given up ends with its connection or with the process; by then its
+    file is closed and removed.
+
+    Raises:
+        _RefusedError: the time limit has passed.
     """
     errors: list[Exception] = []
 

@@ -1,12 +1,12 @@
 """Known next-word distributions of many contexts, to which output heads are fitted.
 
-There are two sources. In Ganea et al. 2019, section 5.1, every context's distribution is sampled from a symmetric
+There are two kinds. In Ganea et al. 2019, section 5.1, the distribution of every context is sampled from a symmetric
 Dirichlet distribution, eq. 15:
 
     P*(.|c) ~ Dir(alpha, ..., alpha) over M words,   c = 1..N, all contexts equally likely.
 
-In the synthetic language they are the true distributions of all reachable contexts, weighted by their stationary
-probabilities. The matrix of their log-probabilities has an exactly known rank.
+In a synthetic language (corpora/language.py), the distributions are those of all contexts that can occur, weighted by
+the stationary probabilities of the contexts. The matrix of their log-probabilities has an exactly known rank.
 
 Shapes: N contexts, M words, R rows (contexts) of a block.
 """
@@ -36,11 +36,11 @@ BLOCK = 1000  # contexts sampled from one random stream, so that a larger N exte
 
 @dataclass(frozen=True, eq=False)
 class KnownDistributions:
-    """True distributions, with the probabilities of their contexts.
+    """The true next-word distributions P* of N contexts, and the probabilities of these contexts.
 
     Attributes:
-        p_NM: P*; rows sum to one.
-        weight_N: probability of every context; sums to one.
+        p_NM: P*; every row sums to one.
+        weight_N: probability of every context; all sum to one.
         facts: metrics of the distributions themselves.
     """
 
@@ -61,17 +61,20 @@ class KnownDistributions:
 
     @property
     def blocks(self) -> list[Floats]:
-        """The rows of P* in blocks, for sums in float64 without a second matrix."""
+        """The rows of P* in blocks, so that sums in float64 need no second matrix."""
         return [self.p_NM[start : start + BLOCK] for start in range(0, len(self.p_NM), BLOCK)]
 
     @property
     def entropy_nats(self) -> float:
-        """The mean entropy: the lowest cross-entropy of any model."""
+        """The mean entropy over contexts: the lowest cross-entropy of any model."""
         return float(self.weight_N @ self.entropy_N)
 
     @cached_property
     def no_context_nats(self) -> float:
-        """KL(P*||Q) of the best model without context (the mean Q): what a model can learn from contexts."""
+        """The mean KL(P*||Q) of the best model Q without context: all that a model can learn from contexts, in nats.
+
+        The best Q is the weighted mean of P* over contexts.
+        """
         mean_M = np.zeros(self.p_NM.shape[1])
         for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):
             mean_M += self.weight_N[start : start + BLOCK] @ block.astype(np.float64)
@@ -79,14 +82,17 @@ class KnownDistributions:
 
 
 def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDistributions:
-    """Return the distributions of a unit of fits, of kind `dirichlet` or `language` with the parameters `law`."""
+    """Return the distributions of kind `dirichlet` or `language` with the parameters `law`."""
     if kind == "dirichlet":
         return dirichlet(law["alpha"], law["words"], law["contexts"], seed)
     return language(LanguageSettings.from_mapping({**law, "seed": seed}))
 
 
 def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistributions:
-    """Sample N distributions from the symmetric Dirichlet over M words (Ganea et al. 2019, eq. 15)."""
+    """Sample N distributions from the symmetric Dirichlet distribution over M words (Ganea et al. 2019, eq. 15).
+
+    N is `contexts` and M is `words`.
+    """
     p_NM = np.empty((contexts, words), np.float32)
     for start in range(0, contexts, BLOCK):
         rng = np.random.default_rng(derive(seed, "dirichlet", repr(float(alpha)), words, start))
@@ -97,10 +103,10 @@ def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistri
 
 
 def dirichlet_divergence(alpha: float, words: int) -> float:
-    """Return the expected KL(P*||uniform) of a sample, in nats: ln M - (psi(M alpha + 1) - psi(alpha + 1)).
+    """Return the expected KL(P*||uniform) of a sample P*, in nats: ln M - (psi(M alpha + 1) - psi(alpha + 1)).
 
-    The bracket is the expected entropy of a symmetric Dirichlet. With many contexts, no model without context does
-    better than the uniform one.
+    The bracket is the expected entropy of a symmetric Dirichlet over M = `words` words. With many contexts, no model
+    without context does better than the uniform distribution.
     """
     return math.log(words) - float(special.digamma(words * alpha + 1) - special.digamma(alpha + 1))
 
@@ -116,10 +122,10 @@ def language(settings: LanguageSettings) -> KnownDistributions:
 
 
 def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -> Floats:
-    """Return relative counts [N, M] of an independent sample of (context, word) pairs, a new one for every update.
+    """Return relative counts [N, M] of an independent sample of (context, word) pairs, a new sample for every update.
 
     The number of words is Poisson with mean `size`, which makes the counts of all pairs independent. The sample depends
-    on (seed, update) only, so that resumed fits and fits of other heads see the same texts.
+    on (seed, update) only, so that resumed fits and fits of other heads see the same samples.
     """
     rng = np.random.default_rng(derive(seed, "fresh sample", update))
     counts_NM: Floats = rng.poisson(known.joint_NM * size).astype(np.float32)
@@ -128,15 +134,16 @@ def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -
 
 
 def spectrum_of(known: KnownDistributions) -> Spectrum:
-    """Return the singular values of the matrix of log P*; every word must be possible in every context."""
+    """Return the singular values of the matrix of log P*; all probabilities must be positive."""
     return gram_singular_values([np.log(block.astype(np.float64)) for block in known.blocks], known.p_NM.shape[1])
 
 
 def squared_error_bound(sigma: Array, rank: int) -> float:
-    """Return the least squared Frobenius distance of log P* to a matrix of the given rank: sum of sigma_i^2, i > rank.
+    """Return the least squared Frobenius distance of log P* from a matrix of the given rank.
 
-    Sigma are the singular values of log P* in descending order (Eckart, Young and Mirsky). The log-probabilities of a
-    softmax of width D have rank at most D + 1, or D + 2 with a bias; for them this is theorem 1 of Ganea et al. 2019,
-    which prints a square root around the sum but not on the distance.
+    The distance is the sum of sigma_i^2 over i > rank, where `sigma` holds the singular values of log P* in descending
+    order (theorem of Eckart, Young and Mirsky). The log-probabilities of a softmax of width D have rank at most D + 1,
+    or D + 2 with a bias. For a softmax, the bound is theorem 1 of Ganea et al. 2019, which prints a square root around
+    the sum but not on the distance.
     """
     return float((np.asarray(sigma)[rank:] ** 2).sum())

@@ -1,20 +1,22 @@
 """A synthetic language with a known next-word distribution: a control that real text cannot provide.
 
-A context is (topic, previous word). Some words are *markers*: each sets the topic, which lasts until the next marker.
-So the history determines the topic, but the last word seldom does. In context c the next word is v with
+A context is the pair (topic, previous word). Some words are *markers*: each sets the topic, which lasts until the next
+marker. The history therefore determines the topic, but the last word alone seldom does. In context c the next word is v
+with
 
     log P*(v|c) = U_c . B_v + zipf_v - log Z_c,        U [C, r], B [V, r]
 
 The matrix of log P* over all contexts is [U | 1 | -log Z] [B | zipf | 1]^T and has rank r + 2 by construction. Yang et
 al. 2018 argue that this rank is high for natural language. The language provides the entropy rate (no model can have a
-lower perplexity than its exponential), the exact rank, KL(P*||Q) of any model Q in any context, and word similarities.
+lower perplexity than the exponential of this rate), the exact rank, KL(P*||Q) of any model Q in any context, and word
+similarities.
 
 Each of the r columns of U and B belongs to one of three blocks:
     topic      a topic favours the words of its theme, more after some words than after others;
     grammar    words belong to classes, and the class of the previous word favours some classes;
-    affinity   random Fourier features (Rahimi and Recht 2007) of points in a low-dimensional space: every word has one
-               point as next word, and points to another one as previous word. This is a function of few dimensions
-               that needs many linear ones.
+    affinity   a word is likelier the closer its point in a low-dimensional space is to the point that the previous word
+               and the topic refer to. Random Fourier features (Rahimi and Recht 2007) express this function of few
+               dimensions by many linear ones.
 Small independent noise on every column makes the rank exact.
 
 Shapes: C contexts (topic-major: context = topic * V + previous word), V words, R = r columns, T topics, N positions.
@@ -54,7 +56,7 @@ Ints = NDArray[np.int64]
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """Return the random stream of one purpose, independent of all others and of the order of use."""
+    """Return the random stream of one purpose, which depends only on the seed and the name of the purpose."""
     digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
@@ -62,9 +64,17 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 # --- the distribution -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Language:
-    """The true distribution and what follows from it. Word 0 is `<eos>`; words have the language's own order.
+    """The true distribution of a synthetic language, and the numbers that follow from it.
 
-    sets_topic_V is the topic that a word sets, or -1 for words that do not change it.
+    Word 0 is `<eos>`; words have the language's own order.
+
+    Attributes:
+        words: the words.
+        topics: number of topics T.
+        sets_topic_V: topic that a word sets, or -1 for a word that is no marker.
+        contexts_CR: factor U of the logits (see the module's formula).
+        columns_VR: factor B of the logits.
+        zipf_V: logit of every word in all contexts.
     """
 
     words: tuple[str, ...]
@@ -84,16 +94,16 @@ class Language:
 
     @cached_property
     def reachable_C(self) -> NDArray[np.bool_]:
-        """Which contexts can occur: after a marker the topic is the marker's own."""
+        """A mask of the contexts that can occur: after a marker, the topic is always the marker's own."""
         topic_T1 = np.arange(self.topics)[:, None]
         reachable_TV: NDArray[np.bool_] = (self.sets_topic_V < 0) | (self.sets_topic_V == topic_T1)
         return reachable_TV.ravel()
 
     @cached_property
     def singular_values(self) -> Floats:
-        """The r + 2 singular values of log P* over the reachable contexts that can be non-zero, largest first.
+        """The singular values of log P* over the reachable contexts, descending, without those that must be zero.
 
-        They are computed from the triangular factors of [U | 1 | -log Z] and [B | zipf | 1].
+        There are r + 2 of them, computed from the triangular factors of [U | 1 | -log Z] and [B | zipf | 1].
         """
         left_CR, right_VR = self._factors()
         core: Floats = np.linalg.qr(left_CR)[1] @ np.linalg.qr(right_VR)[1].T
@@ -109,7 +119,7 @@ class Language:
 
     @cached_property
     def rank(self) -> int:
-        """The exact rank of log P* over the reachable contexts (NumPy's rule in float64): r + 2."""
+        """The exact rank of log P* over the reachable contexts, r + 2, counted by NumPy's rule in float64."""
         values = self.singular_values
         floor = values[0] * max(int(self.reachable_C.sum()), len(self.words)) * np.finfo(np.float64).eps
         return int((values > floor).sum())
@@ -130,7 +140,7 @@ class Language:
         raise UserError("language: the topics hardly ever change; raise markers_per_topic or lower topic_strength")
 
     def _next_contexts(self, joint_TV: Floats) -> Floats:
-        """Turn probabilities of (old topic, new word) into probabilities of (new topic, new word)."""
+        """Return the probabilities of (new topic, new word) from those of (old topic, new word)."""
         markers = np.flatnonzero(self.sets_topic_V >= 0)
         after_TV = joint_TV.copy()
         after_TV[:, markers] = 0.0
@@ -150,19 +160,22 @@ class Language:
 
     @cached_property
     def unigram_entropy_nats(self) -> float:
-        """The log of the lowest perplexity without any history."""
+        """The log of the lowest perplexity of a model that sees no history."""
         return float(-(self.unigram_V * np.log(self.unigram_V)).sum())
 
     @cached_property
     def one_word_entropy_nats(self) -> float:
-        """The log of the lowest perplexity with one word of history (more history brings it to entropy_nats)."""
+        """The log of the lowest perplexity of a model that sees only the previous word."""
         size = len(self.words)
         joint_VV = (self.weight_C[:, None] * np.exp(self.log_p_CV)).reshape(self.topics, size, size).sum(axis=0)
         return float(-(joint_VV * np.log(joint_VV / joint_VV.sum(axis=1, keepdims=True))).sum())
 
     # --- single contexts
     def context_entropy_nats(self, states_N: NDArray[np.integer[Any]]) -> Floats:
-        """Return the entropy of the next word in each context, in nats; its mean over a text is that text's bound."""
+        """Return the entropy of the next word in each of N contexts, in nats.
+
+        Over the contexts of a text, the mean is the lowest expected loss of any model.
+        """
         log_p_NV = self.log_p_CV[states_N]
         entropy_N: Floats = -(np.exp(log_p_NV) * log_p_NV).sum(axis=1)
         return entropy_N
@@ -177,8 +190,8 @@ class Language:
 
         Args:
             log_q_NV: log-probabilities of a model; their exponentials must sum to one in every row.
-            states_N: contexts, as `sample` returns them.
-            words: the order of log_q's columns (a corpus' dictionary); by default the language's own order.
+            states_N: indices of the contexts, as `sample` returns them.
+            words: words of the columns of log_q_NV (a corpus's dictionary); by default the language's own order.
 
         Raises:
             DataError: `words` are not the words of the language.
@@ -190,7 +203,11 @@ class Language:
         return kl_N
 
     def order(self, words: tuple[str, ...]) -> Ints:
-        """Return the index of each of `words` in the language (DataError unless they are the language's words)."""
+        """Return the index of each of `words` in the language.
+
+        Raises:
+            DataError: `words` are not the words of the language.
+        """
         if sorted(words) != sorted(self.words):
             odd = sorted(set(words) ^ set(self.words))
             raise DataError(f"truth: the dictionary is not the law's: {len(odd)} words differ, the first is {odd[:1]}")
@@ -198,12 +215,12 @@ class Language:
         return np.array([index[word] for word in words])
 
     def sample(self, n_tokens: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """Sample text from the context (topic 0, `<eos>`) to the end of the line with the n-th token.
+        """Sample a text of at least `n_tokens` tokens from the context (topic 0, `<eos>`) on, up to the end of a line.
 
         Ending with a line (a stopping time) keeps every token a sample from the true distribution.
 
         Returns:
-            word indices and, for each of them, the context in which it was sampled.
+            The word indices, and for each word the index of the context in which it was sampled.
         """
         size = len(self.words)
         ladder_CV = np.cumsum(np.exp(self.log_p_CV), axis=1)
@@ -222,10 +239,11 @@ class Language:
     # --- word similarity
     @cached_property
     def similarity_VV(self) -> Floats:
-        """The similarity of words as next words: how much the same contexts favour both.
+        """The similarity of two words as next words: high if the same contexts favour both.
 
-        It is the Pearson correlation over contexts of log P*(v|c) minus its mean over words (the subtraction removes
-        log Z, which all words share). Contexts and words are weighted by their frequency.
+        The similarity is the Pearson correlation, over contexts, of the two words' log P*(v|c) minus its mean over
+        words (the subtraction removes log Z, which all words share). Contexts and words are weighted by their
+        frequency.
         """
         score_CV = self.log_p_CV - (self.log_p_CV @ self.unigram_V)[:, None]
         score_CV -= self.weight_C @ score_CV
@@ -235,7 +253,7 @@ class Language:
         return similarity_VV
 
     def word_similarity(self, n_pairs: int = 300, strata: int = 30, seed: int = 0) -> list[tuple[str, str, float]]:
-        """Return word pairs and their similarity (see similarity_VV), in the form of the published benchmarks.
+        """Return word pairs with their similarity (see similarity_VV), in the form of the published benchmarks.
 
         Pairs are sampled evenly from `strata` equal intervals of similarity, so that similar and dissimilar pairs both
         occur; an interval with too few pairs contributes all of them. `<eos>` is left out. The result is deterministic.
@@ -255,7 +273,7 @@ class Language:
 
 # --- making a language ----------------------------------------------------------------------------------------------
 def make_language(settings: LanguageSettings) -> Language:
-    """Return the language of these settings (deterministic to the bit)."""
+    """Return the language of these settings, the same to the bit on every call."""
     size, topics = settings.vocabulary_size, settings.topics
     sets_topic_V = _markers(settings)
     blocks = (_topic_block(settings, sets_topic_V), _grammar_block(settings), _affinity_block(settings))
@@ -271,7 +289,7 @@ def make_language(settings: LanguageSettings) -> Language:
 
 
 def _names(settings: LanguageSettings) -> tuple[str, ...]:
-    """Return `<eos>` and pronounceable words, short ones first (frequent words are short)."""
+    """Return `<eos>` and pronounceable words, shortest first, because frequent words are short."""
     rng = generator(settings.seed, "names")
     syllables = [consonant + vowel for consonant in CONSONANTS for vowel in VOWELS]
     names, length = [EOS], 1
@@ -284,7 +302,7 @@ def _names(settings: LanguageSettings) -> tuple[str, ...]:
 
 
 def _markers(settings: LanguageSettings) -> Ints:
-    """Return the topic set by each word; markers are fairly frequent words, never `<eos>`."""
+    """Return the topic [V] that each word sets, or -1; markers are fairly frequent words, never `<eos>`."""
     rng = generator(settings.seed, "markers")
     count = settings.topics * settings.markers_per_topic
     last = min(max(FIRST_MARKER_RANK + MARKER_BAND * settings.topics, 1 + count), settings.vocabulary_size)
@@ -296,7 +314,10 @@ def _markers(settings: LanguageSettings) -> Ints:
 
 
 def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
-    """Return U [T, V, T] and B [V, T]: words of a theme, including its markers, are likelier while the topic lasts."""
+    """Return the columns U [T, V, T] and B [V, T] of the topics.
+
+    They make the words of a theme, including its markers, likelier while the topic lasts.
+    """
     rng = generator(settings.seed, "topics")
     size, topics = settings.vocabulary_size, settings.topics
     theme_V = np.where(rng.random(size) < THEMED_SHARE, rng.integers(0, topics, size), -1)
@@ -308,7 +329,10 @@ def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats
 
 
 def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return U [1, V, K] and B [V, K] for K classes of words; `<eos>` is its own class."""
+    """Return the columns U [1, V, K] and B [V, K] of the grammar, for K classes of words.
+
+    The class of the previous word makes the words of some classes likelier. `<eos>` is a class of its own.
+    """
     rng = generator(settings.seed, "grammar")
     size, classes = settings.vocabulary_size, settings.classes
     class_V = rng.integers(1, classes, size)
@@ -320,9 +344,10 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 
 
 def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return U [T, V, Q] and B [V, Q]: a word is likelier the closer it is to the point of the previous word.
+    """Return the columns U [T, V, Q] and B [V, Q] of the affinities, for Q random Fourier features.
 
-    The features approximate a Gaussian kernel of that distance, of width 1 / affinity_bandwidth; topics move the point.
+    They make a word likelier the closer its point is to the point that the previous word and the topic refer to. The
+    features approximate a Gaussian kernel of this distance, of width 1 / affinity_bandwidth.
     """
     rng = generator(settings.seed, "affinity")
     size, topics, dimensions = settings.vocabulary_size, settings.topics, settings.affinity_dimensions
@@ -343,8 +368,11 @@ def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 class Truth:
     """A language, the contexts of the text sampled from it, and its entropies, which take seconds to compute.
 
-    states[split][i] is the context of token i of that split; a model that reads the split predicts tokens 1, 2, ....
-    entropy_nats is the language's entropy rate, entropy_C the entropy of the next word in each context.
+    Attributes:
+        language: the language.
+        states: {split: index of the context of every token}; a model that reads the split predicts tokens 1, 2, ...
+        entropy_nats: entropy rate of the language.
+        entropy_C: entropy of the next word in each context, in nats.
     """
 
     language: Language
@@ -354,7 +382,7 @@ class Truth:
 
     @classmethod
     def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
-        """Compute the entropies of a language."""
+        """Return the truth of a language, after computing its entropies."""
         contexts = np.arange(len(language.contexts_CR))
         return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 
@@ -396,7 +424,11 @@ def _write_truth(path: Path, truth: Truth) -> None:
 
 
 def load_truth(folder: Path) -> Truth:
-    """Load the true distribution of a corpus made by write_language (DataError: missing or damaged)."""
+    """Load the true distribution of a corpus that `write_language` made.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
     data = artefacts.read_npz(folder / TRUTH_FILE)
     words = tuple(data["words"].tolist())
     language = Language(

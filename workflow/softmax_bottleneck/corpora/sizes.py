@@ -1,4 +1,4 @@
-"""The size of a corpus: tokens per split and word types, before and after it is tokenised."""
+"""The size of a corpus (tokens per split and word types), known before or after the corpus is tokenised."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from softmax_bottleneck.study.plan import Size, declared_size
 
 
 def size_of(store: Store, dataset: Dataset) -> Size:
-    """Return the size of a corpus: counted by `tokenise`, else declared in its YAML, else counted in its local texts.
+    """Return the size of a corpus from the first source that has it.
+
+    The sources are the counts of the step `tokenise`, the size declared in the dataset's YAML, and the local texts,
+    which are counted.
 
     Raises:
-        UserError: the size is not declared and cannot be counted yet, or `tokenise` would reject the texts.
+        UserError: the size is not declared and cannot be counted yet, or a cut is larger than its base corpus.
+        DataError: the step `tokenise` would reject the texts.
     """
     marker = store.tokens_folder(dataset.name) / "corpus.json"
     if marker.exists():
@@ -38,7 +42,10 @@ def size_of(store: Store, dataset: Dataset) -> Size:
 
 
 def _words_of(dataset: Dataset, name: str) -> list[str]:
-    """Return the words of a text beside the dataset's YAML, or in an archive there; nothing is unpacked."""
+    """Return the words of a text that the dataset's YAML names by `path`, also if the text is a member of an archive.
+
+    Nothing is unpacked.
+    """
     where = dataset.folder / f"{dataset.name}.yaml"
     entry = dataset.files.get(name, {})
     if "path" not in entry:

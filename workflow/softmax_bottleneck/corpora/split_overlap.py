@@ -1,7 +1,7 @@
-"""Warnings about a corpus that looks wrong: splits that overlap, or files under each other's names.
+"""Warnings about a corpus that looks wrong, because its splits overlap or its files may be swapped.
 
 Such a corpus is not rejected, because its owner may know better; the report repeats the warning. Published corpora have
-declared token counts and hashes, so that a swapped or doubled file of theirs never gets here.
+declared token counts and hashes, so that swapped or duplicate files of a published corpus are rejected earlier.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
-"""The step `tokenise`: text files become a dictionary and token ids.
+"""The step `tokenise`: it turns text files into a dictionary and token ids.
 
-Words are defined as in the published data reader (AWD-LSTM, Merity et al. 2018, data.py), made strict: ASCII spaces and
-tabs separate words, lines end at `\\n` (or `\\r\\n`), every line ends with `<eos>`, and anything that is not plain
-UTF-8 text is rejected with file and line.
+Words are defined as in the published data reader (AWD-LSTM, Merity et al. 2018, data.py), with stricter rules: ASCII
+spaces and tabs separate words, a line ends at a line feed (or carriage return and line feed), every line gets `<eos>`
+at its end, and anything that is not plain UTF-8 text is rejected with file and line.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ WORD_BREAK = re.compile("[ \t]+")
 
 
 def tokenise(study: Study, name: str, say: Say) -> None:
-    """Write token ids and vocabulary of a corpus, after checking its declared counts.
+    """Write the token ids and the vocabulary of a corpus, after checking its declared counts.
 
     Raises:
-        DataError: the texts are not valid, not the declared ones, or edited since the download.
+        DataError: a text is invalid, differs from the declared one, or was edited after the download.
     """
     dataset = load_dataset(name, study.file.resolve().parent)
     target = study.store.tokens_folder(name)
@@ -58,7 +58,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
 
 
 def _refuse_edited(folder: Path, hashes: Mapping[str, str]) -> None:
-    """Raise DataError if a text is not the downloaded one; dates and sizes are not trusted."""
+    """Raise DataError if a text is missing or differs from the downloaded one by its hash."""
     for name, digest in hashes.items():
         path = folder / name
         if not path.is_file() or artefacts.sha256_file(path) != digest:
@@ -66,7 +66,7 @@ def _refuse_edited(folder: Path, hashes: Mapping[str, str]) -> None:
 
 
 def check_contexts(dataset: Dataset, test_tokens: int) -> None:
-    """Raise UserError if ranks are asked for more contexts than the test text has."""
+    """Raise UserError if the dataset requests ranks over more contexts than the test text has."""
     there = test_tokens - 1
     if (dataset.rank_contexts or 0) > there:
         raise UserError(
@@ -77,7 +77,11 @@ def check_contexts(dataset: Dataset, test_tokens: int) -> None:
 
 # --- words ----------------------------------------------------------------------------------------------------------
 def read_corpus(name: str, folder: Path) -> Corpus:
-    """Read the corpus of a folder with train.txt, valid.txt and test.txt (DataError as read_split and from_words)."""
+    """Read the corpus of a folder with train.txt, valid.txt and test.txt.
+
+    Raises:
+        DataError: under the conditions of `read_split` and `from_words`.
+    """
     return from_words(name, {split: read_split(folder / f"{split}.txt") for split in SPLITS})
 
 
@@ -87,8 +91,8 @@ def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
     Unicode spaces are part of words. A missing newline at the end of the file changes nothing.
 
     Raises:
-        DataError: the file is missing or not UTF-8; it has a byte-order mark, a NUL, a carriage return within a line,
-            `<eos>`, or a line that is too long.
+        DataError: the file is missing or not UTF-8, or contains a byte-order mark, a NUL, a carriage return within a
+            line, `<eos>`, or a line that is too long.
     """
     try:
         with path.open("rb") as file:
@@ -98,7 +102,11 @@ def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
 
 
 def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
-    """Return the words of an open text as `read_split` does; `name` is used in messages."""
+    """Return the words of an open text as `read_split` does; error messages call the text `name`.
+
+    Raises:
+        DataError: under the conditions of `read_split`.
+    """
     words: list[str] = []
     # Two bytes more than the limit: for the line end, or to notice that the line is too long.
     for number, line in enumerate(iter(lambda: file.readline(max_line_bytes + 2), b""), start=1):
@@ -130,17 +138,17 @@ def _text(line: bytes, where: str) -> str:
 
 # --- dictionary -----------------------------------------------------------------------------------------------------
 def from_words(name: str, splits: Mapping[str, Sequence[str]]) -> Corpus:
-    """Assign ids to words in order of first appearance (Merity et al. 2018, data.py, class Dictionary).
+    """Return a corpus with word ids in order of first appearance (Merity et al. 2018, data.py, class Dictionary).
 
     Words of valid or test that are not in train become `<unk>` if train contains `<unk>`; the published corpora have no
     such words.
 
     Args:
-        name: used in messages.
-        splits: words of `train`, `valid` and `test`, as read_split returns them.
+        name: name of the corpus.
+        splits: words of `train`, `valid` and `test`, as `read_split` returns them.
 
     Raises:
-        DataError: a split has no words, two splits are equal, or words are not in train and there is no `<unk>`.
+        DataError: a split has no words, two splits are equal, or a word is not in train and train has no `<unk>`.
     """
     for split in SPLITS:
         if all(word == EOS for word in splits[split]):
@@ -167,10 +175,10 @@ def from_words(name: str, splits: Mapping[str, Sequence[str]]) -> Corpus:
 def restrict(whole: Corpus, vocabulary_size: int, train_tokens: int, name: str = "") -> Corpus:
     """Return a smaller corpus: the most frequent words of train, `<unk>` for all others, and the first tokens of train.
 
-    Frequencies are those of the whole train split, so that the dictionary does not change with train_tokens; a few kept
-    words may then be missing from the shortened train. `<eos>` and `<unk>` are always kept and count as words. Ties go
-    to the word that appears first. Ids are assigned anew, by first appearance in the whole train split. Valid and test
-    keep their length.
+    Frequencies are those of the whole train split, so that the dictionary does not change with `train_tokens`; a few of
+    the kept words may then be missing from the shortened train. `<eos>` and `<unk>` are always kept and count as words.
+    Ties go to the word that appears first. Ids are assigned anew, by first appearance in the whole train split. Valid
+    and test keep their length.
 
     Raises:
         DataError: the corpus has fewer tokens or words than requested.
