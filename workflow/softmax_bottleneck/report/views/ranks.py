@@ -35,48 +35,48 @@ Windows = Mapping[str, tuple[schema.Number, schema.Number]]  # of perplexities t
 
 
 # --- points and correlations ----------------------------------------------------------------------------------------
+PAIR = (TEST_PPL, PRESS_RANK)
+
+
 def _points(
     source: Source, dataset: str, model: str, names: Sequence[str], *, learned: bool = False
-) -> Iterator[tuple[object, ...]]:
-    """Yield (origin, seed, *values) of every run that has all names, then of the published row."""
-    by_metric = [source.values(dataset, model, metric, learned=learned) for metric in names]
+) -> Iterator[dict[str, object]]:
+    """Yield a line per run that has all of these metrics, then one with the published numbers, if all are printed."""
+    place: dict[str, object] = {"dataset": dataset, "model": model}
+    by_metric = {metric: source.values(dataset, model, metric, learned=learned) for metric in names}
     for seed in source.planned(dataset, model):
-        if all(seed in values for values in by_metric):
-            yield MEASURED, seed, *(values[seed] for values in by_metric)
-    printed = [source.find_published(source.corpus(dataset), model, metric) for metric in names]
-    published = [cell.number for cell in printed if cell is not None and cell.number is not None]
-    if len(published) == len(names):
-        yield PUBLISHED, None, *published
+        if all(seed in values for values in by_metric.values()):
+            values = {metric: values[seed] for metric, values in by_metric.items()}
+            yield place | {"origin": MEASURED, "seed": seed} | values
+    printed = {metric: source.find_published(source.corpus(dataset), model, metric) for metric in names}
+    published = {metric: cell.number for metric, cell in printed.items() if cell}
+    if len(published) == len(names) and None not in published.values():
+        yield place | {"origin": PUBLISHED} | published
 
 
-def _frame(rows: Sequence[Sequence[object]], keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+def _frame(rows: Sequence[Any], keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=[*keys, *values])
     return frame.astype({"seed": "Int64", **dict.fromkeys(values, "float64")})
 
 
-KEYS = ("dataset", "model", "origin", "seed")
-PAIR = (TEST_PPL, PRESS_RANK)
-
-
 def grid(source: Source, dataset: str) -> pd.DataFrame:
     """Return runs of the grid over c and k of GSS, then the published dots, whose settings are unknown (Figure 2)."""
-    rows: list[tuple[object, ...]] = []
+    rows: list[dict[str, object]] = []
     for model in source.models:
         for run in source.runs(dataset, model)[:1]:
-            c_k = [float(run.head.options[name]) for name in ("c", "k")]
-            points = _points(source, dataset, model, PAIR, learned=True)
-            rows += [(dataset, model, origin, seed, *c_k, *values) for origin, seed, *values in points]
+            setting = {name: float(run.head.options[name]) for name in ("c", "k")}
+            rows += [point | setting for point in _points(source, dataset, model, PAIR, learned=True)]
     dots = source.published[source.published["dataset"] == source.corpus(dataset)]
     for _, pair in dots[dots["condition"].str.startswith("point=")].groupby("condition", sort=False):
-        values = dict(zip(pair["metric"], pair["value"].astype(float), strict=True))
-        rows.append((dataset, "gss", PUBLISHED, None, None, None, values[TEST_PPL], values[PRESS_RANK]))
-    return _frame(rows, KEYS, ("c", "k", *PAIR))
+        place: dict[str, object] = {"dataset": dataset, "model": "gss", "origin": PUBLISHED}
+        rows.append(place | dict(zip(pair["metric"], pair["value"].astype(float), strict=True)))
+    return _frame(rows, ("dataset", "model", "origin", "seed"), ("c", "k", *PAIR))
 
 
 def correlate(points: pd.DataFrame) -> Correlation:
-    """Return Pearson's r of test perplexity and rank with a bootstrap interval; below zero: higher rank is better.
+    """Return Pearson's r of test perplexity and rank with a bootstrap interval.
 
-    None for fewer than MIN_POINTS, with the reason.
+    A negative r says that a higher rank is better. There is none for fewer than MIN_POINTS runs.
     """
     result = statistics.pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
     runs = f"{len(points)} run{'s' * (len(points) != 1)}"
@@ -87,51 +87,44 @@ def correlate(points: pd.DataFrame) -> Correlation:
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
     """Return r over the whole grid and over the paper's window of perplexities: measured, published dots, printed."""
     corpus, points = source.corpus(dataset), grid(source, dataset)
-    ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
     text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
     printed = dict(zip(("all", "window"), text["value"], strict=True))
-    planned = sum(len(source.planned(dataset, model)) for model in source.models)
-    missing = [f"{planned - len(ours)} of {planned} runs of the grid not in it"] if len(ours) < planned else []
-    missing += [source.unlearned_note] if source.unlearned_note else []
     low, high = windows[corpus]
-    rows = {"all": "The whole grid", "window": f"Test perplexity {low} to {high}"}
-    shown = {("all", MEASURED): ours, ("all", PUBLISHED): theirs}
-    shown["window", PUBLISHED] = theirs[theirs[TEST_PPL].between(low, high)]
-    if source.is_published(dataset):
-        shown["window", MEASURED] = ours[ours[TEST_PPL].between(low, high)]
-    else:  # the window means nothing on another corpus
-        rows = {"all": rows["all"], "better half": "The better half of this grid", "window": rows["window"]}
-        shown["better half", MEASURED] = ours[ours[TEST_PPL] <= ours[TEST_PPL].median()]
 
     def cell(row: str, origin: str) -> Cell:
-        if origin == PRINTED and row in printed:
-            return Cell(label=printed[row])
-        if (row, origin) not in shown:
-            return Cell(wanted=False)
-        result, gaps = correlate(shown[row, origin]), tuple(missing) if (row, origin) == ("all", MEASURED) else ()
+        if origin == PRINTED:
+            return Cell(label=printed.get(row, ""), wanted=row in printed)
+        own, gaps = points[points["origin"] == origin], list[str]()
+        if row == "window":
+            own = own[own[TEST_PPL].between(low, high)]
+            if origin == MEASURED and not source.is_published(dataset):
+                return Cell(wanted=False)  # perplexities of another corpus
+        elif origin == MEASURED:
+            planned = sum(len(source.planned(dataset, model)) for model in source.models)
+            gaps = [f"{planned - len(own)} of {planned} runs of the grid not in it"] if len(own) < planned else []
+            gaps += filter(None, [source.unlearned_note])
+        result = correlate(own)
         if result.r is None:
-            return Cell(metric=PEARSON, reason=result.reason, gaps=gaps)
+            return Cell(metric=PEARSON, reason=result.reason, gaps=tuple(gaps))
         note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
-        return Cell(measured=MeasuredCell(result.r), metric=PEARSON, note=note, gaps=gaps)
+        return Cell(measured=MeasuredCell(result.r), metric=PEARSON, note=note, gaps=tuple(gaps))
 
+    rows = {"all": "The whole grid", "window": f"Test perplexity {low} to {high}"}
     columns = ("r over this study's runs", "r over the published dots", "printed (magnitude)")
     return source.section(dataset, rows, dict(zip((MEASURED, PUBLISHED, PRINTED), columns, strict=True)), cell)
 
 
 # --- scatter plots --------------------------------------------------------------------------------------------------
-
-
 def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
     """Draw Press rank against test perplexity over the grid of c and k, and the published dots with the window."""
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published = bool((data["origin"] == PUBLISHED).any())
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
-        name, same = plots.corpus_title(source, dataset), source.is_published(dataset)
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
-        _grid_panel(row[0], ours, f"{name}: measured")
+        _grid_panel(row[0], ours, f"{plots.corpus_title(source, dataset)}: measured")
         if has_published:
-            _grid_panel(row[1], theirs, plots.paper_title(source, dataset, same))
+            _grid_panel(row[1], theirs, plots.paper_title(source, dataset, source.is_published(dataset)))
             window = windows.get(source.corpus(dataset), (math.nan, math.nan))
             row[1].axvspan(*window, color=LIGHT.grid, zorder=0)
 
@@ -165,7 +158,6 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
 
 
 # --- settings of a head (Figures 5 and 6) ---------------------------------------------------------------------------
-SWEEP_KEYS = ("dataset", "setting", "value", "model", "origin", "seed")
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": plots.PALETTE["mos"], "marker": "o"},
     {"color": plots.PALETTE["gss"], "marker": "s"},
@@ -185,13 +177,13 @@ def sweep_figure(
     """
     wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *beside]))
     rows = [
-        (dataset, setting, value, model, *point)
+        point | {"setting": setting, "value": value}
         for dataset in source.corpora
         for setting in sweeps
         for value, model in _sweep_models(source, setting)
         for point in _points(source, dataset, model, wanted)
     ]
-    data = _frame(rows, SWEEP_KEYS, wanted)
+    data = _frame(rows, ("dataset", "setting", "value", "model", "origin", "seed"), wanted)
     if data.empty:
         return plots.only_text("No run of these sweeps is in this study.", data)
 
@@ -221,15 +213,11 @@ def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
     """
     searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
     members = {model for search in searches for model in search.members}
-    heads = {run.model: run.head for run in reversed(source.study.runs) if run.model in members}
-    members_by_value = []
-    for model in source.rows:
-        named = re.fullmatch(rf".*{setting}([0-9.]+)", model) if model in source.experiment.absent else None
-        if model in heads:
-            members_by_value.append((float(heads[model].options[setting]), model))
-        elif named:
-            members_by_value.append((float(named[1]), model))
-    return sorted(members_by_value, key=lambda pair: pair[0])
+    values = {run.model: run.head.options[setting] for run in reversed(source.study.runs) if run.model in members}
+    for model in source.experiment.absent:
+        if named := re.fullmatch(rf".*{setting}([0-9.]+)", model):
+            values.setdefault(model, named[1])
+    return sorted((float(values[model]), model) for model in source.rows if model in values)
 
 
 def _sweep_panel(axes: Axes, points: pd.DataFrame, names: Sequence[str]) -> None:
@@ -320,7 +308,10 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 
 
 def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
-    """Draw Press rank by epoch, and against validation perplexity, for every run that kept its epochs."""
+    """Draw Press rank by epoch, and against validation perplexity, for every run that kept its epochs.
+
+    With `snapshots`, runs also keep their weights at some epochs; the figure is the same.
+    """
     names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models))
     rows = [
         (dataset, model, run.seed, *map(line.get, names))
