@@ -92,7 +92,7 @@ def _is_plain(info: zipfile.ZipInfo) -> bool:
 
 @contextmanager
 def damage_refused(fault: str, advice: str) -> Iterator[None]:
-    """Turn any error of a reader of foreign bytes into a DataError with the message `FAULT (error's message); ADVICE`.
+    """Turn any error of a reader of foreign bytes inside the context into a DataError, `FAULT (its message); ADVICE`.
 
     Raises:
         DataError: the bytes are damaged.

@@ -266,6 +266,7 @@ def _in_time(work: Callable[[], None], limit_s: float) -> None:
 
     Raises:
         _RefusedError: the time limit has passed.
+        Other errors: `work` has raised them.
     """
     errors: list[Exception] = []
 

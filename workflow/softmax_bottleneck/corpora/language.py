@@ -316,7 +316,7 @@ def _markers(settings: LanguageSettings) -> Ints:
 def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
     """Return the columns U [T, V, T] and B [V, T] of the topics.
 
-    They make the words of a theme, including its markers, likelier while the topic lasts.
+    These columns make the words of a theme, including its markers, likelier while the topic lasts.
     """
     rng = generator(settings.seed, "topics")
     size, topics = settings.vocabulary_size, settings.topics
@@ -346,8 +346,8 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
     """Return the columns U [T, V, Q] and B [V, Q] of the affinities, for Q random Fourier features.
 
-    They make a word likelier the closer its point is to the point that the previous word and the topic refer to. The
-    features approximate a Gaussian kernel of this distance, of width 1 / affinity_bandwidth.
+    These columns make a word likelier the closer its point is to the point that the previous word and the topic refer
+    to. The features approximate a Gaussian kernel of this distance, of width 1 / affinity_bandwidth.
     """
     rng = generator(settings.seed, "affinity")
     size, topics, dimensions = settings.vocabulary_size, settings.topics, settings.affinity_dimensions
@@ -382,7 +382,7 @@ class Truth:
 
     @classmethod
     def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
-        """Return the truth of a language, after computing its entropies."""
+        """Return a `Truth` with the entropies of the language, which are computed here."""
         contexts = np.arange(len(language.contexts_CR))
         return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 

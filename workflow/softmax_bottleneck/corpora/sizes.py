@@ -13,10 +13,10 @@ from softmax_bottleneck.study.plan import Size, declared_size
 
 
 def size_of(store: Store, dataset: Dataset) -> Size:
-    """Return the size of a corpus from the first source that has it.
+    """Return the size of a corpus from the first source that states the size.
 
-    The sources are the counts of the step `tokenise`, the size declared in the dataset's YAML, and the local texts,
-    which are counted.
+    The sources are, in this order: the counts of the step `tokenise`; the size declared in the dataset's YAML; the size
+    of the base corpus, for a dataset cut from another one; and the local texts, which are then counted.
 
     Raises:
         UserError: the size is not declared and cannot be counted yet, or a cut is larger than its base corpus.

@@ -49,7 +49,10 @@ def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place, ...]:
-    """Return the positions of the test text whose predicted words are shown: published ones, or a random sample."""
+    """Return the positions of the test text whose predicted words are shown.
+
+    These are the positions that a paper gives for this text, or else a random sample.
+    """
     named = contexts_file(study, name)
     if not named:
         return predictions.sampled_places(tokens)

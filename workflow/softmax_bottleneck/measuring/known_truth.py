@@ -1,4 +1,4 @@
-"""The known true distribution of a synthetic text: a model's distance from it, and its own perplexities and ranks.
+"""The known true distribution of a synthetic text: its perplexities and ranks, and a model's distance from it.
 
 Suffixes: T positions, N contexts, R columns of the true distribution, V words.
 """
@@ -45,7 +45,8 @@ class TextLaw:
     def metrics(self, kl_T: NDArray[np.float64]) -> dict[str, float]:
         """Return metrics of the true distribution, and of a model whose KL from the true distribution is kl_T.
 
-        They include the mean KL, the lowest possible perplexity, the model's excess over this bound, and the true rank.
+        The metrics include the mean KL, the lowest possible perplexity, the model's excess over this bound, and the
+        true rank.
         """
         kl = float(kl_T.mean())
         bound = float(np.exp(self.truth.entropy_C[self.states_T].mean()))

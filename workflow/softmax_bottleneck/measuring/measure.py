@@ -66,9 +66,9 @@ def _record(folder: Path) -> None:
 
 
 def measure_after_training(study: Study, path: str, say: Say) -> None:
-    """Measure a run in the process that has just trained it, as far as the input files of the three steps exist.
+    """Measure a run in the process that has just trained it, as far as the input files of the measuring steps exist.
 
-    Training has succeeded by now, so no failure or signal here is an error: the job `measure` comes later and computes
+    Training has succeeded by now, so no failure or signal here is an error: the job `measure` runs later and computes
     whatever is missing. In a process with a time limit, nothing is measured here.
     """
     if time_limit(study.max_wall, study.time_margin).seconds is not None:
@@ -90,7 +90,10 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute a step and write its files, the one that STEPS names last; a diverged run gets only status and reason."""
+    """Compute a step and write its files; the file named in STEPS is written last.
+
+    A diverged run gets files with a status and a reason, without numbers.
+    """
     started, folder = time.monotonic(), study.store.run_folder(path)
     run, done = run_and_record(folder)
     inputs = _inputs(study, run, folder, step)

@@ -74,9 +74,9 @@ def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[
 
 @torch.no_grad()
 def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
-    """Yield the log-probabilities [N, V] of hidden states [T, D] in chunks of rows; the head is in evaluation mode.
+    """Yield the log-probabilities [N, V] of hidden states [T, D] in chunks of rows.
 
-    A chunk has about as many bytes as `chunk_bytes` gives for the device type.
+    The head must be in evaluation mode. A chunk has about as many bytes as `chunk_bytes` gives for the device type.
     """
     for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
         yield head.log_probs(chunk_ND)
@@ -190,7 +190,7 @@ class Perplexities:
 
 
 def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities:
-    """Return the perplexity by the text's length and by the number of predicted tokens (`Perplexities`).
+    """Return two perplexities of a text: one divides by its length, the other by its number of predicted tokens.
 
     log_p_T holds the log-probabilities of the predicted tokens; each of the `streams` parallel streams of the text has
     one token that is not predicted.

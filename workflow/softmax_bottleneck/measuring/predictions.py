@@ -2,8 +2,8 @@
 
 Parthiban et al. 2021 (Figure 3, SM Table 2) compare heads by the top five words after 18 contexts: six from Yang et al.
 2018, six of their own choice, and six random ones. Eighteen positions are only an illustration, so this module also
-computes hit rates over the whole test text. A position is an index of a token; its words are read from the corpus,
-because the text may not be redistributed.
+computes hit rates over the whole test text. Positions are stored as token indices, and the words are read from the
+corpus, because the text may not be redistributed.
 
 Suffixes: T predicted tokens in order.
 """

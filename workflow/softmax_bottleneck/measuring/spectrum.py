@@ -1,4 +1,4 @@
-"""The step `spectrum`: singular values and ranks of a run's log-probability matrix, after training and along it."""
+"""The step `spectrum`: singular values and ranks of a run's log-probability matrix, along training and at its end."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ Sample = Summary | Iterable[float]
 def student_t(first: Sample, second: Sample) -> TestResult:
     """Return Student's t-test with pooled variance, df = n1 + n2 - 2, of two samples or summaries.
 
-    This is the test of the published tables.
+    The published tables use this test.
     """
     return _t_test(first, second, equal_variances=True)
 

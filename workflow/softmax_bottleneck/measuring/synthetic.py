@@ -8,13 +8,13 @@ of Softmaxes", 2017, rank table):
     MoS       ln P = ln (1/K sum_k softmax(W g_k + b))
 
 Published ranks: 34 for softmax and MoC at every K (32 + bias + log-partition), and 34, 629, 979, 995, 997 for MoS at
-K = 1 to 5. The paper gives the sizes, but not the distribution of the contexts, the activation or the tolerance. Each
-of the three is a setting here, a *reading* of the paper is one choice of all settings, and `READINGS` lists the
-readings that are measured. With the Press tolerance at float32's epsilon and standard normal contexts, MoS has a lower
-rank than published with the tanh and a higher rank without the tanh. Without the tanh, and with contexts scaled by 0.9,
-the ranks at K = 2 and 3 agree within the spread of samples, and those at K = 4 and 5 within four. Two readings are
-ruled out: numpy's default tolerance, which is 74 times coarser at these sizes (MoS stays below 200), and probabilities
-instead of their logarithms (a softmax alone has rank 1,000).
+K = 1 to 5. The text gives the sizes, but not the distribution of the contexts, the activation or the tolerance. A
+*reading* of the text is a choice of all these settings, and `READINGS` lists the readings that are measured. With the
+Press tolerance at float32's epsilon and standard normal contexts, MoS has a lower rank than published with the tanh and
+a higher rank without the tanh. Without the tanh, and with contexts scaled by 0.9, the ranks at K = 2 and 3 agree within
+the spread of samples, and those at K = 4 and 5 within four. Two readings are ruled out: numpy's default tolerance,
+which is 74 times coarser at these sizes (MoS stays below 200), and probabilities instead of their logarithms (a softmax
+alone has rank 1,000).
 
 Suffixes: S contexts, H hidden size, V vocabulary, K components.
 """
@@ -56,7 +56,7 @@ Row = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class RankDemo:
-    """One reading of the demonstration: a choice of all settings, including those that the paper does not state.
+    """One reading of the demonstration: a choice of all settings, including those that the text does not state.
 
     Attributes:
         hidden_size, vocabulary_size, contexts, components: H, V, S and every K, as published.
@@ -126,7 +126,7 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
 def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     """Yield the ranks of the three layers for every K and sample, one row per number.
 
-    The metric `rank` is the published one, the Press rank of ln P. `rank_numpy` uses the default tolerance of
+    The metric `rank` is the published rank: the Press rank of ln P. `rank_numpy` uses the default tolerance of
     numpy.linalg.matrix_rank instead, sigma_max max(m, n) eps. `rank_p` and `rank_p_numpy` are the same ranks of P.
     Within a sample all layers share contexts and decoder, and K + 1 components are the previous K and one more. A
     softmax has no components and is listed under every K, as in the published table.

@@ -103,7 +103,7 @@ def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """Return the words i that the candidate direction (w_i - mean) M does not settle.
+    """Return the words i that their candidate direction (w_i - mean) M does not settle, with M = `metric_DD`.
 
     A direction settles word i if the dot product with w_i exceeds those with all other word vectors by more than the
     rounding error. Words that are not tested before the deadline are returned, too.
@@ -134,7 +134,10 @@ class _Layer:
         self.mean_D = weight_VD.mean(0)
 
     def can_win(self, word: int, deadline: float) -> bool | None:
-        """Return True if some context vector makes this word the most probable one, False if none does, else None."""
+        """Return True if some context vector makes this word the most probable one, and False if none does.
+
+        The result is None if the time runs out, the solver fails, or rounding hides the answer.
+        """
         rivals = self._ahead_of(word, self.weight_VD[word] - self.mean_D, 0.0, least=-np.inf)
         while (left_s := deadline - time.monotonic()) > 0:
             found = self._best(word, rivals, left_s)
@@ -150,7 +153,7 @@ class _Layer:
         return None
 
     def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
-        """Return the (h, t, m) with the largest margin m of the word over these rivals, or None if the solver fails."""
+        """Return the solution (h, t, m) of the word's linear program against these rivals; None if the solver fails."""
         from scipy.optimize import linprog  # a quarter of a second to import, which no step of a run needs
 
         ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
@@ -169,7 +172,10 @@ class _Layer:
         return solved.x[:width], float(solved.x[width]), float(solved.x[-1])
 
     def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
-        """Return the rivals with the highest score w . h + b t: at most RIVALS, all `least` or more above the word."""
+        """Return the words with the highest scores w . h + b t, at most RIVALS of them.
+
+        Every returned word exceeds the score of `word` by at least `least`.
+        """
         lead_V = self.weight_VD @ h_D + t * self.bias_V
         lead_V -= lead_V[word]
         lead_V[word] = -np.inf

@@ -74,7 +74,7 @@ def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
     """Return the index after which the singular values fall by the largest factor, and that factor.
 
     For centred log-probabilities of a softmax layer the index is the layer's width. Values below the noise floor or
-    below float32's resolution are raised to that limit first.
+    below float32's resolution are first raised to the larger of these two limits.
     """
     sigma = sound(spectrum.with_zeros())
     levels = np.maximum(sigma, max(spectrum.noise_floor, FLOAT32_EPS * sigma[0], np.finfo(float).tiny))
@@ -86,7 +86,7 @@ def sound(sigma: ArrayLike) -> Float64:
     """Return singular values as a float64 array.
 
     Raises:
-        DataError: a value is negative, nan or infinite, or the values are not a vector of at least one.
+        DataError: a value is negative, nan or infinite, or the array is empty or not one-dimensional.
     """
     values = np.asarray(sigma, dtype=np.float64)
     if values.ndim != 1 or not len(values):

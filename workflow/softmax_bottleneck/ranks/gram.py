@@ -143,7 +143,8 @@ class DeviceGram(Gram):
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
         """Return the spectrum of the rows added so far; more rows may be added afterwards.
 
-        Torch's eigenvalue routine does not change the matrix, but `spectrum` may drop the reference to the matrix.
+        Torch's eigenvalue routine does not change the matrix. `spectrum` may drop the matrix, so this method keeps a
+        reference.
         """
         self._add_block()
         kept = self.matrix
@@ -189,7 +190,8 @@ def lapack_eigenvalues(matrix: Float64) -> Float64:
     """Return the ascending eigenvalues of the symmetric matrix with this lower triangle; the matrix is overwritten.
 
     The matrix must be in Fortran order. The routine is LAPACK's two-stage dsyevd_2stage, for which SciPy has no
-    wrapper. It takes three fifths of the time of SciPy's `evd`, which is used if SciPy's LAPACK has no dsyevd_2stage.
+    wrapper. The two-stage routine takes three fifths of the time of SciPy's `evd`, which is the fallback if SciPy's
+    LAPACK has no dsyevd_2stage.
     """
     routine = _lapack("dsyevd_2stage_")
     if routine is None:

@@ -86,7 +86,7 @@ def predicted_rank(c: float, size: int) -> int:
 
 
 def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Yield result rows, one number each, of the experiment that the option `synthetic` names: a key of EXPERIMENTS."""
+    """Yield the result rows, one number each, of the experiment in EXPERIMENTS that the option `synthetic` names."""
     yield from EXPERIMENTS[options["synthetic"]](matrix, say)
 
 

@@ -9,14 +9,14 @@ two exact methods that never hold the matrix in memory:
 * `factored_singular_values` is for log-linear heads, where ln P = [H | 1 | -logZ] [W | b | 1]^T. Thin QRs of both
   factors and the SVD of a core of D + 2 columns give the whole spectrum.
 
-Precision of a Gram matrix. Let e be the norm of the error of the computed G. Its eigenvalues are off by at most e
+Precision of a Gram matrix. Let e be the norm of the error of the computed G. The eigenvalues of G are off by at most e
 (Weyl's inequality), hence singular values below sqrt(e), the *noise floor*, are noise. Rows are float32 and exact in
 float64, so that e comes only from the summation and from the eigenvalue solver: some hundred float64 epsilons of
 sigma_max^2. The published tolerance squared is tol^2 = (m+n+1)/4 eps32^2 sigma_max^2 = 16 (m+n+1) eps64 sigma_max^2.
-For a test set this is thousands of times e, and the counts are those of an SVD. Two tolerances would be too small: a
-Gram matrix in float32 has its floor above the published one, and a tolerance with float64's epsilon lies below the
-floor of any Gram matrix. For small matrices the margin is thin, so this module computes their SVD instead. Every
-`RankReport` states whether its tolerance was clear of the floor.
+For a test set this is thousands of times e, and the counts are those of an SVD. A Gram matrix in float32 would not do,
+because its noise floor lies above the published tolerance; nor would a tolerance with float64's epsilon, which lies
+below the noise floor of any Gram matrix. For small matrices the margin is thin, so this module computes their SVD
+instead. Every `RankReport` states whether its tolerance was clear of the noise floor.
 
 Suffixes: m or N rows (contexts), n or V columns (words), D context width, R rows of a block. Singular values are
 float64, in descending order.

@@ -1,4 +1,4 @@
-"""The class `Spectrum`: the singular values of a matrix; and the checks that a matrix is finite and not empty.
+"""The singular values of a matrix as a class, and checks that a matrix is finite and not empty.
 
 Suffixes: m rows, n columns. Singular values are float64, in descending order.
 """
@@ -66,7 +66,7 @@ class Spectrum:
 def refuse_non_finite(values: Floats, what: str, first_row: int = 0) -> None:
     """Raise DataError if a vector or matrix has a nan or an infinity.
 
-    The message names the first such row, counted from `first_row`, and calls the matrix by the name `what`.
+    The message gives the first such row, counted from `first_row`, and calls the vector or matrix `what`.
     """
     sound = np.isfinite(values)
     if sound.all():

@@ -1,7 +1,7 @@
 """The step `check`: it builds the models of a study without allocating their weights, before the first job begins.
 
 The step finds incompatible options, models that do not fit the machine, and ranks over more contexts than the test text
-has, before anything is computed. It also counts parameters and costs.
+has, before anything is computed. The step also counts parameters and costs.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def evaluate(
 
     Raises:
         UserError: the body carries no state from segment to segment.
-        Errors of `run_to_end`: under its conditions.
+        Other errors: see `run_to_end`.
     """
     run = evaluation.run
     if not model.body.carries_state:
@@ -78,7 +78,7 @@ def evaluate(
 
 
 class DynamicEvaluation(Evaluator, Work):
-    """A dynamic evaluation as resumable work: one step reads one segment, and a part is a text."""
+    """A dynamic evaluation as resumable work: each step reads one segment, and each text is a part of the work."""
 
     def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic, parents: Mapping[str, str]) -> None:
         super().__init__(model, corpus, settings)

@@ -121,7 +121,7 @@ class Reading:
         return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
 
     def leave(self) -> None:
-        """Restore the trained weights; this class has not changed them."""
+        """Restore the trained weights, in subclasses that change them."""
 
     def state(self) -> dict[str, Any]:
         """Return the attributes in KEPT, for resuming."""
@@ -190,7 +190,6 @@ class Following(Scoring):
 
     @weights.setter
     def weights(self, tensors: list[Tensor]) -> None:
-        """The current weights."""
         torch._foreach_copy_(self.weights, tensors)
 
     def use(self, losses: RowNLL) -> None:
@@ -247,10 +246,7 @@ class Evaluator:
         return self.losses[STATIC + len(self.candidates)] < self.losses[0]
 
     def _next_reading(self) -> Reading | None:
-        """Return the next pass, which starts from the trained weights; None if both texts are scored.
-
-        Both texts are the validation text and the test text.
-        """
+        """Return the next pass over a text, which starts from the trained weights, or None at the end."""
         segment, done = self.settings.segment, self.done
         if done == len(self.texts) or (done == len(self.texts) - 1 and not self.helps):
             return None

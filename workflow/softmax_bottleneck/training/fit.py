@@ -1,8 +1,8 @@
 """The step `fit`: it fits output heads of several widths to the same known distributions.
 
 A *unit* is the set of all fits to the distributions of one seed. Each fit has its own file, named by the fit's
-settings, in the folder of the distributions. A head or width that is added to a plan is therefore the only new fit.
-Fits of a unit that are not done run together, because they share the distributions and every fresh sample.
+settings, in the folder of the distributions. A plan with a new head or width therefore repeats no finished fit. Fits of
+a unit that are not done run together, because they share the distributions and every fresh sample.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFA
 
     Raises:
         UserError: the device is missing.
-        Errors of `run_to_end`: under its conditions.
+        Other errors: see `run_to_end`.
     """
     device = choose_device(unit.device, options.say)
     files = {name: law_folder / name for name in dict.fromkeys(fit.file_name for fit in unit.fits)}

@@ -69,7 +69,10 @@ def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
 
 
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
-    """Return `gradient_energy` and `gradient_cosine` of each context for g; both are 0 if nothing is preserved."""
+    """Return `gradient_energy` [N] and `gradient_cosine` [N] for the gradients g [N, V].
+
+    Both are 0 for a context whose gradient is not preserved at all.
+    """
     along_ND = np.einsum("nvd,nv->nd", basis_NVD, gradient_NV)
     passed_ND = along_ND * sigma_ND**2
     length_N, reach_N = np.linalg.norm(gradient_NV, axis=1), np.linalg.norm(passed_ND, axis=1)

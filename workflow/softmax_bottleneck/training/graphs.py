@@ -2,9 +2,9 @@
 
 The first update of a length runs normally, which loads its kernels, and is then captured without running again. Later
 updates of that length replay the capture. A captured update always reads and writes the same memory locations: weights,
-carried states, the optimiser's scalars, and the input rows. Its kernels are those of the normal update, and its random
-numbers follow from the generator's seed, which is set before every update. Therefore a replayed update gives the same
-bits as a normal one. A length that occurs only once costs a capture and gains nothing.
+carried states, the optimiser's scalars, and the input rows. The captured kernels are those of the normal update, and
+the random numbers follow from the generator's seed, which is set before every update. Therefore a replayed update gives
+the same bits as a normal update. A length that occurs only once costs a capture and gains nothing.
 
 Shapes: L rows of a stream, B columns.
 """

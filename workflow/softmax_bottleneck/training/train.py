@@ -63,7 +63,7 @@ def train_run(
     Raises:
         UserError: the device is missing or the text is too short.
         DataError: the weights of the finished run are not those of its record.
-        Errors of `run_to_end`: under its conditions.
+        Other errors: see `run_to_end`.
     """
     device = choose_device(run.device, options.say)
 

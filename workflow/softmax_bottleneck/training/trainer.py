@@ -3,7 +3,7 @@
 The procedures are published by Merity, Keskar and Socher 2018 (sections 2 to 5) and Parthiban et al. 2021 (section 4).
 `plateau-sgd` is published by Benka 2021: the rate is divided by 1.75 after an epoch that is not the best so far. All
 random numbers depend only on (seed, purpose, epoch, update), so that a resumed run need not repeat earlier draws.
-Within a block of updates the host never waits for the device.
+Within a block of 200 updates the host never waits for the device.
 
 Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D width of the hidden states.
 """
@@ -96,9 +96,10 @@ def perplexity(nats: float) -> float:
 
 
 def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
-    """Return the sum of two penalties: AR on the dropped-out output and TAR on the raw output.
+    """Return the weighted sum of AR and TAR, the activation penalties of Merity et al. 2018, section 4.6.
 
-    AR and TAR are the activation penalties of Merity et al. 2018, section 4.6.
+    AR is the mean square of the output after dropout; TAR is the mean squared change of the output before dropout from
+    one time step to the next.
     """
     penalty: Tensor | float = 0.0
     if schedule.activation_penalty:
@@ -337,7 +338,7 @@ class Trainer:
             raise DivergedError(f"invalid: a validation perplexity of {valid_ppl:.6g} is below one")
 
     def _switches(self, earlier: list[float], valid_loss: float) -> bool:
-        """Return True if averaging starts now: for ET-ASGD after a fixed epoch, for NT-ASGD when validation stalls."""
+        """Return True if averaging starts now: after a fixed epoch (`et-asgd`), or at a plateau (`nt-asgd`)."""
         if self.schedule.optimizer == "et-asgd":
             return self.place.epoch == self.schedule.switch_after_epoch
         stalled = optim.should_switch(earlier, valid_loss, self.schedule.nonmonotone_window)
