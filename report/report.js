@@ -1,4 +1,4 @@
-// Sorting, filters and per-seed values for the tables of the report. The page says everything without it.
+// Sorting and filters for the tables of the report. The page says everything without it.
 "use strict";
 (() => {
   const make = (tag, facts = {}, ...children) => {
@@ -104,23 +104,6 @@
     document.querySelector(isNarrow ? "nav details" : "nav")[isNarrow ? "append" : "prepend"](make("fieldset", { className: "filters" }, legend, ...controls, status));
   };
 
-  // --- values of single seeds, on hover and focus ---------------------------------------------------------------------
-  const tip = make("div", { id: "tip", hidden: true });
-  tip.setAttribute("role", "tooltip");
-  const hide = () => { tip.hidden = true; all("[aria-describedby=tip]").forEach((one) => one.removeAttribute("aria-describedby")); };
-  const show = (event) => {
-    if (tip.contains(event.target)) return;
-    const seeds = event.target.closest?.("td")?.querySelector(".number:not([open])");
-    if (!seeds?.querySelector("li")) return hide();
-    tip.replaceChildren(...all("li", seeds).map((line) => make("div", { textContent: line.textContent })));
-    tip.hidden = false;
-    if (event.type === "focusin") event.target.setAttribute("aria-describedby", "tip");
-    const place = seeds.getBoundingClientRect();
-    const fits = place.bottom + tip.offsetHeight < innerHeight;
-    tip.style.top = `${scrollY + (fits ? place.bottom : place.top - tip.offsetHeight)}px`;
-    tip.style.left = `${Math.max(4, Math.min(place.right - tip.offsetWidth, innerWidth - tip.offsetWidth - 4))}px`;
-  };
-
   // --- where the reader is ----------------------------------------------------------------------------------------------
   const follow = () => {
     const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
@@ -134,9 +117,5 @@
 
   all("main table").forEach(sortable);
   filters();
-  document.body.append(tip);
-  ["pointerover", "focusin"].forEach((kind) => addEventListener(kind, show));
-  addEventListener("click", hide);
-  addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   follow();
 })();

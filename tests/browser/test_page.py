@@ -195,20 +195,3 @@ def test_filters_by_head_and_corpus_and_hides_published_numbers(visit: Opener, r
     assert page.get_by_role("status").inner_text() == ""
     assert parts.nth(1).locator("tbody:visible th").count() > 12
     assert serious(page) == []
-
-
-def test_values_of_seeds_show_on_hover_and_focus_and_leave_on_escape(visit: Opener, report_page: Path) -> None:
-    page = visit(report_page, at=TABLE).page
-    tip, summary = (
-        page.get_by_role("tooltip"),
-        page.locator(f"{TABLE} .number", has_text="seed").nth(2).locator("summary"),
-    )
-    summary.hover()
-    expected = summary.locator("xpath=..").locator("li").all_text_contents()
-    assert len(expected) == 4 and tip.inner_text().splitlines() == expected
-    page.keyboard.press("Escape")
-    assert tip.count() == 0
-    summary.focus()
-    assert tip.is_visible() and summary.get_attribute("aria-describedby") == "tip"
-    page.locator("h2").first.hover()
-    assert tip.count() == 0
