@@ -1,4 +1,4 @@
-"""The networks below the heads. Each module of this folder that defines `BODY` is a body."""
+"""The bodies, i.e. the networks below the output heads. Each module of this folder that defines `BODY` is a body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softmax_bottleneck.store.errors import UserError
 
 
 def build(kind: str, *, vocabulary_size: int, **options: Any) -> Body:
-    """Build a body by its name in configurations (`awd-lstm` is the module `awd_lstm`).
+    """Build the body that configurations call `kind` (`awd-lstm` is the module `awd_lstm`).
 
     Raises:
         UserError: an option that this body does not have is not zero, or a value is not allowed.

@@ -2,7 +2,7 @@
 
 The variant with a narrower last layer is by Yang et al. 2018.
 
-Shapes: T time steps, B parallel sequences, D width of a layer's input or output, V words, H units of a layer.
+Shapes: T time steps, B parallel sequences, D width of a layer's input or output, V words, H units of a layer, G = 4 H.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def locked_dropout(x_TBD: Tensor, dropout: float, generator: torch.Generator | N
 class AWDLSTM(Body):
     """An embedding, then single-layer LSTMs with locked dropout between them and DropConnect on recurrent weights.
 
-    Sizes are numbers of units, dropouts are probabilities, `embedding_noise` is the standard deviation of normal noise
-    (Parthiban et al. 2021, Table 5). Randomness is used in train mode only and comes from the generator given to
-    `forward`. `context_size` is the width of the last layer, which the head reads. With `published_padding` the
-    dictionary's last word gets no gradient as an input, as in the published code (`padding_idx=-1`).
+    Sizes are numbers of units, dropouts are probabilities, and `embedding_noise` is the standard deviation of normal
+    noise (Parthiban et al. 2021, Table 5). Only train mode uses random numbers, from the generator given to `forward`.
+    `context_size` is the width of the last layer, which the head reads. With `published_padding` the word vector of the
+    dictionary's last word gets no gradient, as in the published code (`padding_idx=-1`).
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class AWDLSTM(Body):
         self.padding_index = -1 if published_padding else None
 
     def initial_state(self, batch_size: int) -> State:
-        """Return zeros for `batch_size` sequences."""
+        """Return zero hidden and cell states of every layer for `batch_size` sequences."""
         shapes = [(1, batch_size, width) for width in self.widths]
         like = self.embedding.weight
         return tuple((like.new_zeros(shape), like.new_zeros(shape)) for shape in shapes)
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Read a chunk of tokens from the given state.
+        """Return the outputs of the layers for a chunk of tokens that starts from the given state.
 
-        The carried state is not detached here: the training loop detaches it between chunks.
+        The returned state is not detached from the graph; the training loop detaches it between chunks.
         """
         x_TBD = raw_TBD = below_TBD = self._embed(tokens_TB, generator)
         carried = []
@@ -85,7 +85,7 @@ class AWDLSTM(Body):
         return BodyOutput(raw_TBD, x_TBD, tuple(carried), below_TBD)
 
     def _embed(self, tokens_TB: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return word vectors; in training, drop some word types (Gal and Ghahramani 2016) and add noise."""
+        """Return word vectors; in training, drop whole words (Gal and Ghahramani 2016), add noise and dropout."""
         table_VD = self.embedding.weight
         x_TBD = functional.embedding(tokens_TB, table_VD, padding_idx=self.padding_index)
         if not self.training:
@@ -99,10 +99,10 @@ class AWDLSTM(Body):
         return locked_dropout(x_TBD, self.dropout_input, generator)
 
     def _weights(self, layer: nn.Module, generator: torch.Generator | None) -> list[Tensor]:
-        """Return the weights for one call; in training with DropConnect on recurrent weights (one mask per chunk).
+        """Return the weights of a layer for one chunk; in training, DropConnect masks the recurrent weights.
 
-        The product is a node of the graph, so the gradient reaches the raw weight through the mask. Newer versions of
-        PyTorch would ignore it if it were set as an attribute of the layer, as in the published code.
+        The masked weight is a node of the graph, so that the gradient reaches the raw weight through the mask. The
+        published code sets the masked weight as an attribute of the layer, which newer versions of PyTorch ignore.
         """
         weights: list[Tensor] = [layer.get_parameter(name) for name in LSTM_WEIGHTS]
         if self.training and self.dropout_weight:
@@ -112,9 +112,10 @@ class AWDLSTM(Body):
 
 
 def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one LSTM layer with given weights, using the kernel of `nn.LSTM` (oneDNN, cuDNN).
+    """Return the output, last hidden state and last cell state of one LSTM layer with given weights.
 
-    On one CPU thread at T=35, B=20 and 64 to 128 units, oneDNN is 2.2 to 8 times as fast as the code without it.
+    The function calls the kernel of `nn.LSTM` (oneDNN or cuDNN). On one CPU thread at T=35, B=20 and 64 to 128 units,
+    oneDNN is 2.2 to 8 times as fast as the code without it.
     """
     units = weights[1].shape[1]
     if extra := -units % ALIGNED_UNITS.get(x_TBD.device.type, ALIGNED_UNITS["cuda"]):
@@ -128,7 +129,10 @@ def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tenso
 def _with_more_units(
     hidden: tuple[Tensor, Tensor], weights: list[Tensor], extra: int
 ) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
-    """Pad the layer with units of zero weights: gates are 1/2 and candidates 0, so that they stay exactly zero."""
+    """Return state and weights of an LSTM layer with `extra` units added, all of whose weights are zero.
+
+    The gates of an added unit are 1/2 and its candidate is 0, so that its state and output stay exactly zero.
+    """
     h_1BH, c_1BH = (functional.pad(state, (0, extra)) for state in hidden)
     per_gate = [weight.unflatten(0, (4, -1)) for weight in weights]
     input_4HD, recurrent_4HH, *biases_4H = per_gate

@@ -1,4 +1,4 @@
-"""The base class of bodies: word vectors, and hidden states computed from tokens.
+"""The base class of bodies, the networks that turn tokens into hidden states for the output head.
 
 Shapes: T time steps, B parallel sequences, D width of the hidden states that the head reads.
 """
@@ -15,7 +15,14 @@ State = tuple[tuple[Tensor, Tensor], ...]  # carried from chunk to chunk; for an
 
 
 class BodyOutput(NamedTuple):
-    """The output of a body: the last layer's output before and after dropout, the state, and the last layer's input."""
+    """The output of a body for one chunk of tokens.
+
+    Attributes:
+        raw_TBD: the last layer's output before dropout.
+        dropped_TBD: the last layer's output after dropout.
+        state: the state with which the next chunk starts.
+        below_TBD: the input of the last layer.
+    """
 
     raw_TBD: Tensor
     dropped_TBD: Tensor
@@ -24,10 +31,10 @@ class BodyOutput(NamedTuple):
 
 
 def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Sample a dropout mask: 1 / (1 - dropout) with probability 1 - dropout, else 0; device and dtype of `like`.
+    """Sample a dropout mask with entries 1 / (1 - dropout), with probability 1 - dropout, or 0.
 
-    One number of the generator gives four entries, so that probabilities are exact to 2^-17. This takes less than half
-    the time of `uniform_` on a CPU, and a ninth of the time of `bernoulli_`.
+    The mask has the device and dtype of `like`. One number of the generator gives four entries, so that probabilities
+    are exact to 2^-17. On a CPU this takes less than half the time of `uniform_`, and a ninth of that of `bernoulli_`.
     """
     kept, count = 1.0 - dropout, math.prod(shape)
     numbers = torch.empty(-(-count // 4), dtype=torch.int64, device=like.device)
@@ -37,7 +44,7 @@ def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: t
 
 
 class Body(nn.Module):
-    """The base class of bodies; `embedding` holds the word vectors, which the head's decoder may share."""
+    """The base class of bodies; the head's decoder may share the word vectors, `embedding.weight`."""
 
     embedding: nn.Embedding
     below_size: int
@@ -50,5 +57,8 @@ class Body(nn.Module):
         raise NotImplementedError
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Read a chunk of tokens from the given state; in train mode `generator` provides the random numbers."""
+        """Return the output for a chunk of tokens that starts from the given state.
+
+        In train mode `generator` provides the random numbers.
+        """
         raise NotImplementedError

@@ -2,12 +2,12 @@
 
     x = dropout(sqrt(D) e + p),   then per layer   x <- norm(x + dropout(attention(x))),  x <- norm(x + dropout(ff(x)))
 
-with word vectors e, sinusoids p, ff(x) = W2 dropout(relu(W1 x + b1)) + b2, and normalisation after each addition, as in
-PyTorch's `TransformerEncoderLayer`, which the published code uses. No state is carried from chunk to chunk.
+with word vectors e, sinusoids p, and ff(x) = W2 dropout(relu(W1 x + b1)) + b2. Normalisation follows each addition, as
+in PyTorch's `TransformerEncoderLayer`, which the published code uses. No state is carried from chunk to chunk.
 
-Numerical stability: the softmax of attention subtracts the largest score; every position sees at least itself.
+Numerical stability: the softmax of attention subtracts the largest score; every position attends at least to itself.
 
-Shapes: T time steps, B sequences, D width, V words, H attention heads, E = D / H, F units between the two ff layers.
+Shapes: T time steps, B sequences, D width, V words, H attention heads, E = D / H, F hidden units of ff.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ POSITIONS = 256  # computed at the start; more for longer chunks
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Return the positional encoding [length, width]: sin(t / 10000^(2i/D)), cos in odd columns (Vaswani 2017, 3.5)."""
+    """Return the positional encoding [length, width] of Vaswani et al. 2017, section 3.5.
+
+    Column 2i has sin(t / 10000^(2i/width)) at position t, and column 2i + 1 has the cosine.
+    """
     time_T1 = torch.arange(length, dtype=torch.float64)[:, None]
     rate_I = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(WAVELENGTHS) / width))
     angle_TI = time_T1 * rate_I
@@ -35,26 +38,26 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 def dropped(x: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-    """Apply plain dropout, independently to every number."""
+    """Return x with dropout applied independently to every element."""
     return x * keep_mask(tuple(x.shape), dropout, x, generator) if dropout else x
 
 
 class Transformer(Body):
-    """An embedding with positions, then encoder layers in which every position sees itself and earlier positions.
+    """Word vectors with positional encoding, then encoder layers with causal self-attention.
 
     Args:
         vocabulary_size: number of words.
         embedding_size: width D of all layers (published: 200).
-        hidden_size: units between the feed-forward layers (published: 200).
+        hidden_size: hidden units of each feed-forward network (published: 200).
         context_size: must equal embedding_size.
         layers: number of encoder layers (published: 4).
-        attention_heads: number per layer; must divide embedding_size (published code: 4).
-        dropout_input: on word vectors with positions (published: 0.2).
-        dropout_hidden: inside the layers, on attention weights too (published code: PyTorch's default, 0.1).
-        dropout_output: on the input of the head (published: none).
+        attention_heads: number of heads per layer; must divide embedding_size (published code: 4).
+        dropout_input: dropout of word vectors with positional encoding (published: 0.2).
+        dropout_hidden: dropout inside the layers and of attention weights (published code: PyTorch's default, 0.1).
+        dropout_output: dropout of the input of the head (published: none).
 
     Raises:
-        UserError: the sizes do not fit each other.
+        UserError: context_size differs from embedding_size, or attention_heads does not divide embedding_size.
     """
 
     carries_state = False
@@ -89,11 +92,11 @@ class Transformer(Body):
         self.dropout_input, self.dropout_output = dropout_input, dropout_output
 
     def initial_state(self, batch_size: int) -> State:
-        """Return an empty state."""
+        """Return an empty tuple, because a Transformer carries no state between chunks."""
         return ()
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Read a chunk; earlier chunks have no influence."""
+        """Return the output for a chunk of tokens; `state` is ignored, so earlier chunks have no influence."""
         length = len(tokens_TB)
         if length > len(self.positions_TD):
             self.positions_TD = sinusoids(2 * length, self.embedding.embedding_dim).to(self.positions_TD)
@@ -109,7 +112,7 @@ class Transformer(Body):
 
 
 class _Layer(nn.Module):
-    """An encoder layer."""
+    """A Transformer encoder layer with causal self-attention and normalisation after each addition."""
 
     def __init__(self, width: int, hidden_size: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -124,7 +127,10 @@ class _Layer(nn.Module):
         nn.init.zeros_(self.mixed.bias)
 
     def forward(self, x_TBD: Tensor, later_TT: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Apply attention, then a feed-forward network at every position; each is added to its input and normalised."""
+        """Return norm(y + ff(y)) with y = norm(x + attention(x)); train mode applies dropout.
+
+        `later_TT` is True where a position must not attend to a later position.
+        """
         dropout = self.dropout if self.training else 0.0
         attended_TBD = self._attend(x_TBD, later_TT, dropout, generator)
         x_TBD = self.attention_norm(x_TBD + dropped(attended_TBD, dropout, generator))
@@ -134,7 +140,10 @@ class _Layer(nn.Module):
         return normed_TBD
 
     def _attend(self, x_TBD: Tensor, later_TT: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-        """Return softmax(Q K^T / sqrt(E)) V per head, over past and present (Vaswani et al. 2017, eq. 1)."""
+        """Return a linear mixture of the heads' softmax(Q K^T / sqrt(E)) V (Vaswani et al. 2017, eq. 1).
+
+        Each position attends to itself and to earlier positions.
+        """
         length, batch, width = x_TBD.shape
         split_TB3HE = self.queries_keys_values(x_TBD).view(length, batch, 3, self.heads, width // self.heads)
         query_BHTE, key_BHTE, value_BHTE = split_TB3HE.permute(2, 1, 3, 0, 4)

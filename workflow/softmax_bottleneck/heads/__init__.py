@@ -1,11 +1,11 @@
 """The output heads: every file of this folder that declares NAME, LABEL and OPTIONS is a head.
 
-Names and options are read from the source (``registry``), so that configuration and reports need no torch; ``build``
-imports it.
+``registry`` reads names and options from the source code, so that configuration and reports need no torch; only
+``build`` imports torch.
 
-For use in other models, each head is also a class under its label, created on first access, with default options:
-``from softmax_bottleneck.heads import GSS``, then ``GSS(vocabulary_size=10_000, context_size=64,
-embedding_size=64, c=-1.5, k=2.5)`` (docs/heads.md).
+For use in other models, this module also offers each head as a class named by its label. The class is created on first
+access, and its options have defaults: ``from softmax_bottleneck.heads import GSS``, then
+``GSS(vocabulary_size=10_000, context_size=64, embedding_size=64, c=-1.5, k=2.5)`` (docs/heads.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ __all__ = ["Declaration", "build", "build_pointwise", "declaration", "declaratio
 
 
 def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size: int, **given: Any) -> Head:
-    """Build the head of that name (UserError: unknown name or option, or a value that is not allowed)."""
+    """Build the head ``name`` of the given sizes; ``given`` are its options.
+
+    Raises:
+        UserError: the name or an option is unknown, or a value is not allowed.
+    """
     from softmax_bottleneck.heads.base import PointwiseHead
 
     sizes = {"vocabulary_size": vocabulary_size, "context_size": context_size, "embedding_size": embedding_size}
@@ -39,7 +43,7 @@ def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size:
 
 
 def __getattr__(attribute: str) -> Any:
-    """Return the class of a head by its label without punctuation: Softmax, GSS, SigSoftmax, LMSPLIF, MoS, MoC..."""
+    """Return the class of a head; the attribute is its label without punctuation, such as GSS or LMSPLIF."""
     labelled = {_attribute(head): head.name for head in declarations().values()}
     if attribute not in labelled:
         known = ", ".join(labelled)
@@ -57,7 +61,7 @@ def _attribute(head: Declaration) -> str:
 
 
 def _library_class(attribute: str, name: str) -> type[Head]:
-    """Create a subclass of the head's class whose constructor takes the options as keywords and checks them."""
+    """Return a new subclass of the head's class; its constructor takes the options as keywords and checks them."""
     from softmax_bottleneck.heads.base import PointwiseHead
 
     kind = _class(name)
@@ -85,7 +89,11 @@ def _library_class(attribute: str, name: str) -> type[Head]:
 
 
 def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:
-    """Build the pointwise function of the head of that name (UserError: the head is not a pointwise function)."""
+    """Build the pointwise function of the head ``name``; ``given`` are the head's options.
+
+    Raises:
+        UserError: the head is not a pointwise function of the logits, or a name, option or value is wrong.
+    """
     kind, checked = _class(name), options(name, given)
     if not _is_pointwise(kind):
         usable = ", ".join(other for other in names() if _is_pointwise(_class(other)))
@@ -95,7 +103,7 @@ def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:
 
 
 def _class(name: str) -> Any:
-    """Return the Head or Pointwise class that the head's file defines."""
+    """Return the subclass of Head or Pointwise that the file of a head defines."""
     from softmax_bottleneck.heads.base import Head
     from softmax_bottleneck.heads.pointwise import Pointwise
 

@@ -1,6 +1,7 @@
-"""The base classes of output heads: a decoder from embedding space to the vocabulary, a loss, log-probabilities.
+"""The base classes of output heads, which have a decoder matrix, a loss, and log-probabilities.
 
-Shapes: N = T x B tokens, D context width, E embedding width, V vocabulary.
+Shapes: N = T x B tokens (T time steps of B sequences), D context width, E embedding width, K components of a mixture,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DECODER_RANGE = 0.1
 
 
 class Head(nn.Module):
-    """Base class of the output heads. ``decoder.weight`` [V, E] is the matrix that can be tied to the word vectors."""
+    """The base class of output heads; ``decoder.weight`` [V, E] can be tied to the word vectors of the body."""
 
     pointwise: Pointwise
     rows_per_token = 1
@@ -37,12 +38,15 @@ class Head(nn.Module):
         self.matmul_backends = MatmulBackends()  # of the fused loss; `select_matmul_backends` measures
 
     def reset_decoder(self) -> None:
-        """Sample the weight from U(-0.1, 0.1), set the bias to 0 (Merity 2018); call it after all other layers."""
+        """Sample the decoder's weight from U(-0.1, 0.1) and set the bias to 0 (Merity 2018).
+
+        A subclass calls this method after creating its own layers, which fixes the order of random numbers.
+        """
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)
 
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Choose the faster backend for each matrix product of the fused loss, at batches of this size.
+        """Choose the faster backend of each matrix product of the fused loss for batches of ``num_tokens`` tokens.
 
         ``precision`` is fp32, tf32, tf32x3 or bf16 (``heads/matmul.py``).
 
@@ -53,18 +57,18 @@ class Head(nn.Module):
         self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return per-token and total loss in nats; defined by each head. Arguments as ``nll``."""
+        """Return the loss of each token and the total loss, in nats (arguments: ``nll``); each head overrides this."""
         raise NotImplementedError
 
     def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return -ln P(target) of every token, [N] nats, differentiable; the [N, K, V] tensor is never materialised.
+        """Return -ln P(target) of every token, [N] nats, differentiable, without materialising the [N, K, V] tensor.
 
         ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` samples the head's own dropout.
         """
         return self.losses(h, target, generator=generator).nll_N
 
     def mean_nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return the mean of ``nll`` in nats, the training loss; its backward pass never waits for the device."""
+        """Return the training loss, the mean of ``nll`` in nats; its backward pass never waits for a GPU."""
         return self.losses(h, target, generator=generator).total / target.numel()
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -73,15 +77,15 @@ class Head(nn.Module):
 
     @property
     def is_log_linear(self) -> bool:
-        """True if log_probs(h) = contexts(h) W^T + b - logZ, so that the spectrum follows from the factors."""
+        """True if log_probs(h) = contexts(h) W^T + b - logZ, so that W and contexts(h) give the spectrum."""
         return False
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the context vectors [N, E] of a log-linear head."""
+        """Return the vectors [N, E] that a log-linear head multiplies by W^T (UserError: it is not log-linear)."""
         raise UserError(f"{type(self).__name__} is not log-linear, it has no context vectors: use log_probs")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the trainable parameters as optimiser groups; a group with its own learning rate has the key "lr"."""
+        """Return the trainable parameters as optimiser groups; a group with its own learning rate has a key "lr"."""
         groups: list[dict[str, Any]] = []
         for module in self.modules():
             parameters = trainable(module) if isinstance(module, Pointwise) else ()
@@ -93,7 +97,7 @@ class Head(nn.Module):
 
 
 class PointwiseHead(Head):
-    """The head log_softmax(g(W h + b)) for a pointwise function g (Ganea 2019, eq. 12); contexts have width E."""
+    """The head log_softmax(g(W h + b)) of a pointwise function g (Ganea 2019, eq. 12); requires D = E."""
 
     def __init__(
         self, pointwise: Callable[[], Pointwise], *, vocabulary_size: int, context_size: int, embedding_size: int
@@ -108,12 +112,12 @@ class PointwiseHead(Head):
         self.pointwise = pointwise()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the losses as ``Head.losses`` does; a pointwise head has no dropout of its own."""
+        """Return the loss of each token and the total loss, in nats; ``generator`` is unused (no dropout)."""
         h_ND, weight_VD, bias_V = self._rows(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_ND, weight_VD, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return log-probabilities as ``Head.log_probs`` does."""
+        """Return ln P(.|context), [N, V] nats; ``generator`` is unused."""
         scores_NV: Tensor = self.pointwise(self.decoder(self._rows(h)))
         return scores_NV.log_softmax(1)
 
@@ -123,7 +127,7 @@ class PointwiseHead(Head):
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the contexts themselves."""
+        """Return the contexts ``h`` as [N, E] (UserError: g is not the identity)."""
         return self._rows(h) if self.is_log_linear else super().contexts(h)
 
     def _rows(self, h: Tensor) -> Tensor:

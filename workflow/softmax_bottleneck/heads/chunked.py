@@ -1,10 +1,10 @@
-"""Heads whose log-probabilities are not a function of single rows of logits: computed in chunks, twice.
+"""The base class of heads that combine several rows of logits and therefore cannot use the fused loss `row_nll`.
 
-As with `row_nll` for the other heads, [N, V] and [N, K, V] never exist as a whole: backward recomputes each chunk
-(checkpointing, Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). That makes these heads slower, and
-they have no choice of backends.
+The loss is computed in chunks of tokens, so that [N, V] and [N, K, V] never exist as a whole; the backward pass
+recomputes each chunk (checkpointing, Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). These heads
+are therefore slower, and offer no choice of backends for matrix products.
 
-Shapes: N = T x B tokens, n of them in a chunk, V vocabulary.
+Shapes: N = T x B tokens, n tokens of a chunk, D context width, K components, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from softmax_bottleneck.store.errors import UserError
 
 
 class ChunkedHead(Head):
-    """Base class of these heads. A subclass defines its inputs per token and the log-probabilities of a chunk."""
+    """The base class of heads whose loss is computed in checkpointed chunks of tokens.
+
+    A subclass defines ``of_tokens``, the inputs of each token, and ``chunk_log_probs``.
+    """
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
         self.pointwise = Identity()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors, each [N, ...], that the log-probabilities of the tokens depend on."""
+        """Return the tensors, each [N, ...], from whose rows ``chunk_log_probs`` computes log-probabilities."""
         raise NotImplementedError
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """Return ln P(.|context), [n, V] nats, from some rows of the tensors of ``of_tokens``."""
+        """Return ln P(.|context), [n, V] nats, of the n tokens whose rows of the ``of_tokens`` tensors are given."""
         raise NotImplementedError
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the losses as ``Head.losses`` does."""
+        """Return the loss of each token and the total loss, in nats; ``generator`` is unused (no dropout)."""
         target_N1 = target.reshape(-1, 1)
         rows = chunk_tokens(len(target_N1), self.rows_per_token, self.decoder.weight, self.pointwise)
         chunks = zip(*(part.split(rows) for part in (target_N1, *self.of_tokens(self._rows(h)))), strict=True)
@@ -48,11 +51,15 @@ class ChunkedHead(Head):
         return RowNLL(nll_N, nll_N.sum())
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return log-probabilities as ``Head.log_probs`` does."""
+        """Return ln P(.|context), [N, V] nats; ``generator`` is unused."""
         return self.chunk_log_probs(*self.of_tokens(self._rows(h)))
 
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Check the precision; there are no backends (UserError: a precision that only the fused loss supports)."""
+        """Check the precision; these heads have no backends to choose from.
+
+        Raises:
+            UserError: the precision is neither fp32 nor tf32, or the device does not support tf32.
+        """
         if precision not in (FP32, TF32):
             raise UserError(f"{type(self).__name__} has no products in {precision}: set schedule.precision to fp32")
         refuse_without_hardware(precision, self.decoder.weight.device)

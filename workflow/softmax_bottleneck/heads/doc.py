@@ -4,9 +4,10 @@ Takase, Suzuki and Nagata 2018, "Direct Output Connection for a High-Rank Langua
 
     P = sum_k prior_k softmax(W latent_k + b),   latent_k = dropout(tanh(U_k h_k + a_k)),   prior = softmax(M h_last)
 
-where h_k is the last layer's hidden state for most k and the lower layer's for the others (15 and 5 in the published
-models). A context is the concatenation of both, the lower layer's state first. The paper's penalty on unequal weights
-(0.001 times their squared coefficient of variation) is left out. Numerical stability: as in mos.
+where h_k is the hidden state of the last layer for most components k, and of the layer below for the other components
+(15 and 5 in the published models). A context is the concatenation of both states, the lower layer's first. The paper's
+penalty on unequal weights (0.001 times their squared coefficient of variation) is left out. Numerical stability: as in
+mos.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ OPTIONS = {
 
 
 class DirectOutputConnection(MixtureOfSoftmaxes):
-    """The DOC head (see the module's docstring)."""
+    """The direct-output-connection head; the module's docstring has its equation."""
 
     def __init__(
         self, *, context_size: int, components: int, lower_components: int, lower_size: int, **options: Any
@@ -69,7 +70,10 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         self.lower_latent = nn.Linear(lower_size or upper_size, lower_outputs)
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the latents as ``MixtureHead.latents`` does: first of the last layer, then of the layer below."""
+        """Return the latent context vectors [N, K, E]; in training, apply dropout to them.
+
+        The components of the last layer come first, then the components of the layer below.
+        """
         lower, upper = (h[..., : self.lower_size], h[..., self.lower_size :]) if self.lower_size else (h, h)
         latent = torch.tanh(torch.cat([self.latent(upper), self.lower_latent(lower)], -1))
         if self.training and self.dropout_latent > 0.0:
@@ -77,6 +81,6 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         return latent.reshape(-1, self.components, self.embedding_size)
 
     def log_prior(self, h: Tensor) -> Tensor:
-        """Return the log mixture weights [N, K], which depend on the last layer only."""
+        """Return the logarithms [N, K] of the mixture weights, which depend on the last layer's state only."""
         upper_ND = h.reshape(-1, self.context_size)[:, self.lower_size :]
         return self.prior(upper_ND).log_softmax(1)  # type: ignore[no-any-return]

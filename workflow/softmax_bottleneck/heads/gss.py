@@ -1,6 +1,7 @@
 """Generalised SigSoftmax: g(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1)  (Parthiban 2021, eq. 3 and 5).
 
-The slope is k far below c and 1 far above it, with a smooth transition: c = 0, k = 2 is SigSoftmax, k = 1 is Softmax.
+The slope is k far below c and 1 far above c, with a smooth transition. SigSoftmax is the case c = 0, k = 2; Softmax is
+the case k = 1.
 Numerical stability: the logarithm is a softplus; the literal form overflows in float32 from l - c = 89.
 """
 
@@ -29,7 +30,7 @@ LINEAR_ABOVE = 40.0
 
 
 class GeneralisedSigSoftmax(Pointwise):
-    """The function g of GSS (see the module's docstring)."""
+    """The pointwise function g of GSS; the module's docstring has its equation."""
 
     arrays = 3
 
@@ -39,21 +40,24 @@ class GeneralisedSigSoftmax(Pointwise):
         self.k = k
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return g(logits)."""
+        """Return g of each logit (equation in the module's docstring)."""
         x = logits - self.c
         return self.k * x + self.c - (self.k - 1.0) * functional.softplus(x, threshold=LINEAR_ABOVE)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a sweep as ``Pointwise.sweep`` does."""
+        """Return a new pass of the fused loss over the logits, with an explicit derivative of g."""
         return _Sweep(self.c, self.k, with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return the row function as ``Pointwise.row_function`` does."""
+        """Return the description of g that the GPU kernels of ``triton_rows.py`` use."""
         return RowFunction("gss", (self.c, self.k))
 
 
 class _Sweep(Sweep):
-    """The sweep with g' = k - (k - 1) sigmoid(l - c) = k (1 - kappa sigmoid(l - c)), kappa = (k - 1) / k."""
+    """A pass of the fused loss over the logits l, with the explicit derivative of g.
+
+    g' = k - (k - 1) sigmoid(l - c) = k (1 - kappa sigmoid(l - c)) with kappa = (k - 1) / k.
+    """
 
     def __init__(self, c: float, k: float, with_gradients: bool) -> None:
         self._c, self._k, self._with_gradients = c, k, with_gradients

@@ -1,8 +1,9 @@
 """Linear monotonic softmax: g(l) = sum_i v_i sigmoid(u_i l + b_i) + b,  u_i, v_i >= 0  (Ganea 2019, eq. 14).
 
-u and v are the softplus of free parameters. They are initialised to a smooth staircase along the diagonal of
-[-bound, bound]: equidistant centres at distance d, steps of height d, u = 2/d, which deviates by 0.2 %. (The published
-initialisation is unknown.) Numerical stability: g is bounded, so it is finite for every finite logit.
+The sum has K sigmoids. u and v are the softplus of free parameters. Initially g approximates the identity (plus a
+constant) on [-bound, bound] by a smooth staircase: the sigmoids' centres are equidistant at distance d, each step has
+height d, and u = 2/d; the deviation is 0.2 %. (The published initialisation is unknown.)
+Numerical stability: g is bounded, hence finite for every finite logit.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OPTIONS = {
 
 
 class MonotonicNetwork(Pointwise):
-    """The function g of LMS, with 3 K + 1 parameters (see the module's docstring)."""
+    """The pointwise function g of LMS, a sum of K = ``units`` sigmoids with 3 K + 1 parameters in all."""
 
     def __init__(self, units: int, bound: float) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class MonotonicNetwork(Pointwise):
         self.arrays = 7 + units  # autograd keeps every sigmoid of a chunk
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return g(logits)."""
+        """Return g of each logit (equation in the module's docstring)."""
         u_K, v_K = functional.softplus(self.raw_u), functional.softplus(self.raw_v)
         total = self.outer_bias.expand_as(logits)
         for u, v, bias in zip(u_K, v_K, self.inner_bias, strict=True):

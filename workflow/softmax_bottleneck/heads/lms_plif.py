@@ -1,12 +1,16 @@
-"""LMS-PLIF: g piecewise linear and increasing, K pieces of equal width delta on [-T, T]  (Ganea 2019, section 4).
+"""LMS-PLIF: a piecewise linear, increasing g with K pieces (cells) of width delta on [-T, T]  (Ganea 2019, section 4).
 
     g(l) = (l - l_i) s_i + delta sum_{j<i} s_j,   s = softplus(v),   l_i = -T + i delta,   i = cell of l
 
-The outer pieces extend beyond +-T, and g(-T) = 0 (softmax ignores an offset). Within a cell g' = s_i, and
-dL/ds_i = delta (q1_i + sum_{j>i} q0_j), with the histograms over cells q0 = sum dL/dg, q1 = sum dL/dg (l - l_i)/delta.
+v are the raw slopes, s the slopes, and l_i the left end (knot) of cell i. The outer cells extend beyond -T and T, and
+g(-T) = 0 (softmax ignores an offset). Within a cell g' = s_i. The gradient of a slope is
+dL/ds_i = delta (q1_i + sum_{j>i} q0_j), where q0 and q1 are histograms over cells: q0_i is the sum of dL/dg over the
+logits in cell i, and q1_i the sum of dL/dg (l - l_i) / delta.
 
-Numerical stability: g is linear, hence finite; the running sum is computed in float64. A cell is 4e-4 wide by default
-and its slope is independent of its neighbours', so a logit that differs in its last bits can get another slope.
+Numerical stability: g is linear, hence finite; the running sum is computed in float64. By default a cell is 4e-4 wide
+and its slope is independent of the neighbours' slopes; a change in a logit's last bits can therefore change the slope.
+
+Shapes: K cells, X any number of logits, R rows, V vocabulary, B blocks of S cells.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ FIXED_POINT_BITS = 36
 
 
 class PiecewiseLinear(Pointwise):
-    """The function g of LMS-PLIF (see the module's docstring)."""
+    """The pointwise function g of LMS-PLIF, with one slope for each of ``knots`` cells."""
 
     arrays = 5
 
@@ -76,28 +80,28 @@ class PiecewiseLinear(Pointwise):
             self.raw_slope = nn.Parameter(raw_K)
 
     def table(self) -> Tensor:
-        """Return slope s_i and value at the left knot, delta sum_{j<i} s_j, of each cell, [K, 2]."""
+        """Return the slope s_i of each cell i, and the value g(l_i) = delta sum_{j<i} s_j at its left end: [K, 2]."""
         slope_K = functional.softplus(self.raw_slope.double())
         return torch.stack((slope_K, self.width * (running_sum(slope_K) - slope_K)), 1).to(self.raw_slope.dtype)
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return g(logits)."""
+        """Return g of each logit (equation in the module's docstring)."""
         position = (logits + self.bound) / self.width
         cell = position.detach().nan_to_num(0.0).clamp(0, self.knots - 1).to(torch.int64)
         slope, value = self.table()[cell].unbind(-1)
         return value + self.width * slope * (position - cell)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a sweep as ``Pointwise.sweep`` does."""
+        """Return a new pass of the fused loss over the logits, with an explicit derivative of g."""
         return _Sweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return the row function as ``Pointwise.row_function`` does."""
+        """Return the description of g, with a table of its cells, for the GPU kernels of ``triton_rows.py``."""
         constants = (self.bound / self.width, 1.0 / self.width, self.width)
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
 
     def slope_gradients(self, q_2K: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradient of the raw slopes from the histograms q0 and q1, float64 [2, K]."""
+        """Return a tuple with the gradient [K] of the raw slopes v; ``q_2K`` holds q0 and q1 in float64."""
         q0_K, q1_K = q_2K
         grad_slope_K = self.width * (q1_K + q0_K.sum() - running_sum(q0_K))
         raw_K = self.raw_slope.detach()
@@ -105,7 +109,10 @@ class PiecewiseLinear(Pointwise):
 
 
 class _Sweep(Sweep):
-    """The sweep that looks up slope and value at once (as a complex number) and accumulates the histograms q0, q1."""
+    """A pass of the fused loss over the logits, which accumulates the histograms q0 and q1.
+
+    Slope and value of a cell are stored as one complex number, so that one look-up reads both.
+    """
 
     def __init__(self, plif: PiecewiseLinear, *, with_gradients: bool) -> None:
         self._plif = plif
@@ -139,12 +146,15 @@ class _Sweep(Sweep):
 
 
 def running_sum(x_K: Tensor) -> Tensor:
-    """Return the cumulative sum [K], deterministic to the bit (a GPU's own cumsum is not)."""
+    """Return the cumulative sum [K], bit by bit the same in every call (which torch's cumsum on a GPU is not)."""
     return x_K.cumsum(0) if x_K.device.type == "cpu" else blocked_running_sum(x_K)
 
 
 def blocked_running_sum(x_K: Tensor) -> Tensor:
-    """Return the cumulative sum [K] by products with a triangle of ones: within blocks, then over the block sums."""
+    """Return the cumulative sum [K], computed in blocks: a product with a triangle of ones sums within each block.
+
+    The cumulative sum of the block sums, computed in the same way, is then added.
+    """
     padding = -len(x_K) % SUM_BLOCK
     x_BS = functional.pad(x_K, (0, padding)).view(-1, SUM_BLOCK)
     sums_BS = x_BS @ x_K.new_ones(SUM_BLOCK, SUM_BLOCK).triu_()
@@ -154,7 +164,7 @@ def blocked_running_sum(x_K: Tensor) -> Tensor:
 
 
 def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
-    """Add value to total[cell], deterministic to the bit: in order on a CPU, elsewhere in fixed point."""
+    """Add each value to total[cell] reproducibly: a CPU adds in order, other devices add in fixed point."""
     if value_X.device.type == "cpu":
         total_K.index_add_(0, cell_X, value_X)
     else:
@@ -162,7 +172,7 @@ def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
 
 
 def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Tensor:
-    """Return the sum of the values of each cell, float64 [K], using integers relative to the largest magnitude."""
+    """Return the sum of the values in each cell, float64 [K]; the sum is exact, of values rounded to integers."""
     scale = 2.0**FIXED_POINT_BITS / value_X.abs().amax().double().clamp_min(1e-300)
     sum_K = torch.zeros(num_cells, dtype=torch.int64, device=value_X.device)
     with any_order(sum_K):

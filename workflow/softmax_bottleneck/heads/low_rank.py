@@ -1,8 +1,8 @@
 """Low-rank softmax: P = softmax(W A B h + b) with inner width r  (Godey, Villemonte de la Clergerie and Sagot 2024,
 "Why do small language models underperform?", section 6, where W A is one matrix).
 
-This isolates the bottleneck: the widths of the body and of the (tied) word vectors W do not change, but
-log-probabilities have rank at most r + 2. Numerical stability: as in softmax.
+The head isolates the softmax bottleneck: r bounds the rank of the log-probabilities by r + 2, while the widths of the
+body and of the (tied) word vectors W do not change. Numerical stability: as in softmax.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPTIONS = {
 
 
 class LowRank(Head):
-    """The low-rank head (see the module's docstring); A and B are initialised as torch's linear layers."""
+    """The low-rank softmax head softmax(W A B h + b); torch's default for linear layers initialises A and B."""
 
     def __init__(self, *, rank: int, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -34,21 +34,21 @@ class LowRank(Head):
         self.pointwise = Identity()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the losses as ``Head.losses`` does."""
+        """Return the loss of each token and the total loss, in nats; ``generator`` is unused (no dropout)."""
         h_NE, weight_VE, bias_V = self.contexts(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return log-probabilities as ``Head.log_probs`` does."""
+        """Return ln P(.|context), [N, V] nats; ``generator`` is unused."""
         logits_NV: Tensor = self.decoder(self.contexts(h))
         return logits_NV.log_softmax(1)
 
     @property
     def is_log_linear(self) -> bool:
-        """True: the head is log-linear."""
+        """True: the log-probabilities are linear in A B h, up to the normaliser."""
         return True
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return A B h, [N, E]."""
+        """Return the vectors A B h, [N, E], that are multiplied by the word matrix W."""
         h_NE: Tensor = self.widen(self.narrow(h.reshape(-1, self.context_size)))
         return h_NE

@@ -2,21 +2,22 @@
 
     logits  l = E W^T + b,      latents  dE = G W,      weights  dW += G^T E
 
-`native` is torch's own product (MKL, OpenBLAS or cuBLAS, in place), `onednn` the one that torch keeps for its compiler.
-On some CPUs the second is twice as fast, on others they are equal, and the name of the CPU does not tell. So large
-problems measure both once, before the first step. The choice decides the last bits of every result: it is part of a
-run's resume state and of its provenance. Products too small to be measured use `SMALL`.
+E are the latent context vectors, W and b the decoder, and G = dL/dl. There are two backends: `native` is torch's own
+product (MKL, OpenBLAS or cuBLAS, in place), and `onednn` is the product that torch reserves for its compiler. On some
+CPUs `onednn` is twice as fast, on others both are equally fast, and the name of the CPU does not tell which. Both are
+therefore measured once before the first step, unless the products are too small; those use `SMALL`. The choice decides
+the last bits of every result, so a run stores the choice in its resume state and its provenance.
 
 Precision of the products of a training step, with sums in float32 (everything outside training steps is fp32):
 
     fp32     unrounded factors
     tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step
-    tf32x3   X = X1 + X2, both of 11 bits, X Y = X1 Y2 + X2 Y1 + X1 Y1 in TF32: errors near those of float32
+    tf32x3   X = X1 + X2, each of 11 bits, and X Y = X1 Y2 + X2 Y1 + X1 Y1 in TF32; errors are near those of float32
     bf16     factors rounded to bfloat16 (8 bits); a CPU rounds the sums as well
 
 Numerical stability: the parts of tf32x3 are finite up to 2^114; larger or non-finite numbers give non-finite parts.
 
-Shapes: R rows, D latent width, V vocabulary.
+Shapes: R rows, D latent width, V vocabulary; M, K, N sizes of any product.
 """
 
 from __future__ import annotations
@@ -45,24 +46,24 @@ MARGIN = 1.5
 
 
 class Factor(NamedTuple):
-    """A factor of a product in a training step: the matrix itself, rounded, or split into two parts."""
+    """A factor of a matrix product in a training step: a matrix, perhaps rounded, or its two parts."""
 
     main: Tensor
     rest: Tensor | None = None
 
     def t(self) -> Factor:
-        """Return the transpose."""
+        """Return the transposed factor."""
         return Factor(self.main.t(), None if self.rest is None else self.rest.t())
 
     @property
     def is_plain(self) -> bool:
-        """True if torch's own products can be used."""
+        """True if the matrix is neither split nor bfloat16, so that torch's own products apply."""
         return self.rest is None and self.main.dtype != torch.bfloat16
 
 
 @dataclass(frozen=True)
 class MatmulBackends:
-    """The backend of each product (see the module's docstring), and the precision of all three.
+    """The backend of each of the three products (logits, latents, weights), and the precision of all three.
 
     bf16 is about twice as fast on hardware that supports it, at a gradient error of about 4e-3. Precisions apply to
     float32 parameters; float64 is never rounded.
@@ -74,7 +75,7 @@ class MatmulBackends:
     precision: str = FP32
 
     def factor(self, matrix: Tensor) -> Factor:
-        """Prepare a matrix as a factor at this precision."""
+        """Return a matrix as a factor, rounded or split as the precision demands."""
         if matrix.dtype == torch.float32 and self.precision == BF16:
             return Factor(matrix.bfloat16())
         if matrix.dtype == torch.float32 and self.precision == TF32X3:
@@ -88,7 +89,7 @@ SMALL = MatmulBackends(logits=NATIVE)
 
 
 def rounded_to_tf32(x: Tensor) -> Tensor:
-    """Round to 11 bits by arithmetic; a bit mask could turn a NaN into a number."""
+    """Return x rounded to 11 significant bits, by arithmetic, because a bit mask could turn a NaN into a number."""
     large = x * TF32_CUT
     return large - (large - x)
 
@@ -114,7 +115,7 @@ def refuse_without_hardware(precision: str, device: torch.device) -> None:
 
 
 def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
-    """Return E W^T + b; a backend that writes in place uses ``out()``."""
+    """Return the logits E W^T + b; ``out()`` provides the array for a backend that writes its result in place."""
     if not weight_VD.is_plain:
         return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
     if backend == ONEDNN and _usable(e_RD.main):
@@ -123,7 +124,7 @@ def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: C
 
 
 def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) -> None:
-    """Write G W into `out_RD`."""
+    """Write the gradient G W of the latents into `out_RD`."""
     if not grad_RV.is_plain:
         out_RD.copy_(_product(grad_RV, weight_VD))
     elif backend == ONEDNN and _usable(grad_RV.main):
@@ -133,7 +134,7 @@ def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) ->
 
 
 class WeightGradient:
-    """The sum of G^T E over chunks, stored in the orientation that suits the backend."""
+    """The gradient of W, the sum of G^T E over chunks; stored transposed if the backend is onednn."""
 
     def __init__(self, weight_VD: Tensor, backend: str) -> None:
         self._transposed = backend == ONEDNN and _usable(weight_VD)
@@ -142,7 +143,7 @@ class WeightGradient:
         )
 
     def add(self, grad_RV: Factor, e_RD: Factor) -> None:
-        """Add the rows of one chunk."""
+        """Add G^T E of one chunk to the sum."""
         if not grad_RV.is_plain:
             part = _product(grad_RV.t(), e_RD)
             self._sum += part.t() if self._transposed else part
@@ -152,7 +153,7 @@ class WeightGradient:
             self._sum.addmm_(grad_RV.main.t(), e_RD.main)
 
     def total(self) -> Tensor:
-        """Return dW [V, D], contiguous."""
+        """Return the gradient dW [V, D] as a contiguous tensor."""
         return self._sum.t().contiguous() if self._transposed else self._sum
 
 
@@ -177,7 +178,7 @@ def _usable(like: Tensor) -> bool:
 
 @cache
 def _has_onednn() -> bool:
-    """Return True if this build of torch has the (private) operation and it computes what its name says."""
+    """Return True if this build of torch has the private oneDNN product and computes a test product correctly."""
     x_23, y_43 = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
     try:
         return bool(torch.equal(_onednn(x_23, y_43, torch.ones(4)), x_23 @ y_43.t() + 1.0))
@@ -187,7 +188,7 @@ def _has_onednn() -> bool:
 
 @torch.no_grad()
 def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
-    """Measure and return the faster backend of each product for chunks of `num_rows`; `SMALL` for small products.
+    """Measure and return the faster backend of each product for chunks of `num_rows`, or `SMALL` for small products.
 
     Raises:
         UserError: the device does not support this precision.

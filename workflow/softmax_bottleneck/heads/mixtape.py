@@ -1,14 +1,15 @@
 """Mixtape: P(v) = softmax_v(sum_k pi_kv (w_v . tanh(H_k h)) + b_v)  (Yang et al. 2019, "Mixtape: Breaking the Softmax
 Bottleneck Efficiently", section 3).
 
-Logits are mixed with separate weights for each word (logit space vector gating), so that one softmax suffices and the
-rank is not bounded by the width. The weights are leaves of a tree of K - 1 sigmoids, for K = 4: g1 g2, g1 (1 - g2),
-(1 - g1) g3, (1 - g1)(1 - g3), with
+Each word v has its own weights pi_kv for mixing K logits (logit space vector gating), so that one softmax suffices and
+the rank is not bounded by the width. The weights are the leaves of a binary tree of K - 1 sigmoid gates. For K = 4 the
+weights are g1 g2, g1 (1 - g2), (1 - g1) g3 and (1 - g1)(1 - g3), where gate i of word v is
 
     g_iv = sigmoid(a_v . tanh(U_i h) + u_i . h + c_iv)
 
-Gate sharing: all but the first words of the vocabulary share one a and one c. Numerical stability: weights are in
-[0, 1] and sum to one, so that a mixed logit lies between its parts; log_softmax subtracts the largest.
+Gate sharing: with the option ``own_gates`` = n, all words after the first n of the vocabulary share one a and one c.
+Numerical stability: the weights are in [0, 1] and sum to one, so that a mixed logit lies between the K logits;
+log_softmax subtracts the largest logit.
 
 Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding width, K components, G gate width,
 R rows of gates, V vocabulary.
@@ -47,7 +48,7 @@ OPTIONS = {
 
 
 class Mixtape(ChunkedHead):
-    """The Mixtape head (see the module's docstring)."""
+    """The Mixtape head; the module's docstring has its equation."""
 
     def __init__(self, *, components: int, gate_size: int, own_gates: int, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -65,13 +66,13 @@ class Mixtape(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return latents [N, K, E], and for the gates latents [N, K - 1, G] and offsets [N, K - 1]."""
+        """Return the latents tanh(H_k h) [N, K, E] and, of the gates, tanh(U_i h) [N, K-1, G] and u_i . h [N, K-1]."""
         latent_NKE = torch.tanh(self.latent(h_ND)).view(len(h_ND), self.components, -1)
         gate_latent_NKG = torch.tanh(self.gate_latent(h_ND)).view(len(h_ND), self.gates, -1)
         return latent_NKE, gate_latent_NKG, self.gate_offset(h_ND)
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """Return log-probabilities of a chunk; pairs of logits are mixed from the leaves to the root."""
+        """Return ln P(.|context), [n, V] nats, of a chunk; logits are mixed in pairs, leaves of the tree first."""
         latent_nKE, gate_latent_nKG, offset_nK = of_tokens
         logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]
         while len(logits_nV) > 1:

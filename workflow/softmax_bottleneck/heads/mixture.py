@@ -1,8 +1,8 @@
-"""The common part of the mixture heads (mos, moc): K latent context vectors per token, and their prior.
+"""The common part of the mixture heads (mos, moc, doc): K latent context vectors per token, and their weights.
 
     latent_k = dropout(tanh(U_k h + a_k)),   prior = softmax(M h)        (Yang 2018; Kanai 2018, section 2.3)
 
-Shapes: N = T x B tokens, D context width, K components, E embedding width.
+Shapes: N = T x B tokens (T time steps of B sequences), D context width, K components, E embedding width.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from softmax_bottleneck.heads.base import Head
 
 
 class MixtureHead(Head):
-    """Base class of the mixture heads; the latents share one decoder."""
+    """The base class of the mixture heads; one decoder turns all latent vectors into logits."""
 
     def __init__(
         self,
@@ -43,19 +43,22 @@ class MixtureHead(Head):
         self.prior_pointwise = heads.build_pointwise(prior, {})
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return latent contexts [N, K, E] for ``h`` [N, D] or [T, B, D], with dropout in training."""
+        """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in training."""
         latent = torch.tanh(self.latent(h))
         if self.training and self.dropout_latent > 0.0:
             latent = latent * self._mask(latent, generator)
         return latent.reshape(-1, self.components, self.embedding_size)
 
     def log_prior(self, h: Tensor) -> Tensor:
-        """Return log mixture weights [N, K]."""
+        """Return the logarithms [N, K] of the mixture weights of each token."""
         scores_NK: Tensor = self.prior_pointwise(self.prior(h.reshape(-1, self.context_size)))
         return scores_NK.log_softmax(1)
 
     def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Sample a mask with 1/(1-p) for kept units; locked: one sample per sequence and unit for all time steps."""
+        """Sample a dropout mask: 1/(1-p) for kept units and 0 for dropped units, p the dropout probability.
+
+        With ``locked_dropout`` all time steps of a sequence share the mask.
+        """
         keep = 1.0 - self.dropout_latent
         shape = (1, *latent.shape[1:]) if self.locked_dropout else latent.shape
         return torch.empty(shape, dtype=latent.dtype, device=latent.device).bernoulli_(keep, generator=generator) / keep

@@ -1,6 +1,7 @@
 """Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018).
 
-It has the parameters of mos but mixes before the decoder: if g is the identity, the logits have low rank.
+The head has the parameters of mos but mixes the context vectors before the decoder; if g is the identity, the logits
+therefore have low rank.
 Numerical stability: log_softmax replaces the published ln(softmax), which is -inf if a probability underflows.
 """
 
@@ -50,26 +51,26 @@ OPTIONS = {
 
 
 class MixtureOfContexts(MixtureHead):
-    """The MoC head (see the module's docstring)."""
+    """The mixture-of-contexts head; the module's docstring has its equation."""
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the losses as ``Head.losses`` does."""
+        """Return the loss of each token and the total loss, in nats; ``generator`` samples the latent dropout."""
         mixed_NE = self._mixed(h, generator)
         weight_VE, bias_V = self.decoder.weight, self.decoder.bias
         return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return log-probabilities as ``Head.log_probs`` does."""
+        """Return ln P(.|context), [N, V] nats; ``generator`` samples the latent dropout."""
         scores_NV: Tensor = self.pointwise(self.decoder(self._mixed(h, generator)))
         return scores_NV.log_softmax(1)
 
     @property
     def is_log_linear(self) -> bool:
-        """True if g is the identity."""
+        """True if the pointwise function g is the identity."""
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the mixed context vectors [N, E]."""
+        """Return the mixed context vectors [N, E] (UserError: g is not the identity)."""
         return self._mixed(h, None) if self.is_log_linear else super().contexts(h)
 
     def _mixed(self, h: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -1,8 +1,8 @@
 """Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) (+ floor)  (Yang 2018; Kanai 2018, eq. 4).
 
 If g and the prior are sigsoftmax, this is MoSS (Kanai 2018, eq. 19); with g = lms-plif it is MoS-PLIF (Ganea 2019).
-Numerical stability: the K terms are added as logarithms, so nothing underflows. The published forms are ln(P)
-(Parthiban 2021) and ln(P + 1e-8) (Yang 2018), which is the option ``probability_floor``.
+Numerical stability: the K terms are added by logarithms, so that nothing underflows. The published forms are ln(P)
+(Parthiban 2021) and ln(P + 1e-8) (Yang 2018); the option ``probability_floor`` sets the constant 1e-8.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OPTIONS = {
 
 
 class MixtureOfSoftmaxes(MixtureHead):
-    """The MoS head (see the module's docstring)."""
+    """The mixture-of-softmaxes head; the module's docstring has its equation."""
 
     def __init__(self, *, probability_floor: float, **options: Any) -> None:
         super().__init__(**options)
@@ -68,7 +68,7 @@ class MixtureOfSoftmaxes(MixtureHead):
         self.rows_per_token = self.components
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the losses as ``Head.losses`` does."""
+        """Return the loss of each token and the total loss, in nats; ``generator`` samples the latent dropout."""
         return mixture_nll(
             self.latents(h, generator),
             self.log_prior(h),
@@ -81,7 +81,10 @@ class MixtureOfSoftmaxes(MixtureHead):
         )
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return log-probabilities as ``Head.log_probs`` does, one component at a time: [N, V] is the largest array."""
+        """Return ln P(.|context), [N, V] nats; ``generator`` samples the latent dropout.
+
+        Components are added one at a time, so that no array is larger than [N, V].
+        """
         latent_NKE, log_prior_NK = self.latents(h, generator), self.log_prior(h)
         log_p_NV = self._component(latent_NKE, log_prior_NK, 0)
         for k in range(1, self.components):

@@ -6,8 +6,9 @@ section 3:
     softmax_1(v) ~ exp(w_v . f_(v mod J) + b_v),   softmax_k(v) ~ exp(w_v . f_k + b_v),   f = F h + a,
     prior = softmax(M h + m)
 
-Words of different partitions are scored by different facets f of the context, so that one softmax can have several
-modes. The paper's third part, facets of several layers and earlier positions, is omitted: a head sees one hidden state.
+Facets f are linear functions of the context h. In the first softmax, word v belongs to partition v mod J, and each
+partition has its own facet, so that one softmax can have several modes. The paper's third part, facets of several
+layers and earlier positions, is omitted, because a head sees one hidden state.
 Numerical stability: the K terms are added as logarithms.
 
 Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding width, F = J + K - 1 facets, V vocabulary.
@@ -44,7 +45,7 @@ OPTIONS = {
 
 
 class MultiFacet(ChunkedHead):
-    """The multi-facet head (see the module's docstring)."""
+    """The multi-facet softmax head; the module's docstring has its equation."""
 
     def __init__(self, *, components: int, partitions: int, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -57,19 +58,19 @@ class MultiFacet(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return log weights [N, K] and facets [N, F, E]."""
+        """Return the logarithms [N, K] of the mixture weights, and the facets [N, F, E]."""
         log_prior_NK = self.prior(h_ND).log_softmax(1)
         return log_prior_NK, self.latent(h_ND).view(len(h_ND), self.facets, self.embedding_size)
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """Return log-probabilities as ``ChunkedHead.chunk_log_probs`` does."""
+        """Return ln P(.|context), [n, V] nats, of a chunk from its log mixture weights and facets."""
         log_prior_nK, facet_nFE = of_tokens
         logits_nV = [self._partitioned(facet_nFE), *map(self.decoder, facet_nFE[:, self.partitions :].unbind(1))]
         terms = zip(logits_nV, log_prior_nK.split(1, 1), strict=True)
         return torch.stack([logits.log_softmax(1) + log_prior_n1 for logits, log_prior_n1 in terms]).logsumexp(0)
 
     def _partitioned(self, facet_nFE: Tensor) -> Tensor:
-        """Return the logits [n, V] of the first softmax: each partition by its own facet, then in the words' order."""
+        """Return the logits [n, V] of the first softmax, where each partition of the words has its own facet."""
         order_V = self.partition_V.argsort(stable=True)
         sizes = [len(range(j, self.vocabulary_size, self.partitions)) for j in range(self.partitions)]
         weights, biases = self.decoder.weight[order_V].split(sizes), self.decoder.bias[order_V].split(sizes)

@@ -1,9 +1,10 @@
 """Pointwise functions g that a head applies to its logits before the softmax, s = g(l).
 
-A new function needs only ``forward``; the fused loss (``row_nll.py``) then differentiates it chunk by chunk with
-autograd. A custom ``Sweep`` with an explicit derivative is faster, and so is, on a GPU, a ``RowFunction``.
+A new function needs only ``forward``; the fused loss (``row_nll.py``) then differentiates the function with autograd,
+one chunk of logits at a time. Two optional parts make it faster: a ``Sweep``, a pass of the loss over all chunks that
+has an explicit derivative, and a ``RowFunction``, a description of g for the GPU kernels of ``triton_rows.py``.
 
-Shapes: R = rows of a chunk, V = vocabulary.
+Shapes: R rows of a chunk, V vocabulary, K cells of a piecewise linear function.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 
 class Pointwise(nn.Module):
-    """A function of one logit, the same for all words and contexts."""
+    """The base class of functions g that map each logit to a score, in the same way for all words and contexts."""
 
     is_identity = False
     learning_rate: float | None = None
@@ -26,24 +27,28 @@ class Pointwise(nn.Module):
     """Chunk-sized arrays alive at once in a sweep; the chunk is made shorter accordingly."""
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return the scores g(logits), of the same shape, in a form that is finite for all finite logits."""
+        """Return the scores g(logits), of the same shape; every finite logit must give a finite score."""
         raise NotImplementedError
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new sweep of the fused loss over this function."""
+        """Return a new pass of the fused loss over the chunks of logits, here with derivatives of g by autograd."""
         return AutogradSweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction | None:
-        """Return this function for the row kernels of a GPU, or None if they do not support it."""
+        """Return the description of g for the GPU kernels of ``triton_rows.py``, or None if they do not support g."""
         return None
 
 
 @dataclass(frozen=True)
 class RowFunction:
-    """A function for the row kernels (``triton_rows.py``): its name there, constants, a table of cells.
+    """The description of a pointwise function g for the GPU kernels of ``triton_rows.py``.
 
-    ``from_histograms`` computes the parameters' gradients from sums over cells [2, K]: of dL/dg and of dL/dg times the
-    position in the cell.
+    Attributes:
+        kind: the name of g in the kernels.
+        constants: up to three numbers that g uses.
+        table_K2: slope, and value at the left knot, of each of the K cells of a piecewise linear g.
+        from_histograms: returns the gradients of g's parameters. Its argument [2, K] holds, for the logits in each
+            cell, the sum of dL/dg and the sum of dL/dg times the position in the cell.
     """
 
     kind: str
@@ -53,14 +58,15 @@ class RowFunction:
 
 
 def trainable(pointwise: Pointwise) -> tuple[nn.Parameter, ...]:
-    """Return the trainable parameters of g."""
+    """Return the trainable parameters of a pointwise function."""
     return tuple(parameter for parameter in pointwise.parameters() if parameter.requires_grad)
 
 
 class Sweep:
-    """One pass of the loss, log-softmax of g, over all chunks; at its end it has the gradients of g's parameters.
+    """One pass of the loss -log softmax(g(logits)) over all chunks of logits.
 
-    A subclass defines g and its derivative. The base class is the sweep of the identity.
+    At the end of the pass ``parameter_grads`` returns the gradients of g's parameters. A subclass defines g and the
+    derivative of g; in this base class g is the identity. A method whose name ends in _ may overwrite its arguments.
     """
 
     row_multiple = 1
@@ -69,19 +75,22 @@ class Sweep:
     """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        """Return g(logits), which the caller may overwrite; may overwrite its argument; prepares ``grad_logits_``."""
+        """Return g(logits) and keep what ``grad_logits_`` needs.
+
+        This method may overwrite the logits, and the caller may overwrite the result.
+        """
         return logits_RV
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """Apply the chain rule for the last scored chunk; may overwrite its argument."""
+        """Return the gradient by the logits of the last scored chunk; ``grad_scores_RV`` may be overwritten."""
         return grad_scores_RV
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Return the gradients of ``trainable(pointwise)`` in that order, summed over all chunks."""
+        """Return the gradients of g's trainable parameters, summed over all chunks, in the order of ``trainable``."""
         return ()
 
     def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
-        """Return -log softmax(g(logits))[target] of every row, [R, 1] nats; overwrites the logits."""
+        """Return -log softmax(g(logits))[target] of every row, [R, 1] nats; the logits are overwritten."""
         scores_RV = self.scores_(logits_RV)
         largest_R1, score_R1 = scores_RV.amax(1, keepdim=True), scores_RV.gather(1, target_R1)
         self._probability_RV = torch.softmax(scores_RV, 1, out=scores_RV)
@@ -91,7 +100,10 @@ class Sweep:
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients [R, V] of the chunk's losses by its logits, and row weights still to be applied."""
+        """Return the gradients [R, V] of the last chunk's losses by its logits, and row weights still to be applied.
+
+        The returned weights are None if there are none or the gradients already contain them.
+        """
         # p - 1 at the target is computed from the loss, so that it does not cancel if p is near one.
         with any_order(self._nll_R1):  # each row has one target
             grad_RV = self._probability_RV.scatter_(1, self._target_R1, torch.expm1(-self._nll_R1))
@@ -101,7 +113,7 @@ class Sweep:
 
 
 class AutogradSweep(Sweep):
-    """The sweep of any Pointwise, by autograd on one chunk at a time."""
+    """A pass of the loss for any ``Pointwise``; autograd differentiates g on one chunk at a time."""
 
     def __init__(self, pointwise: Pointwise, *, with_gradients: bool) -> None:
         self._pointwise = pointwise
@@ -111,14 +123,14 @@ class AutogradSweep(Sweep):
         self.has_parameters = bool(self._parameters)
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        """Return scores as ``Sweep.scores_`` does; keeps the graph of this chunk until ``grad_logits_``."""
+        """Return g(logits) and keep the autograd graph of the chunk until ``grad_logits_`` is called."""
         with torch.set_grad_enabled(self._with_gradients):
             self._logits_RV = logits_RV.detach().requires_grad_(self._with_gradients)
             self._scores_RV: Tensor = self._pointwise(self._logits_RV)
         return self._scores_RV.detach().clone()
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """Return gradients as ``Sweep.grad_logits_`` does; frees the graph of the chunk."""
+        """Return the gradient by the logits of the last scored chunk, and free the autograd graph of that chunk."""
         inputs = (self._logits_RV, *self._parameters)
         grad_logits_RV, *grads = torch.autograd.grad(self._scores_RV, inputs, grad_scores_RV)
         del self._scores_RV, self._logits_RV
@@ -127,14 +139,15 @@ class AutogradSweep(Sweep):
         return grad_logits_RV
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Return gradients as ``Sweep.parameter_grads`` does."""
+        """Return the gradients of g's trainable parameters, summed over all chunks."""
         return self._grads
 
 
 def any_order(like: Tensor) -> AbstractContextManager[None]:
-    """Allow any order of operations whose result does not depend on it (sums of integers, unique indices).
+    """Return a context in which a GPU may do operations in any order; on a CPU the context does nothing.
 
-    In deterministic mode torch would sort such work on a GPU first, which takes longer than the work itself.
+    It is meant for operations whose result does not depend on the order (sums of integers, unique indices). In
+    deterministic mode torch would first sort their indices on a GPU, which takes longer than the operations.
     """
     return nullcontext() if like.device.type == "cpu" else _undetermined()
 

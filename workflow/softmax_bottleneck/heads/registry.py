@@ -1,4 +1,4 @@
-"""The declarations of the heads, read from their sources without running them, so that torch is not needed.
+"""The declarations of the heads (name, label, options), parsed from their source files without importing torch.
 
 A file of this folder that declares NAME, LABEL and OPTIONS is a head.
 """
@@ -34,7 +34,14 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True)
 class Declaration:
-    """The declaration of a head file: name in configurations, label in tables, options (JSON schemas)."""
+    """The declaration of a head in its file.
+
+    Attributes:
+        name: the head's name in configurations.
+        label: the head's name in tables.
+        options: JSON schema of each option.
+        path: the file.
+    """
 
     name: str
     label: str
@@ -44,7 +51,7 @@ class Declaration:
 
 @cache
 def declarations() -> Mapping[str, Declaration]:
-    """Return all heads by name, in alphabetical order."""
+    """Return {name: declaration} of all heads, in alphabetical order."""
     found = [_declaration(path) for path in Path(__file__).parent.glob("*.py")]
     return {head.name: head for head in sorted((h for h in found if h is not None), key=lambda head: head.name)}
 
@@ -68,7 +75,11 @@ def declaration(name: str) -> Declaration:
 
 
 def options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a head: the given ones, checked against their schemas, and defaults for the others."""
+    """Return all options of a head: the given values, and the defaults of the options that are not given.
+
+    Raises:
+        UserError: the head or an option is unknown, or a value does not fit the option's schema.
+    """
     schemas = declaration(name).options
     for key, value in given.items():
         if key not in schemas:

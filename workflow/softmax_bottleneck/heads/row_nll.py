@@ -1,4 +1,4 @@
-"""The fused loss of all heads: losses of rows and their gradients without the [N, V] or [N, K, V] tensor.
+"""The fused loss of most heads: losses and gradients, computed without storing the [N, V] or [N, K, V] logits.
 
 For each row r (a context, or one of a context's K mixture components)
 
@@ -8,12 +8,14 @@ and, with the row weights w_r = dL/dc_r,
 
     G_rv = w_r (exp(s_rv - logZ_r) - [v = y_r]) g'(l_rv),   dE = G W,   dW = G^T E,   db = sum_r G_r.
 
-A mixture has the loss -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor). Its row weights are the posterior
-responsibilities exp(log pi_nk - c_nk - log p_n), known as soon as the K rows of a token are.
+A mixture has the loss -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor) for token n, with mixture weights pi_nk.
+The row weights of a mixture are the posterior responsibilities exp(log pi_nk - c_nk - log p_n), which are known as soon
+as the K rows of a token are computed.
 
-One sweep visits chunks of tokens, each over the full vocabulary. If gradients are needed, the same visit computes them
-(three matrix products, nothing computed twice) for dL/d(nll_n) = 1. Backward scales them if the upstream gradient is
-the same for every token, as under a sum or a mean; otherwise it sweeps again with the given weights.
+A sweep is one pass over all chunks of tokens, each with the full vocabulary. If gradients are needed, the same pass
+computes them (three matrix products, nothing computed twice) for dL/d(nll_n) = 1. The backward pass multiplies them by
+the upstream gradient if this is the same for every token, as under a sum or a mean; otherwise a second sweep computes
+the gradients with the upstream gradient as weights.
 
 Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent width, V vocabulary.
 """
@@ -43,7 +45,7 @@ KERNEL_DEVICES = {"cuda"}
 
 
 class RowNLL(NamedTuple):
-    """The losses in nats: per token [N], and their sum (whose backward always takes the fast path)."""
+    """The losses of the tokens [N] in nats, and their sum; the backward pass of the sum never needs a second sweep."""
 
     nll_N: Tensor
     total: Tensor
@@ -58,7 +60,10 @@ def row_nll(
     *,
     backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
-    """Return -log softmax(g(h W^T + b))[target] of every row, nats; differentiable once in h, W, b, g's parameters."""
+    """Return -log softmax(g(h W^T + b))[target] of every row of h, in nats.
+
+    The result can be differentiated once, by h, W, b and the parameters of g.
+    """
     return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, backends))
 
 
@@ -73,14 +78,17 @@ def mixture_nll(
     probability_floor: float = 0.0,
     backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
-    """Return -log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token; differentiable once."""
+    """Return -log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, in nats.
+
+    The result can be differentiated once.
+    """
     problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, backends)
     return _apply(problem)
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """The inputs of a sweep; ``log_prior_NK`` is None for a plain head (K = 1)."""
+    """The inputs of the fused loss; ``log_prior_NK`` is None for a head without a mixture (K = 1)."""
 
     latent_NKD: Tensor
     weight_VD: Tensor
@@ -96,7 +104,11 @@ class _Problem:
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *trainable(self.pointwise))
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a sweep by the row kernels if device, dtype and function allow it, else the function's own sweep."""
+        """Return a new pass over the chunks of logits.
+
+        The pass uses the GPU kernels of ``triton_rows.py`` if device, dtype and pointwise function allow it, otherwise
+        the pointwise function's own ``sweep``.
+        """
         fits = self.weight_VD.device.type in KERNEL_DEVICES and self.weight_VD.dtype == torch.float32
         kernels = _row_kernels() if fits else None
         function = self.pointwise.row_function() if kernels is not None else None
@@ -108,7 +120,7 @@ class _Problem:
 
 @cache
 def _row_kernels() -> ModuleType | None:
-    """Return the module `triton_rows` if its optional package is installed, else None."""
+    """Return the module ``triton_rows``, or None if the optional package triton is not installed."""
     try:
         from softmax_bottleneck.heads import triton_rows
     except ImportError:
@@ -117,7 +129,7 @@ def _row_kernels() -> ModuleType | None:
 
 
 def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointwise: Pointwise) -> int:
-    """Return the tokens per chunk: as many as the byte budget allows, in chunks of equal size."""
+    """Return the number of tokens per chunk: the most within the limit CHUNK_BYTES, evened out over the chunks."""
     budget = CHUNK_BYTES.get(weight_VD.device.type, CHUNK_BYTES["cuda"])
     most = max(1, budget // (num_components * len(weight_VD) * weight_VD.element_size() * pointwise.arrays))
     return -(-num_tokens // -(-num_tokens // most)) if num_tokens else 1
@@ -125,7 +137,7 @@ def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointw
 
 @dataclass
 class _Gradients:
-    """The gradients of the weighted sum of the losses."""
+    """The gradients of the weighted sum of the losses by all inputs of the fused loss."""
 
     latent_NKD: Tensor
     log_prior_NK: Tensor | None
@@ -135,7 +147,7 @@ class _Gradients:
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
-        """Allocate accumulators, and per-token gradients that the chunks fill in."""
+        """Return zero gradients of the shared tensors, and uninitialised gradients of the tokens for chunks to fill."""
         prior_NK = problem.log_prior_NK
         return cls(
             torch.empty(problem.latent_NKD.shape, dtype=problem.latent_NKD.dtype, device=problem.latent_NKD.device),
@@ -165,7 +177,10 @@ def _apply(problem: _Problem) -> RowNLL:
 
 
 class _RowNLLFunction(torch.autograd.Function):
-    """The autograd function of ``_sweep``; the problem's tensors are passed again so that autograd sees them."""
+    """The autograd function that runs ``_sweep``.
+
+    Its arguments are the problem and, again, the tensors of the problem, so that autograd sees them.
+    """
 
     @staticmethod
     def forward(ctx: Any, problem: _Problem, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -193,7 +208,10 @@ class _RowNLLFunction(torch.autograd.Function):
 
 
 def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | None:
-    """Return the upstream gradient common to all tokens, or None if they differ (reading [N] waits for a GPU)."""
+    """Return the upstream gradient if it is the same for all tokens, else None.
+
+    If ``grad_nll_N`` is given, the comparison makes the CPU wait for a GPU.
+    """
     if grad_nll_N is None:
         return grad_total
     first = grad_nll_N[0]
@@ -224,7 +242,7 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
 
 
 class _Chunk:
-    """The rows of some tokens: first their losses, then their contribution to the gradients."""
+    """The rows of logits of one chunk of tokens; call ``losses`` first, then ``add_gradients``."""
 
     def __init__(
         self, problem: _Problem, backends: MatmulBackends, weight: Factor, sweep: Sweep, tokens: slice
@@ -236,7 +254,11 @@ class _Chunk:
         self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
 
     def losses(self, nll_n: Tensor) -> Tensor | None:
-        """Write the losses of the tokens; return the responsibilities [R, 1] of their rows (None = all ones)."""
+        """Write the loss of each token of the chunk into ``nll_n``, and return the responsibilities [R, 1] of the rows.
+
+        A row is one component of a token. For a head without a mixture all responsibilities are 1, and the result is
+        None.
+        """
         problem, latent_RD = self._problem, self._latent_RD
         num_words, multiple = len(problem.weight_VD), self._sweep.row_multiple
         shape = (len(latent_RD), -(-num_words // multiple) * multiple)
@@ -259,7 +281,10 @@ class _Chunk:
         return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
 
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
-        """Write the gradients of these tokens and add to the gradients of the shared tensors."""
+        """Write the gradients of the chunk's tokens, and add to the gradients of the shared W, b and g's parameters.
+
+        ``weight_n`` is the upstream gradient of each token (None: all ones).
+        """
         weight_R1 = responsibility_R1
         if weight_n is not None:
             weight_R1 = self._per_row(weight_n)

@@ -1,7 +1,7 @@
-"""Chunk-sized work arrays of the fused loss.
+"""Reusable work arrays of the fused loss, each as large as the logits of one chunk.
 
-On a CPU they are kept between sweeps: touching fresh memory costs as much as a softmax over it, which is most of a
-small model's step. A GPU's allocator keeps memory by itself.
+On a CPU the arrays are kept from one loss to the next, because touching fresh memory costs as much as a softmax over
+that memory, which is most of a small model's step. A GPU's allocator reuses memory by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _KEPT = threading.local()
 
 
 def scratch(name: str, shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an uninitialised array, valid until this thread asks for ``name`` again; dtype of ``like`` by default."""
+    """Return an uninitialised array on the device of ``like``, with the dtype of ``like`` by default.
+
+    On a CPU the array is valid until the same thread requests ``name`` again.
+    """
     dtype = dtype or like.dtype
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=like.device)

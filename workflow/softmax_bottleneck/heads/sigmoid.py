@@ -1,4 +1,4 @@
-"""Sigmoid output function: P = sigmoid(l) / sum sigmoid(l)  (Kanai 2018, section 3.2).
+"""Sigmoid output function: P = sigmoid(l) / sum sigmoid(l) for logits l  (Kanai 2018, section 3.2).
 
 Numerical stability: ln sigmoid(l) = -softplus(-l) is finite where the literal sigmoid underflows to 0.
 """
@@ -16,12 +16,12 @@ OPTIONS: dict[str, object] = {}
 
 
 class LogSigmoid(Pointwise):
-    """The function ln sigmoid(l)."""
+    """The pointwise function g(l) = ln sigmoid(l)."""
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return g(logits)."""
+        """Return ln sigmoid of each logit."""
         return functional.logsigmoid(logits)
 
     def row_function(self) -> RowFunction:
-        """Return the row function as ``Pointwise.row_function`` does."""
+        """Return the description of g that the GPU kernels of ``triton_rows.py`` use."""
         return RowFunction("sigmoid")

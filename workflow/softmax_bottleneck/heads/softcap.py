@@ -1,7 +1,7 @@
 """Capped logits: g(l) = c tanh(l / c)  (Gemma Team 2024, "Gemma 2", section 2).
 
-g is monotonic and bounded by c. For logits far below the cap it is nearly the identity, so the head is
-nearly a softmax.
+g is increasing, and its absolute value is less than c. Where |l| is far below c, g is nearly the identity, and the
+head is nearly a softmax.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ OPTIONS = {
 
 
 class SoftCap(Pointwise):
-    """The function g of the soft cap (see the module's docstring)."""
+    """The pointwise function g(l) = c tanh(l / c) of capped logits."""
 
     def __init__(self, c: float) -> None:
         super().__init__()
         self.c = c
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return g(logits)."""
+        """Return c tanh(l / c) of each logit l."""
         return self.c * torch.tanh(logits / self.c)

@@ -15,7 +15,7 @@ OPTIONS: dict[str, object] = {}
 
 
 class Identity(Pointwise):
-    """The identity, g(l) = l."""
+    """The identity g(l) = l, the pointwise function of the softmax head."""
 
     is_identity = True
     arrays = 2
@@ -25,9 +25,9 @@ class Identity(Pointwise):
         return logits
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a sweep as ``Pointwise.sweep`` does."""
+        """Return a new pass of the fused loss over the logits (the base class: g is the identity)."""
         return Sweep()
 
     def row_function(self) -> RowFunction:
-        """Return the row function as ``Pointwise.row_function`` does."""
+        """Return the description of g that the GPU kernels of ``triton_rows.py`` use."""
         return RowFunction("identity")

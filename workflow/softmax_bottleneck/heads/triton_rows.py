@@ -1,8 +1,9 @@
-"""Two GPU kernels for the rows of the fused loss, which replace the element-wise passes of a `Sweep`.
+"""Two GPU kernels for the rows of logits of the fused loss; they replace the element-wise passes of a `Sweep`.
 
 `_losses` reads the logits l of a row once and computes log Z = log sum_v exp(g(l_v)) and the loss. `_gradients` reads
-them again and overwrites them with w (exp(g(l_v) - log Z) - [v = y]) g'(l_v). Each program handles one row, so that the
-order of sums is fixed. Only the histograms of a piecewise linear function are shared, and they are sums of integers.
+the logits again and overwrites them with w (exp(g(l_v) - log Z) - [v = y]) g'(l_v), where w is the row's weight and y
+the target word. Each program handles one row, so that the order of sums is fixed. Programs share only the histograms
+of a piecewise linear function, and these are sums of integers.
 
 The optional package triton is required; it comes with torch's GPU builds. If TRITON_INTERPRET=1 is set when this module
 is loaded, the kernels run on a CPU, slowly (`make triton-test`).
@@ -30,7 +31,7 @@ FLOOR = tl.constexpr(1e-8)  # as heads/relu.py
 
 
 class RowSweep(Sweep):
-    """The float32 sweep of a function that has a `RowFunction`."""
+    """A pass of the fused loss by GPU kernels, in float32, for a pointwise function that has a `RowFunction`."""
 
     row_multiple = 8
 
@@ -40,14 +41,17 @@ class RowSweep(Sweep):
         self._sums_2K: Tensor | None = None
 
     def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
-        """Return losses as ``Sweep.nll_`` does; keeps the logits for ``grad_``."""
+        """Return -log softmax(g(logits))[target] of every row, [R, 1] nats, and keep the logits for ``grad_``."""
         self._logits_RV, self._target_R1 = logits_RV, target_R1.contiguous()
         self._log_z_R1, self._nll_R1, self._reach_R1 = logits_RV.new_empty(3, len(logits_RV), 1)
         self._launch(_losses, self._nll_R1, self._reach_R1)
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, None]:
-        """As ``Sweep.grad_``, over the logits; the gradients carry all weights."""
+        """Overwrite the logits of the last chunk with the gradients of its losses, and return (gradients [R, V], None).
+
+        The gradients already contain the row weights; None says that no weights remain to be applied.
+        """
         weight_R1 = torch.ones_like(self._nll_R1) if weight_R1 is None else weight_R1.contiguous()
         row_inputs = torch.expm1(-self._nll_R1), weight_R1
         if self._counts:
@@ -57,7 +61,10 @@ class RowSweep(Sweep):
         return self._logits_RV, None
 
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
-        """Compute the gradients and the sums over cells, in fixed point relative to the largest possible summands."""
+        """Compute the gradients, and add to the histograms over the cells of g.
+
+        The kernel adds integers in fixed point, scaled by the largest possible summand.
+        """
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
         counts_2K = torch.zeros(self._table_K2.t().shape, dtype=torch.int64, device=weight_R1.device)
@@ -66,7 +73,7 @@ class RowSweep(Sweep):
         self._sums_2K = sums_2K if self._sums_2K is None else self._sums_2K + sums_2K
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Return gradients as ``Sweep.parameter_grads`` does."""
+        """Return the gradients of g's parameters, summed over all chunks; empty if g has none."""
         if self._function.from_histograms is None or self._sums_2K is None:
             return ()
         return self._function.from_histograms(self._sums_2K)
@@ -87,7 +94,10 @@ class RowSweep(Sweep):
 
 @triton.jit
 def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
-    """Return score g(l), slope g'(l), and for a piecewise linear function the cell and the position in it (0 to 1)."""
+    """Return the score g(l), the slope g'(l), the cell of l and the position in that cell (from 0 to 1).
+
+    Cell and position are 0 unless g is piecewise linear.
+    """
     cell = tl.zeros_like(logit).to(tl.int32)
     place = tl.zeros_like(logit)
     score = logit
@@ -115,7 +125,11 @@ def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
 @triton.jit
 def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cells, a, b, c,
             KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Compute log Z and loss of a row; for histograms also the largest distance to the knot of a cell."""
+    """Compute log Z and the loss of one row of logits.
+
+    If histograms are needed (COUNTS), also compute the largest distance of a logit from the left end of its cell, in
+    cell widths; this distance sets the scale of the fixed-point sums.
+    """
     row = tl.program_id(0).to(tl.int64)
     largest = tl.full((), float("-inf"), tl.float32)
     total = tl.full((), 0.0, tl.float32)
@@ -141,7 +155,11 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
 @triton.jit
 def _gradients(logits, target, log_z, at_target, weight, scale, counts, num_words, stride, table, num_cells, a, b, c,
                KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Overwrite a row of logits with its gradient; add histograms of dL/dg and dL/dg times position, fixed point."""
+    """Overwrite one row of logits with the gradient of its loss.
+
+    If histograms are needed (COUNTS), also add dL/dg, and dL/dg times the position in the cell, to the sums of the
+    cell, as integers in fixed point.
+    """
     row = tl.program_id(0).to(tl.int64)
     normaliser = tl.load(log_z + row)
     true, true_gradient, row_weight = tl.load(target + row), tl.load(at_target + row), tl.load(weight + row)
