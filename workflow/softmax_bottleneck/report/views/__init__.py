@@ -1,8 +1,8 @@
 """Tables and figures: measured records joined with published numbers.
 
-A table or figure is an experiment's YAML and a view, a function in a module here whose name ends with `_table` or
-`_figure`, one module per topic. It takes a source, the corpus if it makes one section per corpus, and as keyword
-arguments the `options` that the YAML may set, with their types and defaults. The same input gives the same bytes.
+The YAML file of an experiment names the view that makes its table or figure. A view is a function in a module of this
+package whose name ends with `_table` or `_figure`. Its arguments are a `Source`, the corpus if the view makes one
+section per corpus, and, as keywords, the `options` that the YAML may set. The same input gives the same bytes.
 """
 
 import inspect
@@ -56,10 +56,10 @@ class Figure:
     """A finished figure.
 
     Attributes:
-        caption: the experiment's, with the settings of its runs.
-        note: which runs are drawn, and what is missing.
-        svg: a whole SVG document.
-        csv: the numbers drawn.
+        caption: the experiment's caption, in which the settings of its runs are filled in.
+        note: text on the runs that are drawn and those that are missing.
+        svg: a complete SVG document.
+        csv: the numbers drawn, as text of a CSV file.
     """
 
     experiment: Experiment
@@ -70,10 +70,10 @@ class Figure:
 
 
 def check_options(study: Study) -> None:
-    """Reject an unknown view, metric or option, at any depth, before anything is computed.
+    """Check the views, metrics and options of a study's experiments before anything is computed.
 
     Raises:
-        UserError: naming file and key, with the nearest name there is.
+        UserError: a view, metric or option is unknown, at any depth of the options.
     """
     for experiment in study.experiments:
         options_of(study, experiment)
@@ -85,10 +85,11 @@ def check_options(study: Study) -> None:
 
 
 def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
-    """Return the options of an experiment as its view takes them.
+    """Return the options of an experiment as keyword arguments of its view.
 
     Raises:
-        UserError: an unknown view or option, naming the key and the file: the study's where it changes the options.
+        UserError: the view or an option is unknown, or a value is not allowed. The message names the file to correct:
+            the study if it changes the options, or else the experiment.
     """
     known = VIEWS[experiment.kind]
     if experiment.view not in known:
@@ -104,7 +105,7 @@ def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
 
 @cache
 def _options_type(view: Callable[..., Any]) -> type:
-    """Return a frozen dataclass of a view's keyword arguments, which validates their values."""
+    """Return a frozen dataclass whose fields are the keyword arguments of a view and which validates their values."""
     parameters = inspect.signature(view).parameters.values()
     options = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     types = get_type_hints(view, include_extras=True)
@@ -118,7 +119,7 @@ def _file_of(study: Study, experiment: Experiment) -> str:
 
 
 def build(study: Study, experiment: Experiment, results: Records) -> Table | Figure:
-    """Return the table or figure of an experiment (UserError for an unknown view or option)."""
+    """Return the table or figure of an experiment. An unknown view or option raises UserError."""
     source, options = Source(study, experiment, results), options_of(study, experiment)
     view = VIEWS[experiment.kind][experiment.view]
     is_empty = experiment.is_void and not experiment.quotes

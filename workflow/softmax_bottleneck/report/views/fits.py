@@ -1,10 +1,12 @@
-"""Fits to known distributions: heads on free context vectors, and language models beside them.
+"""Tables and figures of fits to known distributions: output heads with one free vector per context.
 
-Ganea et al. 2019, Figures 2, 3 and 5 to 8, and the known-truth study.
+They show Ganea et al. 2019, Figures 2, 3 and 5 to 8, and the known-truth study.
 
-Columns of a frame: model, seed, d (width), equal (whether widths were cut to equal parameters), those of the
-distribution (alpha and M words; or r columns, V words and its rank), and one per metric, of which `gap_closed` is
-computed here.
+A data frame here has one line per fit. Its columns are the model, the seed, the width d of the vectors, `equal` (not
+empty if the width was reduced to match another head's number of parameters), and one column per metric, of which
+`gap_closed` is computed here. Further columns describe the distribution. For a Dirichlet distribution they are the
+concentration alpha and the number of words M; for a synthetic language the rank r of the logits, the number of words V
+and the rank r + 2 of the log-probabilities.
 """
 
 from __future__ import annotations
@@ -43,12 +45,12 @@ LEAST_SHARE = -1.0  # gap closed that a panel shows: as much again as the softma
 # --- frames ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Frames:
-    """The fits of one plan.
+    """The fits of one plan, an entry under `fits` of a study.
 
     Attributes:
-        fits: one line per fit, a column per metric; empty before anything is fitted.
-        laws: one line per distribution: what is known of it.
-        names: name and label of the plan's models, in its order.
+        fits: a frame with one line per fit and one column per metric; empty before anything is fitted.
+        laws: a frame with one line per true distribution and one column per known property.
+        names: the plan's models and their labels, in the order of the plan.
     """
 
     fits: pd.DataFrame
@@ -67,17 +69,21 @@ class Frames:
 
     @property
     def models(self) -> list[str]:
-        """Models that were fitted, in the plan's order."""
+        """The models of which at least one fit exists, in the plan's order."""
         present = set(self.fits["model"])
         return [model for model in self.names if model in present]
 
     def have(self, metrics: Sequence[str] = ()) -> bool:
-        """Return True if there are fits with all of these metrics."""
+        """Return True if there are fits and all of these metrics are among their columns."""
         return bool(len(self.fits)) and set(metrics) <= set(self.fits)
 
 
 def _with_gap_closed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the fraction of the softmax's KL that a fit closes, 1 - KL / KL(softmax) of the same r, d and seed."""
+    """Return the frame with the fraction of the softmax's KL gap that each fit closes.
+
+    The fraction is 1 - KL / KL(softmax), where both fits have the same r, d and seed. A frame without softmax fits or
+    without a column r is returned as it is.
+    """
     softmax, keys = frame[frame["model"] == BASELINE], ["r", "d", "seed"]
     if softmax.empty or "r" not in frame:
         return frame
@@ -86,13 +92,13 @@ def _with_gap_closed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def levels(frame: pd.DataFrame, column: str) -> list[float]:
-    """Return the values of a column in ascending order; none if the frame has no such column."""
+    """Return the distinct values of a column in ascending order, or an empty list if there is no such column."""
     return sorted(set(frame[column])) if column in frame else []
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
-    """Yield KL(P*||Q) of every model by width, a section per distribution."""
+    """Yield a section per true distribution P*: a row per model, a column per width, and KL(P*||Q) or `metric`."""
     frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
     keys = [key for key in LAW_NAMES if key in frames.fits]
@@ -112,7 +118,7 @@ def _nothing() -> Drawing:
 
 
 def _drawing(frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = "") -> Drawing:
-    """Return a drawing with its legend, its data, and the number of fits."""
+    """Add a legend to a canvas and return its drawing; the note ends with the number of fits."""
     names = {model: name for model, name in frames.names.items() if model in set(fits["model"])}
     plots.legend(canvas, names, _looks(fits, list(names)))
     keys = [column for column in ("alpha", "M", "r", "d") if column in fits]
@@ -123,13 +129,13 @@ def _drawing(frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequen
 
 
 def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, Style]:
-    """Return styles of models, dashed where widths are cut to equal parameters."""
+    """Return the style of each model, dashed if its width was reduced to match another head's number of parameters."""
     cut = set(fits[fits["equal"] != ""]["model"])
     return {m: replace(style, dash=DASHES[1] if m in cut else "-") for m, style in plots.styles(models).items()}
 
 
 def _log_axis(axes: Axes, frame: pd.DataFrame, x: str) -> None:
-    """Make the x axis logarithmic, with the values that there are as ticks."""
+    """Make the x axis logarithmic, with a tick at each value of column `x`."""
     values = levels(frame, x)
     axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:g}" for value in values])
@@ -138,7 +144,7 @@ def _log_axis(axes: Axes, frame: pd.DataFrame, x: str) -> None:
 
 
 def _log_y(axes: Axes, values: pd.Series[float]) -> None:
-    """Make the y axis logarithmic where values spread over more than a factor of twenty."""
+    """Make the y axis logarithmic if the largest positive value is more than twenty times the smallest."""
     positive = values[values > 0]
     if len(positive) and positive.max() > 20 * positive.min():
         plots.log_y(axes)
@@ -153,9 +159,10 @@ def fit_maps_figure(
     alphas: tuple[schema.Number, ...] = (),
     others: schema.Flag = False,
 ) -> Drawing:
-    """Draw heat maps over M and D, a row per concentration and metric, and below them curves over D, a panel per M.
+    """Draw, for each concentration and metric, a row of heat maps and below it a row of curves.
 
-    Concentrations are those named, all where none is, or, with `others`, all but those.
+    A heat map shows one model over the number of words M and the width D. A panel of curves shows all models over D at
+    one M. `alphas` selects the concentrations (empty: all); with `others`, all except `alphas` are drawn.
     """
     frames = Frames.of(source, fits)
     if not frames.have(metrics):
@@ -190,7 +197,10 @@ def fit_maps_figure(
 
 
 def law_uniformity_figure(source: Source, *, fits: str) -> Drawing:
-    """Draw how far Dirichlet distributions are from the uniform one, by concentration, sampled and expected."""
+    """Draw the KL divergence of Dirichlet distributions from the uniform distribution, by concentration.
+
+    Dots are sampled distributions, lines their expectation.
+    """
     frames = Frames.of(source, fits)
     if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.laws):
         return _nothing()
@@ -218,10 +228,12 @@ def fit_curves_figure(
     panels: Literal["d", "r", "M"],
     rows: Literal["", "d"] = "",
 ) -> Drawing:
-    """Draw a row of panels per metric (and per value of `rows`), along `x`, a panel per value of `panels`.
+    """Draw curves of metrics over `x`, with a row of panels per metric and a column per value of `panels`.
 
-    d is the width of the model, r and `rank` are the columns and the rank of the distribution, M its words, alpha its
-    concentration.
+    If `rows` is given, a metric has a row of panels for each value of `rows`.
+
+    d is the width of the model; r is the rank of the true logits and `rank` that of the true log-probabilities; M is
+    the number of words and alpha the concentration of a Dirichlet distribution.
     """
     frames = Frames.of(source, fits)
     shown, with_gap = frames.fits, GAP_CLOSED in metrics
@@ -253,7 +265,7 @@ def fit_curves_figure(
 
 
 def _references(axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
-    """Draw the references for the curves, on the scale that shows them."""
+    """Draw the reference values of a metric (the softmax or the true distribution) and choose the y scale."""
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(lambda share, _: numbers.percent(share))

@@ -1,6 +1,6 @@
-"""Functions of logits: GSS and piecewise linear ones from their formulas, and those that PLIF learns.
+"""Figures of pointwise functions of logits: GSS, piecewise linear functions, and the functions that PLIF learns.
 
-Parthiban et al. 2021, Figure 1; Ganea et al. 2019, Figures 1 and 4.
+They show Parthiban et al. 2021, Figure 1, and Ganea et al. 2019, Figures 1 and 4.
 """
 
 from typing import Any
@@ -20,25 +20,25 @@ CURVE_RANGE = 8.0  # of the logits around zero at which a learned function is sh
 
 
 def piecewise_linear(logits: NDArray[np.float64], c: float, k: float) -> NDArray[np.float64]:
-    """Return slope k below c and 1 above it, through (c, c) (Parthiban et al. 2021, eq. 3)."""
+    """Return the function through (c, c) with slope k below c and slope 1 above c (Parthiban et al. 2021, eq. 3)."""
     return np.where(logits < c, k * (logits - c) + c, logits)
 
 
 def smooth(logits: NDArray[np.float64], c: float, k: float) -> NDArray[np.float64]:
-    """Return GSS: k (l - c) + c - (k - 1) ln(exp(l - c) + 1) (Parthiban et al. 2021, eq. 5)."""
+    """Return GSS of logits l: k (l - c) + c - (k - 1) ln(exp(l - c) + 1) (Parthiban et al. 2021, eq. 5)."""
     return k * (logits - c) + c - (k - 1) * np.logaddexp(logits - c, 0)
 
 
 @schema.section
 class Curve:
-    """A setting of GSS: slope k below c."""
+    """The two parameters of GSS: the function has slope k far below c and slope 1 far above c."""
 
     c: schema.Number
     k: schema.Number
 
 
 def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> Drawing:
-    """Draw curves of the piecewise linear function and of its smooth version."""
+    """Draw, for each setting of c and k, the piecewise linear function and its smooth version, GSS."""
     canvas, ((axes,),) = plots.panels(1, 1, 7.0, 4.4)
     logits = np.linspace(*RANGE, CURVE_POINTS)
     axes.plot(logits, logits, color=LIGHT.muted, linewidth=1, label="identity (Softmax)")
@@ -56,7 +56,7 @@ def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> Drawing:
 
 
 def plif_pieces_figure(source: Source, *, slopes: tuple[schema.Number, ...], bound: schema.Number = 2.0) -> Drawing:
-    """Draw a piecewise linear function on [−bound, bound] from the slope of every piece, by the formula of LMS-PLIF."""
+    """Draw the piecewise linear function of LMS-PLIF on [−bound, bound] from the slopes of its equally wide pieces."""
     slope_K, width = np.array(slopes), 2 * bound / len(slopes)
     knots = np.linspace(-bound, bound, len(slope_K) + 1)
     values = np.concatenate([[0.0], np.cumsum(slope_K) * width])
@@ -67,7 +67,7 @@ def plif_pieces_figure(source: Source, *, slopes: tuple[schema.Number, ...], bou
 
 
 def learned_function_figure(source: Source) -> Drawing:
-    """Draw the piecewise linear function before and after training, less its value at 0, and their difference."""
+    """Draw g(l) - g(0) of each run's piecewise linear function g before and after training, and the difference."""
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "logit", "initial", "learned"])]
     for dataset in source.corpora:
         for run in source.runs_on(dataset):

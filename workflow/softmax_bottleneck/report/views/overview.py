@@ -1,7 +1,7 @@
 """The figure at the top of the report: test perplexity, parameters and rank of every model of a study.
 
-It belongs to no paper and to every study: `render` draws it from the records of all main models, those that are no
-member of a grid and have the reference's schedule.
+Every study has this figure, which comes from no paper. It shows the models that are no member of a grid and were
+trained for as many epochs as the softmax.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ SHADES = "flare"  # light to dark, so that it survives every colour-vision defic
 
 
 def experiment(study: Study) -> Experiment:
-    """Return the overview as a figure of a study."""
+    """Return the overview as an experiment of a study, with all models outside grids."""
     in_grids = {model for search in study.searches.values() for model in search.members}
     models = dict.fromkeys(run.model for run in study.needed if run.model not in in_grids)
     datasets = dict.fromkeys(run.dataset for run in study.needed)
@@ -36,7 +36,10 @@ def experiment(study: Study) -> Experiment:
 
 
 def overview_figure(source: Source) -> Drawing:
-    """Draw a panel per corpus with results: a row per model, the best first, shaded by effective rank."""
+    """Draw test perplexities: a panel per corpus with results, a dot per model (the best first) shaded by its rank.
+
+    The rank is the effective rank with epsilon = 0.001.
+    """
     data = _points(source)
     if data.empty:
         return plots.only_text(plots.NOTHING, data)
@@ -66,7 +69,10 @@ def overview_figure(source: Source) -> Drawing:
 
 
 def _points(source: Source) -> pd.DataFrame:
-    """Return a line per model trained for as long as the reference: means of its size, perplexity and rank."""
+    """Return a line per corpus and model trained for as many epochs as the softmax.
+
+    Each line has the means over runs of the number of parameters, test perplexity and effective rank.
+    """
     rows = []
     for dataset in source.datasets:
         epochs = {model: {run.schedule.epochs for run in source.runs(dataset, model)} for model in source.models}
@@ -80,7 +86,10 @@ def _points(source: Source) -> pd.DataFrame:
 
 
 def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series) -> None:
-    """Draw a dashed line at the true distribution's perplexity on the text, or at its expectation, if one is known."""
+    """Draw a dashed line at the true distribution's perplexity, or write the number at the edge if it is far below.
+
+    The number is the perplexity on the test text if known, or else its expectation; without either, nothing is drawn.
+    """
     expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
     bound = expected if exact is None else exact
     if bound is None:

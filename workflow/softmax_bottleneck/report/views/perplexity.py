@@ -1,6 +1,7 @@
-"""Perplexity: models by metrics, every pair of models tested, and synthetic languages.
+"""Tables of perplexity: models by metrics, tests of every pair of models, and synthetic languages.
 
-Main tables of every source; Kanai et al. 2018, Table 3; what a synthetic language with a known distribution scores.
+They show the main table of every paper, Kanai et al. 2018, Table 3, and the scores of synthetic languages whose true
+distribution is known.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,9 +30,10 @@ def summary_table(
     baseline: str = "softmax",
     seeds_not_tested: tuple[schema.Integer, ...] = (),
 ) -> Section:
-    """Return models by metrics.
+    """Return a section with a row per model and a column per metric.
 
-    p-values are of tests of the test perplexity against the baseline's. Runs with `seeds_not_tested` are in means only.
+    A p-value compares the test perplexities of a model with those of the baseline. Runs with `seeds_not_tested` count
+    in the means but not in the tests.
     """
     columns = [column for column in source.experiment.columns if not column.datasets or dataset in column.datasets]
 
@@ -55,7 +57,10 @@ def summary_table(
 def _test_cell(
     source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], without: Sequence[int]
 ) -> Cell:
-    """Return a two-sided unpaired test of two models (Parthiban et al. 2021, SM Table 1)."""
+    """Return the p-value of a two-sided unpaired test of two models' test perplexities, without some seeds.
+
+    Parthiban et al. 2021, SM Table 1.
+    """
     blank = source.blank(dataset, models[0], column)
     if models[0] == models[1]:
         return replace(blank, note="reference", runs="")
@@ -70,7 +75,7 @@ def _test_cell(
 def _gain_cell(
     source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], metric: str, *, percent: bool = False
 ) -> Cell:
-    """Return how much smaller the mean of the first model is than the second's, or by how many percent of that."""
+    """Return the second model's mean minus the first model's, or that difference in percent of the second's mean."""
     blank = source.blank(dataset, models[0], column)
     if models[0] == models[1]:
         return replace(blank, note="reference", runs="")
@@ -87,7 +92,10 @@ def _gain_cell(
 
 # --- every pair of models -------------------------------------------------------------------------------------------
 def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetuned", "dynamic"] = "") -> Section:
-    """Return p of Student's test of the row's test perplexity against the column's, and which of them is lower."""
+    """Return p-values of Student's test for each pair of models, with a note on whether the row's perplexity is lower.
+
+    `stage` chooses the test perplexity: after training (empty), finetuning or dynamic evaluation.
+    """
 
     def cell(row: str, column: str) -> Cell:
         if row == column:
@@ -120,7 +128,7 @@ EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
 
 
 def truth_table(source: Source) -> Iterator[Section]:
-    """Return `summary_table` for the synthetic languages only, headed by the language's own values."""
+    """Yield `summary_table` of each synthetic language, with rows for the true distribution's own values on top."""
 
     def exact_cell(dataset: str, column: ColumnSpec, exact: str | None) -> Cell:
         value = 0.0 if exact is None else exact_value(source.records, dataset, exact)

@@ -1,4 +1,4 @@
-"""Archived runs of the published size, whatever study shows them: their numbers, spectra, and ranks."""
+"""Table and figures of archived runs of the published size, the same in every study: metrics, spectra and ranks."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,10 @@ LOWEST = 1e-9  # of the axis: what lies below is rounding
 
 # --- models and their families --------------------------------------------------------------------------------------
 def families() -> dict[str, str]:
-    """Return archived model -> the model with the shortest name of those identical except for their width d."""
+    """Return, for each archived model, the name of its family: models that differ only in their width d.
+
+    The name of a family is the shortest name among its models.
+    """
     first: dict[str, str] = {}
     models = {}
     for run in sorted((archived.run for archived in archived_runs()), key=lambda run: len(run.model)):
@@ -34,7 +37,7 @@ def families() -> dict[str, str]:
 
 
 def archived_labels(source: Source) -> dict[str, str]:
-    """Return the names of archived models, with the kind of body unless it is an LSTM as in the papers."""
+    """Return model -> label of the archived models; bodies other than the papers' LSTM are named in brackets."""
     labels = {}
     for archived in archived_runs():
         name, body = archived.label or label(source.study, archived.run.model), archived.run.body.kind
@@ -44,7 +47,7 @@ def archived_labels(source: Source) -> dict[str, str]:
 
 # --- the table ------------------------------------------------------------------------------------------------------
 def published_size_table(source: Source) -> list[Section]:
-    """Return archived runs by metrics, a section per corpus, the smallest model first."""
+    """Return a section per corpus with a row per archived run (the smallest model first) and a column per metric."""
     labels, family, columns = archived_labels(source), families(), source.experiment.columns
 
     def size(archived: ArchivedRun) -> float:
@@ -79,7 +82,10 @@ def _figure(
     lines: Callable[[ArchivedRun], Iterable[Sequence[object]]],
     draw: Callable[[Axes, pd.DataFrame, Mapping[str, Style]], None],
 ) -> Drawing:
-    """Draw a panel per corpus, kind of body and width d, all of one height; `lines` are the data of an archived run."""
+    """Draw a panel per corpus, kind of body and width d, all with the same y range.
+
+    `lines` returns the values of `columns` for the points of an archived run; `draw` fills a panel.
+    """
     family, labels = families(), archived_labels(source)
     rows = [
         (run.dataset, run.model, run.seed, family[run.model], run.body.kind, run.body.embedding_size, *line)
@@ -111,7 +117,7 @@ def _figure(
 
 
 def published_size_spectra_figure(source: Source) -> Drawing:
-    """Draw relative singular values on log axes, a panel per corpus, body and width, a curve per model."""
+    """Draw singular values over the largest, on log axes: a panel per corpus, body and width, a curve per model."""
 
     def lines(archived: ArchivedRun) -> Iterable[Sequence[object]]:
         tolerance, largest = (archived.values.get(name, math.nan) for name in (RANK_TOLERANCE, SIGMA_MAX))
@@ -128,7 +134,7 @@ def published_size_spectra_figure(source: Source) -> Drawing:
 
 
 def published_size_ranks_figure(source: Source) -> Drawing:
-    """Draw Press rank by epoch on a log axis, a panel per corpus, body and width, a line per model."""
+    """Draw the Press rank over epochs, on a log axis: a panel per corpus, body and width, a curve per model."""
     columns = ("epoch", PRESS_RANK, VALID_PPL)
 
     def draw(panel: Axes, own: pd.DataFrame, looks: Mapping[str, Style]) -> None:

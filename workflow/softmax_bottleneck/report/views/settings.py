@@ -1,4 +1,4 @@
-"""Settings, and searches over them (Parthiban et al. 2021, SM Tables 6 to 9)."""
+"""Tables of hyperparameters and of the searches over them (Parthiban et al. 2021, SM Tables 6 to 9)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from softmax_bottleneck.study import Run, Search, schema
 
 @schema.section
 class Setting:
-    """A line of a table of settings: its key in a study file, its name in report/published, its label."""
+    """A row of a table of settings: the key in a study file, the name in report/published, and the label."""
 
     setting: str
     published: str
@@ -19,7 +19,7 @@ class Setting:
 
 
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
-    """Return settings by models: those of the study's runs beside the published values."""
+    """Return a section with a row per setting and a column per model: values of the study's runs and published ones."""
     published_names = {line.setting: line.published for line in settings}
 
     def cell(setting: str, model: str) -> Cell:
@@ -40,7 +40,10 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
 
 
 def _value_of(source: Source, run: Run, setting: str) -> float | None:
-    """Return a run's number by its key in a study file, `body.dropout_input`; None if its head has no such option."""
+    """Return the value of a setting of a run; None if the run's head has no such option, or the seed is not published.
+
+    `setting` is `seed` (the published single run's) or a key like `body.dropout_input`.
+    """
     if setting == "seed":
         return source.study.author_seeds.get((run.dataset, run.model))
     group, _, key = setting.partition(".")
@@ -49,7 +52,10 @@ def _value_of(source: Source, run: Run, setting: str) -> float | None:
 
 
 def _published_setting(source: Source, dataset: str, model: str, name: str) -> PublishedCell | None:
-    """Return the value of the table's row, else of the text that speaks of all models or both corpora."""
+    """Return the first published value of a setting that applies to the model and the corpus; None if there is none.
+
+    A published value may apply to all models (model `all`) or to both corpora (such as `ptb+wt2`).
+    """
     corpus = source.corpus(dataset)
     named = source.experiment.published_rows.get(model, {}).get("model", model)
     rows = source.published[source.published["metric"] == name]
@@ -58,7 +64,10 @@ def _published_setting(source: Source, dataset: str, model: str, name: str) -> P
 
 
 def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
-    """Yield the values that a search combines, declared and published, then a row per combination that is trained."""
+    """Yield a section per corpus with the values that each search combines, then sections with a row per trained model.
+
+    The first sections show the study's values beside the published ones; `settings` are their rows.
+    """
     columns = source.experiment.columns
     for dataset in source.corpora:
         yield _declared(source, settings, dataset)
@@ -74,7 +83,7 @@ def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[S
 
 
 def _declared(source: Source, settings: tuple[Setting, ...], dataset: str) -> Section:
-    """Return the values of every setting that the searches combine, and how many combinations there are."""
+    """Return a section with a column per search: the values of each setting, and the numbers of combinations."""
     published_names = {line.setting: line.published for line in settings}
 
     def cell(row: str, entry: str) -> Cell:
