@@ -1,4 +1,4 @@
-"""Tables as values: cells with a measured and a published number, rows, sections, and their CSV."""
+"""Tables as data: cells with a measured and a published number, rows, sections, and the CSV of a table."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class PublishedCell:
 
     @property
     def number(self) -> float | None:
-        """The value as a number; None where the paper prints text (N/A)."""
+        """The value as a number; None if the paper prints a text such as N/A."""
         return _finite(self.value)
 
     @property
     def text(self) -> str:
-        """Value and standard deviation as printed, numbers with true minus signs."""
+        """The value and its standard deviation as printed; a number gets a true minus sign instead of a hyphen."""
         text = f"{self.value} ± {self.sd}" if self.sd else self.value
         return text if self.number is None else numbers.true_minus(text)
 
@@ -49,7 +49,10 @@ def _finite(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """Mean over runs, sample standard deviation (None below two runs) and number of runs (0: not a mean over runs)."""
+    """A mean over n runs with its sample standard deviation.
+
+    `sd` is None for fewer than two runs; `n` is 0 if the number is not a mean over runs.
+    """
 
     mean: float
     sd: float | None = None
@@ -57,30 +60,30 @@ class MeasuredCell:
 
 
 def mean_of(values: Iterable[float]) -> MeasuredCell | None:
-    """Return mean, sample standard deviation and count; None without values."""
+    """Return the mean, sample standard deviation and number of values; None if there are no values."""
     summary = statistics.Summary.of(values)
     return None if summary.mean is None else MeasuredCell(summary.mean, summary.sd, summary.n)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number, measured and published.
+    """A cell of a table: a measured number and the published number that it is compared with.
 
     Attributes:
-        digits: decimals printed; those of the metric when absent.
-        metric: its name in the catalogue; empty for text and settings.
-        stage: the stage after which it was measured, where that is not training.
-        planned: how many runs should be in the mean.
-        same: the runs have the published setting, so that a difference means something.
-        reason: why a statistic cannot be computed from the runs that there are.
-        gaps: why there are fewer runs than planned, or none.
+        digits: number of decimals printed; None means the metric's own.
+        metric: name of the metric in the catalogue; empty for text and settings.
+        stage: stage after which the number was measured (`finetuned`, `dynamic`); empty for training.
+        planned: number of runs that should be in the mean.
+        same: True if the runs have the published setting; only then is a difference computed.
+        reason: why a statistic cannot be computed from the finished runs.
+        gaps: why runs are missing.
         note: small print below the number.
         label: text shown instead of a number.
-        runs: `<dataset>/<model>` whose runs are in the cell; empty when it comes from no run.
-        seeds: the values of single runs behind the mean, by seed.
-        wanted: whether a measured value belongs here (False: a published quotation only).
-        archived: the cell of an archived study, shown if this study has no value.
-        study, hardware: of an archived cell, where its value was measured.
+        runs: `<dataset>/<model>` of the runs behind the number; empty if the number comes from no run.
+        seeds: values of the single runs behind the mean, by seed.
+        wanted: False if the cell only quotes a published number and nothing is measured for it.
+        archived: the same cell of an archived study, shown if this study has no value.
+        study, hardware: for an archived cell, the study and the machine where the value was measured.
     """
 
     measured: MeasuredCell | None = None
@@ -103,7 +106,7 @@ class Cell:
 
     @property
     def gap(self) -> str:
-        """Why there is no number, or fewer runs than planned; empty if nothing is missing."""
+        """The reasons why the number or some of its runs are missing; empty if nothing is missing."""
         return "; ".join(dict.fromkeys(filter(None, [self.reason, *self.gaps])))
 
     @property
@@ -116,16 +119,16 @@ class Cell:
 
     @property
     def is_published(self) -> bool:
-        """True if it has a published value that can be measured, which is no quotation."""
+        """True if the cell has a published value that a study can measure, not only quote."""
         return self.wanted and self.published is not None and self.published.value != NOT_PRINTED
 
     @property
     def is_empty(self) -> bool:
-        """True if it has a published value and no measured one of this study."""
+        """True if the cell has a published value that this study has not measured."""
         return self.is_published and not (self.measured or self.label)
 
     def format(self, value: float, *, signed: bool = False) -> str:
-        """Print a number as this cell does, with `signed` also a plus sign."""
+        """Return a number as text with the decimals of this cell; with `signed`, a positive number gets a plus sign."""
         if self.metric in P_VALUES:
             return numbers.p_value(value)
         known = self.definition.digits if self.definition else 2
@@ -133,7 +136,7 @@ class Cell:
 
     @property
     def count(self) -> str:
-        """`n = 3`, or `n = 2 of 3` when runs are missing."""
+        """The number of runs in the mean as text: `n = 3`, or `n = 2 of 3` if runs are missing."""
         have = self.measured.n if self.measured else 0
         if not self.planned or not self.wanted:
             return ""
@@ -141,7 +144,10 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Measured minus published, where both exist in the same setting; None for p-values and times."""
+        """The measured minus the published number; None unless both exist in the same setting.
+
+        p-values and times have no difference.
+        """
         published = self.published.number if self.published else None
         if not (self.same and self.wanted) or self.measured is None or published is None:
             return None
@@ -150,23 +156,23 @@ class Cell:
 
     @property
     def difference_text(self) -> str:
-        """The difference with its sign, or a dash."""
+        """The difference as text with its sign, or a dash if there is none."""
         return numbers.DASH if self.difference is None else self.format(self.difference, signed=True)
 
     @property
     def inside(self) -> bool | None:
-        """True if the difference lies inside the published standard deviation; None without either."""
+        """True if the difference is within the published standard deviation; None if either is missing."""
         sd = _finite(self.published.sd) if self.published else None
         return None if self.difference is None or sd is None else abs(self.difference) <= sd
 
     @property
     def definition(self) -> metrics.Metric | None:
-        """The metric's entry in the catalogue."""
+        """The entry of the cell's metric in the catalogue of metrics; None if the cell has no metric."""
         return metrics.find(self.metric, self.stage) if self.metric else None
 
     @property
     def facts(self) -> dict[str, object]:
-        """Everything known of the cell, as columns of a CSV."""
+        """The values of the cell as {column of the CSV: value}."""
         measured, published = self.measured, self.published or PublishedCell("")
         archived = self.archived
         value = archived.measured if archived else None
@@ -195,7 +201,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its key and label (a model or a benchmark), and its cells, one per column of the section."""
+    """A row of a table, such as a model or a benchmark, with one cell per column of the section."""
 
     key: str
     label: str
@@ -203,24 +209,24 @@ class Row:
 
     @property
     def same(self) -> bool:
-        """True if some cell may be compared with its published number."""
+        """True if the runs of at least one cell have the published setting."""
         return any(cell.same for cell in self.cells)
 
     @property
     def has_published(self) -> bool:
-        """True if some cell has a published number."""
+        """True if at least one cell has a published number."""
         return any(cell.published for cell in self.cells)
 
     @property
     def archived(self) -> str:
-        """The archived study of a row whose values are all of that study; else empty."""
+        """The name of the archived study from which all values of the row come; empty if there is no such study."""
         studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
         is_measured = any(cell.measured or cell.label for cell in self.cells)
         return studies.pop() if len(studies) == 1 and not is_measured else ""
 
     @property
     def absent(self) -> str:
-        """The gap of a row without any number, if its cells have the same; else empty."""
+        """The reason why a row has no numbers, if it is the same for all cells; empty otherwise."""
         if any(cell.measured or cell.label or cell.archived for cell in self.cells):
             return ""
         gaps = {cell.gap for cell in self.cells if cell.wanted and cell.gaps and not cell.note}
@@ -229,7 +235,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of one corpus."""
+    """A part of a table: rows and columns under one title, usually those of one corpus."""
 
     dataset: str
     title: str
@@ -238,7 +244,7 @@ class Section:
     note: str = ""
 
     def definition(self, column: int) -> metrics.Metric | None:
-        """Return the metric of a column, where its numbers are one metric of the catalogue."""
+        """Return the metric of a column, taken from its first cell with a metric; None if there is none."""
         return next((metric for row in self.rows if (metric := row.cells[column].definition)), None)
 
 
@@ -253,18 +259,18 @@ def section(
     cell: Callable[[str, Column], Cell],
     note: str = "",
 ) -> Section:
-    """Return a section with a cell for every row and column; both map keys to labels."""
+    """Return a section with a cell for every row and column; `rows` and `columns` map keys to labels."""
     lines = (Row(row, label, tuple(cell(row, column) for column in columns)) for row, label in rows.items())
     return Section(dataset, title, tuple(columns.values()), tuple(lines), note)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table, one section per corpus.
+    """A whole table, usually with one section per corpus.
 
     Attributes:
-        caption: the experiment's, with the settings of its runs.
-        head: what its rows are.
+        caption: the experiment's caption, in which the settings of its runs are filled in.
+        head: heading of the column of row labels, such as `Model`.
     """
 
     experiment: Experiment
@@ -274,12 +280,12 @@ class Table:
 
     @property
     def note(self) -> str:
-        """The part of the table that this study cannot show."""
+        """The text on the part of the table that this study cannot show; empty if it can show all."""
         return self.experiment.needs
 
     @property
     def every_cell(self) -> Iterator[tuple[str, str, str, Cell]]:
-        """Every cell with its corpus, row and column, line by line."""
+        """All cells, row by row, each with its corpus, row key and column label."""
         for section in self.sections:
             for row in section.rows:
                 for column, cell in zip(section.columns, row.cells, strict=True):
@@ -287,14 +293,14 @@ class Table:
 
     @property
     def published_cells(self) -> tuple[int, int, int]:
-        """The numbers of published cells measured in this study, only in an archived one, and in none."""
+        """Counts of published cells: measured in this study, only in an archived study, and in no study."""
         cells = [cell for *_, cell in self.every_cell if cell.is_published]
         archived, empty = (sum(map(bool, own)) for own in ([c.archived for c in cells], [c.is_empty for c in cells]))
         return len(cells) - empty, archived, empty - archived
 
     @property
     def csv(self) -> str:
-        """One line per cell, for reading by machines."""
+        """The table as CSV text with one line per cell."""
         place = ("dataset", "row", "column")
         lines = [dict(zip(place, where, strict=True)) | cell.facts for *where, cell in self.every_cell]
         frame = pd.DataFrame(lines, columns=[*place, *Cell().facts])

@@ -1,7 +1,7 @@
 """The shared parts of all figures: palette, panels and legends, notes on which runs are drawn, and SVG.
 
-The same input gives the same bytes: no dates, fixed ids, text as outlines. Every SVG changes into dark colours by
-itself where the reader's screen is dark.
+The same input gives the same bytes, because an SVG has no dates, fixed ids, and text as outlines. Every SVG has a style
+sheet with dark colours for browsers in dark mode.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ Column = TypeVar("Column")
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of everything that is not a model; those of the style sheet are LIGHT."""
+    """The colours of background, text and lines. The colours of the matplotlib style sheet are those of LIGHT."""
 
     paper: str
     ink: str
@@ -68,7 +68,7 @@ DARK = Theme("#16191d", "#e6e9ec", "#a3abb3", "#33393f")
 
 @dataclass(frozen=True)
 class Drawing:
-    """The result of a view: the canvas, the numbers in it, and a note on what is missing or counted."""
+    """A figure made by a view: the canvas, the numbers drawn, and a note on the runs that are drawn or missing."""
 
     canvas: Canvas
     data: pd.DataFrame
@@ -77,7 +77,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Style:
-    """How one model is drawn in every figure."""
+    """The colour, marker and line style of one model, the same in every figure."""
 
     colour: str
     marker: str
@@ -85,14 +85,15 @@ class Style:
 
     @property
     def dot(self) -> dict[str, Any]:
-        """Its marker without a line."""
+        """The keyword arguments with which matplotlib draws the marker without a line."""
         return {"color": self.colour, "marker": self.marker, "markersize": 6.5, "linestyle": "none"}
 
 
 def styles(models: Sequence[str]) -> dict[str, Style]:
-    """Return a colour, marker and line per model: fixed for known names, else chosen by the name from spare colours.
+    """Return {model: style}. Known models have fixed colours; for others a hash of the name chooses a spare colour.
 
-    Models share no colour as long as there are spare ones; marker and line are the same in every figure.
+    No two models share a colour as long as spare colours are left. A model's marker and line style depend on its name
+    only.
     """
     free, looks = list(SPARE), {}
     for model in models:
@@ -114,13 +115,13 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas
 
 
 def empty(axes: Axes, text: str) -> None:
-    """Write a text in the place of a plot."""
+    """Show a text instead of a plot in a panel."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", color=LIGHT.muted, transform=axes.transAxes, wrap=True)
 
 
 def only_text(text: str, data: pd.DataFrame) -> Drawing:
-    """Return a text in the place of a whole figure."""
+    """Return a drawing that shows a text instead of a plot."""
     canvas, ((axes,),) = panels(1, 1, 8.6, 0.3)
     empty(axes, text)
     return Drawing(canvas, data)
@@ -132,9 +133,10 @@ def by_corpus(
     size: tuple[int, float, float],
     draw: Callable[[NDArray[Any], str, pd.DataFrame], None],
 ) -> Canvas:
-    """Return a row of panels per corpus, drawn from the data of that corpus, or a text where there are none.
+    """Return a canvas with a row of panels per corpus; `draw(panels, corpus, data of the corpus)` fills a row.
 
-    `size` is how many panels a row has, and their width and height in inches.
+    A corpus without data shows a text instead. `size` is the number of panels in a row and the width and height of a
+    panel in inches.
     """
     frames = {dataset: data[data["dataset"] == dataset] for dataset in source.corpora}
     frames = {dataset: own for dataset, own in frames.items() if dataset in source.datasets or len(own)}
@@ -156,7 +158,7 @@ def crossed(
     height: float,
     draw: Callable[[Axes, Row, Column], None],
 ) -> Canvas:
-    """Return a panel for every row and column."""
+    """Return a canvas with a panel for every pair of row and column; `draw(panel, row, column)` fills a panel."""
     canvas, axes = panels(len(rows), len(columns), width, height)
     for line, row in zip(axes, rows, strict=True):
         for panel, column in zip(line, columns, strict=True):
@@ -165,7 +167,7 @@ def crossed(
 
 
 def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style]) -> None:
-    """Write the names of models below all panels, in as many columns as fit."""
+    """Add a legend of models below all panels, in as many columns as fit."""
     handles = [
         Line2D([], [], color=looks[model].colour, linestyle=looks[model].dash, linewidth=2.2, label=name)
         for model, name in names.items()
@@ -178,7 +180,10 @@ def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style])
 
 # --- what is drawn into panels --------------------------------------------------------------------------------------
 def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Style], *, dots: bool = False) -> None:
-    """Draw a thick line at every model's mean over its seeds, as far as all reach; seeds as thin lines or dots."""
+    """Draw, for each model, a thick line for the mean over seeds, and the seeds as thin lines or dots.
+
+    The line of the mean covers the values of `x` that all seeds reach.
+    """
     for model, style in looks.items():
         own = data[data["model"] == model]
         table = own.pivot_table(index=x, columns="seed", values=y).interpolate(method="index", limit_area="inside")
@@ -191,7 +196,7 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
 
 
 def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
-    """Draw a table as squares in shades of blue with their numbers, legible on light and on dark screens."""
+    """Draw a table as a heat map in shades of blue with a number in every square; `form` formats the numbers."""
     blues = sns.color_palette("blend:#eef3f9,#69a5ea", as_cmap=True)
     fixed: dict[str, Any] = {"cmap": blues, "vmin": 0, "annot": True, "cbar": False, "linecolor": LIGHT.paper}
     sns.heatmap(table, ax=axes, fmt=form, annot_kws={"color": "#10151b"}, **fixed, **look)
@@ -201,21 +206,21 @@ def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
 
 
 def level(axes: Axes, value: float, text: str, end: Literal["left", "right"] = "right") -> None:
-    """Draw a dashed line across, with a text at the end where the curves leave room."""
+    """Draw a dashed horizontal line at `value` with a text at its left or right end."""
     axes.axhline(value, color=LIGHT.ink, linewidth=1, linestyle=DASHED)
     x = {"left": 0.01, "right": 0.99}[end]
     axes.text(x, value, text, transform=axes.get_yaxis_transform(), ha=end, va="bottom", fontsize=8.5)
 
 
 def log_y(axes: Axes) -> None:
-    """Make the y axis logarithmic with powers of ten as ticks."""
+    """Make the y axis logarithmic, with powers of ten as tick labels."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(power)
     axes.yaxis.set_minor_formatter(lambda *_: "")
 
 
 def power(value: float, _position: object = None) -> str:
-    """Return a tick of a log axis: 10⁻³, or 2·10⁻³ between the powers."""
+    """Return the label of a tick on a log axis: 10⁻³, or 2·10⁻³ between powers of ten."""
     if value <= 0:
         return ""
     exponent = math.floor(math.log10(value) + 1e-9)
@@ -225,15 +230,15 @@ def power(value: float, _position: object = None) -> str:
 
 
 def integer(value: float, _position: object = None) -> str:
-    """Return a tick with thin spaces between thousands."""
+    """Return the label of a tick as an integer with thin spaces between thousands."""
     return f"{value:,.0f}".replace(",", "\u2009")
 
 
 def to_svg(canvas: Canvas) -> str:
-    """Return the canvas as SVG, with a style sheet that exchanges the light colours for dark ones on dark screens.
+    """Return the canvas as SVG, with a style sheet that replaces light colours by dark colours in dark mode.
 
-    Coordinates have a tenth of a point, letters have short names, and comments and names of groups go: a report
-    carries dozens of figures.
+    Because a report contains dozens of figures, coordinates are cut to a tenth of a point, ids of letters are shortened,
+    and comments and ids of groups are removed.
     """
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
@@ -248,7 +253,10 @@ def to_svg(canvas: Canvas) -> str:
 
 # --- which runs are drawn, in words ---------------------------------------------------------------------------------
 def count_note(source: Source, have: int | pd.DataFrame) -> str:
-    """Return how many planned runs are drawn (given their number or the data), and which have no results, and why."""
+    """Return a note on how many planned runs are drawn and which models have no results, with reasons.
+
+    `have` is the number of drawn runs, or the data of the figure.
+    """
     if isinstance(have, pd.DataFrame):
         have = len(have[["dataset", "model", "seed"]].drop_duplicates())
     runs = [run for dataset in source.datasets for run in source.runs_on(dataset)]
@@ -263,23 +271,29 @@ def count_note(source: Source, have: int | pd.DataFrame) -> str:
 
 
 def corpus_title(source: Source, dataset: str) -> str:
-    """Return a corpus' name, short enough for a panel."""
+    """Return the title of a corpus, shortened to fit a panel."""
     return textwrap.shorten(source.dataset(dataset).title, 48, placeholder="…") or dataset
 
 
 def paper_title(source: Source, dataset: str, same: bool) -> str:
-    """Return `Penn Treebank: published, full size`, the title of numbers that are not in the `same` setting."""
+    """Return the title of a panel of published numbers: `Penn Treebank: published`.
+
+    If the runs do not have the `same` setting as the paper, `, full size` is appended.
+    """
     return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 
 
 def short_name(study: Study, model: str) -> str:
-    """Return a model's name, short enough for a tick; members of a grid differ at its end, which stays."""
+    """Return the label of a model, shortened in the middle to fit a tick.
+
+    The end of the label is kept, because it distinguishes the models of a grid.
+    """
     text, half = label(study, model), LONGEST_NAME // 2
     return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def names_in(source: Source, data: pd.DataFrame) -> dict[str, str]:
-    """Return the models of some data and their short names, in the experiment's order."""
+    """Return {model: short name} of the models in the data, in the experiment's order."""
     present = set(data["model"])
     return {model: short_name(source.study, model) for model in source.rows if model in present}
 
@@ -290,7 +304,7 @@ def figure_by_corpus(
     size: tuple[int, float, float],
     draw: Callable[[NDArray[Any], str, pd.DataFrame], None],
 ) -> Drawing:
-    """Return `by_corpus` with a legend of its models and a note on the runs that are drawn."""
+    """Return the drawing of `by_corpus`, with a legend of the models and a note on the runs that are drawn."""
     canvas = by_corpus(source, data, size, draw)
     legend(canvas, names_in(source, data), styles(list(source.models)))
     return Drawing(canvas, data, count_note(source, data))

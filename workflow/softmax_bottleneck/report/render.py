@@ -1,6 +1,7 @@
 """Make everything that the report of a study shows: tables, figures, claims, and the facts of its page.
 
-`render` reads the records and the published numbers, never a run. `report` embeds what `render` writes.
+`render` reads records and published numbers, and no folder of a run. The module `report` embeds the written files in
+one page.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ ARCHIVED = ("published-size", "published-size-spectra", "published-size-ranks")
 
 
 def render(study: Study, folder: Path) -> None:
-    """Write every table, figure and claim of a study into a folder that holds its records.
+    """Write every table, figure and claim of a study into the folder that holds the study's records.
 
     Raises:
         DataError: the records are damaged.
@@ -63,7 +64,7 @@ def render(study: Study, folder: Path) -> None:
 def _entry(
     study: Study, experiment: Experiment, found: Records, folder: Path, heads: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Write a table or figure and return what the page shows around it."""
+    """Write a table or figure and return the data that the page shows around it, such as title and caption."""
     path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
     facts = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
     facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
@@ -85,7 +86,10 @@ def _entry(
 def page_of(
     study: Study, found: Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what the page shows besides its tables and figures: findings, conclusions, lists of runs, provenance."""
+    """Return the data of the page besides tables and figures: findings, conclusions, lists of runs, provenance.
+
+    `judged` are the study's claims with their verdicts.
+    """
     checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
     own = finished_study(study, found, judged)
     others = [] if study.is_of_own_texts else archive.load_all()
@@ -111,13 +115,16 @@ def page_of(
 
 
 def heads_of(study: Study) -> dict[str, str]:
-    """Return model -> name of its head, in the study's order."""
+    """Return {model: label of its head}, in the study's order."""
     known = declarations()
     return {run.model: known[run.head.name].label for run in study.runs}
 
 
 def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return tables and figures by chapter; `absent` holds those without runs, by reason."""
+    """Return the chapters with their tables and figures.
+
+    A table or figure that the study cannot show is listed in `absent` of its chapter, under the reason.
+    """
     parts: dict[str, dict[str, Any]] = {name: {"entries": [], "absent": {}} for name in CHAPTERS}
     for entry in entries:
         part = parts.setdefault(entry["source"], {"entries": [], "absent": {}})
@@ -128,7 +135,7 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def gaps(study: Study, found: Records) -> list[str]:
-    """Return a line for every group of incomplete runs and every experiment without results."""
+    """Return a line of text per group of incomplete runs, and per experiment without results of the synthetic step."""
     every, lines = run_list.with_stages(found), []
     keys = ("dataset", "model", "stage", "state", "reason")
     for (dataset, model, stage, state, reason), group in records.groups(every[every["state"] != "ok"], *keys):
@@ -143,7 +150,7 @@ def gaps(study: Study, found: Records) -> list[str]:
 
 # --- provenance ------------------------------------------------------------------------------------------------------
 def provenance_of(study: Study, found: Records) -> dict[str, Any]:
-    """Return states, settings, hashes of the files read, versions and hardware, for machines."""
+    """Return the provenance as JSON data: states of runs, settings, hashes of files, versions and hardware."""
     settings: dict[str, Any] = {}
     for run in study.needed:
         facts = {key: dataclasses.asdict(run)[key] for key in ("head", "body", "schedule", "data_identity")}
@@ -164,7 +171,7 @@ def provenance_of(study: Study, found: Records) -> dict[str, Any]:
 
 
 def facts_of(study: Study, found: Records) -> list[tuple[str, str]]:
-    """Return the provenance for people: corpora, code, versions, hardware, files, time."""
+    """Return the provenance as (label, text) pairs to read: corpora, code, versions, hardware, files and time."""
     facts = []
     for name, corpus in found.corpora.items():
         tokens = ", ".join(f"{split} {corpus['tokens'][split]:,}" for split in ("train", "valid", "test"))
@@ -192,21 +199,21 @@ def _distinct(values: Iterable[object]) -> str:
 
 # --- terminal -------------------------------------------------------------------------------------------------------
 def result_table(study: Study, found: Records) -> str:
-    """Return a plain-text table of test perplexity and ranks of every model."""
+    """Return a plain-text table with the test perplexity and ranks of every model."""
     return compare.heads(finished_study(study, found, []))
 
 
 def finished_study(study: Study, found: Records, judged: list[dict[str, Any]]) -> FinishedStudy:
-    """Return the study as it is compared with archived ones."""
+    """Return the study in the form in which it is compared with archived studies; `judged` are its claims."""
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
     return FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
 
 
 def lookup(study: Study, results: Records, name: str) -> Iterator[str]:
-    """Yield lines about `<corpus>/<model>/<metric>`, one block per condition.
+    """Yield lines of text on the number `<corpus>/<model>/<metric>`: the mean and every run's value, by condition.
 
     Raises:
-        UserError: no run has such a number.
+        UserError: the records have no number of this name.
     """
     dataset, model, metric = (*name.split("/", 2), "", "")[:3]
     rows = results.rows[results.rows["run_id"] != ""]

@@ -1,8 +1,8 @@
-"""The report: one self-contained page per study, which embeds what `render` wrote and draws nothing again.
+"""The report: one self-contained HTML page per study, which embeds the tables and figures that `render` wrote.
 
-It needs no network and no other file. The templates escape all text, figures are images, in which no script runs, and
-downloads are data addresses. One optional script, report.js, adds sorting and filters; the page's policy allows only
-its hash.
+The page needs no network and no other file. The templates escape all text. Figures are images, in which no script runs,
+and downloads are data addresses. One optional script, report.js, adds sorting and filters; the content security policy
+of the page allows no other script.
 """
 
 import base64
@@ -28,7 +28,7 @@ PAGE_LINK = "../report/index.html"  # of the links in a table's own page to the 
 
 @cache
 def environment() -> jinja2.Environment:
-    """Return the environment of the templates: it escapes everything, and an undefined name is an error."""
+    """Return the Jinja environment of the templates, which escapes all text and rejects undefined names."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(paths.ROOT / "report", encoding="utf-8"),
         autoescape=True,
@@ -39,25 +39,26 @@ def environment() -> jinja2.Environment:
 
 
 def data_address(kind: str, text: str) -> str:
-    """Return text as a `data:` address for an attribute in double quotes, which needs no further escapes.
+    """Return text as a `data:` address that may stand in an HTML attribute in double quotes without further escapes.
 
-    Percent-encoding is a fifth shorter than base64.
+    The text is percent-encoded, which is a fifth shorter than base64.
     """
     return Markup(f"data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}")
 
 
 def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file: str = "") -> str:
-    """Return the table alone as a small HTML page.
+    """Return a small HTML page with only this table.
 
-    With `heads` (model -> head) its counts lead to the report's runs; `study_file`: for commands that print a number.
+    If `heads` (model -> head) is given, the counts of runs link to the report's list of runs. `study_file` appears in
+    the commands that print a number's origin.
     """
     return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
 
 
 def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -> Path:
-    """Write index.html from rendered tables and figures into `out` or report/; return its path.
+    """Write index.html from the rendered tables and figures in `folder` into `out`, or folder/report; return its path.
 
-    With `reload_s`, the page reports a running study, and browsers reload it after that many seconds.
+    With `reload_s`, the page is marked as that of a running study, and browsers reload it after that many seconds.
 
     Raises:
         DataError: one of the rendered files is damaged.
@@ -79,7 +80,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
 
 
 def _embedded(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a table's rows or a figure as a data address, with its CSV."""
+    """Return the parts that the page embeds: a table's HTML rows or a figure's data address, and the CSV's address."""
     path = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
     data = {"data": data_address("text/csv", artefacts.read_text(path))}
     if entry["kind"] == "table":

@@ -1,4 +1,4 @@
-"""The list of runs: states, times, main numbers, and the settings that differ from the published ones."""
+"""The report's list of runs: states, times, main metrics, and settings that differ from the published settings."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ NO_COUNTERPART = "no published run of this model"
 
 
 def with_stages(found: Records) -> pd.DataFrame:
-    """Return the states of all training runs (stage "") and of the stages that follow them."""
+    """Return the states of all training runs (stage "") and of their finetuning and dynamic evaluation."""
     return pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
 
 
 def tables(study: Study, found: Records) -> list[dict[str, Any]]:
-    """Return the planned runs by corpus and model, as the page prints them. Models with incomplete runs come first."""
+    """Return the planned runs by corpus and model, as texts for the page. Models with incomplete runs come first."""
     parts = []
     for (dataset,), states in records.groups(with_stages(found), "dataset"):
         models: list[dict[str, Any]] = []
@@ -37,7 +37,7 @@ def tables(study: Study, found: Records) -> list[dict[str, Any]]:
 
 
 def _printed(row: dict[Any, Any], found: Records) -> dict[str, str]:
-    """Return one run as texts."""
+    """Return the columns of one run as {name: text}."""
     texts = {key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")}
     texts["stage"] = STAGE_WORDS[row["stage"]]
     texts["epochs"] = "" if pd.isna(row["epochs"]) else f"{row['epochs']:.0f} of {row['planned_epochs']:.0f}"
@@ -49,7 +49,7 @@ def _printed(row: dict[Any, Any], found: Records) -> dict[str, str]:
 
 
 def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
-    """Return the settings of a model that differ from config/paper.yaml, such as `hidden_size 96, published 1150`."""
+    """Return a line per setting of a model that differs from config/paper.yaml: `hidden_size 96, published 1150`."""
     published, paper = published_dataset(study.datasets[dataset]), paper_study()
     sides = ((study.runs, dataset), (paper.runs if paper else (), published))
     runs = [next((r for r in runs if (r.dataset, r.model) == (place, model)), None) for runs, place in sides]

@@ -1,8 +1,8 @@
-"""Published numbers, and cells that place measured numbers of a study beside them.
+"""Published numbers, and table cells that show a study's measured numbers next to them.
 
-A difference is computed only where a run's settings are those of config/paper.yaml for the same corpus and model;
-elsewhere the published number stands beside the measured one, muted. A cell with missing seeds says how many there are
-and what became of the others.
+The difference of the two is computed only if the run's settings are those of config/paper.yaml for the same corpus and
+model; otherwise the published number is shown muted. A cell with missing seeds states how many runs exist and why the
+others are missing.
 """
 
 import re
@@ -52,7 +52,7 @@ MetricName = Annotated[str, AfterValidator(_known_metric)]  # as an option of a 
 # --- published numbers and settings ---------------------------------------------------------------------------------
 @cache
 def read_published(names: tuple[str, ...]) -> pd.DataFrame:
-    """Return the rows of files in report/published, every cell as text (UserError for an unknown file)."""
+    """Return the rows of files in report/published, with every value as text. An unknown file raises UserError."""
     frames = []
     for name in names:
         path = PUBLISHED / name
@@ -64,26 +64,26 @@ def read_published(names: tuple[str, ...]) -> pd.DataFrame:
 
 
 def published_dataset(dataset: Dataset) -> str:
-    """Return the corpus of the published tables that a corpus stands for; its own name when it declares none."""
+    """Return the name in report/published of a corpus or of the corpus that it is a proxy for, or else its own name."""
     return str(dataset.published_as or dataset.stands_for or dataset.name)
 
 
 @cache
 def paper_study() -> Study:
-    """Return the study with the published settings."""
+    """Return the study of config/paper.yaml, which has the published settings."""
     return load_study(PAPER_STUDY)
 
 
 def same_setting(run: Run) -> bool:
-    """Return True if a run has the settings that config/paper.yaml gives its model on its corpus, whatever its seed."""
+    """Return True if a run has the settings of its model and corpus in config/paper.yaml; the seed is not compared."""
     published = (other for other in paper_study().runs if (other.dataset, other.model) == (run.dataset, run.model))
     return any(other.settings == run.settings for other in published)
 
 
 def label(study: Study, model: str) -> str:
-    """Return a model's name in tables and figures; for one not in the study that of config/paper.yaml or its head.
+    """Return the label of a model in tables and figures: the study's own, or that of config/paper.yaml or of a head.
 
-    A name that an earlier model of the study has too is followed by the key: `Softmax (kanai-softmax)`.
+    If an earlier model of the study has the same label, the key is appended: `Softmax (kanai-softmax)`.
     """
     heads = {name: head.label for name, head in declarations().items()}
     known = ChainMap(dict(study.labels), QUOTED, dict(paper_study().labels), heads)
@@ -93,20 +93,20 @@ def label(study: Study, model: str) -> str:
 
 
 def exact_value(results: Records, dataset: str, metric: str) -> float | None:
-    """Return a known property of a synthetic language, the same in every run's records; None before the first run."""
+    """Return an exact property of a synthetic language from the records of any run; None if there is no run yet."""
     rows = results.rows[(results.rows["dataset"] == dataset) & (results.rows["metric"] == metric)]
     return None if rows.empty else float(rows["value"].iloc[0])
 
 
 # --- an experiment's numbers ----------------------------------------------------------------------------------------
 class Source:
-    """An experiment of a study with the records and the published rows from which its cells are built.
+    """An experiment of a study with the records and the published numbers from which its table or figure is made.
 
     Attributes:
-        datasets: its corpora.
-        corpora: its corpora, then those of the published table that this study lacks.
-        models: its models and their names.
-        rows: its models, then those of the published table that this study lacks, and their names.
+        datasets: the experiment's corpora.
+        corpora: the same, followed by the corpora of the published table that this study lacks.
+        models: the experiment's models and their labels.
+        rows: the same, followed by the models of the published table that this study lacks.
     """
 
     def __init__(self, study: Study, experiment: Experiment, results: Records) -> None:
@@ -122,18 +122,18 @@ class Source:
 
     @property
     def published_alone(self) -> str:
-        """A sentence on the published models and corpora that this study lacks; empty without any."""
+        """The sentence that lists published models and corpora that this study lacks; empty if there are none."""
         absent = [self.rows[model] for model in self.experiment.absent if self.rows[model] != model]  # no grid's names
         absent += [self.dataset(name).title for name in self.experiment.absent_datasets]
         return f"Published alone: {', '.join(dict.fromkeys(absent))}." if absent else ""
 
     @property
     def caption(self) -> str:
-        """The experiment's, with the settings of the runs that are shown (of the paper's where there are none)."""
+        """The experiment's caption, with the settings of its runs filled in, or the paper's if it has no runs."""
         return re.sub(r"[{]([a-z_.]+)[}]", lambda key: self._setting(key[1]), self.experiment.caption)
 
     def _setting(self, key: str) -> str:
-        """Return the values of `corpora` or of a setting like `schedule.epochs` as text."""
+        """Return the text for a placeholder of the caption: `corpora`, or a setting like `schedule.epochs`."""
         if key == "corpora":
             return " and ".join(self.dataset(name).title for name in self.corpora[: len(self.datasets) or None])
         group, _, setting = key.partition(".")
@@ -150,20 +150,20 @@ class Source:
         return ", ".join(texts) or "none"
 
     def dataset(self, name: str) -> Dataset:
-        """Return a corpus of the study, or one of the published table that the study lacks."""
+        """Return the dataset of a name, also if it is in the published table but not in this study."""
         return self.study.datasets.get(name) or load_dataset(name, self.study.file.resolve().parent)
 
     def corpus(self, dataset: str) -> str:
-        """Return the published corpus that stands beside one of the study."""
+        """Return the name in report/published of the corpus whose numbers are compared with this dataset's."""
         return published_dataset(self.dataset(dataset))
 
     def published_title(self, dataset: str) -> str:
-        """Return the title of the corpus whose published numbers stand beside one of the study."""
+        """Return the title of the corpus whose published numbers are compared with this dataset's."""
         titles = {published_dataset(corpus): corpus.title for corpus in paper_study().datasets.values()}
         return titles.get(self.corpus(dataset), self.dataset(dataset).title)
 
     def is_published(self, dataset: str) -> bool:
-        """Return True if a corpus is itself a published one."""
+        """Return True if a corpus is one of the published corpora and not only a proxy for one."""
         return bool(self.dataset(dataset).published_as)
 
     def section(
@@ -173,7 +173,7 @@ class Source:
         columns: Mapping[cells.Column, str],
         cell: Callable[[str, cells.Column], Cell],
     ) -> Section:
-        """Return rows by columns of one corpus under its title, and that of the published numbers beside it."""
+        """Return a section of one corpus. Its title also names the corpus of the published numbers if that differs."""
         title, published = self.dataset(dataset).title, self.published_title(dataset)
         if self.experiment.quotes and published != title:
             title = f"{title}; in the paper: {published}"
@@ -181,21 +181,21 @@ class Source:
 
     # --- runs and their numbers ---
     def runs(self, dataset: str, model: str) -> list[Run]:
-        """Return the runs this experiment needs of a model, in the plan's order."""
+        """Return the runs of a model on a corpus that this experiment needs, in the plan's order."""
         return self._runs.get((dataset, model), [])
 
     def runs_on(self, dataset: str) -> list[Run]:
-        """Return the runs this experiment needs on a corpus, in the plan's order."""
+        """Return the runs of all models on a corpus that this experiment needs, in the plan's order."""
         return [run for run in self.study.runs_of(self.experiment) if run.dataset == dataset]
 
     def planned(self, dataset: str, model: str) -> list[int]:
-        """Return the seeds of these runs."""
+        """Return the seeds of the runs of a model on a corpus that this experiment needs."""
         return [run.seed for run in self.runs(dataset, model)]
 
     def values(
         self, dataset: str, model: str, metric: str, condition: str = "", *, learned: bool = False
     ) -> dict[int, float]:
-        """Return measured values by seed; with `learned` only those of runs better than a unigram model."""
+        """Return {seed: measured value} of a metric; with `learned`, only of runs better than a unigram model."""
         values = self.records.values(dataset, model, metric, condition)
         unlearned = self.records.unlearned if learned else {}
         seeds = self.planned(dataset, model)
@@ -203,7 +203,7 @@ class Source:
 
     @property
     def unlearned_note(self) -> str:
-        """A sentence on this experiment's runs that are no better than a unigram model; empty without any."""
+        """The sentence that lists models with runs no better than a unigram model; empty if there are none."""
         runs = self.study.runs_of(self.experiment)
         labels = [self.study.labels[r.model] for r in runs if (r.dataset, r.model, r.seed) in self.records.unlearned]
         names = ", ".join(dict.fromkeys(labels))
@@ -214,11 +214,14 @@ class Source:
         return {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
 
     def same(self, dataset: str, *models: str) -> bool:
-        """Return True if all runs of these models have the published setting and the corpus is the published one."""
+        """Return True if the corpus is a published one and all runs of the models have the published settings."""
         return self.is_published(dataset) and all(self._same.get((dataset, model), False) for model in models)
 
     def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[str, ...]:
-        """Return why planned seeds are not in a cell: `seed 3 diverged; seeds 4, 5 missing`."""
+        """Return the reasons why planned seeds are not in `have`, such as `seed 3 diverged` or `seeds 4, 5 missing`.
+
+        A model without planned seeds has one reason, such as `not in this study`.
+        """
         planned, have = self.planned(dataset, model), set(have)
         if not planned and model in self.study.labels and dataset in self.study.datasets:
             return ("not trained for this table",)
@@ -246,12 +249,13 @@ class Source:
     def find_published(
         self, corpus: str, model: str, metric: str, filters: Mapping[str, str] | None = None
     ) -> PublishedCell | None:
-        """Return the published number of a model, under the name that `published_rows` gives it.
+        """Return the published number of a model's metric on a published corpus; None if there is none.
 
-        `filters` are regular expressions on the published columns.
+        The experiment's `published_rows` may give the model another name. `filters` are regular expressions by column
+        of report/published.
 
         Raises:
-            UserError: two different published numbers fit; the experiment's filters must choose.
+            UserError: two different published numbers match, because the filters are too wide.
         """
         named = dict(self.experiment.published_rows.get(model, {}))
         rows = self._published_rows.get((corpus, named.pop("model", model), metric), [])
@@ -266,11 +270,11 @@ class Source:
 
     # --- cells ---
     def column_labels(self, columns: Iterable[ColumnSpec]) -> dict[int, str]:
-        """Return the number of every column and its head, the catalogue's label where the experiment gives none."""
+        """Return {index of a column: heading}; without a label of its own, a column has its metric's label."""
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
 
     def blank(self, dataset: str, model: str, column: ColumnSpec, condition: str = "") -> Cell:
-        """Return the cell of a metric with its published number and none measured."""
+        """Return the cell of a metric with its published number and without a measured number."""
         filters = dict(column.published)
         if condition:
             filters["condition"] = f"^{re.escape(condition)}(?:;|$)"
@@ -285,7 +289,7 @@ class Source:
         )
 
     def cell(self, dataset: str, model: str, column: ColumnSpec, condition: str = "") -> Cell:
-        """Return the cell of a metric: the published number and the mean over the finished runs."""
+        """Return the cell of a metric with its published number and the mean over the finished runs."""
         blank = self.blank(dataset, model, column, condition)
         values = self.values(dataset, model, column.metric, condition or column.stage)
         if column.metric == metrics.PARAMETERS_MILLIONS and len(set(values.values())) == 1:

@@ -1,7 +1,8 @@
-"""Ranks: over a grid of settings, singular values, along training, of untrained layers, of a matrix of rank 10.
+"""Tables and figures of ranks and singular values: trained models, untrained layers, and a matrix of rank 10.
 
-Parthiban et al. 2021, Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; Godey et al. 2024
-and 2026.
+They show Parthiban et al. 2021, Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; and Godey
+et al. 2024 and 2026. A value is `measured` in this study, `published` as a dot or number of the paper, or `printed` in
+its text.
 """
 
 import math
@@ -41,7 +42,10 @@ PAIR = (TEST_PPL, PRESS_RANK)
 def _points(
     source: Source, dataset: str, model: str, names: Sequence[str], *, learned: bool = False
 ) -> Iterator[dict[str, object]]:
-    """Yield a line per run that has all of these metrics, then one with the published numbers, if all are printed."""
+    """Yield a point per run that has all of the metrics `names`, then a point of published numbers if all exist.
+
+    With `learned`, runs no better than a unigram model are left out.
+    """
     place: dict[str, object] = {"dataset": dataset, "model": model}
     by_metric = {metric: source.values(dataset, model, metric, learned=learned) for metric in names}
     for seed in source.planned(dataset, model):
@@ -60,7 +64,10 @@ def _frame(rows: Sequence[Any], keys: Sequence[str], values: Sequence[str]) -> p
 
 
 def grid(source: Source, dataset: str) -> pd.DataFrame:
-    """Return runs of the grid over c and k of GSS, then the published dots, whose settings are unknown (Figure 2)."""
+    """Return a frame with a line per run of the grid over c and k of GSS, then a line per published dot of Figure 2.
+
+    The c and k of a published dot are unknown.
+    """
     rows: list[dict[str, object]] = []
     for model in source.models:
         for run in source.runs(dataset, model)[:1]:
@@ -74,9 +81,9 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
 
 
 def correlate(points: pd.DataFrame) -> Correlation:
-    """Return Pearson's r of test perplexity and rank with a bootstrap interval.
+    """Return Pearson's r of test perplexity and Press rank with a bootstrap interval.
 
-    A negative r says that a higher rank is better. There is none for fewer than MIN_POINTS runs.
+    A negative r means that models with a higher rank are better. For fewer than MIN_POINTS runs, r is None.
     """
     result = statistics.pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
     runs = f"{len(points)} run{'s' * (len(points) != 1)}"
@@ -85,7 +92,11 @@ def correlate(points: pd.DataFrame) -> Correlation:
 
 
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
-    """Return r over the whole grid and over the paper's window of perplexities: measured, published dots, printed."""
+    """Return a section with Pearson's r over the whole grid (first row) and over a range of perplexities (second row).
+
+    The columns are r over this study's runs, r over the published dots, and r as the paper prints it. `windows` gives
+    the range for each published corpus.
+    """
     corpus, points = source.corpus(dataset), grid(source, dataset)
     text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
     printed = dict(zip(("all", "window"), text["value"], strict=True))
@@ -116,7 +127,10 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
 
 # --- scatter plots --------------------------------------------------------------------------------------------------
 def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
-    """Draw Press rank against test perplexity over the grid of c and k, and the published dots with the window."""
+    """Draw Press rank against test perplexity for the grid of c and k, measured and published.
+
+    The range of perplexities that the paper singles out is shaded in the published panel.
+    """
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published = bool((data["origin"] == PUBLISHED).any())
 
@@ -134,7 +148,10 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
 
 
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
-    """Draw dots with their least-squares line, as in the paper, coloured by k where it is known; a text without any."""
+    """Draw dots and their least-squares line, as in the paper, or a text if there are no dots.
+
+    Dots are coloured by k if k is known.
+    """
     if points.empty:
         plots.empty(axes, f"{title}: nothing to show")
         return
@@ -171,9 +188,12 @@ def sweep_figure(
     panels: tuple[tuple[MetricName, ...], ...] = ((TEST_PPL,), (PRESS_RANK,)),
     beside: tuple[MetricName, ...] = (),
 ) -> Drawing:
-    """Draw the metrics of every panel against settings of the head, with their labels, measured and published.
+    """Draw metrics, measured and published, against settings of the head.
 
-    Metrics of `beside` are in the data alone.
+    Args:
+        sweeps: setting of the head on the x axis -> label of the axis.
+        panels: the metrics drawn in each panel of a row.
+        beside: metrics that are only in the data beside the figure.
     """
     wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *beside]))
     rows = [
@@ -207,9 +227,9 @@ def sweep_figure(
 
 
 def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
-    """Return (value, model) of every member of a grid over a setting, the smallest value first.
+    """Return (value, model) for every model of a grid over a setting, the smallest value first.
 
-    The value is that of the member's runs, or what its name ends with where this study has none.
+    The value is taken from the model's runs, or from the end of the model's name if this study does not train it.
     """
     searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
     members = {model for search in searches for model in search.members}
@@ -221,7 +241,7 @@ def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
 
 
 def _sweep_panel(axes: Axes, points: pd.DataFrame, names: Sequence[str]) -> None:
-    """Draw a line per metric through the means over seeds, a dot per run; published ones dashed with crosses."""
+    """Draw, for each metric, a line through the means over seeds, a dot per run, and published values as crosses."""
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
     for metric, look in zip(names, LOOKS, strict=False):
         mean = ours.groupby("value")[metric].mean()
@@ -248,9 +268,13 @@ def spectrum_figure(
     first: schema.Positive = 500,
     top: schema.Number = 0.2,
 ) -> Drawing:
-    """Draw singular values over the largest: the `first` ones on a linear axis up to `top`, or all on a log axis.
+    """Draw the singular values of every model, with a row of panels per corpus.
 
-    `raw` panels show all as they are on a log axis.
+    Args:
+        panels: the panels of a row. `first` and `all` show singular values divided by the largest: the leading ones on
+            a linear axis, or all on a log axis. `raw` shows all without the division, on a log axis.
+        first: number of leading singular values in a `first` panel.
+        top: upper end of the y axis of a `first` panel.
     """
     data, looks = _singular_values(source, panels), plots.styles(list(source.models))
 
@@ -280,7 +304,10 @@ def spectrum_figure(
 
 
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
-    """Return a line per drawn singular value of the runs whose numbers are in the records, in the panels' scale."""
+    """Return a line per singular value to be drawn, raw or divided by the largest as the panels need.
+
+    Runs that are not in the records are left out.
+    """
     known = set(source.records.rows["run_id"])
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", *scales])]
@@ -296,7 +323,7 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
-    """Return the Press tolerance of every run, or its share of the largest singular value."""
+    """Return the Press tolerance of every run, divided by the run's largest singular value if `relative`."""
     tolerances, stage = [], FINETUNED if "finetune" in source.experiment.stages else ""
     for model in source.models:
         tolerance, largest = (source.values(dataset, model, metric, stage) for metric in (RANK_TOLERANCE, SIGMA_MAX))
@@ -308,9 +335,9 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 
 
 def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
-    """Draw Press rank by epoch, and against validation perplexity, for every run that kept its epochs.
+    """Draw Press rank over epochs and over validation perplexity, for every run whose ranks were computed per epoch.
 
-    With `snapshots`, runs also keep their weights at some epochs; the figure is the same.
+    The option `snapshots` makes the runs keep weights at some epochs; it does not change the figure.
     """
     names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models))
     rows = [
@@ -345,9 +372,10 @@ MATRICES = {
 
 
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
-    """Return the rank of untrained layers by number of components, mean over samples.
+    """Yield the ranks of untrained layers (means over samples), a section per matrix of `MATRICES`.
 
-    A section per matrix, a row per model and reading of the text; published numbers stand beside the first matrix.
+    A section has a column per number of mixture components and a row per model and per way to read the source's
+    description where it leaves options open. The first section also shows the published ranks.
     """
     drawn = source.records.synthetic
     plain = {option for condition in source.published["condition"] for option in condition.split(";")}
@@ -364,7 +392,7 @@ def _components(condition: str) -> int:
 
 
 def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
-    """Return models and readings by components: ranks of one matrix."""
+    """Return the section of one matrix: ranks by model and reading of the source (rows) and components (columns)."""
     same = metric == RANK
     printed = source.published if same else source.published.iloc[:0]
     models = list(dict.fromkeys([*printed["model"], *drawn["model"]]))
@@ -398,7 +426,11 @@ def robustness_table(
     synthetic: Literal["rebuild", "noise", "noise-effective"],
     size: Annotated[schema.Integer, Field(ge=20, le=20_000)] = 1000,
 ) -> Iterator[Section]:
-    """Yield rounds or noise levels by the numbers that the step `synthetic` computed, beside the published ones."""
+    """Yield a section with a row per round or noise level: the metrics of the step `synthetic` and published numbers.
+
+    `synthetic` names the computation and `size` the number of rows and columns of the matrix; both are read by that
+    step only.
+    """
     names = (source.experiment.artefact, "SM 5.1 text")
     drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
     measured, published = _by_step(drawn), _by_step(printed)
@@ -415,7 +447,10 @@ def robustness_table(
         missing = next(filter(None, gaps), (needs or "not drawn yet",))
 
     def cell(step: str, metric: str) -> Cell:
-        """A prediction for the paper's size may be compared with the paper whatever size was sampled here."""
+        """Return the cell of a metric at a round or noise level.
+
+        A prediction for the paper's size is comparable with the paper's number whatever the size of the matrix here.
+        """
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
         text = published.get((step, PRESS_RANK if predicts_paper else metric))
         value = measured.get((step, metric))
@@ -438,7 +473,7 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return (`c = 1e-20` or `round 3`, metric) -> the first value, as text."""
+    """Return {(step, metric): first value as text}, where a step is a noise level `c = 1e-20` or a `round 3`."""
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
         noise, rounds = re.search(r"c=(1e-\d+)", condition), re.search(r"iteration=(\d+)", condition)

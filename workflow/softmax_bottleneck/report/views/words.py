@@ -1,6 +1,6 @@
-"""Words: similarity benchmarks, words predicted at the paper's places, and how often the true one is among the first.
+"""Tables and figures of words: similarity benchmarks, predicted words, and hits among the first five predictions.
 
-Parthiban et al. 2021, Figures 3 and 4, SM Tables 2, 3 and 13.
+They show Parthiban et al. 2021, Figures 3 and 4 and SM Tables 2, 3 and 13.
 """
 
 import itertools
@@ -32,7 +32,10 @@ SIDES = ["measured", "published"]
 
 # --- similarity of word vectors -------------------------------------------------------------------------------------
 def wordsim_table(source: Source, dataset: str) -> Section:
-    """Return benchmarks by models (Spearman's rho), with the pairs of each benchmark in the vocabulary."""
+    """Return a section with a row per benchmark and a column per model (Spearman's rho).
+
+    Two more columns count the pairs of a benchmark, and those with a word that is not in the vocabulary.
+    """
     rho = next(iter(source.experiment.columns), ColumnSpec(SPEARMAN))
     measured = source.records.conditions(SPEARMAN, dataset)
 
@@ -48,14 +51,14 @@ def wordsim_table(source: Source, dataset: str) -> Section:
 
 
 def coverage_table(source: Source, dataset: str) -> Section:
-    """Return benchmarks by their number of pairs, and of pairs with a word that the corpus does not have."""
+    """Return a section with a row per benchmark: the number of all pairs, and of pairs with a word out of vocabulary."""
     rows = _benchmarks(source, dataset, PAIRS_UNKNOWN)
     columns = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}
     return source.section(dataset, rows, columns, lambda row, metric: _coverage_cell(source, dataset, row, metric))
 
 
 def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
-    """Return condition -> name of the benchmarks with a published number, then of others that were measured."""
+    """Return {condition in the records: name} of benchmarks, first those with a published number, then others."""
     rows = source.published[source.published["metric"] == metric]
     known = [text.split(";")[0] for text in rows[rows["dataset"] == source.corpus(dataset)]["condition"]]
     conditions = [*known, *source.records.conditions(metric, dataset)]
@@ -63,7 +66,7 @@ def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
 
 
 def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) -> Cell:
-    """Return a count that depends on the vocabulary alone, so that any run has it."""
+    """Return the cell of a count of pairs, taken from any run because the count depends on the vocabulary only."""
     rows = source.records.rows
     chosen = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["condition"] == condition)]
     corpus = "wordsim" if metric == PAIRS else source.corpus(dataset)
@@ -77,7 +80,10 @@ def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) ->
 
 
 def _wins(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
-    """Yield corpus, model, other model, and on how many benchmarks the model's rho (mean over runs) is the larger."""
+    """Yield, for each pair of models: corpus, model, other model, and the measured and published numbers of wins.
+
+    A win is a benchmark on which the model's mean rho over runs exceeds the other model's.
+    """
     conditions, rhos = source.records.conditions(SPEARMAN, dataset), dict[str, dict[str, float | None]]()
     for model in source.rows:
         means = {name: mean_of(source.values(dataset, model, SPEARMAN, name).values()) for name in conditions}
@@ -91,7 +97,7 @@ def _wins(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
 
 
 def wins_figure(source: Source) -> Drawing:
-    """Draw heat maps of benchmarks won, measured and published side by side (Figure 4)."""
+    """Draw heat maps of the number of benchmarks that a model wins over another, measured and published (Figure 4)."""
     rows = [row for dataset in source.corpora for row in _wins(source, dataset)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", *SIDES])
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
@@ -126,7 +132,7 @@ GROUPS = {
 
 
 class Place(NamedTuple):
-    """A word of the test text that is to be predicted: who chose it, its number, and the word."""
+    """A position in the test text whose word is predicted: the group that chose it, its number there, and the word."""
 
     group: str
     number: int
@@ -134,11 +140,11 @@ class Place(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The words that one run predicts at one place, and whether the true one is among them.
+    """The most probable words of one run at one position, and whether the true word is among them.
 
     Attributes:
-        text: `*tons 0.90`, `million 0.04`..., a word and its probability a line, the true word with an asterisk.
-        hit: None where the vocabulary was cut and does not hold the true word.
+        text: a line per word with its probability, such as `*tons 0.90`; an asterisk marks the true word.
+        hit: True if the true word is among them; None if the true word is not in the (cut) vocabulary.
     """
 
     place: Place
@@ -150,7 +156,7 @@ Predictions = dict[str, dict[Place, Prediction]]  # by model and place
 
 
 def predictions(results: Records, run: Run) -> Iterator[Prediction]:
-    """Yield the run's predictions at the study's places; none before they are measured."""
+    """Yield a run's predictions at the positions of its corpus; nothing if they have not been measured."""
     for context in results.detail(run.path, "predictions") or ():
         target = str(context["published_target"] or context["target"])
         words = ((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"])
@@ -160,7 +166,7 @@ def predictions(results: Records, run: Run) -> Iterator[Prediction]:
 
 
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
-    """Return predictions of the first run of every model, all places (measured, then published), and published ones."""
+    """Return the predictions of each model's first run, all positions (measured ones first), and the published ones."""
     firsts = {model: run for model in source.models for run in source.runs(dataset, model)[:1]}
     by_place = {
         model: {shown.place: shown for shown in predictions(source.records, run)} for model, run in firsts.items()
@@ -175,7 +181,10 @@ def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Pla
 
 @cache
 def published_words(name: str) -> Mapping[tuple[Place, str], str]:
-    """Return (place, model) -> the published words with their probabilities, one a line, a hit with an asterisk."""
+    """Return {(position, model): published words with probabilities, one per line}; an asterisk marks the true word.
+
+    `name` is a file of report/published.
+    """
     lines: dict[tuple[Place, str], list[str]] = {}
     for row in records.read_csv(PUBLISHED / name).to_dict("records"):
         place = Place(row["group"], int(row["context"]), row["true_next_token"])
@@ -185,7 +194,10 @@ def published_words(name: str) -> Mapping[tuple[Place, str], str]:
 
 
 def top5_table(source: Source, dataset: str, *, words: str) -> Section:
-    """Return contexts by models: the five most probable next words, beside those of a file of report/published."""
+    """Return a section with a row per position and a column per model: the five most probable next words.
+
+    The published words come from the file `words` of report/published.
+    """
     measured, places, _ = _predictions_on(source, dataset)
     printed = published_words(words)
     shown = {f"{place.group} {place.number} {place.target}": place for place in places}
@@ -209,7 +221,10 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
 
 
 def hits_figure(source: Source) -> Drawing:
-    """Draw models by contexts: is the true next word among the first five? Measured, then published (Figure 3)."""
+    """Draw whether the true next word is among the five most probable, for every model and position (Figure 3).
+
+    Measured and published hits have panels of their own.
+    """
     rows: list[tuple[object, ...]] = []
     for dataset in source.corpora:
         predicted, places, printed = _predictions_on(source, dataset)
@@ -234,7 +249,7 @@ def hits_figure(source: Source) -> Drawing:
 
 
 def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
-    """Draw a row of squares per model, filled for hits, with their count at its end."""
+    """Draw a row of squares per model and, at its end, a count; filled squares are hits among the first five words."""
     data = data[data.groupby(["group", "context", "target"])[side].transform("count") > 0]
     shown = set(data.dropna(subset=side)["model"])
     if not shown:
