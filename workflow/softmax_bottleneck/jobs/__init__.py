@@ -1,1 +1,1 @@
-"""Resumable jobs: resume states, leases, signals, time limits, memory, GPUs."""
+"""Resumable jobs: resume states, leases, signals, time limits, memory and GPUs."""

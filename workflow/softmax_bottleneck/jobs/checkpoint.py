@@ -1,6 +1,7 @@
-"""Resume states: two files written in turn, checked on reading, bound to one piece of work.
+"""Resume states of interrupted work: two files per folder, written in turn, verified on reading, each bound to one run.
 
-A kill at any moment leaves at least one of them intact. A damaged state is never used, and never silently replaced.
+A kill at any moment leaves at least one of the two files intact. A damaged state is never loaded, and it is never
+replaced silently.
 """
 
 import logging
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """Move all tensors of nested dicts and lists to a device."""
+    """Return a value with all tensors moved to a device, also those inside nested dicts and lists."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, Mapping):
@@ -35,12 +36,12 @@ def on_device(value: Any, device: torch.device) -> Any:
 
 
 class Checkpointer:
-    """The resume files of a folder.
+    """The two files with the resume states of a folder.
 
-    `identity` is a flat mapping that must be equal for a state to belong to this work.
+    A state is loaded only if it was saved with an equal `identity`, a flat mapping that describes the run.
 
     Attributes:
-        write_s: seconds of the last write; 0 before the first.
+        write_s: duration of the last write in seconds; 0 before the first write.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
@@ -51,7 +52,7 @@ class Checkpointer:
         self.target = 0  # index of the next file: never the one loaded or written last
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a state over the older file (OSError, such as a full disk, leaves both files intact)."""
+        """Write a state over the older file (OSError: writing failed, e.g. because the disk is full; both files stay intact)."""
         began = time.monotonic()
         full = {**state, "identity": self.identity, "serial": self.serial + 1, "format": FORMAT}
         artefacts.write_with(self.paths[self.target], lambda file: torch.save({"state": full}, file))
@@ -60,10 +61,10 @@ class Checkpointer:
         self.write_s = time.monotonic() - began
 
     def load(self) -> dict[str, Any] | None:
-        """Return the newest sound state, on the CPU; None without files.
+        """Return the newest intact state with its tensors on the CPU; None if there is no file.
 
         Raises:
-            UserError: all files are damaged, or the state belongs to other work.
+            UserError: all files are damaged, or the newest state belongs to another run.
         """
         states = {index: _read(path) for index, path in enumerate(self.paths) if path.exists()}
         sound = {index: state for index, state in states.items() if isinstance(state, dict)}
@@ -88,10 +89,10 @@ class Checkpointer:
 
 
 def _read(path: Path) -> dict[str, Any] | str:
-    """Return the state of a file, or the reason why it cannot be used.
+    """Return the state stored in a file, or the reason why the file cannot be used.
 
-    A missing hash file (a kill between two renames) is no damage: then the checksums inside decide, which torch writes
-    for every tensor but does not check itself.
+    A kill between two renames leaves a state without its hash file. Such a state is checked by the CRC checksums of its
+    zip archive, which torch writes for every tensor but does not verify itself.
     """
     if artefacts.sidecar(path).exists() and not artefacts.is_sound(path):
         return "its hash does not match"

@@ -1,8 +1,8 @@
-"""The device that work runs on: the choice of a GPU, and the lease that gives each process a GPU of its own.
+"""The choice of the device that a process computes on, and leases that give each process a GPU of its own.
 
-A lease is an operating-system lock on a file in the machine's folder for temporary files. The kernel releases it when
-the process ends, however it ends. Its name is the GPU's UUID, which means the same in every process and project. In a
-batch job nothing is leased, because the batch system has assigned the GPUs.
+A lease is an operating-system lock on a file in the machine's folder for temporary files. The kernel releases the lock
+when the process ends, however it ends. The file is named after the GPU's UUID, which is the same in every process and
+project. In a batch job nothing is leased, because the batch system has assigned the GPUs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _held: list[int] = []  # descriptors of this process's lease, open until it ends
 
 
 def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
-    """Return the device for `auto`, `cuda` or `cpu`; a GPU is leased to this process first.
+    """Return the device for `auto`, `cuda` or `cpu`; unless `cpu` is asked for, first lease a GPU for this process.
 
     Raises:
-        UserError: `cuda` without a GPU. The CPU is never used silently instead.
+        UserError: `cuda` was asked for and there is no GPU; the CPU is never used silently instead.
     """
     import torch
 
@@ -51,7 +51,7 @@ def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
 
 
 def hardware_name(device: torch.device) -> str:
-    """Return what decides the last bits of a result besides versions: the GPU, or the CPU's instruction set."""
+    """Return the GPU's name or the CPU's instruction set; with the versions, these decide the last bits of a result."""
     import torch
 
     if device.type == "cuda":
@@ -61,7 +61,7 @@ def hardware_name(device: torch.device) -> str:
 
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
-    """Return the GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
+    """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, or if unset, all that nvidia-smi lists."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--list-gpus"], capture_output=True, encoding="utf-8", timeout=LIST_TIMEOUT_S
@@ -77,17 +77,17 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def snakemake_options(device: str) -> list[str]:
-    """Return the option that limits Snakemake to as many GPU jobs as GPUs can be leased; empty without a GPU."""
+    """Return the option that limits Snakemake's parallel GPU jobs to the number of GPUs; empty without a GPU."""
     count = 0 if device == "cpu" else len(visible_gpus())
     return ["--resources", f"gpu={count}"] if count else []
 
 
 # --- leases ---------------------------------------------------------------------------------------------------------
 def lease_gpu(say: Say = lambda line: None) -> None:
-    """Lease a GPU and make it the only one that this process sees; wait while all are leased.
+    """Lease a GPU and make it the only GPU that this process sees; wait while other processes have leased all GPUs.
 
-    Does nothing without a GPU, in a batch job, if the parent process holds a lease for this one, or if called again.
-    Call it before anything uses the GPU.
+    The function does nothing without a GPU, in a batch job, if the parent process holds a lease for this process, or if
+    this process has a lease already. It must be called before anything uses the GPU.
     """
     given = GIVEN_VARIABLE in os.environ or any(variable in os.environ for variable in BATCH_VARIABLES)
     if _held or given:
@@ -98,7 +98,7 @@ def lease_gpu(say: Say = lambda line: None) -> None:
 
 
 def _leased(gpus: tuple[str, ...], say: Say) -> str:
-    """Lease a GPU that no other process has; return it."""
+    """Lease the first GPU that no other process has leased, waiting for one if necessary, and return its name."""
     waits = False
     while True:
         for gpu in gpus:
@@ -111,7 +111,7 @@ def _leased(gpus: tuple[str, ...], say: Say) -> str:
 
 
 def _lock(name: str) -> bool:
-    """Take a lock for as long as this process lives; return False if another process has it."""
+    """Lock a GPU until this process ends; return False if another process has locked it."""
     folder = Path(tempfile.gettempdir()) / f"softmax-bottleneck-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / re.sub(r"[^A-Za-z0-9.-]", "_", name)
@@ -127,7 +127,7 @@ def _lock(name: str) -> bool:
 
 @contextmanager
 def lent_gpu() -> Iterator[None]:
-    """Let another process use this one's GPU inside the context; on leaving, wait to get it back."""
+    """Release this process's GPU to another process inside the context; on leaving, wait until it is free again."""
     for descriptor in _held:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     yield
@@ -136,9 +136,10 @@ def lent_gpu() -> Iterator[None]:
 
 
 def shared_by(count: int, device: str, say: Say) -> tuple[list[dict[str, str]], list[int]]:
-    """Return the environments of `count` child processes and the lease descriptors that they must inherit.
+    """Return the environments of `count` child processes, and the descriptors of the GPU lease that they must inherit.
 
-    The children are distributed over all visible GPUs in a batch job, else they share the one that is leased here.
+    In a batch job the children are distributed over all visible GPUs; elsewhere they share the GPU that this process has
+    leased.
     """
     gpus: tuple[str, ...] = ()
     if device != "cpu":

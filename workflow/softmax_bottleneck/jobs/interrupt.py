@@ -1,12 +1,11 @@
-"""When work has to stop: signals and time limits. The work then saves its state and leaves.
+"""Signals and time limits that stop a process; the process then saves its state and exits.
 
-Exit codes: 130 for SIGINT, 143 for SIGTERM, 75 ("try again") for SIGUSR1, which batch systems send ahead of a time
-limit, for the work's own time limit, and when the workflow that started it has ended, because its next call would start
-a second process on the same work.
+The exit code is 130 for SIGINT, 143 for SIGTERM and 75 ("try again") in three cases: SIGUSR1, which batch systems send
+ahead of a time limit; the process's own time limit; and the end of the workflow that started the process, because the
+next call of the workflow would start a second process for the same run.
 
 A batch system kills a job at its time limit. A job that stops itself before that loses nothing, and the next attempt
-resumes. Moments of the wall clock are converted into time left once, at the start, so that setting the clock moves no
-deadline.
+resumes. Points in time are converted once, at the start, to seconds left, so that setting the clock moves no deadline.
 """
 
 import math
@@ -34,7 +33,7 @@ MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that shor
 
 
 class StoppedError(BusyError):
-    """The work was told to stop, has saved its state and can be resumed; the exit code says by whom."""
+    """The error that ends a process which was told to stop and has saved its state; `exit_code` tells the cause."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -44,7 +43,13 @@ class StoppedError(BusyError):
 # --- time limits ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TimeLimit:
-    """The seconds a process may work (None: no limit), the reason in words, and whether it is in a batch job."""
+    """A limit to the time that a process may run.
+
+    Attributes:
+        seconds: the time left (None: no limit).
+        why: the reason for the limit, in words.
+        in_batch_job: True if the process belongs to a batch job.
+    """
 
     seconds: float | None = None
     why: str = "no limit"
@@ -52,32 +57,33 @@ class TimeLimit:
 
     @property
     def lock_timeout_s(self) -> float:
-        """Seconds to wait for another process on the same work: a batch job's whole time, else none.
+        """The seconds to wait for another process that owns the same run: a batch job's whole time, elsewhere none.
 
-        The other process may be a job left behind by an earlier call of the workflow, or one on a node that is gone.
-        Failing at once would only use up the attempts.
+        The other process may be a job left behind by an earlier call of the workflow, or one on a node that is gone. If a
+        batch job failed at once, it would only use up Snakemake's retries.
         """
         if not self.in_batch_job:
             return 0.0
         return math.inf if self.seconds is None else self.seconds
 
     def __str__(self) -> str:
-        """The log's line: `stops itself in 3:57:00 at the latest (...)`."""
+        """Return the limit as a line of the log: `stops itself in 3:57:00 at the latest (...)`."""
         return f"stops itself in {duration(max(0.0, self.seconds or 0.0))} at the latest ({self.why})"
 
 
 def time_limit(
     max_wall: str | None = None, margin: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> TimeLimit:
-    """Return the shorter of the work's own limit and the time that its batch job has left.
+    """Return the shorter of two limits: the process's own limit, and the time left to its batch job.
 
     Args:
         max_wall: own limit from now on, as `90m` (None: the variable `SOFTMAX_BOTTLENECK_MAX_WALL`, else no limit).
-        margin: how long before the end of the batch job to stop (None: three minutes, or a quarter of what is left).
+        margin: how long before the end of the batch job to stop (None: three minutes, or a quarter of the time left if
+            that is shorter).
         environment: environment variables.
 
     Raises:
-        UserError: a value is not a length of time.
+        UserError: a value is not a duration.
     """
     own, job = max_wall or environment.get(MAX_WALL_VARIABLE), environment.get(slurm.JOB_VARIABLE)
     limits = [TimeLimit(seconds(own), f"max_wall {own}", bool(job))] if own else []
@@ -91,9 +97,10 @@ def time_limit(
 
 # --- signals --------------------------------------------------------------------------------------------------------
 class Stop:
-    """The reason to stop, if there is one. `limit_s` counts from construction, on a monotonic clock.
+    """The conditions under which a process must stop: a signal, a time limit, or the end of its workflow.
 
-    `workflow` is the process that started this one and would start it again; None for work started by hand.
+    `limit_s` counts from construction, on a monotonic clock. `workflow` is the workflow process that started this process
+    and would start another one for the same run; None if the process was started by hand.
     """
 
     def __init__(self, limit_s: float | None = None, workflow: Process | None = None) -> None:
@@ -103,13 +110,13 @@ class Stop:
         self.workflow = workflow
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
-        """Note a signal (a signal handler). A second Ctrl-C exits at once; the last saved state stays valid."""
+        """Record a received signal (a signal handler). A second Ctrl-C exits at once; the last saved state stays valid."""
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             os._exit(EXIT_CODES[signal.SIGINT])
         self.signal = signal.Signals(number)
 
     def reason(self) -> tuple[str, int] | None:
-        """Return (reason, exit code) if the work must stop now, else None."""
+        """Return (reason, exit code) if the process must stop now, else None."""
         if self.signal is not None:
             return f"{self.signal.name} received", EXIT_CODES[self.signal]
         now = time.monotonic()
@@ -124,7 +131,10 @@ class Stop:
 
 @contextmanager
 def signals_to(receive: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Call `receive` for SIGINT, SIGTERM and SIGUSR1 inside the context (in the main thread only: Python's rule)."""
+    """Call `receive` for SIGINT, SIGTERM and SIGUSR1 inside the context.
+
+    Outside the main thread the context does nothing, because Python allows signal handlers only there.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Settings that decide the last bits of a result: threads, determinism, and float32 without TF32."""
+"""The settings that decide the last bits of a result: threads, determinism, and float32 without TF32."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from softmax_bottleneck.jobs.out_of_memory import keep_freed
 
 
 class Settings(Protocol):
-    """The numerics settings of a run or a fit."""
+    """The numerical settings of a run or a fit."""
 
     @property
     def threads(self) -> int:
-        """Number of CPU threads."""
+        """The number of CPU threads."""
 
     @property
     def deterministic(self) -> bool:
@@ -27,7 +27,10 @@ class Settings(Protocol):
 
 @contextmanager
 def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
-    """Set threads and determinism inside the context; disable TF32. The process keeps freed memory from here on."""
+    """Set threads and determinism and disable TF32 inside the context.
+
+    As a side effect that outlasts the context, the process keeps freed memory for later allocations (`keep_freed`).
+    """
     keep_freed()
     fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), fills

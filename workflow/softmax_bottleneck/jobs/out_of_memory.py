@@ -1,7 +1,7 @@
-"""Memory of this process: kept for the next update, and reported clearly when it runs out.
+"""The memory of this process: freed blocks are kept for the next update, and running out gives a clear error.
 
-If the machine's memory runs out, trying again can help, because a job can ask for more. A GPU does not grow. The batch
-size is never reduced silently: another batch size is another experiment.
+If the machine's memory runs out, another attempt can help, because a job can ask for more. A GPU's memory is fixed. The
+batch size is never reduced silently, because another batch size is another experiment.
 """
 
 import ctypes
@@ -22,10 +22,10 @@ LARGEST_INT = 2**31 - 1
 
 
 def keep_freed() -> bool:
-    """Have the C library keep freed memory for the next allocation; return True if it can (glibc can).
+    """Make the C library keep freed memory for the next allocation; return True if the library can (glibc can).
 
-    By default it returns large blocks to the system, which clears every page of the next block: a tenth of a training
-    step at published sizes. The peak stays the same, but memory below it is not returned.
+    By default glibc returns large blocks to the system, which must clear every page of the next block. At published sizes
+    this takes a tenth of a training step. The peak memory stays the same, but memory below the peak is not returned.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -40,7 +40,7 @@ def peak_gb() -> float:
 
 
 def as_out_of_memory_error(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
-    """Return the error to raise instead if `error` means that memory ran out; else None."""
+    """Return the error to raise instead if `error` means that the machine's or the GPU's memory ran out; else None."""
     reason = " ".join(str(error).split()) or "nothing more is known"
     if type(error).__name__ == GPU_CLASS or (isinstance(error, RuntimeError) and GPU_WORDS.search(reason)):
         return UserError(f"{where}: the GPU's memory is too small ({reason}); use a larger GPU, or "

@@ -1,7 +1,7 @@
-"""The records of finished work: two equal files, so that losing one of them never repeats the work.
+"""The records of finished runs: two equal files, so that losing one of them never repeats the run.
 
-The workflow engine knows one of them, the result (`done.json`, `dynamic.json`), and deletes it before a job and after a
-failed one. It never deletes `outcome.json`, from which the result is restored.
+Snakemake knows one of the two files, the result (`done.json` or `dynamic.json`), and deletes it before a job and after
+a failed job. It never deletes the other file, `outcome.json`, from which the result is restored.
 """
 
 import os
@@ -16,19 +16,19 @@ OUTCOME_FILE = "outcome.json"
 
 
 def paths(folder: Path, result: str) -> tuple[Path, Path]:
-    """Return both records, in the order in which they are written."""
+    """Return the paths of both records, in the order in which they are written."""
     return folder / OUTCOME_FILE, folder / result
 
 
 def sound_record(folder: Path, result: str) -> Path | None:
-    """Return a readable record, or None."""
+    """Return the path of a record that matches its hash; None if neither does."""
     return next((path for path in paths(folder, result) if artefacts.is_sound(path)), None)
 
 
 def restore(folder: Path, result: str) -> None:
-    """Rewrite a missing or damaged record from the other one, if that one is sound.
+    """Rewrite a missing or damaged record from the other record, if that one is intact.
 
-    It gets the date of the sound one, so that nothing made from it before looks older than it.
+    The new file gets the modification time of the intact one, so that results made from the record do not look outdated.
     """
     sound = sound_record(folder, result)
     for path in paths(folder, result):
@@ -38,7 +38,11 @@ def restore(folder: Path, result: str) -> None:
 
 
 def refuse_foreign(path: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise UserError for a record or state of other work, naming the first key that differs."""
+    """Check that a record or resume state belongs to this run.
+
+    Raises:
+        UserError: a key differs between `stored`, the ids in the file `path`, and `here`, the ids of this run.
+    """
     for key in sorted({*stored, *here}):
         ours, theirs = here.get(key, "absent"), stored.get(key, "absent")
         if ours != theirs:

@@ -1,7 +1,7 @@
-"""A log of the workflow's steps, for the command that started it: Snakemake reports neither progress nor reasons.
+"""A log of the steps for the command that started the workflow, because Snakemake reports neither progress nor reasons.
 
-Every step appends a line when it begins and one when it ends to the file named by an environment variable; without the
-variable nothing is written. A step without its second line is running, or was killed.
+An environment variable names the log file. Every step appends one line when it begins and one line when it ends.
+Without the variable nothing is written. A step that has no second line is running, or was killed.
 """
 
 import json
@@ -25,7 +25,10 @@ KILLED = "was killed, as the system does where memory runs out"
 
 @dataclass(frozen=True)
 class Attempt:
-    """The last attempt at a step: process, begin and end (seconds since 1970), exit code, message."""
+    """The last attempt at a step on a subject `what` (run, dataset or fit), with times in seconds since 1970.
+
+    `words` is the message of the attempt's error.
+    """
 
     step: str
     what: str
@@ -37,18 +40,18 @@ class Attempt:
 
     @property
     def works(self) -> bool:
-        """True while the step is running."""
+        """True while the process of the step is running."""
         return self.ended is None and psutil.pid_exists(self.pid)
 
     @property
     def failure(self) -> tuple[int, str]:
-        """Exit code and message; a signal's exit code becomes "try again", because somebody else stopped the step."""
+        """The exit code and the message; an unknown code, such as a signal's, becomes 75 ("try again")."""
         code = self.code if self.code in FIRST else TRY_AGAIN
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
 
 
 def note(step: str, what: str, code: int | None = None, words: str = "") -> None:
-    """Append the begin of a step or, with its exit code, its end; an error while writing the log is ignored."""
+    """Append the beginning of a step to the log, or its end if `code` is given; disk errors are ignored."""
     path = os.environ.get(VARIABLE)
     if path:
         line = {"step": step, "what": what, "pid": os.getpid(), "at": time.time()}
@@ -58,7 +61,7 @@ def note(step: str, what: str, code: int | None = None, words: str = "") -> None
 
 
 def attempts(path: Path) -> list[Attempt]:
-    """Return the last attempt at every step; lines cut short by a kill or a full disk are skipped."""
+    """Return the last attempt at every step in the log; lines cut short by a kill or a full disk are skipped."""
     found: dict[tuple[str, str], Attempt] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
@@ -72,6 +75,6 @@ def attempts(path: Path) -> list[Attempt]:
 
 
 def failures(path: Path) -> list[tuple[int, str]]:
-    """Return exit code and message of every step whose last attempt failed, most important first."""
+    """Return the exit code and message of every step whose last attempt failed, the most important failure first."""
     found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
     return sorted(found, key=lambda failure: FIRST.index(failure[0]))

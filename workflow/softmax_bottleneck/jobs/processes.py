@@ -1,7 +1,7 @@
-"""Identity of processes: whether a given process still runs, and whether its number means anything here.
+"""The identity of processes: whether a given process still runs, and where its process id is valid.
 
-Numbers are reused, and other machines and containers have their own. The start time distinguishes two processes with
-one number. Boot and process namespace say where a number is valid.
+Process ids are reused, and every machine and container counts its own. Therefore the start time distinguishes two
+processes with the same id, and the boot id and the process namespace say where an id is valid.
 """
 
 import os
@@ -16,21 +16,22 @@ WORKFLOW_VARIABLE = "SOFTMAX_BOTTLENECK_WORKFLOW"  # the workflow's process, set
 
 @dataclass(frozen=True)
 class Process:
-    """A process of this machine: its number, and its start in hundredths of a second since boot (0: it has ended)."""
+    """A process: its id and its start, in hundredths of a second since boot (0: the process has ended)."""
 
     pid: int
     started: int
 
     @property
     def lives(self) -> bool:
-        """True while this process runs; a zombie does not, nor does another process with its number."""
+        """True while this process runs; False for a zombie, and if another process has reused the id."""
         return bool(self.started) and self.started == started(self.pid)
 
 
 def started(pid: int) -> int:
-    """Return when a process started, in hundredths of a second since boot; 0 if it has ended.
+    """Return the start of a process in hundredths of a second since boot; 0 if the process has ended.
 
-    psutil's time since 1970 moves with the clock, and setting the clock must end no lease: hence since boot.
+    The start is not counted from 1970, as psutil does, because that number changes when the clock is set, and setting the
+    clock must not end a lease.
     """
     try:
         process = psutil.Process(pid)
@@ -47,7 +48,7 @@ def myself() -> Process:
 
 
 def pid_namespace_id() -> str:
-    """Return where process numbers are valid: a boot and a container of one machine, else the host's name."""
+    """Return an id of the scope in which process ids are valid: boot id and process namespace, else the host's name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -56,13 +57,13 @@ def pid_namespace_id() -> str:
 
 
 def export_workflow() -> None:
-    """Tell the processes started from here which workflow they belong to."""
+    """Set the environment variable that tells child processes which workflow process started them."""
     process = myself()
     os.environ[WORKFLOW_VARIABLE] = f"{process.pid} {process.started}"
 
 
 def workflow() -> Process | None:
-    """Return the workflow that started this process; None if it cannot be seen from here."""
+    """Return the workflow process that started this process; None if there is none or if it does not run on this machine."""
     numbers = os.environ.get(WORKFLOW_VARIABLE, "").split()
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         return None

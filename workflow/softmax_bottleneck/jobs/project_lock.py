@@ -1,9 +1,10 @@
-"""One workflow at a time in a project: an operating-system lock, held until the process that took it ends.
+"""An operating-system lock that admits one workflow at a time to a results folder.
 
-Snakemake's own lock stays behind when Snakemake is killed, until somebody removes it; the profiles disable it. This one
-covers the results folder, the kernel releases it at death, and no option of Snakemake removes it. `reproduce` passes it
-on to its Snakemake, so that it is held until both have ended. Where there is no such lock (some file systems, and a
-workflow that uses this one as a module), the lease of every run still keeps two processes apart.
+Snakemake's own lock stays behind when Snakemake is killed, until somebody removes it; the profiles disable it. The lock
+of this module covers the results folder, the kernel releases it when its process ends, and no option of Snakemake
+removes it. `reproduce` passes the lock on to its Snakemake, so that it is held until both have ended. Some file systems
+have no such lock, and a workflow that uses this one as a module does not take it; there, the lease of every run still
+keeps two processes apart.
 """
 
 import errno
@@ -23,13 +24,13 @@ _held: list[IO[str]] = []  # open until the process ends
 
 
 def acquire() -> dict[str, str]:
-    """Lock the results folder until this process ends; return the environment by which a child process shares the lock.
+    """Lock the results folder until this process ends; return the environment that lets a child process share the lock.
 
-    The child must also inherit the descriptors of `descriptors`.
+    The child must also inherit the file descriptors that `descriptors` returns.
 
     Raises:
-        BusyError: another process has the lock; the message names it.
-        UserError: the folder cannot be written, or the lock file is a link.
+        BusyError: another process holds the lock.
+        UserError: the folder cannot be written, or the lock file is a symbolic link.
     """
     path = Store().root.resolve() / FILE
     environment = {HANDED_VARIABLE: str(path)}
@@ -61,5 +62,5 @@ def acquire() -> dict[str, str]:
 
 
 def descriptors() -> list[int]:
-    """Return the descriptors of the lock, for `pass_fds` of a child process."""
+    """Return the file descriptors of the lock, for `pass_fds` of a child process."""
     return [file.fileno() for file in _held]

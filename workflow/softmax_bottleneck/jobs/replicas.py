@@ -1,8 +1,8 @@
-"""Several runs in one job: a small model leaves most of a GPU idle, and every job waits in the queue.
+"""Several runs in one batch job, because a small model leaves most of a GPU idle and every job waits in the queue.
 
-A process of its own trains each run, exactly as it would alone: the same step, its own folder, lease and done.json.
-They share the job's GPU, are distributed over its GPUs, or each has its own CPU threads. Finished runs stay finished if
-another run fails or the job ends; the next attempt trains the rest.
+Each run is trained in a process of its own, exactly as it would be alone: the same step, with its own folder, lease and
+done.json. The processes share the job's GPU, are distributed over its GPUs, or have their own CPU threads. Finished
+runs stay finished if another run fails or the job ends; the next attempt trains the rest.
 """
 
 import subprocess
@@ -23,13 +23,13 @@ TRY_AGAIN = {*EXIT_CODES.values(), BusyError.exit_code}
 def train_together(
     command: Sequence[str], paths: Sequence[str], device: str = "cpu", say: Say = lambda line: None
 ) -> None:
-    """Run `command --run <path>` for all paths at once, on the study's `device`, and wait for them.
+    """Run `command --run <path>` for all paths in parallel on a device, and wait for the end of these processes.
 
-    A signal to this process is passed on, so that each of them saves its state and stops.
+    A signal to this process is passed on to the child processes, so that each of them saves its state and stops.
 
     Raises:
-        UserError: one of them needs a correction by the user; it has printed its message.
-        StoppedError: one of them stopped early, and another attempt resumes it.
+        UserError: a child process failed with an error that the user must correct, after printing the message.
+        StoppedError: a child process stopped early; another attempt resumes it.
     """
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []
@@ -59,7 +59,7 @@ def train_together(
 
 
 def record_job(study: Study, job: str, runs: Sequence[Run]) -> None:
-    """Write that all runs of a job are finished (DataError: a done.json is missing or damaged)."""
+    """Write the file that marks all runs of a job as finished (DataError: a done.json is missing or damaged)."""
     files = {run.path: artefacts.checked(study.store.run_folder(run.path) / "done.json") for run in runs}
     hashes = {path: artefacts.sha256_file(file) for path, file in files.items()}
     artefacts.write_json(study.store.job_file(job), {"done": hashes})

@@ -1,8 +1,8 @@
-"""Resumable work: step by step to its end across kills, signals, time limits, full disks and too little memory.
+"""Resumable work in steps: kills, signals, time limits, full disks and lack of memory do not change the result.
 
-Training, dynamic evaluation and fits are such work. One process at a time works in a folder (its lease). It writes its
-state every few minutes, saves its state before it stops at a signal or a time limit, and ends with the same bits
-however often it was interrupted. States and records that it cannot verify are never overwritten silently.
+Training, dynamic evaluation and fits run this way. A lease lets one process at a time work in a folder. The process
+saves its state every few minutes, and before it stops at a signal or a time limit. The result has the same bits however
+often the work was interrupted. States and records that cannot be verified are never overwritten silently.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work before it begins.
+    """The description of a piece of resumable work: where its files are, and how it is identified.
 
     Attributes:
-        name: for messages and progress.
-        folder: holds its resume states and records; created if missing.
-        result: file name of the record of the finished work.
-        ids: for the provenance; a record with other ids belongs to other work.
-        identity: flat mapping that must be equal for a resume state to belong to this work.
-        device: on which it is computed.
-        numerics: context manager with threads and determinism.
-        owned: folder of the lease, if not `folder`.
+        name: name in messages and progress lines.
+        folder: folder of the resume states and records; created if missing.
+        result: file name of the record written at the end.
+        ids: ids stored in the provenance of the record; a record with other ids belongs to another job.
+        identity: flat mapping stored in resume states; a state with another identity belongs to another job.
+        device: device of the computation.
+        numerics: context manager that sets threads and determinism.
+        owned: folder of the lease, if it is not `folder`.
         files: other output files, which are removed when the work starts over.
-        is_whole: returns whether the other output files agree with the record, or raises an error.
+        is_whole: function that returns whether the other output files agree with the record, or raises an error.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Options:
-    """How a call works on a job.
+    """The options of one call that works on a job.
 
     Attributes:
-        say: shows a line of progress.
-        limit: how long it may work, and wait for another process on the same job.
-        restart: discard existing states and records and start over (recorded in the provenance).
-        save_interval_s: longest time between resume states. They are also written at the end of a part, such as an
+        say: function that prints a line of progress.
+        limit: the longest time to work, and to wait for another process on the same job.
+        restart: True to discard existing states and records and start over (recorded in the provenance).
+        save_interval_s: longest time between resume states. A state is also saved at the end of a part, such as an
             epoch, unless parts are so short that saving would take a noticeable share of the time.
     """
 
@@ -88,7 +88,7 @@ DEFAULTS = Options()
 
 
 class Work(Protocol):
-    """Work in steps. Its state holds all that changes: equal states continue to equal bits."""
+    """Work that is done in steps; `state` holds everything that changes, so that equal states lead to equal bits."""
 
     @property
     def finished(self) -> bool:
@@ -96,38 +96,40 @@ class Work(Protocol):
 
     @property
     def where(self) -> str:
-        """The current position: `epoch 2, update 11`."""
+        """The current position as text, e.g. `epoch 2, update 11`."""
 
     def step(self, session: Session) -> bool:
-        """Do one step, with calls of `session.tick` if it is long; return True if it ended a part such as an epoch."""
+        """Do one step, calling `session.tick` during a long one; return True if a part, such as an epoch, has ended."""
 
     def keep(self) -> None:
-        """Write the output of the part that has just ended; writing it twice must give the same bits."""
+        """Write the output of the part that has just ended; writing the same part twice must give the same bits."""
         return
 
     def state(self) -> dict[str, Any]:
-        """Return the whole state as tensors, numbers and text."""
+        """Return the complete state as tensors, numbers and text."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned, with tensors on the job's device."""
+        """Restore a state that `state` returned, with its tensors on the job's device."""
 
     def progress(self, wall_s: float) -> tuple[float, str]:
         """Return the finished share and a line of progress after `wall_s` seconds of work."""
 
     def outcome(self, session: Session) -> Outcome:
-        """Write the output files; return the record, the hashes of its parents, and more for its provenance."""
+        """Write the output files; return the record, the hashes of its inputs, and more entries of its provenance."""
 
 
 def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS) -> dict[str, Any]:
     """Do a job to its end, from its resume state if there is one, and return its record (also if already finished).
 
     Raises:
-        UserError: resume states or records are damaged or of another job, too little GPU memory, or raised by `begin`.
-        MemoryExhaustedError: too little memory of the machine.
+        UserError: a resume state or record is damaged or belongs to another job, the GPU's memory is too small, or
+            `begin` raised this error.
+        DataError: the record is damaged and there is no resume state, or the record disagrees with the output files.
+        MemoryExhaustedError: the machine's memory ran out.
         BusyError: another process owns the job.
-        StoppedError: a signal, the time limit, or the end of the workflow that started it; the state is saved
-            (exit code 143, 130 or 75).
-        OSError: writing failed; earlier states stay.
+        StoppedError: the work was stopped by a signal, by the time limit, or because the workflow that started it has
+            ended; the state is saved (exit code 143, 130 or 75).
+        OSError: writing failed; earlier states are kept.
     """
     stop = Stop(options.limit.seconds, processes.workflow())
     if options.limit.seconds is not None:
@@ -161,11 +163,11 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
 
 
 def _finished(job: Job) -> dict[str, Any] | None:
-    """Return the record of finished work, with both files restored; None if there is work to do.
+    """Return the record of finished work, after restoring a lost copy of the record; None if there is work to do.
 
     Raises:
         UserError: the folder holds another job's record.
-        DataError: the record is damaged and there is no resume state, or it does not agree with the output files.
+        DataError: the record is damaged and there is no resume state, or the record disagrees with the output files.
     """
     sound = outcome_record.sound_record(job.folder, job.result)
     if sound is None:
@@ -184,12 +186,12 @@ def _finished(job: Job) -> dict[str, Any] | None:
 
 @dataclass
 class Session:
-    """One process working on a job.
+    """The work of one process on a job, from its start or resume to its stop.
 
     Attributes:
-        steps: number of steps of all sessions.
+        steps: number of steps done in all sessions.
         before_s: wall time of earlier sessions.
-        history: an entry for each session.
+        history: entry of each session with its first step, device and threads.
     """
 
     job: Job
@@ -212,11 +214,11 @@ class Session:
         self.started = self.saved = self.ticked = self.reported = time.monotonic()
 
     def wall_s(self) -> float:
-        """Return the time that all sessions have worked so far."""
+        """Return the wall time of all sessions so far, in seconds."""
         return self.before_s + time.monotonic() - self.started
 
     def work_to_end(self) -> None:
-        """Do all remaining steps (errors as `run_to_end`)."""
+        """Do all remaining steps and save resume states on the way (errors as in `run_to_end`)."""
         while not self.work.finished:
             part_ended = self.step()
             if part_ended:
@@ -236,13 +238,13 @@ class Session:
                                    "run the same step again to go on", reason[1])  # fmt: skip
 
     def step(self) -> bool:
-        """Do one step; return True if it ended a part."""
+        """Do one step; return True if a part, such as an epoch, has ended."""
         part_ended = self.work.step(self)
         self.steps += 1
         return part_ended
 
     def tick(self) -> None:
-        """Give a sign of life every few seconds; cheap enough to be called at every step and within long ones."""
+        """Renew the lease every few seconds and print progress every minute; cheap enough to call at every step."""
         now = time.monotonic()
         if now - self.ticked >= TICK_S:
             self.ticked = now
@@ -256,14 +258,14 @@ class Session:
         self.options.say(f"{self.job.name}  {words}  {duration(self.wall_s() * (1 - share) / share)} left")
 
     def save(self) -> None:
-        """Write the resume state (BusyError: the lease was lost, nothing is written)."""
+        """Write the resume state (BusyError: another process took the lease over; then nothing is written)."""
         self.lease.check()
         facts = {"work": self.work.state(), "history": self.history, "wall_s": self.wall_s(), "steps": self.steps}
         self.checkpointer.save(facts)
         self.saved = time.monotonic()
 
     def finish(self) -> dict[str, Any]:
-        """Write the output files, then the records; remove the resume states last."""
+        """Write the output files, then both records, and remove the resume states last; return the record."""
         self.lease.check()
         facts, parents, extras = self.work.outcome(self)
         self.lease.check()

@@ -1,8 +1,8 @@
-"""One writer per folder: a small file that names the owner and is touched while the owner lives.
+"""The lease of a run's folder, which admits one writer: a small file that names the owner and is touched while it runs.
 
-The workflow engine's lock does not survive a kill of the engine: an orphaned trainer and its successor would write the
-same folder. With a lease the second process is rejected, a dead owner's lease is taken over, and an owner that lost its
-lease stops. An operating-system lock does not suffice: it says nothing about an owner on another node of a cluster.
+Snakemake's lock does not survive a kill of Snakemake: an orphaned training process and its successor would write to the
+same folder. With a lease, the second process is rejected, the lease of a dead owner is taken over, and an owner that
+lost its lease stops. An operating-system lock does not suffice: it cannot detect an owner on another node of a cluster.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """Ownership of a folder for the length of a `with` block.
+    """The ownership of a folder for the length of a `with` block.
 
-    `timeout_s` is how long to wait for another owner to end.
+    `timeout_s` is the longest time to wait for another owner to end.
 
     Raises:
-        BusyError: on entering, another living process owns the folder; in `check`, the lease was lost.
+        BusyError: on entering, if another running process owns the folder; in `check`, if the lease was lost.
     """
 
     def __init__(self, folder: Path, timeout_s: float = 0.0) -> None:
@@ -65,12 +65,12 @@ class Lease:
             self.path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raise BusyError if this process no longer owns the folder."""
+        """Check that this process still owns the folder (BusyError: another process took it over)."""
         if not self._is_mine():
             raise BusyError(f"{self.folder}: another process took this run over; this one stops without writing")
 
     def beat(self) -> None:
-        """Check the ownership and touch the lease as a sign of life."""
+        """Check the ownership and touch the lease file, which shows other processes that the owner still runs."""
         self.check()
         os.utime(self.path)
 
@@ -106,7 +106,7 @@ class Lease:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the lease's content; empty if it is missing or half written."""
+    """Return the content of a lease file; empty if the file is missing or half written."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -115,9 +115,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _lives(owner: dict[str, Any], age_s: float) -> bool:
-    """Return True if the owner runs: looked up here or in the batch system, else judged by its last sign of life.
+    """Return True if the owner of a lease still runs.
 
-    A requeued batch job keeps its number, so an earlier start of this very job is known to have ended.
+    The owner is looked up among this machine's processes, else in the batch system. If neither is possible, the owner
+    counts as running while the lease is younger than STALE_AFTER_S. A requeued batch job keeps its number, so an owner
+    with the number of the present job is known to have ended.
     """
     pid, started, job = (owner.get(key) for key in ("pid", "started", "job"))
     if owner.get("pid_namespace_id") == pid_namespace_id() and isinstance(pid, int) and isinstance(started, int):
@@ -131,10 +133,10 @@ def _lives(owner: dict[str, Any], age_s: float) -> bool:
 
 @contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
-    """Admit one process at a time to the lines that read and replace a lease; the kernel releases it at death.
+    """Lock a folder inside the context, so that one process at a time reads and replaces the lease.
 
-    The folder itself is locked, so that no lock file is left in it. On network file systems without flock, exclusive
-    creation of the lease still lets only one process win.
+    The folder itself is locked, so that no lock file is left in it; the kernel releases the lock when the process ends.
+    On network file systems without flock, the exclusive creation of the lease file still lets only one process succeed.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

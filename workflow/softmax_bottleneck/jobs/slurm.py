@@ -1,4 +1,4 @@
-"""Questions to SLURM: which job this process belongs to, how long it may go on, whether another job still runs."""
+"""Queries to SLURM: the job of this process, the time that it has left, and whether another job still runs."""
 
 import os
 import re
@@ -13,13 +13,13 @@ LIVING_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIG
 
 
 def batch_job() -> dict[str, str]:
-    """Return the number of this process's job, as an entry of a record; empty outside a job."""
+    """Return {"job": number} for this process's SLURM job; empty outside a job."""
     job = os.environ.get(JOB_VARIABLE, "")
     return {"job": job} if job else {}
 
 
 def job_lives(job: str) -> bool | None:
-    """Return whether a job may still have processes; None if SLURM cannot be asked."""
+    """Return True if a job may still have running processes; None if SLURM does not answer."""
     answer = _squeue("--format=%T", job)
     if answer is None or answer.returncode:
         return False if answer and "invalid job id" in answer.stderr.lower() else None
@@ -27,10 +27,10 @@ def job_lives(job: str) -> bool | None:
 
 
 def seconds_left(environment: Mapping[str, str]) -> float | None:
-    """Return the seconds until SLURM ends this job; None outside a job, without a limit, or if it is unknown.
+    """Return the seconds until SLURM ends this job; None outside a job, without a limit, or if SLURM does not tell.
 
-    Newer versions set SLURM_JOB_END_TIME. With older ones, and with Snakemake's plugin, which clears the variable,
-    squeue is asked: it prints `[days-][[hours:]minutes:]seconds`, or UNLIMITED, INVALID and the like.
+    Newer versions of SLURM set SLURM_JOB_END_TIME. Older versions do not, and Snakemake's plugin clears the variable.
+    Then squeue is asked, which prints `[days-][[hours:]minutes:]seconds`, or a word such as UNLIMITED or INVALID.
     """
     job, end = environment.get(JOB_VARIABLE), environment.get("SLURM_JOB_END_TIME", "")
     if not job:
@@ -46,7 +46,7 @@ def seconds_left(environment: Mapping[str, str]) -> float | None:
 
 
 def _squeue(layout: str, job: str) -> subprocess.CompletedProcess[str] | None:
-    """Ask squeue about a job; None if squeue is missing or does not answer."""
+    """Return squeue's answer about a job; None if squeue is missing or does not answer."""
     command = ["squeue", "--noheader", layout, f"--jobs={job}"]
     try:
         return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)

@@ -1,1 +1,1 @@
-"""Paths, files and hashes, provenance, fingerprints, errors: the room that every other may use."""
+"""Paths, files and hashes, provenance, fingerprints and errors, which every other room may use."""

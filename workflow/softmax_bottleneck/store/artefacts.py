@@ -1,7 +1,7 @@
-"""Read and write result files: the only module that knows formats and hashes.
+"""Reading and writing of result files, with a hash for every file; no other module knows the formats.
 
-Every write is atomic (temporary file in the same folder, fsync, rename) and leaves a `<name>.sha256` beside the file;
-every read checks it, so that a truncated or damaged file is an error and never a number.
+Every write is atomic (temporary file in the same folder, fsync, rename) and leaves a `<name>.sha256` beside the file.
+Every read checks this hash, so that a truncated or damaged file raises an error and never yields a number.
 """
 
 import errno
@@ -38,15 +38,15 @@ def sha256_file(path: Path) -> str:
 
 
 def sidecar(path: Path) -> Path:
-    """Return the file that holds the sha256 of `path`."""
+    """Return the path of the file that holds the sha256 of `path`."""
     return path.with_name(path.name + ".sha256")
 
 
 def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
-    """Let `write` fill a temporary file, then rename it to `path`; return its sha256.
+    """Let `write` fill a temporary file, rename that file to `path`, and return its sha256.
 
-    After a crash, the old or the new file is complete. A crash between the renames of file and hash leaves a file
-    without its hash, which counts as damaged and is recomputed.
+    After a crash, either the old or the new file is complete. A crash between the renames of the file and of its hash
+    leaves a file without a hash, which counts as damaged and is recomputed.
 
     Raises:
         OSError: the disk is full, over quota or failing; a full disk leaves the old file and its hash unchanged.
@@ -80,14 +80,14 @@ def _temporary(path: Path) -> Path:
 
 
 class _Watched:
-    """A file that remembers the first disk error, which writers in C report as another error."""
+    """A file that remembers its first disk error, because writers in C replace that error by another one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.trouble: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write to the file."""
+        """Write data to the file and remember the first disk error."""
         try:
             return self._file.write(data)
         except OSError as error:
@@ -99,7 +99,7 @@ class _Watched:
 
 
 def _exchange(temporary: Path, path: Path) -> None:
-    """Rename a file to `path`; the old hash is removed first: never a new file beside an old hash."""
+    """Rename a file to `path`. The old hash is removed first, so that a new file never has an old hash beside it."""
     sidecar(path).unlink(missing_ok=True)
     temporary.replace(path)
 
@@ -109,7 +109,7 @@ def _seal(mark: Path, path: Path) -> None:
 
 
 def explained(error: OSError, path: Path) -> OSError:
-    """Add the file to a disk error and, if the disk is full, the size that is free; return the error."""
+    """Add the file's name to a disk error and, if the disk is full, the free space; return the error."""
     error.filename, error.filename2 = str(path), None
     if error.errno in FULL:
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
@@ -127,7 +127,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the unfinished files of killed processes below a folder: those that nobody has written to for an hour."""
+    """Remove temporary files of killed processes below a folder: those that were not written to for an hour."""
     for path in folder.rglob(".*.tmp"):
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > LEFT_S:
@@ -145,28 +145,28 @@ def write_text(path: Path, text: str) -> str:
 
 
 def write_json(path: Path, value: object) -> str:
-    """Write JSON atomically with sorted keys (ValueError: NaN or infinity)."""
+    """Write JSON atomically with sorted keys; return the sha256 (ValueError: the value contains NaN or infinity)."""
     return write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_npy(path: Path, array: NDArray[Any]) -> str:
-    """Write one array that can be memory-mapped."""
+    """Write one array as .npy, which `read_npy` can memory-map; return the sha256."""
     return write_with(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
 def write_npz(path: Path, **arrays: NDArray[Any]) -> str:
-    """Write named arrays."""
+    """Write named arrays as .npz; return the sha256."""
     return write_with(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 def remove(path: Path) -> None:
-    """Remove a file and its hash, if they exist."""
+    """Remove a file and the file with its hash, if they exist."""
     path.unlink(missing_ok=True)
     sidecar(path).unlink(missing_ok=True)
 
 
 def append_line(path: Path, text: str) -> None:
-    """Append one line and force it to the disk, so that the log survives a kill."""
+    """Append one line to a log and force it to the disk, so that the line survives a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -179,7 +179,7 @@ def append_line(path: Path, text: str) -> None:
 
 # --- reading --------------------------------------------------------------------------------------------------------
 def stored_hash(path: Path) -> str | None:
-    """Return the sha256 beside a file, or None if it is missing or unreadable."""
+    """Return the sha256 stored beside a file; None if the file with the hash is missing or unreadable."""
     try:
         return sidecar(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -195,10 +195,10 @@ def is_sound(path: Path) -> bool:
 
 
 def checked(path: Path) -> Path:
-    """Return the path if its content matches the hash beside it.
+    """Return the path, after checking that the file's content matches the hash beside it.
 
     Raises:
-        DataError: the file or its hash is missing, or they differ.
+        DataError: the file or its hash is missing, or content and hash differ.
     """
     if not path.is_file():
         raise DataError(f"{path}: file not found; run the step that makes it")
@@ -208,7 +208,7 @@ def checked(path: Path) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file (DataError: missing, or does not match its hash)."""
+    """Return the content of a file (DataError: the file is missing or does not match its hash)."""
     if not path.is_file():
         raise DataError(f"{path}: file not found; run the step that makes it")
     data = path.read_bytes()
@@ -218,37 +218,37 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the UTF-8 text of a file (DataError as `read_bytes`)."""
+    """Return the UTF-8 text of a file (DataError as in `read_bytes`)."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file (DataError as `read_bytes`)."""
+    """Return the value of a JSON file (DataError as in `read_bytes`)."""
     return json.loads(read_text(path))
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the named arrays of a file (DataError as `read_bytes`)."""
+    """Return the named arrays of an .npz file (DataError as in `read_bytes`)."""
     return arrays_in(read_bytes(path))
 
 
 def arrays_in(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return the named arrays of the bytes of an .npz file (ValueError: it contains objects)."""
+    """Return the named arrays in the bytes of an .npz file (ValueError: the file contains Python objects)."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Return the array of a file, memory-mapped read-only (DataError as `read_bytes`)."""
+    """Return the array of an .npy file, memory-mapped read-only (DataError as in `read_bytes`)."""
     array: NDArray[Any] = np.load(checked(path), mmap_mode="r", allow_pickle=False)
     return array
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Return the values of a log of JSON lines, without a last line that a kill cut off.
+    """Return the values of a log of JSON lines, without a last line that was cut off by a kill.
 
     Raises:
-        DataError: the log was sealed and has changed since.
+        DataError: the log has a hash beside it, which is written once the log is complete, and does not match it.
     """
     if not path.exists():
         return []

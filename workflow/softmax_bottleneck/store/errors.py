@@ -1,41 +1,41 @@
-"""Errors that people can act on, each with its exit code (docs/running.md, "Exit codes")."""
+"""Errors that a user can act on, each with its exit code (docs/running.md, "Exit codes")."""
 
 
 class ExpectedError(Exception):
-    """An error that a person or another attempt can solve; its message is one line, shown without a traceback."""
+    """An error that a user or another attempt can solve; its message is one line, shown without a traceback."""
 
     exit_code = 1
 
 
 class UserError(ExpectedError):
-    """An error in configuration, data or arguments. The message is one line: where, what, and how to fix it."""
+    """An error in configuration, data or arguments. The one-line message says where, what is wrong, and how to fix it."""
 
     exit_code = 2
 
 
 class DataError(UserError):
-    """A file with a wrong hash or wrong counts, or truncated or malformed."""
+    """An error in a file: a wrong hash, wrong counts, truncated or malformed content."""
 
 
 class IncompleteError(ExpectedError):
-    """Missing or damaged results."""
+    """An error for missing or damaged results."""
 
     exit_code = 3
 
 
 class BusyError(ExpectedError):
-    """Another process does this work, or a time limit was reached: try again later."""
+    """An error that a later attempt solves: another process works on the same run, or a time limit was reached."""
 
     exit_code = 75
 
 
 class DivergedResultError(ExpectedError):
-    """A run that diverged: a recorded result, which another attempt would not change."""
+    """The error for a run that diverged; the run is recorded as diverged, and another attempt would diverge again."""
 
     exit_code = 10
 
 
 class MemoryExhaustedError(ExpectedError):
-    """The machine's memory was too small; more memory may help."""
+    """The error for a machine with too little memory; another attempt with more memory may succeed."""
 
     exit_code = 75

@@ -1,8 +1,8 @@
-"""Hash the source code that a step's numbers depend on, so that an edit repeats exactly the steps that it affects.
+"""Fingerprints of the source code that a step's numbers depend on; an edit repeats exactly the steps that it affects.
 
-The hash covers the step's own module and every module of the package that it imports, also inside functions. It is a
-hash of syntax trees without comments, docstrings and imports for the type checker. Only the standard library is used,
-because this runs while Snakemake parses the workflow.
+A fingerprint covers the step's own module and every module of the package that this module imports, directly or not,
+also inside functions. It hashes syntax trees without comments, docstrings and imports for the type checker. Only the
+standard library is used, because this module runs while Snakemake parses the workflow.
 """
 
 import ast
@@ -49,13 +49,13 @@ COUNTED = {
 
 
 def step_code(step: str, *modules: str) -> str:
-    """Return the fingerprint of a step, with the modules (a head, a body) that it chooses by name."""
+    """Return the fingerprint of a step, including `modules`: the head and body modules that a run selects by name."""
     return fingerprint(*STEPS[step], *modules)
 
 
 @cache
 def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
-    """Return 12 hex digits for modules (`training.train`, `heads.gss`) and all that they import from the package."""
+    """Return 12 hex digits that identify the code of modules (`training.train`, `heads.gss`) and of all they import."""
     files = module_files(package)
     digest = hashlib.sha256()
     for module in sorted(closure(modules, package)):
@@ -64,10 +64,12 @@ def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
 
 
 def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
-    """Return the modules and all that they import from the package, without neutral modules unless named here.
+    """Return modules and everything that they import from the package, directly or not.
+
+    Neutral modules, which cannot change a number, are included only if `modules` names them.
 
     Raises:
-        KeyError: there is no such module.
+        KeyError: a name in `modules` is not a module of the package.
     """
     files = module_files(package)
     reached: set[str] = set()
@@ -82,20 +84,20 @@ def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
 
 
 def is_neutral(module: str) -> bool:
-    """Return True if an edit of this module repeats no step."""
+    """Return True if no step has to be repeated after an edit of this module."""
     return module not in COUNTED and (module in NEUTRAL or module.partition(".")[0] in NEUTRAL)
 
 
 @cache
 def module_files(package: Path = PACKAGE) -> dict[str, Path]:
-    """Return dotted name below the package -> file of every module; a room's `__init__` has the room's name."""
+    """Return {dotted name below the package: file} for every module; a room's `__init__` has the room's name."""
     paths = {path.relative_to(package).with_suffix(""): path for path in package.rglob("*.py")}
     parts = {name.parts[:-1] if name.name == "__init__" else name.parts: path for name, path in paths.items()}
     return {".".join(words): path for words, path in parts.items() if words}
 
 
 def _module_of(imported: str, files: Mapping[str, Path]) -> str:
-    """Return the module of an imported name, as `heads` for `heads.Head`, or "" for the package itself."""
+    """Return the module that contains an imported name, as `heads` for `heads.Head`; "" for the package itself."""
     while imported and imported not in files:
         imported = imported.rpartition(".")[0]
     return imported
@@ -107,7 +109,7 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 
 @cache
 def _summary(source: str) -> tuple[str, frozenset[str]]:
-    """Return the hash of a source's syntax tree, and every name that it imports from the package."""
+    """Return the hash of a source's syntax tree, and all names that the source imports from the package."""
     tree = ast.parse(source)
     tree.body = [node for node in tree.body if not _is_for_type_checker(node)]
     names: set[str] = set()
@@ -124,7 +126,7 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all statements below a node, with those of handlers and cases: ten times fewer than all nodes."""
+    """Yield all statements below a node, including exception handlers and match cases; faster than `ast.walk`."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         for inner in getattr(node, name, ()):
             yield inner

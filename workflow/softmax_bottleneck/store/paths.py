@@ -1,4 +1,4 @@
-"""The layout of a results folder, and the root of the repository."""
+"""The folders and files of the results, and the root of the repository."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +12,16 @@ OVERVIEW = ("figures/overview.svg", "figures/overview.csv")  # of every study, i
 
 @dataclass(frozen=True)
 class Store:
-    """A results folder and the paths in it; no method creates anything."""
+    """A results folder and the paths in it; no method creates a file or folder."""
 
     root: Path = Path("results")
 
     def corpus_folder(self, dataset: str) -> Path:
-        """Return the folder with the files of a dataset as they were published."""
+        """Return the folder with the downloaded files of a dataset."""
         return self.root / "corpora" / dataset
 
     def tokens_folder(self, dataset: str) -> Path:
-        """Return the folder with token ids and vocabulary of a corpus."""
+        """Return the folder with the token ids and the vocabulary of a dataset."""
         return self.root / "tokens" / dataset
 
     def run_folder(self, run_path: str) -> Path:
@@ -29,15 +29,15 @@ class Store:
         return self.root / "runs" / run_path
 
     def job_file(self, job: str) -> Path:
-        """Return the file that marks the end of a job of several runs; their results are in their done.json."""
+        """Return the file that marks a job of several runs as finished; the results are in each run's own done.json."""
         return self.root / "jobs" / f"{job}.json"
 
     def study_folder(self, study: str) -> Path:
-        """Return the folder with records, tables, figures and report of a study."""
+        """Return the folder with the records, tables, figures and report of a study."""
         return self.root / study
 
     def fits_folder(self, path: str) -> Path:
-        """Return the folder of a unit of fits, as `<plan>/<laws>/<seed>-<unit_id>`, or of its distributions."""
+        """Return the folder of fits at `path`, which is `<plan>/<laws>/<seed>-<unit_id>`, or of their distributions."""
         return self.root / "fits" / path
 
     def own_folder(self, name: str) -> Path:

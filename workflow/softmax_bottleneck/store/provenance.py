@@ -15,11 +15,11 @@ PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
 
 
 def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str, object]:
-    """Return the provenance of an artefact: versions, hardware, commit, and the hashes of its inputs.
+    """Return the provenance of a result: versions, hardware, commit, and the hashes of its inputs.
 
     Args:
         parents: name -> sha256 of every input.
-        facts: further entries (run_id, flags, interruptions).
+        facts: further entries, such as run_id, flags and interruptions.
     """
     return {
         "schema": SCHEMA,

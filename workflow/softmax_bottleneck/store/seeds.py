@@ -1,4 +1,4 @@
-"""One random stream per purpose, each from the run's seed, so that none depends on how often another was used."""
+"""Random seeds: each purpose has its own random stream, unaffected by how often the other streams are used."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """A seed in [0, 2^63) for one purpose: the sha256 of the run's seed and the purpose's words and numbers.
+    """Return a seed in [0, 2^63) for one purpose, derived from the run's seed by sha256.
 
-    Example: `derive(141, "dropout", epoch, step)`.
+    `purpose` is a sequence of words and numbers: `derive(141, "dropout", epoch, step)`.
     """
     text = "/".join(map(str, (seed, *purpose)))
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") >> 1
