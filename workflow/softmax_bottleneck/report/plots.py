@@ -237,7 +237,7 @@ def integer(value: float, _position: object = None) -> str:
 def to_svg(canvas: Canvas) -> str:
     """Return the canvas as SVG, with a style sheet that replaces light colours by dark colours in dark mode.
 
-    Because a report contains dozens of figures, coordinates are cut to a tenth of a point, ids of letters are shortened,
+    Because a report contains dozens of figures, coordinates are cut to a tenth of a point, ids of letters are short,
     and comments and ids of groups are removed.
     """
     buffer = io.StringIO()

@@ -51,7 +51,7 @@ def wordsim_table(source: Source, dataset: str) -> Section:
 
 
 def coverage_table(source: Source, dataset: str) -> Section:
-    """Return a section with a row per benchmark: the number of all pairs, and of pairs with a word out of vocabulary."""
+    """Return a section with a row per benchmark: the numbers of all pairs and of pairs with an unknown word."""
     rows = _benchmarks(source, dataset, PAIRS_UNKNOWN)
     columns = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}
     return source.section(dataset, rows, columns, lambda row, metric: _coverage_cell(source, dataset, row, metric))
