@@ -1,9 +1,10 @@
-"""Finished studies: those of a results folder, and those archived in report/evidence/studies without their weights.
+"""Finished studies: those in results folders, and those archived, without weights, in report/evidence/studies.
 
-An archive holds the measured numbers, the states of the runs, the verdicts, and where they come from. It is small
-enough for the repository, so that a fresh clone can compare studies that take hours. Of runs on a published corpus it
-also holds settings, spectrum and epochs, for the chapter "At the published size"; of the first run of every model on
-real text, the words that it predicts at the published places.
+An archive holds the measured numbers, the states of the runs, the verdicts, and their provenance. It is small enough
+for the repository, so that a fresh clone can compare studies that take hours. For runs on a published corpus, an
+archive also holds settings, singular values and epoch logs, which the chapter "At the published size" shows. For the
+first run of every model on real text, an archive also holds the words that the model predicts at the positions that the
+papers show.
 """
 
 import gzip
@@ -39,15 +40,15 @@ Columns = dict[str, list[Any]]
 
 @schema.section
 class StoredRun:
-    """A run on a published corpus.
+    """A run on a published corpus, as an archive file stores it.
 
     Attributes:
-        name: unique among all archived runs.
-        run: its settings and its run_id, as its run.json has them.
-        history: one line per epoch.
-        epoch_ranks: one line per epoch whose ranks were measured, 0 before training.
-        spectrum: index from 1 and singular value of its log-probability matrix, thinned.
-        provenance: commit, versions and hardware, if they are known for each run.
+        name: the name, unique among all archived runs.
+        run: the settings and the run_id, as in the run's run.json.
+        history: the log, one entry per epoch.
+        epoch_ranks: one entry per epoch at which ranks were measured; epoch 0 is before training.
+        spectrum: pairs of index (from 1) and singular value of the log-probability matrix, for a subset of indices.
+        provenance: commit, versions and hardware of the run, if these are known.
     """
 
     name: schema.Name
@@ -63,17 +64,19 @@ class ArchiveFile:
     """The content of report/evidence/studies/<study>-<hardware>.json.gz.
 
     Attributes:
-        title: of the study.
-        digest: hash of the study's settings.
-        command: recomputes the study in a checkout of the commit that `environments` names.
-        corpora: title of each corpus.
-        environments: git, versions and hardware of the runs.
+        study: the name of the study.
+        title: the title of the study.
+        hardware: the machines of the runs.
+        digest: the hash of the study's settings.
+        command: the command that recomputes the study in a checkout of the commit that `environments` names.
+        corpora: the title of each corpus, by the name of the corpus.
+        environments: the git commits, versions and hardware of the runs.
         rows: the tidy records by column.
         states: the states of the planned runs, by column.
         stages: the states of finetuning and dynamic evaluation, by column.
         claims: the entries of claims.json.
         runs: the runs on published corpora.
-        predictions: path of a run -> words that it predicts at the published places.
+        predictions: the words that a run predicts at the positions that the papers show, by the path of the run.
     """
 
     study: schema.Name
@@ -96,12 +99,13 @@ class ArchivedRun:
     """An archived run on a published corpus.
 
     Attributes:
-        name: unique.
-        label: its model's name in its study.
-        run: its settings, perhaps of older code.
-        values: metric -> number.
+        name: the name, unique among all archived runs.
+        label: the label of the model in its study.
+        hardware: the machine of the run.
+        run: the settings, perhaps of an older version of the code.
+        values: the measured numbers by metric.
         epoch_ranks: the ranks of each epoch, by metric.
-        spectrum: (index from 1, singular value), thinned.
+        spectrum: pairs of index (from 1) and singular value, for a subset of indices.
     """
 
     name: str
@@ -115,13 +119,17 @@ class ArchivedRun:
 
 @dataclass(frozen=True, eq=False)
 class FinishedStudy:
-    """A finished study.
+    """A finished study, from a results folder or from an archive.
 
     Attributes:
-        name: unique; of an archive it ends with the hardware.
-        hardware: the processor, or what its states say.
-        corpora: title of each corpus.
+        name: the unique name; for an archive it ends with the hardware.
+        study: the name of the study, the same on all machines.
+        title: the title of the study.
+        hardware: the machines of the runs.
+        corpora: the title of each corpus, by the name of the corpus; empty for a results folder.
         claims: the entries of claims.json.
+        records: the measured numbers and the states of the runs.
+        runs: the archived runs on published corpora; empty for a results folder.
     """
 
     name: str
@@ -135,25 +143,25 @@ class FinishedStudy:
 
     @cached_property
     def datasets(self) -> list[str]:
-        """The corpora; a study of fits alone has SYNTHETIC."""
+        """The names of the corpora, or [SYNTHETIC] for a study that only fits known distributions."""
         return list(dict.fromkeys(self.records.states["dataset"])) or [SYNTHETIC]
 
 
 def from_results(folder: Path, name: str) -> FinishedStudy:
-    """Return the study of a results folder (DataError: damaged or missing)."""
+    """Return the study of a results folder (DataError: a file is damaged or missing)."""
     content, found = artefacts.read_json(folder / CLAIMS_FILE), records.load(folder)
     return FinishedStudy(name, content["study"], name, machines(found), {}, content["claims"], found)
 
 
 def called(file: Path) -> str:
-    """Return the path of a study's file within the working or the project's folder; elsewhere its name alone."""
+    """Return a file's path relative to the project's or the working folder, or only its name if it lies elsewhere."""
     full = file.resolve()
     homes = (home for home in (paths.ROOT, Path.cwd()) if full.is_relative_to(home))
     return next((full.relative_to(home).as_posix() for home in homes), file.name)
 
 
 def machines(found: Records) -> str:
-    """Return the machines of the runs: their GPUs and processors, without the processors' instruction sets."""
+    """Return the machines of the runs as text: GPUs and processors, without the processors' instruction sets."""
     processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
     names = sorted(set(map(str, found.states["hardware"])) - {""}) or processors
     return " and ".join(dict.fromkeys(INSTRUCTIONS.sub("", name) for name in names)) or "unknown"
@@ -161,12 +169,13 @@ def machines(found: Records) -> str:
 
 # --- writing --------------------------------------------------------------------------------------------------------
 def write(study: Study, unfinished: bool = False) -> Path:
-    """Archive a finished study, or the finished runs of an unfinished one; the same results give the same bytes.
+    """Write the archive of a study and return its path; the same results give the same bytes.
 
-    All conclusions are evaluated, also those of papers that the study's own report does not show.
+    With `unfinished`, the archive of an unfinished study holds only its finished runs. The claims of all papers are
+    evaluated, including papers that the study's own report does not show.
 
     Raises:
-        IncompleteError: some planned run has not finished, and `unfinished` is not given.
+        IncompleteError: a planned run has not finished, and `unfinished` is false.
         DataError: a file of the study is damaged or missing.
     """
     folder = study.store.study_folder(study.name)
@@ -200,7 +209,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
 
 
 def _predictions(found: Records, study: Study) -> dict[str, Any]:
-    """Return the predicted words of the first run of every model on real text, by the path of the run."""
+    """Return {path of a run: predicted words} for the first run of every model on real text."""
     first: dict[tuple[str, str], tuple[str, Any]] = {}
     for run in study.needed:
         words = found.detail(run.path, "predictions")
@@ -210,7 +219,7 @@ def _predictions(found: Records, study: Study) -> dict[str, Any]:
 
 
 def _stored(run: Run, found: Records, study: Study) -> dict[str, Any]:
-    """Return what an archive holds of a run on a published corpus."""
+    """Return the entry of a run on a published corpus in an archive, in the format of `StoredRun`."""
     return {
         "name": f"{study.name}-{run.model}-{run.seed}",
         "run": run.to_json() | {"run_id": run.run_id},
@@ -221,7 +230,11 @@ def _stored(run: Run, found: Records, study: Study) -> dict[str, Any]:
 
 
 def save(content: dict[str, Any]) -> Path:
-    """Check and write the content of an archive; return its path."""
+    """Write the content of an archive to its file, and return the path of the file.
+
+    Raises:
+        UserError: the content does not fit the format of `ArchiveFile`.
+    """
     hardware = "-".join(NOT_IN_NAMES.sub(" ", content["hardware"].lower()).split())
     path = FOLDER / f"{content['study']}-{hardware}{ENDING}"
     read(ArchiveFile, content, str(path))
@@ -231,24 +244,24 @@ def save(content: dict[str, Any]) -> Path:
 
 
 def columns_of(frame: pd.DataFrame) -> Columns:
-    """Return a frame by column, with None for missing numbers."""
+    """Return a data frame as {column: values}, with None for missing numbers."""
     plain = frame.astype(object).where(frame.notna(), None)
     return {str(name): values for name, values in plain.to_dict("list").items()}
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 def load_all() -> list[FinishedStudy]:
-    """Return every archived study, by name (UserError: a file is damaged or does not fit the format)."""
+    """Return all archived studies, sorted by name (UserError: a file is damaged or does not fit the format)."""
     return [load(path) for path in sorted(FOLDER.glob(f"*{ENDING}"))]
 
 
 @cache
 def load(path: Path) -> FinishedStudy:
-    """Return the study of an archive.
+    """Return the study of an archive file.
 
     Raises:
         DataError: the file is damaged.
-        UserError: it does not fit the format; names the key.
+        UserError: the content does not fit the format.
     """
     data = artefacts.read_bytes(path)
     try:
@@ -271,7 +284,7 @@ def load(path: Path) -> FinishedStudy:
 
 
 def _archived(stored: StoredRun, found: Records, path: Path) -> ArchivedRun:
-    """Return a run of an archive with its numbers (UserError: its settings are no run's)."""
+    """Return a stored run of an archive, with its numbers (UserError: the stored settings are not those of a run)."""
     run, run_id = Run.from_json(stored.run, f"{path}: {stored.name}"), stored.run.get("run_id")
     states, rows = (frame[frame["run_id"] == run_id] for frame in (found.states, found.rows))
     plain = rows[rows["condition"] == ""]
@@ -281,12 +294,16 @@ def _archived(stored: StoredRun, found: Records, path: Path) -> ArchivedRun:
 
 
 def archived_runs() -> list[ArchivedRun]:
-    """Return the archived runs on published corpora."""
+    """Return the runs on published corpora of all archives."""
     return [run for study in load_all() for run in study.runs]
 
 
 def find(name: str) -> list[FinishedStudy]:
-    """Return the archived studies of a name, or of a study on every kind of hardware (UserError: there is none)."""
+    """Return the archived study of a name, or the archives of a study on all kinds of hardware.
+
+    Raises:
+        UserError: there is no such archive.
+    """
     studies = load_all()
     found = [one for one in studies if one.name == name] or [one for one in studies if one.study == name]
     if not found:
@@ -296,7 +313,7 @@ def find(name: str) -> list[FinishedStudy]:
 
 
 def findings() -> Iterator[Finding]:
-    """Yield what is wrong with the archives, for `verify`."""
+    """Yield a problem for each archive that cannot be read, for the command `verify`."""
     for path in sorted(FOLDER.glob(f"*{ENDING}")):
         try:
             load(path)

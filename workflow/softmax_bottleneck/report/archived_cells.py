@@ -1,8 +1,8 @@
-"""Values of archived studies in published cells that a study leaves empty.
+"""Values of archived studies for the cells of published tables that a study leaves empty.
 
-An archived study makes the same table from its own records. A cell is filled from the same published corpus, row and
-column of the archives that have it: from one with the published setting, else from that with the most runs, else from
-that with the largest model.
+The same table is built from the records of every archived study. An empty cell gets the value that an archive has for
+the same published corpus, row and column. If several archives have a value, the order of preference is: the published
+setting, then the larger number of runs, then the larger model.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ Rank = tuple[bool, int, float]
 
 
 def fill(table: Table, study: Study) -> Table:
-    """Return the table with the best archived value in every published cell that has no measured one."""
+    """Return the table with the best archived value in every cell that has a published but no measured value."""
     places = {section.dataset: published_corpus(study, section.dataset) for section in table.sections}
     best = best_cells(table.experiment.id) if any(cell.is_empty for _, _, _, cell in table.every_cell) else {}
 
@@ -35,7 +35,7 @@ def fill(table: Table, study: Study) -> Table:
 
 
 def published_corpus(study: Study, dataset: str) -> str:
-    """Return the published corpus of a section, or its own name if it is of no corpus."""
+    """Return the published corpus that a dataset stands for, or the dataset's own name if there is none."""
     if dataset in study.datasets:
         return published_dataset(study.datasets[dataset])
     folder = PAPER_STUDY.parent
@@ -45,7 +45,7 @@ def published_corpus(study: Study, dataset: str) -> str:
 
 @cache
 def best_cells(experiment: str) -> dict[Key, Cell]:
-    """Return the archived value of every cell of an experiment's table that some archive has."""
+    """Return the best archived value of each cell of an experiment's table; cells that no archive has are left out."""
     found = [one for archived in archive.load_all() for one in _ranked(archived, experiment)]
     best: dict[Key, Cell] = {}
     for _, key, cell in sorted(found, key=itemgetter(0), reverse=True):
@@ -54,7 +54,10 @@ def best_cells(experiment: str) -> dict[Key, Cell]:
 
 
 def _ranked(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Key, Cell]]:
-    """Yield the cells with a value of an archived study's own table: published setting, runs and size of the model."""
+    """Yield (rank, key, cell) for each cell with a value in the table that an archived study gives for an experiment.
+
+    The rank orders archives: (True for the published setting, number of runs, parameters of the model).
+    """
     study = study_of(archived.study)
     planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
     if study is None or planned is None:
@@ -73,7 +76,10 @@ def _ranked(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Ke
 
 @cache
 def study_of(name: str) -> Study | None:
-    """Return the study of an archive with all tables that quote published numbers; None if it is not bundled."""
+    """Return the bundled study of a name, or None if no study of that name is bundled.
+
+    The experiments of the returned study are all tables for which `is_filled` is true.
+    """
     file = PAPER_STUDY.with_name(f"{name}.yaml")
     if not file.is_file():
         return None
@@ -84,6 +90,6 @@ def study_of(name: str) -> Study | None:
 
 @cache
 def is_filled(experiment: str) -> bool:
-    """Return True if an experiment is a table of measured numbers beside published ones, in which gaps are filled."""
+    """Return True if an experiment is a table of measured and published numbers whose empty cells may be filled."""
     planned = load_experiment(experiment, PAPER_STUDY.parent)
     return planned.kind == "table" and planned.quotes and planned.view not in ("published-size", "search")

@@ -1,7 +1,7 @@
 """Finished studies side by side: the verdict of each on every claim, the means of every head, and the hardware.
 
-It reads what `collect` and `render` wrote to the studies' folders, which may be read-only or come from another machine,
-or the archives of studies.
+The module reads the files that `collect` and `render` wrote to the folders of the studies, or archived studies. The
+folders may be read-only and may come from another machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,13 @@ Columns = Sequence[tuple[FinishedStudy, str]]
 
 
 def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
-    """Return studies by name or folder, or all studies of a results folder; archives replace missing results.
+    """Return the finished studies that some names stand for.
+
+    A name is that of a study, the folder of its results, or a folder that holds such folders. If there are no results,
+    the archived studies of that name are returned.
 
     Raises:
-        UserError: there is no finished study of a name, or fewer than two in all.
+        UserError: a name has no finished study, or fewer than two studies are found in all.
         DataError: a file is damaged.
     """
     studies: list[FinishedStudy] = []
@@ -46,7 +49,7 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
-    """Return the tables of claims and of heads: a column per study and corpus."""
+    """Return the tables of claims and of heads, each with a column per study and corpus."""
     columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}
     hardware, tested = {}, set()
     statements: dict[str, str] = {}
@@ -63,19 +66,22 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
 
 
 def heads(study: FinishedStudy) -> str:
-    """Return the table of one study's heads for a terminal."""
+    """Return the table of the heads of one study as text for a terminal."""
     return text({"Heads": side_by_side([study])["Heads"]})
 
 
 def _verdicts(study: FinishedStudy, corpus: str) -> dict[str, str]:
-    """Return the verdict and first number of every claim by its id."""
+    """Return {id of a claim: verdict and first number, as text} for the claims of a study on a corpus."""
     entries = [entry for entry in study.claims if entry["dataset"] in (corpus, SYNTHETIC)]
     numbers = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in entries}
     return {entry["id"]: ": ".join([entry["verdict"], *numbers[entry["id"]]]) for entry in entries}
 
 
 def _heads(study: FinishedStudy, corpus: str) -> dict[str, str]:
-    """Return the means of every planned model, with its numbers of finished and of planned runs."""
+    """Return {label of a model: text} for the planned models of a corpus.
+
+    The text has the means of HEAD_METRICS, and the numbers of finished and planned runs.
+    """
     states, found = study.records.states, {}
     for model, label in dict(zip(states["model"], states["label"], strict=True)).items():
         values = {m: study.records.values(corpus, model, m).values() for m in HEAD_METRICS}
@@ -89,7 +95,7 @@ def _heads(study: FinishedStudy, corpus: str) -> dict[str, str]:
 
 # --- output ---------------------------------------------------------------------------------------------------------
 def text(tables: Tables) -> str:
-    """Return the tables for a terminal, long cells cut."""
+    """Return the tables as text for a terminal; cells longer than WIDEST are cut."""
     metrics = ", ".join(find(metric).words for metric in HEAD_METRICS)
     titles = {"Heads": f"Heads: {metrics}, finished and planned runs"}
     parts = []
@@ -102,6 +108,6 @@ def text(tables: Tables) -> str:
 
 
 def csv(tables: Tables) -> str:
-    """Return one line per cell."""
+    """Return the tables as CSV text with one line per cell."""
     cells = pd.concat(tables, names=["table"]).melt(ignore_index=False, var_name="study", value_name="text")
     return records.to_csv(cells.reset_index().sort_values("table", kind="stable"))

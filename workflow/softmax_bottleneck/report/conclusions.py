@@ -1,6 +1,6 @@
 """Conclusions across studies: the verdict of this study and of every archived study, and an overall verdict.
 
-`overall` is the rule by which several verdicts make one. It was stated before any study was evaluated by it.
+`overall` is the rule that combines several verdicts into one. The rule was fixed before it was applied to any study.
 """
 
 from collections import Counter
@@ -18,13 +18,14 @@ Entry = Mapping[str, Any]  # a conclusion as claims.json has it
 
 
 def overall(entries: Sequence[Entry]) -> str:
-    """Return the verdict of several studies on one conclusion.
+    """Return the overall verdict on one conclusion from the verdicts of several studies.
 
-    1. Only studies whose premises hold count: they reproduce it, refute it or are undecided.
-    2. The best-powered of them decide: those with at least half as many units as the one with the most.
-    3. If those that are decided agree, theirs is the overall verdict. If two disagree, it is mixed. If none is decided,
-       it is undecided.
-    4. If no study's premises hold, the conclusion is confounded if one study says so, and cannot be tested otherwise.
+    1. A study counts only if its premises hold; its verdict is then reproduced, not reproduced or undecided.
+    2. Among these studies the best-powered ones decide: those with at least half as many units as the largest.
+    3. If all decided verdicts of the best-powered studies agree, the overall verdict is the same. If two disagree, the
+       overall verdict is mixed. If none is decided, the overall verdict is undecided.
+    4. If no study's premises hold, the overall verdict is confounded if one study's verdict is confounded; otherwise
+       the conclusion cannot be tested.
     """
     sound = [entry for entry in entries if entry["verdict"] in SOUND]
     most = max(map(units, sound), default=0)
@@ -37,15 +38,15 @@ def overall(entries: Sequence[Entry]) -> str:
 
 
 def units(entry: Entry) -> int:
-    """Return the number of units (runs, models, contexts, ...) of an entry's smallest side."""
+    """Return the sample size of a verdict: the number of units (runs, models, contexts, ...) on its smallest side."""
     return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
 
 
 def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[str, Any]:
-    """Return the conclusions of the first study as rows, and studies as columns.
+    """Return the table of verdicts: a row per conclusion of the first study, and one or more columns per study.
 
-    A study has a column for each corpus on which it can test a conclusion; what needs no corpus spans them. `titles`
-    are those of sources.
+    A study has a column for each corpus on which it can test a conclusion. A conclusion that needs no corpus has one
+    cell that spans these columns. `titles` maps the key of a paper to the paper's title.
     """
     own = studies[0]
     names = dict.fromkeys(entry["id"] for entry in own.claims)
@@ -72,13 +73,13 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
 
 
 def _places(study: FinishedStudy, names: Container[str], is_own: bool) -> list[str]:
-    """Return the corpora of a study's columns; a study of fits alone has one column, SYNTHETIC."""
+    """Return the corpora that are a study's columns, or [SYNTHETIC] for a study that only fits known distributions."""
     tested = {entry["dataset"] for entry in study.claims if entry["id"] in names and entry["verdict"] != CANNOT}
     return [place for place in study.datasets if is_own or place in tested] or [SYNTHETIC] * (SYNTHETIC in tested)
 
 
 def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a study in the row of a conclusion."""
+    """Yield the cells of a study, one per corpus or a spanning one, in the row of the conclusion `name`."""
     entries = {entry["dataset"]: entry for entry in study.claims if entry["id"] == name}
     spans = {SYNTHETIC: len(places)} if SYNTHETIC in entries else dict.fromkeys(places, 1)
     for place, span in spans.items() if places else ():

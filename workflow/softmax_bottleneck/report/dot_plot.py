@@ -1,4 +1,4 @@
-"""Small figures for light and dark pages: a dot with its interval per row, and a dashed line at a reference."""
+"""Small SVG figures for light and dark pages: each row is a dot with an interval; a dashed line marks a reference."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,10 @@ SMALLEST = 1e-9  # on a log axis
 
 @dataclass(frozen=True)
 class Row:
-    """A value with its interval or range, both ends the value without one; `is_second` draws it in another colour."""
+    """A row of a figure: a labelled value with an interval or range.
+
+    Without an interval, `low` and `high` equal the value. `is_second` draws the row in the second colour.
+    """
 
     label: str
     value: float
@@ -26,7 +29,14 @@ class Row:
 
 @dataclass(frozen=True)
 class DotPlot:
-    """Rows on one axis: changes in percent on a linear one, or ratios and counts on a log one."""
+    """A figure of rows on one axis: changes in percent on a linear axis, or ratios or counts on a log axis.
+
+    Attributes:
+        rows: the rows.
+        axis: the label of the axis.
+        is_log: True for a log axis.
+        reference: the value at which a dashed line is drawn.
+    """
 
     rows: Sequence[Row]
     axis: str
@@ -34,7 +44,7 @@ class DotPlot:
     reference: float = 0.0
 
     def text(self, row: Row) -> str:
-        """Return `−7.8 % (−11.7 to −3.8)`, or `18 (17 to 18)` on a log axis."""
+        """Return value and interval as text: `−7.8 % (−11.7 to −3.8)`, or `18 (17 to 18)` on a log axis."""
 
         def printed(value: float) -> str:
             digits = 1 if not self.is_log else numbers.decimals(value, 0) if value < 10 else 0
@@ -45,11 +55,11 @@ class DotPlot:
         return f"{value}{unit}" if low == high else f"{value}{unit} ({low} to {high})"
 
     def alt(self) -> str:
-        """Return the numbers as text."""
+        """Return the alternative text of the figure: the label of the axis and all rows."""
         return f"{self.axis}: {'; '.join(f'{row.label} {self.text(row)}' for row in self.rows)}."
 
     def svg(self) -> str:
-        """Return the figure."""
+        """Return the figure as SVG."""
 
         def scaled(value: float) -> float:
             return math.log10(max(value, SMALLEST)) if self.is_log else value

@@ -1,7 +1,8 @@
-"""The findings at the top of the report and of the README: each a sentence, a number with its interval, and a figure.
+"""The findings at the top of the report and of the README: each has a sentence, a number with an interval, a figure.
 
-A finding reads the records of all studies, this one and the archived ones, and is left out where they have nothing to
-say. Texts are in report/findings.yaml: a criterion here decides which sentence is true.
+Each finding is computed from the records of this study and of all archived studies, and is omitted if they hold no
+evidence. report/findings.yaml has the sentences for each outcome (holds, open, fails); the functions here decide which
+outcome applies.
 """
 
 import math
@@ -48,13 +49,16 @@ RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is use
 
 @dataclass(frozen=True)
 class Finding:
-    """The evidence for a finding: its verdict, number and figure.
+    """A finding: an outcome with the evidence for it.
 
     Attributes:
-        studies: the names of the studies that it rests on.
-        facts: the numbers of its sentence.
-        details: further numbers.
-        is_open: True if its interval decides neither way.
+        holds: True if the finding holds.
+        number: the main number with its interval, as text.
+        figure: the figure.
+        studies: the names of the studies that the finding rests on.
+        facts: the numbers to insert into the sentence of the finding in report/findings.yaml.
+        details: further numbers, as text.
+        is_open: True if the interval does not decide whether the finding holds.
     """
 
     holds: bool
@@ -68,7 +72,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models of one corpus (`place`) of a study, compared over seeds."""
+    """The comparison of two models on one corpus of a study, over seeds.
+
+    Attributes:
+        study: the name of the study.
+        place: the title of the corpus.
+        data: the records of the corpus.
+        models: the model and its baseline.
+        number: the compared quantity with its interval.
+    """
 
     study: str
     place: str
@@ -78,7 +90,7 @@ class Comparison:
 
     @property
     def width(self) -> float:
-        """The width of the interval; infinite without one."""
+        """The width of the confidence interval; infinite if there is no interval."""
         low, high = self.number.low, self.number.high
         return math.inf if low is None or high is None else high - low
 
@@ -87,13 +99,13 @@ class Comparison:
         return self.number.high is not None and self.number.high < bound
 
     def row(self, label: str, is_second: bool = False) -> Row:
-        """Return the comparison as a row of a figure."""
+        """Return the comparison as a row of a figure; without an interval both ends are the value."""
         value = self.number.value or 0.0
         low, high = (value if end is None else end for end in (self.number.low, self.number.high))
         return Row(label, value, low, high, is_second)
 
     def text(self) -> str:
-        """Return the number with what is compared."""
+        """Return the number, the compared models and the corpus as text."""
         return f"{self.number.text} ({self.number.what.partition(', ')[2]}; {self.place})"
 
 
@@ -101,9 +113,10 @@ class Comparison:
 def compare(
     studies: Sequence[FinishedStudy], models: str, baseline: str, rule: r.Rule, most: float = r.SAME_SIZE
 ) -> list[Comparison]:
-    """Return, for each corpus, the comparison of the first of some models (separated by |) with a baseline.
+    """Return the comparison of a model with a baseline by a rule, for each corpus of the studies.
 
-    Their parameters differ by a share of `most` at most. Of one corpus in several studies, the comparison with the
+    `models` are alternatives, separated by |. The first one counts that has runs and whose number of parameters
+    differs from the baseline's by a relative `most` at most. If several studies have a corpus, the comparison with the
     narrowest interval counts.
     """
     best: dict[str, Comparison] = {}
@@ -116,7 +129,7 @@ def compare(
 
 
 def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
-    """Yield the name of each study, the title of each of its corpora without an article, and its data."""
+    """Yield (name of the study, title of the corpus without its article, records) for each corpus of each study."""
     for study in studies:
         for dataset in map(str, dict.fromkeys(study.records.states["dataset"])):
             title = study.corpora.get(dataset, dataset).removeprefix("The ")
@@ -124,7 +137,10 @@ def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, r.Corp
 
 
 def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> bool:
-    """Return True if all models have runs, of which none failed to learn, and about the same number of parameters."""
+    """Return True if all models have runs, no run failed to learn, and the models have about the same size.
+
+    Their numbers of parameters may differ by a relative `most`.
+    """
     is_complete = all(model in data.learned(model) and data.values(model, TEST_PPL) for model in models)
     sizes = [data.mean(model, "parameters") for model in models]
     return is_complete and max(sizes) / min(sizes) - 1 <= most
@@ -132,7 +148,10 @@ def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> b
 
 # --- the findings ---------------------------------------------------------------------------------------------------
 def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Compare the Press rank of every run with d + 2; one run of several studies counts once."""
+    """Return the finding on whether the Press rank of any run of a log-linear head exceeds d + 2 (d: embedding size).
+
+    A run that several studies share counts once.
+    """
     every = pd.concat([study.records.rows for study in studies])
     every = every[(every["condition"] == "") & (every["run_id"] != "")].drop_duplicates(["run_id", "metric"])
     runs = every.pivot(index=["run_id", "model"], columns="metric", values="value")
@@ -160,7 +179,10 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Compare the perplexity and rank of fixed pointwise heads with those of the softmax."""
+    """Return the finding on whether fixed pointwise heads, which have higher ranks than the softmax, also fit better.
+
+    They fit better if their perplexity is lower, or if they close the KL gap of the softmax to known distributions.
+    """
     found = [(label, one) for model, label in FIXED.items() for one in compare(studies, model, "softmax", BETTER)]
     ratios = [one.number.value for model in FIXED for one in compare(studies, model, "softmax", RANK_RATIO)]
     known = [ratio for ratio in ratios if ratio is not None]
@@ -185,7 +207,10 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Compare MoS with a softmax of its size on LSTMs; the figure also shows Transformers."""
+    """Return the finding on whether MoS on LSTMs has a lower perplexity than a softmax of the same size.
+
+    The figure also shows Transformers.
+    """
     lstms = compare(studies, "mos-equal|mos", "softmax", BETTER)
     others = compare(studies, "transformer-mos", "transformer", BETTER)
     if not lstms:
@@ -204,7 +229,11 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Compare MoC and MoS with a softmax of their size, at the best rate of MoC and with each head at its own best."""
+    """Return the finding on how much of the gain of MoS over the softmax remains with MoC, which has a low rank.
+
+    All three heads have the same size. They are compared at the best learning rate of MoC, and each head at its own
+    best learning rate.
+    """
     pairs: dict[str, list[tuple[Comparison, Comparison]]] = {}
     lowest: dict[tuple[str, str], float] = {}  # test perplexity by place and head
     for study, place, data in _places(studies):
@@ -247,7 +276,10 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Compare the Press rank of LMS-PLIF with frozen and with learned slopes, and ranks by number of knots."""
+    """Return the finding on whether LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
+
+    If a study varies the number of pieces of the function, the figure shows the ranks by that number.
+    """
     every = compare(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
     every = [one for one in every if not any(_is_full(one.data, model) for model in one.models)]
     if not every:
@@ -271,7 +303,7 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def _is_full(data: r.CorpusData, model: str) -> bool:
-    """Return True if a model's rank is as high as the size of its matrix allows."""
+    """Return True if the Press rank of a model is at the limit that the size of its matrix sets (CEILING)."""
     size = np.fmin(data.mean(model, "rank_rows"), data.mean(model, "rank_columns"))
     return bool(data.mean(model, PRESS_RANK) > CEILING * size)
 
@@ -288,7 +320,7 @@ DECIDING = ("rank-is-not-the-lever", "rank-or-mixture")  # of the answer
 
 # --- what is shown --------------------------------------------------------------------------------------------------
 def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
-    """Return the question, its answer, and the findings that the studies have evidence for, ready to print."""
+    """Return the question, its answer, and every finding that the studies have evidence for, as texts and figures."""
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(studies))}
     is_answered = all(name in found and found[name].holds for name in DECIDING)
     printed = []

@@ -1,4 +1,4 @@
-"""The table "Which head should I use?": the heads of this study and of archived ones relative to the softmax."""
+"""The table "Which head should I use?": the heads of this study and of archived studies relative to the softmax."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,12 @@ TIME = interval_rule(against("sec_per_epoch", "×"), (0, 0))  # only its number 
 
 
 def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any] | None:
-    """Return the heads of studies relative to the softmax; None without any. `study` names the heads.
+    """Return the table of heads relative to the softmax, or None if no study has a softmax and another head.
 
-    It has a column of perplexities per study and corpus with a softmax and another head. A recommendation counts every
-    corpus once. Sizes, ranks and times depend on the width of the network and on the machine: they are those of the
-    first column. Memory is that of the head alone, as benchmarked at the published size.
+    The table has a row per head, with labels from `study`, and a column of perplexities per study and corpus that has a
+    softmax and another head. A recommendation counts every corpus once. Sizes, ranks and times come from the first
+    column, because they depend on the width of the network and on the machine. Memory is the memory of the head alone,
+    benchmarked at the published size.
     """
     views = [(one, CorpusData(one.records, dataset)) for one in studies for dataset in one.datasets]
     columns = [(one, data) for one, data in views if any(_model(data, models) for models in HEADS)]
@@ -58,12 +59,15 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
 
 
 def _model(data: CorpusData, models: Sequence[str]) -> str:
-    """Return the first of a head's models that has a test perplexity, if the softmax has one."""
+    """Return the first model that has a test perplexity, or "" if there is none or the softmax has none."""
     return next((model for model in models if all(data.values(own, TEST_PPL) for own in (model, SOFTMAX))), "")
 
 
 def _against_softmax(data: CorpusData, model: str) -> dict[str, Any]:
-    """Return the change in test perplexity, with its sign if the interval excludes zero; for the softmax its mean."""
+    """Return the cell of a model: the change in test perplexity against the softmax; for the softmax the mean itself.
+
+    `sign` is -1 or 1 if the interval of the change lies below or above zero, else 0. The cell is empty without a model.
+    """
     if not model:
         return {}
     if model == SOFTMAX and (mean := mean_of(data.values(model, TEST_PPL).values())):
@@ -82,7 +86,7 @@ def _against_softmax(data: CorpusData, model: str) -> dict[str, Any]:
 
 
 def _sizes(data: CorpusData, model: str) -> dict[str, float | None]:
-    """Return parameters and time per epoch relative to the softmax, and ranks."""
+    """Return a model's parameters and time per epoch relative to the softmax, and its ranks; empty without a model."""
     if not model:
         return {}
     size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
@@ -92,12 +96,14 @@ def _sizes(data: CorpusData, model: str) -> dict[str, float | None]:
 
 
 def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
-    """Return the key of a recommendation.
+    """Return the key of the recommendation for a head; the first key applies whose condition is true.
 
-    A head is `better` if its interval decides so in some study and the opposite in none; `mixed` if studies disagree;
-    otherwise `fragile` if a run failed to learn, which says more of its training than of the head; `worse` if an
-    interval decides so; `unproven` if it has more parameters than the softmax or the interval of its time lies above
-    the softmax's; or else `free`.
+    mixed: the perplexity is significantly lower than the softmax's in some study, and significantly higher in another.
+    better: the perplexity is significantly lower in some study.
+    fragile: a run failed to learn, which says more about the training than about the head.
+    worse: the perplexity is significantly higher in some study.
+    unproven: the head has more parameters than the softmax, or a significantly longer time per epoch.
+    free: none of the above.
     """
     if counts["lower"] and counts["higher"]:
         return "mixed"
@@ -113,9 +119,9 @@ def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
 
 @cache
 def memory() -> dict[str, float]:
-    """Return the peak memory of each benchmarked head's loss and gradients relative to the softmax's.
+    """Return the peak memory for the loss and gradients of each benchmarked head, relative to the softmax.
 
-    It is measured at the published size of Penn Treebank.
+    The benchmark measures the memory at the published size of Penn Treebank.
     """
     rows = json.loads(BENCHMARKS.read_text(encoding="utf-8"))["heads"] if BENCHMARKS.is_file() else []
     peaks = {row["head"]: row["peak_mib"] for row in rows if (row["corpus"], row["variant"]) == ("ptb", "ours")}

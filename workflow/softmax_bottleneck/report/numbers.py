@@ -1,4 +1,4 @@
-"""How numbers are printed in tables, figures, claims and sentences: decimals, signs, p-values, intervals."""
+"""Functions that format numbers for tables, figures, claims and sentences: decimals, signs, p-values, intervals."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ SEEDS_NAMED = 4  # in a cell; more are counted
 
 
 def true_minus(text: str) -> str:
-    """Return the text of a number with a true minus sign."""
+    """Return the text of a number with true minus signs instead of hyphens."""
     return text.replace("-", MINUS)
 
 
 def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
-    """Return `57.08` or `−0.20`, with `signed` also `+0.20`. Zero has no sign; None and nan are a dash."""
+    """Return a number as text: `57.08`, `−0.20` or, if `signed`, `+0.20`. Zero has no sign; None or nan gives —."""
     if value is None or math.isnan(value):
         return DASH
     text = f"{value:{'+' if signed else ''}.{digits}f}"
@@ -26,29 +26,32 @@ def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str
 
 
 def decimals(value: float, least: int) -> int:
-    """Return the number of decimals that shows two significant digits, between `least` and MOST_DECIMALS."""
+    """Return the number of decimals that shows two significant digits of a value, from `least` to MOST_DECIMALS."""
     needed = 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return max(least, min(needed, MOST_DECIMALS))
 
 
 def spread(mean: float | None, sd: float | None, digits: int = 2) -> str:
-    """Return `57.08 ± 0.10`, or the mean alone without a standard deviation."""
+    """Return mean and standard deviation as text, `57.08 ± 0.10`, or only the mean if `sd` is None."""
     return number(mean, digits) if sd is None else f"{number(mean, digits)} ± {number(sd, digits)}"
 
 
 def interval(low: float | None, high: float | None, digits: int = 2) -> str:
-    """Return `−0.12 to +0.30`; empty without ends."""
+    """Return an interval as text, `−0.12 to +0.30`, or an empty string if an end is None."""
     ends = (number(end, digits, signed=True) for end in (low, high))
     return "" if low is None or high is None else " to ".join(ends)
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Return a share as `−3 %`."""
+    """Return a share (1 is the whole) as a percentage, such as `−3 %`."""
     return f"{number(100 * share, digits)} %"
 
 
 def p_value(p: float | None) -> str:
-    """Return two significant digits: `0.60`, `0.0012`; below a thousandth `2.02e−15`, as the papers print them."""
+    """Return a p-value as text with two significant digits, such as `0.60` or `0.0012`.
+
+    Below 0.001 the text is like `2.02e−15`, as the papers print p-values. None and nan give a dash.
+    """
     if p is None or math.isnan(p):
         return DASH
     if p >= SMALLEST_DECIMAL_P:
@@ -58,7 +61,7 @@ def p_value(p: float | None) -> str:
 
 
 def counts(numbers: Sequence[int]) -> str:
-    """Return the numbers of runs on each side of a comparison: `n = 3`, `n = 3 each` or `n = 3 and 4`."""
+    """Return the numbers of runs on each side of a comparison as text: `n = 3`, `n = 3 each` or `n = 3 and 4`."""
     distinct = list(dict.fromkeys(numbers))
     if len(distinct) == 1:
         return f"n = {distinct[0]:,}" + " each" * (len(numbers) > 1)
@@ -66,7 +69,7 @@ def counts(numbers: Sequence[int]) -> str:
 
 
 def seeds(numbers: Sequence[int]) -> str:
-    """Return `seed 3`, `seeds 4, 5` or `12 seeds`."""
+    """Return a list of seeds as text: `seed 3`, `seeds 4, 5` or, for more than SEEDS_NAMED seeds, `12 seeds`."""
     if len(numbers) > SEEDS_NAMED:
         return f"{len(numbers)} seeds"
     return f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

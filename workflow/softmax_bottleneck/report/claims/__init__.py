@@ -1,8 +1,8 @@
 """The claims of five papers and of this workflow, evaluated on a study's records.
 
-A claim (`trained_models`, `known_distributions`) is a rule and the models that the rule is evaluated on. Its statement
-is in report/claims.yaml. Premises and intervals follow from the rule. To follow a verdict, read
-`verdict.judge`, then the rule in `rules`, then `rules.CorpusData`, the numbers that it reads.
+A claim is a rule together with the models on which the rule is evaluated. The modules `trained_models` and
+`known_distributions` list the claims; report/claims.yaml has their statements. To understand a verdict, read
+`verdict.judge`, then the rule in `rules`, then `rules.CorpusData`, which provides the numbers that rules read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,13 +20,16 @@ NOT_JUDGED = {source: part["not evaluated"] for source, part in CONCLUSIONS.item
 
 
 def of_study(study: Study) -> list[Claim]:
-    """Return the claims of the sources that a study has experiments of."""
+    """Return the claims of every paper of which the study has an experiment."""
     sources = {experiment.source for experiment in study.experiments}
     return [claim for claim in CLAIMS if claim.source in sources]
 
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
-    """Evaluate every claim on every corpus it is about, then the claims that need no corpus."""
+    """Return the verdict of every claim on every corpus of the records that the claim is about.
+
+    The last entries are the claims that need no corpus.
+    """
     datasets = (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)
     views = [CorpusData(records, dataset, study) for dataset in datasets]
     return [judge(data, claim) for data in views for claim in claims if claim.concerns(data.dataset)]
@@ -37,7 +40,7 @@ Facts = Mapping[str, Any]  # an entry as claims.json has it
 
 
 def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
-    """Yield every verdict for a terminal, with `details` its rule, numbers and premises as well."""
+    """Yield lines of text for a terminal: every verdict and, with `details`, the claim's rule, numbers and premises."""
     for entry in entries:
         reason = f" ({entry['reason']})" if entry["reason"] else ""
         yield f"{entry['id']}, {entry['dataset']}: {entry['verdict']}{reason}"
@@ -50,7 +53,7 @@ def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
 
 
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the content of results/<study>/claims.json."""
+    """Return the content of results/<study>/claims.json: the verdicts, their counts and their provenance."""
     return {
         "status": "ok",
         "study": study.name,

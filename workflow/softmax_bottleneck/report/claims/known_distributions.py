@@ -1,6 +1,9 @@
-"""Claims that need no corpus: on heads fitted to known distributions, untrained layers, and random matrices.
+"""Claims that need no corpus: about heads fitted to known distributions, untrained layers, and random matrices.
 
-Every seed of a fit samples its own distributions. A seed is therefore the unit of each interval.
+Every seed of a fit samples its own distributions. A seed is therefore the statistical unit of the fits' intervals.
+
+Symbols: r rank of the true distribution, d width of the fitted head. In fits to Dirichlet samples: alpha concentration,
+M contexts, N outcomes. In untrained layers: K softmaxes, H width, V words.
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ MANY = 3  # softmaxes from which on the published rank is nearly full
 
 # --- fits to distributions of known rank ----------------------------------------------------------------------------
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one line per fit or distribution: model, seed, a column per part of its condition, and one per metric.
+    """Return tidy records as a table with one row per fit or true distribution.
 
-    A condition is like `alpha=0.1;M=100;N=1000;d=5`.
+    The columns are model, seed, every metric, and every key of a condition such as `alpha=0.1;M=100;N=1000;d=5`.
     """
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
@@ -53,9 +56,9 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
-    """Return one line per fit whose condition has a key (`r` or `alpha`): model, seed, conditions, metrics.
+    """Return the table `wide` of the fits and true distributions whose condition has a key (`r` or `alpha`).
 
-    Only the first such entry of the study's `fits` counts: two entries may fit one head with different settings.
+    Only the first such entry of the study's `fits` counts, because two entries may fit a head with different settings.
     """
     rows = data.records.synthetic
     rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
@@ -66,10 +69,12 @@ def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
 
 @lru_cache(maxsize=8)
 def fits(data: r.CorpusData) -> pd.DataFrame:
-    """Return one line per fit: model, seed, r, d, and metrics, also of its true distribution and of its softmax.
+    """Return a table with one row per fit to a distribution of known rank.
 
-    `lost` is KL as a share of the unigram model's, `gap_closed` the fraction of the softmax's KL that a head closes,
-    `extra` its parameters relative to the softmax's, less one.
+    The columns are model, seed, r, d and the metrics of the fit. Columns ending in `_truth` or `_softmax` are metrics
+    of the true distribution and of the softmax fitted to the same distribution. `lost` is the KL as a share of the
+    unigram model's KL, `gap_closed` the fraction of the softmax's KL that the head closes, and `extra` the relative
+    excess of the head's parameters over the softmax's.
     """
     frame = _fits_of(data, "r")
     if not {"d", LOSS} <= set(frame):
@@ -87,7 +92,10 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
 
 
 def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], names: str = "") -> r.Quantity:
-    """Return a number of every seed's fits that fulfil a condition."""
+    """Return the quantity that has one number per seed.
+
+    The number is `value` of the seed's rows of `fits` for which the query `which` is true.
+    """
 
     def collect(data: r.CorpusData, head: str = BASELINE) -> list[float]:
         parts = fits(data).query(which, local_dict={"head": head}).groupby("seed")
@@ -97,20 +105,26 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
 
 
 def _least_step(own: pd.DataFrame) -> float:
-    """Return the least growth of log KL when r rises or d falls by one step."""
+    """Return the smallest increase of log KL when r rises by one step, or d falls by one step, in the grid of fits."""
     logs = own.pivot(index="r", columns="d", values=LOSS).map(math.log)
     steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
     return float(np.nanmin(steps, initial=math.inf))
 
 
 def _width_and_loss(own: pd.DataFrame) -> float:
-    """Return Pearson's r over softmaxes of log rank relative to r, and loss."""
+    """Return Pearson's correlation, over softmax fits, of log(Press rank / r) and the KL loss `lost`.
+
+    For fewer than MIN_POINTS fits return nan.
+    """
     log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= r.MIN_POINTS else math.nan
 
 
 def _within(first: str, second: str, own: pd.DataFrame) -> float:
-    """Return Pearson's r over heads of two logarithms, both less their means at the same rank r and width d."""
+    """Return Pearson's correlation, over heads, of the logarithms of two columns, each centred within equal r and d.
+
+    Return nan if a column is missing or there are fewer than MIN_POINTS fits.
+    """
     if not {first, second} <= set(own):
         return math.nan
     own = own[(own[[first, second]] > 0).all(axis=1)]
@@ -124,16 +138,17 @@ def _mean(metric: str, own: pd.DataFrame) -> float:
 
 
 def _predicts(first: str, second: str, names: str) -> r.Rule:
-    """Return the rule that a metric and a loss are strongly correlated over heads of the same size."""
+    """Return the rule that a metric and a loss are strongly negatively correlated over heads of about the same size."""
     what = f"Pearson’s r of {names}, same distribution and width"
     which = f"r > d and extra <= {HARDLY}"
     return r.below(over_seeds(what, "", which, partial(_within, first, second)), -r.STRONG)
 
 
 def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
-    """Return the rule that a rule holds for some head, except the softmax, whose fits with r > d fulfil a condition.
+    """Return the rule that a given rule holds for at least one qualifying head other than the softmax.
 
-    With `converged`, its fits with d >= r must also have recovered the true distribution.
+    A head qualifies if all its fits with r > d fulfil the condition. With `converged`, the head's fits with d >= r must
+    also have recovered the true distribution.
     """
 
     def chosen(data: r.CorpusData) -> list[str]:
@@ -146,7 +161,7 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
 
 
 def _largest_losses(data: r.CorpusData) -> pd.Series[float]:
-    """Return the largest loss of each model with d >= r."""
+    """Return, for each model, the largest KL loss (`lost`) of the fits wide enough to be exact, d >= r."""
     largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest
 
@@ -154,7 +169,7 @@ def _largest_losses(data: r.CorpusData) -> pd.Series[float]:
 def _converged(
     data: r.CorpusData, _: Sequence[str], spoils: tuple[str, ...], heads: Sequence[str]
 ) -> verdict.Premise | None:
-    """Check that heads recover every true distribution that they can represent."""
+    """Return the premise that the fits of some heads recover every true distribution that the heads can represent."""
     lost = _largest_losses(data).reindex(list(heads)).dropna()
     if lost.empty:
         return None
@@ -163,14 +178,17 @@ def _converged(
 
 
 def _theorem_gaps(data: r.CorpusData) -> list[float]:
-    """Return the mean squared error of every softmax less the least that the singular values allow."""
+    """Return, for every softmax fit, the mean squared error less the lower bound that the singular values imply."""
     rows = fits(data).query(SOFTMAX, local_dict={"head": BASELINE}).to_dict("records")
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
 
 
 # --- fits to Dirichlet samples --------------------------------------------------------------------------------------
 def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
-    """Return a metric of every head by distribution and width, averaged over seeds; drop cells that lack a head."""
+    """Return a table of a metric, averaged over seeds: a row per alpha, M and d, and a column per head.
+
+    Rows in which a head has no value are left out.
+    """
     frame = _fits_of(data, "alpha")
     columns = ["softmax", "mos", "lms"]
     if not {"d", metric} <= set(frame):
@@ -199,12 +217,18 @@ def _falls(data: r.CorpusData) -> list[float]:
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
 def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text: str) -> r.Rule:
-    """Return the rule that no unit is below zero, by more than rounding of an integer."""
+    """Return the rule that the number of every unit is at least zero.
+
+    The numbers are integers up to rounding, so that the bound is -0.5.
+    """
     return r.above(r.Quantity(collect, r.least, what, units=units), -0.5, text)
 
 
 def _noise(data: r.CorpusData) -> Iterable[float]:
-    """Return the true rank less the effective rank at each noise level that doubles the Press rank."""
+    """Return the true rank less the largest effective rank, at each noise level at which the Press rank has doubled.
+
+    If there are noise levels but none has doubled the Press rank, return -inf as the only number.
+    """
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
     known = means.assign(effective=means.filter(like="rank_eff_").max(axis=1)).query("effective > 0")
@@ -219,7 +243,10 @@ def _rebuilt(data: r.CorpusData) -> Iterable[float]:
 
 
 def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
-    """Return K and rank of every sample of an untrained layer, how far the rank is below H + 2, and its share of V."""
+    """Return a table with one row per sample of an untrained layer.
+
+    The columns are K (softmaxes), H (width), V (words), the rank, `room` = H + 2 - rank, and `fullness` = rank / V.
+    """
     rows = data.records.synthetic
     own = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
     layers = own["condition"].str.extract(LAYER).astype(float).assign(rank=own["value"]).dropna()

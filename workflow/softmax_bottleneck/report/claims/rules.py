@@ -1,16 +1,19 @@
-"""Rules: the regions where the 95 % interval of a quantity must lie for a claim to be reproduced, or refuted.
+"""Rules: the regions where the 95 % interval of a quantity must lie for a claim to be reproduced, or not reproduced.
 
-A claim is *reproduced* if the whole interval lies in its region, and *not reproduced* if the whole interval lies in the
-other region. MARGIN, the smallest difference that matters, separates the two. A few runs without a significant
-difference therefore decide nothing.
+Each rule has two regions. A claim is *reproduced* if the whole interval lies in the first region, and *not reproduced*
+if the whole interval lies in the second. For perplexities, the boundaries of the two regions differ by MARGIN, the
+smallest difference that matters. A few runs without a significant difference therefore decide nothing.
 
 Perplexities, ranks, times and counts are compared by logarithms: a difference of log perplexities is in nats, and 0.005
 nats are 0.5 % of any perplexity.
 
-A corpus that is sampled from a known distribution has one more model, TRUTH: this distribution. Its metrics are those
-that `measure` writes about it (`law_test_ppl`, `law_rank_press`, ...).
+If a corpus is sampled from a known distribution, this distribution counts as one more model, TRUTH. The step `measure`
+writes the metrics of TRUTH with a prefix (`law_test_ppl`, `law_rank_press`, ...).
 
-Suffixes: N units (runs, models, heads, benchmarks), K numbers of one unit.
+A unit is one data point of a statistic, such as a run, a model, a head or a benchmark. A side is a sample of units; a
+comparison has two sides.
+
+Suffixes: N units, K numbers of one unit.
 """
 
 import math
@@ -67,13 +70,16 @@ Control = tuple[int, tuple[str, ...]]
 
 # --- runs of one corpus -----------------------------------------------------------------------------------------------
 def matches(name: str, patterns: str) -> bool:
-    """Return True if a name matches one of the shell patterns (`|` separates them)."""
+    """Return True if a name matches at least one of the shell patterns, which `|` separates."""
     return any(fnmatchcase(name, pattern) for pattern in patterns.split("|"))
 
 
 @dataclass(frozen=True, eq=False)
 class CorpusData:
-    """The records of one corpus, or of SYNTHETIC, and their study if it is known."""
+    """The part of the records that claims about one corpus read; the corpus SYNTHETIC stands for no corpus.
+
+    `study` is the study of the records, or None if it is not known.
+    """
 
     records: Records
     dataset: str
@@ -81,54 +87,57 @@ class CorpusData:
 
     @cached_property
     def planned(self) -> Mapping[tuple[str, str], list[dict[Any, Any]]]:
-        """The states of planned runs by (model, stage); the stage of training is empty."""
+        """The states of the planned runs by (model, stage); the stage is an empty string for training itself."""
         every = pd.concat([self.records.states.assign(stage=""), self.records.stages])
         own = every[every["dataset"] == self.dataset].groupby(["model", "stage"], sort=False)
         return {(str(model), str(stage)): states.to_dict("records") for (model, stage), states in own}
 
     @cached_property
     def truth(self) -> Mapping[str, float]:
-        """The metrics of the true distribution; empty if it is not known."""
+        """The metrics of the true distribution of the corpus; empty if the true distribution is not known."""
         rows = self.records.rows
         own = rows[(rows["dataset"] == self.dataset) & rows["metric"].str.startswith(f"{TRUTH}_")]
         return {name.removeprefix(f"{TRUTH}_"): value for name, value in zip(own["metric"], own["value"], strict=True)}
 
     def matching(self, patterns: str, stage: str = "") -> list[str]:
-        """Return the planned models that match one of the shell patterns (`|` separates them), sorted by name."""
+        """Return the planned models, sorted by name, that match at least one shell pattern (`|` separates patterns)."""
         if patterns == TRUTH:
             return [TRUTH] * bool(self.truth)
         models = sorted({model for model, planned_stage in self.planned if planned_stage == stage})
         return [model for model in models if matches(model, patterns)]
 
     def learned(self, patterns: str) -> list[str]:
-        """Return the matching models whose runs are all better than a unigram model, without TRUTH."""
+        """Return the matching models, except TRUTH, of which every run is better than a unigram model."""
         unlearned = {model for dataset, model, _ in self.records.unlearned if dataset == self.dataset}
         return [model for model in self.matching(patterns) if model not in {TRUTH, *unlearned}]
 
     def values(self, model: str, metric: str, stage: str = "") -> dict[int, float]:
-        """Return the values of finished runs by seed; TRUTH has no seeds and repeats its value three times."""
+        """Return {seed: value} of a metric over the finished runs of a model.
+
+        TRUTH has no seeds; its single value is returned for the seeds 1, 2 and 3.
+        """
         if model == TRUTH:
             return dict.fromkeys((1, 2, 3), self.truth[metric]) if metric in self.truth else {}
         return self.records.values(self.dataset, model, metric, stage)
 
     def mean(self, model: str, metric: str, stage: str = "") -> float:
-        """Return the mean over runs, or nan without any."""
+        """Return the mean of a metric over the finished runs of a model, or nan if there are none."""
         values = list(self.values(model, metric, stage).values())
         return math.fsum(values) / len(values) if values else math.nan
 
     def label(self, model: str) -> str:
-        """Return a model's name in tables; a pattern is returned as it is."""
+        """Return the label of a model in tables; a name of no planned model is returned unchanged."""
         states = self.planned.get((model, ""), [])
         return str(states[0]["label"]) if states else "the true distribution" if model == TRUTH else model
 
     def late_falls(self, model: str) -> list[float]:
-        """Return the relative fall of validation perplexity in the last eighth of the epochs of each run with a log."""
+        """Return, for each run with a log, the relative fall of validation perplexity in the last eighth of epochs."""
         logs = [self.records.curve(str(row.get("path", ""))) for row in self.planned.get((model, ""), [])]
         curves = [[epoch["valid_ppl"] for epoch in log] for log in logs if len(log) > 1]
         return [1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)] for ppls in curves]
 
     def planned_epochs(self, models: Iterable[str]) -> set[float]:
-        """Return the distinct numbers of epochs planned for some models."""
+        """Return the distinct numbers of epochs that are planned for some models."""
         epochs = {float(row["planned_epochs"]) for model in models for row in self.planned[model, ""]}
         return {number for number in epochs if not math.isnan(number)}
 
@@ -136,12 +145,14 @@ class CorpusData:
 # --- intervals ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Interval:
-    """A value and its interval.
+    """A value and its confidence interval.
 
     Attributes:
-        n: units on each side.
-        spread: standard deviation of the value of a single unit (of one of each side).
-        least: units that an interval takes; with fewer it is infinite.
+        value: the estimate.
+        low, high: the ends of the interval.
+        n: the number of units on each side.
+        spread: the standard deviation of the value if each side had a single unit.
+        least: the number of units that an interval requires; with fewer units the interval is infinite.
     """
 
     value: float
@@ -152,7 +163,7 @@ class Interval:
     least: int
 
     def needed(self, distance: float) -> int:
-        """Return the units per side with which, at POWER, the interval would end within a distance of its value."""
+        """Return the units per side with which the interval ends within a distance of its value, at POWER."""
         if min(self.n) <= 1 or not math.isfinite(self.value):
             return self.least
         for k in range(self.least, MOST_NEEDED):
@@ -163,7 +174,10 @@ class Interval:
 
 
 def student(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the mean of the first side [N, 1], less that of a second one, with Student's or Welch's interval."""
+    """Return the mean of one side [N, 1] with Student's interval, or the difference of two sides' means with Welch's.
+
+    `tail` is the probability outside each end of the interval.
+    """
     n = tuple(map(len, sides))
     errors = np.array([side[:, 0].var(ddof=int(min(n) > 1)) / len(side) for side in sides])
     mean, *others = (float(side[:, 0].mean()) for side in sides)
@@ -174,9 +188,10 @@ def student(sides: Sequence[Float64], tail: float) -> Interval:
 
 
 def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Interval:
-    """Return Pearson's r of points [N, 2] with Fisher's interval; nan if there are fewer than MIN_POINTS.
+    """Return Pearson's r of points [N, 2] with Fisher's interval, or nan for fewer than MIN_POINTS points.
 
-    With `ranked` it is Spearman's rho, ties averaged, with the interval of Bonett and Wright.
+    With `ranked` return Spearman's rho instead (ties averaged), with the interval of Bonett and Wright 2000. `tail` is
+    the probability outside each end of the interval.
     """
     xy_2N = points[0].T
     if ranked:  # up to a constant; ties averaged
@@ -195,7 +210,7 @@ spearman = partial(fisher, ranked=True)
 
 
 def wilson(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the share of ones among units [N, 1] with Wilson's interval."""
+    """Return the share of units [N, 1] that are 1, not 0, with Wilson's interval; `tail` is as in `student`."""
     share, n = float(sides[0].mean()), len(sides[0])
     z = float(special.ndtri(1 - tail))
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
@@ -205,7 +220,10 @@ def wilson(sides: Sequence[Float64], tail: float) -> Interval:
 
 
 def least(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the smallest of units [N, 1]: of what must hold in every one of them, and needs no interval."""
+    """Return the smallest number of the units [N, 1], as value and as both ends of the interval.
+
+    This is the estimate for a claim that must hold in every unit and therefore needs no statistics.
+    """
     value = float(sides[0].min())
     return Interval(value, value, value, (len(sides[0]),), 0.0, 1)
 
@@ -213,19 +231,19 @@ def least(sides: Sequence[Float64], tail: float) -> Interval:
 # --- quantities -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Quantity:
-    """A number of some models that has an interval.
+    """A quantity: a statistic of some models, with a confidence interval.
 
     Attributes:
-        collect: yields, from data and models, one or more numbers of each unit (run, model, head, ...).
+        collect: yields, from data and models, the number or numbers of each unit (run, model, head, ...).
         estimate: returns the interval from (units of each side, tail probability).
-        what: its name; printed only.
-        unit: a key of UNITS, or another unit in which it is printed as it is.
-        metrics: the metrics that it reads; every run has the first.
-        units: the name of its units, of which an undecided claim needs more.
+        what: the printed name of the quantity.
+        unit: a key of UNITS, which converts the value for printing; any other text prints the value unchanged.
+        metrics: the metrics that the quantity reads; every run must have the first of them.
+        units: the printed plural of its units, such as `seeds`.
         names: a template for the names of the models, such as `{0} against {1}`.
-        stage: of training at which it reads them.
-        is_comparison: every model is a side of its own, with its own units.
-        models: returns the models that it reads, from data and patterns.
+        stage: the stage at which metrics are read (empty: training; or finetuned, dynamic).
+        is_comparison: True if each model is a side of its own, with its own units.
+        models: returns, from data and patterns, the models that the quantity reads.
     """
 
     collect: Callable[..., Iterable[float | tuple[float, ...]]]
@@ -240,12 +258,12 @@ class Quantity:
     models: Callable[..., Iterable[str]] = lambda data, *patterns: data.matching("|".join(patterns))
 
     def shown(self, value: float) -> float | None:
-        """Return a value in its unit, or None if it is not finite."""
+        """Return a value converted to the quantity's unit, or None if the value is not finite."""
         return UNITS.get(self.unit, PLAIN)[0](value) if math.isfinite(value) else None
 
 
 def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> Quantity:
-    """Compare a metric of two models over seeds: their ratio, or (not `log`) their difference."""
+    """Return the quantity that compares a metric of two models over seeds, by ratio or (not `log`) by difference."""
 
     def collect(data: CorpusData, model: str) -> list[float]:
         values = np.array([*data.values(model, metric, stage).values()], dtype=np.float64)
@@ -256,7 +274,7 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> 
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
-    """Divide one metric of a run by another of the same run."""
+    """Return the quantity that is the ratio of two metrics of the same run, averaged over the seeds of a model."""
 
     def collect(data: CorpusData, model: str) -> Iterator[float]:
         return map(math.log, _ratios(data, model, first, second).values())
@@ -270,9 +288,10 @@ def _ratios(data: CorpusData, model: str, first: str, second: str) -> dict[int, 
 
 
 def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
-    """Correlate (Spearman) a metric of runs, or its ratio to `below`, with the setting that ends their models' names.
+    """Return Spearman's correlation of a metric with a numeric setting, over the runs of a family of models.
 
-    Settings outside `within` are left out.
+    The setting is the number at the end of each model's name. If `below` is given, the metric is divided by the metric
+    `below`. Models whose setting lies outside `within` are left out.
     """
 
     def settings(data: CorpusData, pattern: str) -> dict[str, float]:
@@ -294,10 +313,10 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 
 
 def correlation(what: str, window: float = INF) -> Quantity:
-    """Correlate (Pearson) the test perplexity and the Press rank of models, one point each.
+    """Return Pearson's correlation of test perplexity and Press rank over models; each model is one point.
 
-    Points have the size (within SAME_SIZE) and schedule of the first model, and a log perplexity within a `window` of
-    the median. TRUTH is another point if it is among the patterns.
+    A model counts if it has the planned epochs of the first model, about its size (within SAME_SIZE), and a log
+    perplexity within `window` of the median. TRUTH is another point if it is among the patterns.
     """
 
     def points(data: CorpusData, *patterns: str) -> list[str]:
@@ -319,7 +338,7 @@ def correlation(what: str, window: float = INF) -> Quantity:
 # --- outcomes -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Number:
-    """The value and interval of a quantity in its unit; None if it is not finite."""
+    """The value and interval of a quantity in its unit, ready for output; a number that is not finite is None."""
 
     what: str
     unit: str
@@ -330,7 +349,7 @@ class Number:
 
     @property
     def text(self) -> str:
-        """`−3.4 % (95 % interval −4.0 to −2.9), n = 3 each`."""
+        """The number as text, such as `−3.4 % (95 % interval −4.0 to −2.9), n = 3 each`."""
         size = max(abs(x or 0) for x in (self.value, *((self.low, self.high) if self.unit != "×" else ())))
         digits = numbers.decimals(size, least=1 if self.unit in UNITS else 2)
         printed = partial(numbers.number, digits=digits, signed=self.unit == "%")
@@ -341,12 +360,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The answer of a rule, and the numbers behind it.
+    """The verdict of a rule, and the numbers from which the verdict follows.
 
     Attributes:
-        verdict: REPRODUCED, NOT_REPRODUCED or UNDECIDED; CANNOT if something is missing.
-        needed, units: how many units would decide it, and of what.
-        missing: the quantity and the models that lack it, if the rule cannot be evaluated.
+        verdict: REPRODUCED, NOT_REPRODUCED or UNDECIDED; CANNOT if a number is missing.
+        numbers: the number of each quantity of the rule.
+        needed: the number of units per side that would decide an undecided rule.
+        units: the printed plural of these units, such as `seeds`.
+        missing: the quantity, and the models without it, if the rule cannot be evaluated; otherwise empty.
     """
 
     verdict: str
@@ -363,17 +384,20 @@ def _lacks(quantity: Quantity, models: str) -> Outcome:
 # --- rules ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Rule:
-    """A rule over models.
+    """A rule that turns the numbers of some models into a verdict.
 
     Attributes:
-        text: the rule in English; printed only.
-        quantities: the numbers that it reads.
-        judge: returns its outcome from (data, *models, tests=1); that many rules share ALPHA (Bonferroni).
-        favours: +1 if more parameters or epochs of the first model help the claim, -1 if they hurt it, 0 if sizes are
-            not compared.
-        control: a control evaluates the rule on the true distribution, if it is known. This is the position of the
-            model that it replaces, and the verdicts that the rule must return (none: the verdict on the claim).
-        hidden_by_ceiling: True if a ceiling of ranks can hide what is claimed, but cannot cause it.
+        text: the rule in English, for printing.
+        quantities: the quantities that the rule reads.
+        judge: returns the outcome from (data, *models, tests=1); `tests` is the number of rules that share the error
+            probability ALPHA (Bonferroni).
+        favours: +1 if more parameters or epochs of the first model help the claim, -1 if they hurt the claim, 0 if
+            sizes are not compared.
+        control: (position, verdicts) of the control, or None. The control replaces the model at that position by the
+            true distribution, if this is known; the rule must then return one of the verdicts, or the verdict on the
+            claim itself if none are given.
+        hidden_by_ceiling: True if the claim is about high ranks. The largest possible rank of a matrix can hide such a
+            claim but cannot make it true.
     """
 
     text: str
@@ -388,8 +412,11 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
     """Return the rule that compares the interval of one quantity with two regions.
 
     Args:
-        holds: the claim holds if the interval lies between these.
-        fails: otherwise the claim fails if the interval is below the first or above the second; by default outside.
+        quantity: the quantity.
+        holds: the claim is reproduced if the interval lies between these two bounds.
+        fails: otherwise the claim is not reproduced if the interval lies below the first or above the second of these
+            bounds (default: `holds`).
+        text: the rule in English, if the generated text does not fit.
     """
     fails = fails or holds
 
@@ -416,7 +443,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
-    """Return `the interval of Press rank lies above 2 times; otherwise refuted if it lies below 2 times`."""
+    """Return the rule as text: `the interval of Press rank lies above 2 times; otherwise refuted if it lies ...`."""
 
     def bounds(*ends: tuple[str, float]) -> list[str]:
         suffix = UNITS.get(quantity.unit, PLAIN)[1]
@@ -430,7 +457,7 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 
 
 def every(*parts: Rule) -> Rule:
-    """Return the rule that all parts hold for the same models."""
+    """Return the rule that holds if all given rules hold for the same models."""
     return Rule(
         "; and ".join(part.text for part in parts),
         tuple(quantity for part in parts for quantity in part.quantities),
@@ -441,7 +468,10 @@ def every(*parts: Rule) -> Rule:
 
 
 def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[str]] | None = None) -> Rule:
-    """Return the rule that a part holds for all models of the first pattern (or of `chosen`), or for some."""
+    """Return the rule that holds if `part` holds for all models (`all_`), or for at least one model.
+
+    The models are those of the first pattern, or the result of `chosen`.
+    """
     first = part.quantities[0]
 
     def judge(data: CorpusData, pattern: str, *others: str, tests: int = 1) -> Outcome:
@@ -457,7 +487,7 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
 
 
 def _joined(outcomes: Sequence[Outcome], all_: bool) -> Outcome:
-    """Return the outcome of all rules (`all_`), or of any."""
+    """Return the joint outcome of several rules, of which all must hold (`all_`), or at least one."""
     if lacking := next((outcome for outcome in outcomes if outcome.missing), None):
         return lacking
     verdicts = {outcome.verdict for outcome in outcomes}
@@ -470,7 +500,7 @@ def _joined(outcomes: Sequence[Outcome], all_: bool) -> Outcome:
 
 # --- rules that several claims use ----------------------------------------------------------------------------------
 def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: Control | None, stage: str = "") -> Rule:
-    """Return the rule on the difference in log perplexity of two models at a stage."""
+    """Return the rule on the difference in log test perplexity of two models after a stage (empty: training)."""
     rule = interval_rule(against(TEST_PPL, stage=stage), holds, fails)
     return replace(rule, favours=favours, control=control)
 
@@ -484,17 +514,17 @@ minimal_gain = partial(_on_perplexity, (-SMALL, 0), (-SMALL, 0), +1, None)
 
 
 def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0) -> Rule:
-    """Return the rule that an interval is above a bound; refuted when it is below the bound plus a margin."""
+    """Return the rule that an interval lies above a bound; it is refuted if the interval lies below bound + margin."""
     return interval_rule(quantity, (bound, INF), (bound + margin, INF), text)
 
 
 def below(quantity: Quantity, bound: float) -> Rule:
-    """Return the rule that an interval is below a bound; refuted when it is above."""
+    """Return the rule that an interval lies below a bound; it is refuted if the interval lies above the bound."""
     return interval_rule(quantity, (-INF, bound))
 
 
 def hidden(rule: Rule) -> Rule:
-    """Mark a rule on high or rising ranks: a ceiling can hide what it claims, but cannot cause it."""
+    """Return a rule on high or rising ranks, marked as one that the largest possible rank can hide but not cause."""
     return replace(rule, hidden_by_ceiling=True)
 
 

@@ -1,6 +1,6 @@
-"""Claims on trained language models, by paper: their quantities, their own premises, and the list CLAIMS.
+"""Claims on trained language models: the list CLAIMS, by paper, with the quantities and premises that it uses.
 
-SM is the supplementary material of Parthiban, Mao and Inkpen 2021.
+A condition is what identifies a repeated measurement of a run, such as a word-similarity benchmark or a context.
 """
 
 import math
@@ -21,7 +21,7 @@ RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 
 # --- premises of single claims --------------------------------------------------------------------------------------
 def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
-    """Check that the tested weights of every run are averaged over at least one epoch."""
+    """Return the premise that the tested weights of every run are averages over at least one epoch."""
     models = data.matching("|".join(patterns))
     best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
     both = zip(best, switch, strict=True)
@@ -30,7 +30,10 @@ def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
 
 
 def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise | None:
-    """Check that perplexities differ more between models than between the seeds of GSS."""
+    """Return the premise that the variance of perplexity over seeds of GSS is less than half of that over models.
+
+    Return None if there are fewer than two seeds or two models.
+    """
     seeds = list(data.values("gss", TEST_PPL).values())
     means = [data.mean(model, TEST_PPL) for pattern in patterns for model in data.learned(pattern)]
     points = [mean for mean in means if not math.isnan(mean)]
@@ -42,7 +45,10 @@ def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise |
 
 
 def ranks_apart(data: r.CorpusData, models: Sequence[str]) -> Premise | None:
-    """Check that every run of a low-rank head has less than half of the rank of any run of a high-rank head."""
+    """Return the premise that every run of the low-rank models has less than half the rank of any high-rank run.
+
+    `models` are the patterns of the low-rank and of the high-rank models. Return None if either has no ranks.
+    """
     low, high = ([rank for m in data.matching(p) for rank in data.values(m, PRESS_RANK).values()] for p in models)
     if not low or not high:
         return None
@@ -50,13 +56,16 @@ def ranks_apart(data: r.CorpusData, models: Sequence[str]) -> Premise | None:
 
 
 def enough_benchmarks(data: r.CorpusData, models: Sequence[str]) -> Premise:
-    """Check that word vectors are compared on enough benchmarks."""
+    """Return the premise that word vectors are compared on at least FEW_BENCHMARKS word-similarity benchmarks."""
     n = len(list(_vector_gaps(data, *models)))
     return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": FEW_BENCHMARKS}, n >= FEW_BENCHMARKS)
 
 
 def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
-    """Check that both sides have enough runs, where the units are not runs."""
+    """Return the premise that each of the compared models has at least MIN_RUNS runs.
+
+    It serves claims whose statistical unit is not a run, such as a benchmark.
+    """
     runs = [len(data.values(model, TEST_PPL)) for model in models]
     facts = {"runs": " and ".join(map(str, runs)), "limit": r.MIN_RUNS}
     return Premise(Code.RUNS, facts, min(runs) >= r.MIN_RUNS, becomes=r.UNDECIDED)
@@ -64,13 +73,17 @@ def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
 
 # --- quantities -----------------------------------------------------------------------------------------------------
 def _spread(data: r.CorpusData, pattern: str) -> list[float]:
-    """Return the distance of each model's log rank from the mean."""
+    """Return |log rank - mean log rank| of each matching model, or an empty list for fewer than MIN_POINTS models."""
     logs = [math.log(data.mean(model, PRESS_RANK)) for model in data.learned(pattern) if data.values(model, PRESS_RANK)]
     return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= r.MIN_POINTS else []
 
 
 def _nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
-    """Yield, for each head with both switches, the mean over common seeds of NT's loss less ET's, in nats."""
+    """Yield log perplexity with NT less that with ET, in nats, for each head; the mean over the seeds of both.
+
+    Training switches to averaged SGD at a fixed epoch (ET), or when progress stops (NT, models ending in `-nt`). Heads
+    without runs of both kinds are left out.
+    """
     for head in data.matching(heads):
         et, nt = data.values(head, TEST_PPL), data.values(f"{head}-nt", TEST_PPL)
         if losses := [math.log(nt[seed] / ppl) for seed, ppl in et.items() if seed in nt]:
@@ -78,7 +91,7 @@ def _nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
 
 
 def _vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
-    """Yield the difference between two models on each word-similarity benchmark."""
+    """Yield the difference between two models' mean Spearman correlations on each word-similarity benchmark."""
     for condition in sorted(data.records.conditions(SPEARMAN, data.dataset)):
         means = [data.mean(model, SPEARMAN, condition) for model in models]
         if not any(map(math.isnan, means)):
@@ -86,7 +99,10 @@ def _vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
 
 
 def _hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
-    """Yield, for each context where a high-rank model is right, 1 if a low-rank model is right, too."""
+    """Yield 1 or 0 for each context in which some high-rank model is right: 1 if some low-rank model is right, too.
+
+    A model is right if the true word is among the five most probable words in at least half of the model's runs.
+    """
     for condition in sorted(data.records.conditions(TOP5_HIT, data.dataset)):
         right = [any(data.mean(model, TOP5_HIT, condition) >= 0.5 for model in data.matching(p)) for p in (low, high)]
         if right[1]:
@@ -94,9 +110,9 @@ def _hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
 
 
 def _below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
-    """Yield d + 2, the limit of a log-linear head, less the Press rank of every run.
+    """Yield d + 2 less the Press rank of every run; d + 2 bounds the rank of a log-linear head of embedding size d.
 
-    The true distribution has the d of a softmax.
+    For the true distribution, d is the embedding size of the softmax model.
     """
     for model in data.matching(pattern):
         as_wide = next(iter(data.matching("softmax|transformer")), model) if model == r.TRUTH else model

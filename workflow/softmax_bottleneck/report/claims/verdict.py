@@ -1,10 +1,11 @@
 """The verdict on a claim: the outcome of its rule, and its premises.
 
 A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
-only the verdicts that it could have brought about. If the winning side has more parameters, *reproduced* is overridden;
-if the smaller side wins, it has won. A ceiling can hide growth but cannot cause it.
+only the verdicts that it could have brought about. For example, if sides differ in size, a win of the larger side is
+overridden, but a win of the smaller side counts. The largest possible rank of a matrix can hide a growing rank but
+cannot cause it.
 
-Verdicts depend on codes and numbers alone. Their texts are in report/reasons.yaml.
+Verdicts depend on codes and numbers alone. The texts of the codes are in report/reasons.yaml.
 """
 
 import math
@@ -49,22 +50,23 @@ TEXTS: Texts = {
 
 @dataclass(frozen=True)
 class Reason:
-    """A code and the facts that its text prints."""
+    """The reason for a verdict: a code, and the facts that its text in report/reasons.yaml prints."""
 
     code: Code
     facts: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """Return what was found and what is needed; a remark needs nothing."""
+        """Return the reason as text: the finding and, if the code has one, the requirement after `; needed: `."""
         text = "; needed: ".join(TEMPLATES[self.code].values()).format(**self.facts)
         return re.sub(r"(?<=\d)%", "\u00a0%", text)
 
 
 @dataclass(frozen=True)
 class Premise(Reason):
-    """A condition, and whether it holds.
+    """A condition for the validity of a verdict.
 
     Attributes:
+        holds: True if the condition is met.
         spoils: the verdicts that a broken premise could have brought about.
         becomes: the verdict that replaces them.
     """
@@ -76,18 +78,19 @@ class Premise(Reason):
 
 @dataclass(frozen=True)
 class Claim:
-    """A conclusion of a source.
+    """A conclusion of a paper, with the rule that tests it.
 
     Attributes:
         source: the key of the paper.
-        id: a name that does not change.
+        id: a permanent name.
         statement: the conclusion in our words.
         rule: the rule that decides it.
-        models: the models on which the rule is evaluated; a shell pattern matches several (`|`: either).
+        models: shell patterns of the models on which the rule is evaluated; `|` separates alternatives.
         where: the section, table or figure of the paper.
-        limits: what it does not show.
-        corpora: patterns of its corpora, or after `!` of all others; SYNTHETIC needs no corpus.
-        premises: checks of premises besides those that follow from the rule.
+        limits: a statement of the limits of the evidence.
+        corpora: patterns of the corpora that the claim is about; a leading `!` means all corpora but these. SYNTHETIC
+            marks a claim that needs no corpus.
+        premises: functions that check further premises, besides the ones that follow from the rule.
     """
 
     source: str
@@ -107,18 +110,25 @@ class Claim:
 
 
 def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
-    """Return the claim whose source, statement and limits are in report/claims.yaml; `control` is that of its rule."""
+    """Return the claim `name`; its source, statement and limits come from report/claims.yaml.
+
+    An option `control` replaces the control of the rule.
+    """
     rule = replace(rule, control=options.pop("control", rule.control))
     return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A claim evaluated on one corpus.
+    """The result of a claim evaluated on one corpus.
 
     Attributes:
-        reason: why the verdict is not the rule's own, or why the rule decides nothing.
-        numbers: the numbers of the rule; empty if it could not be evaluated.
+        claim: the claim.
+        dataset: the corpus, or SYNTHETIC.
+        verdict: one of VERDICTS.
+        reason: the reason for an undecided verdict, or for a verdict that differs from the rule's own; otherwise None.
+        numbers: the numbers of the rule; empty if the rule could not be evaluated.
+        premises: the premises that were checked.
     """
 
     claim: Claim
@@ -146,7 +156,7 @@ class Entry:
 
 # --- judging --------------------------------------------------------------------------------------------------------
 def judge(data: r.CorpusData, claim: Claim) -> Entry:
-    """Return the verdict on a claim by the runs of a corpus."""
+    """Return the verdict on a claim from the runs on one corpus."""
     if missing := _missing(data, claim):
         return Entry(claim, data.dataset, r.CANNOT, missing)
     outcome = claim.rule.judge(data, *claim.models)
@@ -166,7 +176,7 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
 
 
 def _missing(data: r.CorpusData, claim: Claim) -> Reason | None:
-    """Return what is missing before the rule can be evaluated."""
+    """Return the model or run that the rule lacks, as a reason, or None if the rule can be evaluated."""
     first = claim.rule.quantities[0]
     stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
     for pattern in claim.models if claim.corpora != r.SYNTHETIC else ():
@@ -180,9 +190,9 @@ def _missing(data: r.CorpusData, claim: Claim) -> Reason | None:
 
 # --- premises -------------------------------------------------------------------------------------------------------
 def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
-    """Yield the premises of a claim: those that follow from its rule, its own, its sizes and the control.
+    """Yield the premises of a claim: from its rule, its own checks, the sizes of the models, and the control.
 
-    The control evaluates the rule on the true distribution, if it is known.
+    The control evaluates the rule on the true distribution, if this is known.
     """
     rule = claim.rule
     if claim.corpora != r.SYNTHETIC:
@@ -201,7 +211,7 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
 
 
 def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
-    """Yield the premises that follow from what a rule compares."""
+    """Yield the premises on settings, largest possible rank, learning and convergence that apply to a rule."""
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
     compares = bool(models) and rule.quantities[0].estimate is not r.least  # a bound on every run compares no models
@@ -220,7 +230,7 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
 
 
 def _settings(study: Study, dataset: str, models: Sequence[str]) -> Premise:
-    """Check that the runs differ in their heads alone, or also in what differs in the paper."""
+    """Return the premise that the runs differ only in their heads, or in settings that differ in the paper, too."""
     odd = _differing_settings(study, dataset, models) - SIZES
     odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
     published: set[str] = set()
@@ -240,7 +250,7 @@ def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> se
 
 
 def _ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
-    """Check that no Press rank is as high as the size of its matrix allows."""
+    """Return the premise that no Press rank is at the limit that the size of its matrix sets."""
     sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
     shares = [
         (rank / min(data.values(model, side, stage).get(seed, math.inf) for side in sides), data.label(model))
@@ -253,7 +263,11 @@ def _ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise
 
 
 def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
-    """Check that both sides have the same size, or that the larger side lost, or that a pair of equal size agrees."""
+    """Return the premise that both sides have the same number of parameters.
+
+    If they do not, only a win of the larger side is overridden, unless a pair of models of equal size has the same
+    `verdict`. `gap` is the relative difference in size.
+    """
     facts = {"model": " or ".join(map(data.label, claim.models[0].split("|"))), "ratio": 1 + gap}
     if abs(gap) <= r.SAME_SIZE:
         return Premise(Code.SIZE, facts, True)
@@ -268,7 +282,7 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
 
 
 def _size_gap(data: r.CorpusData, patterns: Sequence[str]) -> float | None:
-    """Return the parameters of the first side (its largest model) relative to the last, minus one, if known."""
+    """Return parameters of the first over those of the last side (largest models), minus 1; None if one is unknown."""
     sides = [[data.mean(m, "parameters") for m in data.matching(p)] for p in (patterns[0], patterns[-1])]
     first, last = ([size for size in side if not math.isnan(size)] for side in sides)
     return max(first) / max(last) - 1 if first and last else None
