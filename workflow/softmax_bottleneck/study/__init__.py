@@ -1,7 +1,7 @@
-"""Studies, runs, experiments and datasets as frozen values, read from YAML and checked before anything runs.
+"""Studies, runs, experiments and datasets as immutable objects, read from YAML and checked before anything runs.
 
-Torch is never imported here: heads declare their options as literals in their own files, which are read without
-running them.
+This package never imports torch: heads declare their options as literals in their own files, which are parsed and not
+executed.
 """
 
 from softmax_bottleneck.store.paths import ROOT

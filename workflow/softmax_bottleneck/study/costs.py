@@ -1,7 +1,7 @@
-"""Estimates of what a run costs, from its settings alone: FLOP, hours, memory and disk.
+"""Estimates of the FLOP, hours, memory and disk space of a run, from its settings alone.
 
-Hours are FLOP divided by a rate, plus a time for every update. The rates of a GPU are modelled; those of a CPU core are
-measured. The estimates help to decide where to run, and in which order.
+The hours are the FLOP divided by a rate, plus a time for every update. The rates of a GPU are modelled; the rates of a
+CPU core are measured. The estimates help to decide where to run, and in which order.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ class Rates:
     """Sustained rates of a device; a multiply-add is two FLOP.
 
     Attributes:
-        vocabulary, network: FLOP/s of the products over the vocabulary in training, and of all others.
-        update_s: overhead of an update: launches, masks and sequential steps in time.
-        segment_s: overhead of a forward pass over a segment in dynamic evaluation.
-        float64, eigenvalues: FLOP/s of Gram matrices, and of their eigenvalues (4/3 n^3).
+        vocabulary: FLOP/s of the matrix products over the vocabulary in training.
+        network: FLOP/s of all other matrix products.
+        update_s: seconds of overhead per update: kernel launches, dropout masks and the sequential steps of an LSTM.
+        segment_s: seconds of overhead per forward pass over a segment in dynamic evaluation.
+        float64: FLOP/s of Gram matrices in float64.
+        eigenvalues: FLOP/s of the eigenvalues of an n x n Gram matrix, which take 4/3 n^3 FLOP.
         weights: bytes/s at which a single stream of text reads the network's weights, once per token.
-        cells: (context, word) pairs per second of an update of fits, besides matrix products, for each function of a
-            head or component of a mixture.
+        cells: (context, word) pairs per second of an update of fits, without matrix products. Each function of a head
+            or component of a mixture takes this time.
     """
 
     vocabulary: float
@@ -62,15 +64,16 @@ LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum is computed from factors
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimated cost of one run.
+    """The estimated cost of one run.
 
     Attributes:
         flops: FLOP of the whole training.
-        cpu_h, gpu_h: hours of training.
-        measure_cpu_h, measure_gpu_h: hours of measuring perplexities and ranks.
-        memory_gb: largest working set in training.
-        spectrum_gb: memory for the singular values, on the host.
-        disk_gb: weights, two resume states, the hidden states of the test text, and weights kept during training.
+        cpu_h, gpu_h: hours of training on a CPU core and on a GPU.
+        measure_cpu_h, measure_gpu_h: hours of measuring perplexities and ranks on a CPU core and on a GPU.
+        memory_gb: peak memory of training.
+        spectrum_gb: memory of the host while singular values are computed.
+        disk_gb: disk space for the weights, two resume states, the hidden states of the test text, and weights kept
+            during training.
     """
 
     flops: float
@@ -83,13 +86,13 @@ class Cost:
     disk_gb: float
 
     def hours(self, kind: str) -> float:
-        """Return the hours of training and measuring on a `cpu` or `gpu`."""
+        """Return the hours of training and measuring on a device of this kind (`cpu` or `gpu`)."""
         return float(getattr(self, f"{kind}_h") + getattr(self, f"measure_{kind}_h"))
 
 
 @dataclass(frozen=True)
 class _Model:
-    """FLOP of one forward pass per token, over the vocabulary and in the rest of the network."""
+    """The FLOP per token of a forward pass, over the vocabulary and in the rest of the network."""
 
     vocabulary: float
     network: float
@@ -100,26 +103,28 @@ class _Model:
         return cls(2 * words * _rows_of(run), 2 * max(0, parameters - words))
 
     def seconds(self, tokens: float, rates: Rates) -> float:
-        """Return the seconds of a forward pass over this many tokens."""
+        """Return the seconds that a forward pass over a number of tokens takes at these rates."""
         return tokens * (self.vocabulary / rates.vocabulary + self.network / rates.network)
 
 
 def _rows_of(model: Run | Fit) -> int:
-    """Return the number of rows of logits for one context."""
+    """Return the number of rows of logits per context: the components of a mixture of distributions, or else 1."""
     return int(model.head.options.get("components", 1)) if model.head.name != "moc" else 1
 
 
 def rates_of(kind: str, precision: str) -> Rates:
-    """Return the rates of a device, at fp32 if it lacks the precision."""
+    """Return the rates of a `cpu` or `gpu` at a precision, or at fp32 if the device lacks that precision."""
     return RATES.get((kind, precision), RATES[kind, "fp32"])
 
 
 def evaluation_hours(
     wanted: Evaluation, parameters: int, tokens: dict[str, int], vocabulary_size: int
 ) -> dict[str, float]:
-    """Return the hours of a dynamic evaluation by device: statistics, every setting tried, both texts twice.
+    """Return {device: hours} of a dynamic evaluation.
 
-    The trained weights read both texts once without a backward pass. An update reads all weights several times.
+    The time includes the gradient statistics of the training text, every setting tried on the validation text, and
+    the validation and test texts scored with fixed and with dynamic weights. Every update reads all weights several
+    times.
     """
     settings, model = wanted.settings, _Model.of(wanted.run, parameters, vocabulary_size)
     tried = len(settings.learning_rates) * len(settings.decays) * (settings.tune_tokens or tokens["valid"])
@@ -137,7 +142,10 @@ def evaluation_hours(
 
 
 def fit_hours(unit: Unit, kind: str) -> float:
-    """Return the hours of the fits of a unit; fits of equal parameters count at the width of the other head."""
+    """Return the hours of all fits of a unit on a `cpu` or `gpu`.
+
+    A fit whose width follows from an equal number of parameters is counted at the width of the other head.
+    """
     rates, (contexts, words) = rates_of(kind, "fp32"), unit.shape
     cells = contexts * words
     seconds = cells / (SAMPLE_CELLS if unit.sample else LAW_CELLS)
@@ -149,7 +157,7 @@ def fit_hours(unit: Unit, kind: str) -> float:
 
 
 def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, kind: str) -> float:
-    """Return the hours of all epochs and of their validation, which is fp32."""
+    """Return the hours of all training epochs and of their validation, which always runs in fp32."""
     schedule, model = run.schedule, _Model.of(run, parameters, vocabulary_size)
     rates, exact = rates_of(kind, schedule.precision), rates_of(kind, "fp32")
     epoch = tokens["train"] / schedule.pieces
@@ -163,7 +171,10 @@ def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary
 def measuring_hours(
     run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool, kind: str
 ) -> float:
-    """Return the hours of perplexities and spectra; a `tracked` run has spectra of the weights it keeps."""
+    """Return the hours of measuring perplexities and singular values.
+
+    A `tracked` run keeps weights during training, whose singular values are measured too.
+    """
     rates, model = rates_of(kind, "fp32"), _Model.of(run, parameters, vocabulary_size)
     contexts, width = tokens["test"], run.body.embedding_size + 2
     if run.head.name in LOG_LINEAR:
@@ -179,9 +190,14 @@ def measuring_hours(
 
 
 def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool = False) -> Cost:
-    """Return the cost of a run from its number of trainable parameters and the tokens per split of its corpus.
+    """Return the estimated cost of a run.
 
-    A `tracked` run keeps weights during training.
+    Args:
+        run: the run with its settings.
+        parameters: number of trainable parameters.
+        tokens: number of tokens per split of the corpus.
+        vocabulary_size: number of word types of the corpus.
+        tracked: True if the run keeps weights during training and their ranks are measured.
     """
     model = _Model.of(run, parameters, vocabulary_size)
     passes = BACKWARD * tokens["train"] / run.schedule.pieces + tokens["valid"]

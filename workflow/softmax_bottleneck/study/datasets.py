@@ -23,16 +23,18 @@ Address = Annotated[str, Field(pattern="^https://")]
 
 @with_config(schema.STRICT)
 class SourceEntry(TypedDict, total=False):
-    """Where a file comes from and how it is verified. For a member of an archive, all but its name is the archive's.
+    """The origin of a file and the facts that verify it.
+
+    If the file is a member of an archive, `addresses`, `path`, `sha256` and `bytes` are those of the archive.
 
     Attributes:
-        addresses: tried in order; with `sha256` and `bytes`.
-        path: a local file instead, relative to this YAML.
+        addresses: addresses for download, tried in order; they need `sha256` and `bytes`.
+        path: path of a local file relative to this YAML, instead of `addresses`.
         sha256: hash of the whole file.
-        bytes: its size, and the limit of a download.
-        member: its name inside a zip or tar archive.
-        member_bytes: largest size of a member (default: 256 MiB).
-        pairs: for benchmarks, the number of rows.
+        bytes: size of the file, which is also the limit of a download.
+        member: name of the file inside a zip or tar archive.
+        member_bytes: largest allowed size of the member (default: 256 MiB).
+        pairs: for benchmarks, the number of word pairs.
         label: for benchmarks, the name in tables.
         citation: for benchmarks, the paper.
     """
@@ -59,7 +61,7 @@ def _check_source(entry: SourceEntry) -> SourceEntry:
 
 @with_config(schema.STRICT)
 class Expected(TypedDict, total=False):
-    """Facts that are asserted after tokenising.
+    """The facts on a corpus that are checked after tokenising.
 
     Attributes:
         tokens: number of tokens, `<eos>` included, per split.
@@ -77,26 +79,26 @@ class Dataset:
     """A corpus, a synthetic language with a known distribution, or a set of word-similarity benchmarks.
 
     Attributes:
-        name: equal to the file's name.
-        folder: the folder of its YAML, where local files lie.
-        kind: text files, a synthetic language, or word-similarity benchmarks.
-        title: its name in the report.
-        published_as: its name in report/published (ptb, wt2).
-        stands_for: published dataset that it is a proxy for.
+        name: name of the dataset, equal to the file's name.
+        folder: folder of the dataset's YAML, in which local files lie.
+        kind: `corpus` (text files), `language` (a synthetic language) or `benchmarks` (word similarity).
+        title: name in the report.
+        published_as: name in report/published (ptb, wt2), for a published corpus.
+        stands_for: published corpus that this one is a proxy for.
         source: home page or paper.
-        licence: what its owners allow.
-        citation: how to cite it.
-        mirror: its folder inside a mirror.
-        files: file name -> where it comes from.
-        expected: facts asserted after tokenising.
-        base: corpus that this one is cut from.
-        vocabulary_size: for a cut, the number of the most frequent words to keep; the rest becomes <unk>.
-        train_tokens: for a cut, the number of training tokens to keep, from the first on.
-        contexts: file of report/published with positions of its test text whose predictions are shown (default: random
-            positions).
-        rank_contexts: ranks are also computed over this many test contexts, the first ones.
+        licence: terms of use.
+        citation: how to cite the dataset.
+        mirror: folder of the dataset inside a mirror.
+        files: file name -> origin of the file.
+        expected: facts that are checked after tokenising.
+        base: corpus of which this one is a smaller part.
+        vocabulary_size: with `base`, the number of most frequent words to keep; all others become <unk>.
+        train_tokens: with `base`, the number of training tokens to keep, counted from the first.
+        contexts: file of report/published with the positions in the test text whose predictions are shown (default:
+            random positions).
+        rank_contexts: number of first test contexts over which ranks are computed in addition to all contexts.
         language: settings of the synthetic language.
-        wordsim: dataset of benchmarks for its word vectors; `self` for a language that derives its own.
+        wordsim: dataset of benchmarks for the word vectors; `self` for a language that derives its own benchmark.
     """
 
     name: schema.Name
@@ -120,7 +122,7 @@ class Dataset:
     wordsim: schema.Name | None = None
 
     def __post_init__(self) -> None:
-        """Check the keys that belong together."""
+        """Check that keys which require each other are all set or all absent."""
         if len({self.base is None, self.vocabulary_size is None, self.train_tokens is None}) > 1:
             raise ValueError("base, vocabulary_size and train_tokens belong together: a corpus cut from another")
         if (self.kind == "language") != (self.language is not None):
@@ -130,13 +132,17 @@ class Dataset:
 
     @property
     def cut(self) -> dict[str, int]:
-        """The sizes that a corpus is cut to, `vocabulary_size` and `train_tokens`; empty for a whole one."""
+        """The settings `vocabulary_size` and `train_tokens` of a corpus with a `base`; empty for other corpora."""
         kept = {"vocabulary_size": self.vocabulary_size, "train_tokens": self.train_tokens}
         return {key: size for key, size in kept.items() if size is not None}
 
     @cached_property
     def identity(self) -> str:
-        """Hash of the token stream if declared, or else of the files, or of a language's settings."""
+        """The hash that identifies the corpus.
+
+        For a language, it is the hash of the settings and of the code that builds the language. For other corpora it is
+        the declared hash of the tokens, or else the hash of the base and the sizes, or else that of the files.
+        """
         if self.language:
             return digest({"language": asdict(self.language), "code": fingerprint("corpora.language")})
         if "token_sha256" in self.expected:
@@ -158,21 +164,22 @@ class Dataset:
 
     @property
     def tokens_id(self) -> str:
-        """Hash of the corpus and of the code that tokenises it."""
+        """The hash of the corpus and of the code that tokenises it."""
         return digest({"corpus": self.identity, "code": step_code("tokenise")})[:12]
 
     @property
     def corpus(self) -> str:
-        """The published corpus that it is or stands for; empty for a text of one's own."""
+        """The published corpus that this dataset is or is a proxy for; empty if there is none."""
         return self.published_as or self.stands_for or ""
 
 
 @cache
 def load_dataset(name: str, near: Path) -> Dataset:
-    """Return a dataset by name.
+    """Return the dataset of a name, read from the folder `near` or from config/.
 
     Raises:
-        UserError: unknown name, bad key or value, or a `base` or `wordsim` of another kind.
+        UserError: the name is unknown, a key or value is not allowed, or `base` or `wordsim` names a dataset of the
+            wrong kind.
     """
     dataset, path = _read(name, near), schema.find_config("datasets", name, near)
     for key, other, kind in (("base", dataset.base, "corpus"), ("wordsim", dataset.wordsim, "benchmarks")):

@@ -1,4 +1,4 @@
-"""Settings of a synthetic language with a known distribution; `corpora.language` builds it."""
+"""Settings of a synthetic language with a known distribution; `corpora.language` builds the language from them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ Strength = Annotated[Number, Field(ge=0.01)]
 
 @section
 class LanguageSettings:
-    """Settings of a language. Token counts are lower bounds: each split ends at the end of a line.
+    """The settings of a synthetic language. Token counts are lower bounds, because a split ends at the end of a line.
 
     Attributes:
         vocabulary_size: number of words, `<eos>` included.
-        rank: r, the number of columns of U and B; the rank of log P* is r + 2.
-        topics: number of topics; each lasts until a marker of another one is sampled.
+        rank: number r of columns of the factors of the logits, U [contexts, r] and B [words, r]. The rank of the
+            log-probabilities log P* is r + 2.
+        topics: number of topics; a topic lasts until a marker word of another topic is sampled.
         classes: number of word classes, of which one is `<eos>` alone.
-        markers_per_topic: number of words that set a topic.
+        markers_per_topic: number of marker words of a topic; sampling a marker starts its topic.
         seed: seed of the distribution and of the texts.
         train_tokens, valid_tokens, test_tokens: number of words of each split.
         zipf_exponent: exponent of the word frequencies.
-        topic_strength: nats that a topic adds to its own words.
-        class_strength: standard deviation of what classes add, in nats.
-        affinity_strength: standard deviation of what affinities add, in nats.
-        affinity_dimensions: dimension of the space in which words lie.
+        topic_strength: nats that a topic adds to the logits of its own words.
+        class_strength: standard deviation, in nats, of the part of the logits that depends on word classes.
+        affinity_strength: standard deviation, in nats, of the part that depends on affinities of words to contexts.
+        affinity_dimensions: dimension of the space in which the affinities place the words.
         affinity_bandwidth: standard deviation of the Fourier frequencies; larger values give a higher rank.
     """
 
@@ -52,7 +53,7 @@ class LanguageSettings:
     affinity_bandwidth: Strength = 0.7
 
     def __post_init__(self) -> None:
-        """Check the limits that depend on other settings."""
+        """Check the limits of settings that depend on other settings."""
         size, least_rank = self.vocabulary_size, self.topics + self.classes + 1
         if self.rank < least_rank:
             raise ValueError(f"rank: {self.rank} is not allowed (at least {least_rank})")
@@ -64,5 +65,5 @@ class LanguageSettings:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> LanguageSettings:
-        """Return the settings under the `language` key of a dataset (UserError naming the key)."""
+        """Return the settings under the `language` key of a dataset. A wrong key or value raises UserError."""
         return read(cls, values, "language")

@@ -1,4 +1,4 @@
-"""Facts of a study that need no run: declared sizes of corpora, training jobs by name, and finished runs."""
+"""Facts about a study's plan: declared sizes of corpora, training jobs by name, and whether a run is done."""
 
 import hashlib
 import itertools
@@ -11,14 +11,14 @@ from softmax_bottleneck.study import Dataset, Run, Study
 
 @dataclass(frozen=True)
 class Size:
-    """Number of tokens per split and of word types of a corpus."""
+    """The number of tokens per split and the number of word types of a corpus."""
 
     tokens: dict[str, int]
     vocabulary_size: int
 
 
 def declared_size(dataset: Dataset) -> Size | None:
-    """Return the size of a corpus that its YAML declares, or None."""
+    """Return the size that a dataset's YAML declares, or None if the YAML declares none."""
     tokens = cast(Mapping[str, int], dataset.expected.get("tokens", {}))
     if "vocabulary_size" in dataset.expected and tokens.keys() == {"train", "valid", "test"}:
         return Size(dict(tokens), dataset.expected["vocabulary_size"])
@@ -29,17 +29,17 @@ def declared_size(dataset: Dataset) -> Size | None:
 
 
 def tracked(study: Study) -> tuple[Run, ...]:
-    """Return the runs that keep their weights at some epochs: those of experiments with the option `snapshots`."""
+    """Return the runs that keep their weights at some epochs because an experiment has the option `snapshots`."""
     asking = [experiment for experiment in study.experiments if experiment.options.get("snapshots")]
     paths = {run.path for experiment in asking for run in study.runs_of(experiment)}
     return tuple(run for run in study.needed if run.path in paths)
 
 
 def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
-    """Return the training jobs by name, each with up to `replicas_per_job` seeds of one model.
+    """Return {name of a training job: its runs}; a job trains up to `replicas_per_job` seeds of one model.
 
-    The name of a job is the path of its only run, or `<dataset>/<model>/<seed>+<seed>...-<hash>`. Jobs depend on the
-    study alone and not on what is finished, so that every process finds the same jobs.
+    The name of a job is the path of its only run, or `<dataset>/<model>/<seed>+<seed>...-<hash>`. The jobs do not
+    depend on which runs are finished, and thus every process finds the same jobs.
     """
     found: dict[str, tuple[Run, ...]] = {}
     for (dataset, model), replicas in itertools.groupby(study.needed, key=lambda run: (run.dataset, run.model)):
@@ -51,5 +51,5 @@ def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
 
 
 def is_done(study: Study, run: Run) -> bool:
-    """Return True if training has ended (also if it diverged)."""
+    """Return True if the training of a run has ended, normally or because the loss diverged."""
     return (study.store.run_folder(run.path) / "done.json").exists()

@@ -1,8 +1,8 @@
-"""Configuration files: YAML, types of its values, and one-line messages for values that do not fit.
+"""Reading of configuration files: YAML, the types of values, and one-line messages for values that are not allowed.
 
-Each section of a configuration file is a frozen pydantic dataclass, which is schema, types, defaults and documentation
-at once. An integer is never read from 10.0, nor a number from text. Unknown keys, NaN and repeated list items are
-rejected.
+Each section of a configuration file is a frozen pydantic dataclass, which gives the schema, types, defaults and
+documentation at once. An integer is never read from 10.0, nor a number from text. Unknown keys, NaN and repeated list
+items are rejected.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ Value = TypeVar("Value")
 # --- sections -------------------------------------------------------------------------------------------------------
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
 def section(kind: type[Value]) -> type[Value]:
-    """Make a class a frozen keyword-only dataclass whose values are validated, whether YAML or code gives them."""
+    """Turn a class into a frozen keyword-only dataclass that validates its values, from YAML and from code alike."""
 
     def check_keys(cls: type[Any], values: object) -> object:
         return _check_keys(values, [field.name for field in dataclasses.fields(cls)])
@@ -46,13 +46,13 @@ def section(kind: type[Value]) -> type[Value]:
 
 
 class PartOf:
-    """Annotation of a mapping with some of the keys of a section; `changed` gives the types that differ."""
+    """An annotation for a mapping with some keys of a section; `changed` gives the types that differ from the section's."""
 
     def __init__(self, kind: type, **changed: Any) -> None:
         self.keys: dict[str, Any] = get_type_hints(kind, include_extras=True) | changed
 
     def __get_pydantic_core_schema__(self, source: object, handler: pydantic.GetCoreSchemaHandler) -> Any:
-        """Return the schema of a dictionary without required keys."""
+        """Return the pydantic schema of a dictionary of which no key is required."""
         part: Any = TypedDict("PartOf", self.keys, total=False)  # type: ignore[misc]  # made at run time
         schema = handler.generate_schema(pydantic.with_config(STRICT)(part))
         return core_schema.no_info_before_validator_function(lambda values: _check_keys(values, self.keys), schema)
@@ -67,10 +67,10 @@ def _check_keys(values: object, known: Iterable[str]) -> object:
 
 # --- types ----------------------------------------------------------------------------------------------------------
 def seconds(text: str) -> float:
-    """Return a duration such as `90s`, `30m`, `4h` or `1.5d` in seconds.
+    """Return the seconds of a duration such as `90s`, `30m`, `4h` or `1.5d`.
 
     Raises:
-        UserError: the text is something else, or zero.
+        UserError: the text is not a duration, or the duration is zero.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if not match or not float(match[1]):
@@ -115,10 +115,10 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def read(kind: type[Value] | Callable[..., Value], value: object, where: str) -> Value:
-    """Return what YAML said as a value of a declared type.
+    """Return a value from YAML, validated and converted to a declared type; `where` is its place for messages.
 
     Raises:
-        UserError: naming `where`, the key, the value and what is expected; all missing keys at once.
+        UserError: a value is not allowed, a key is unknown, or keys are missing (all are named in one message).
     """
     try:
         return cast(Value, _adapter(kind).validate_python(value))
@@ -140,7 +140,7 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?`, or the list of what is allowed."""
+    """Return the end of an error message: `; did you mean 'x'?` if an allowed word is similar, or all allowed words."""
     choices = sorted(allowed)
     near = difflib.get_close_matches(word, choices, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; allowed are {', '.join(choices)}"
@@ -148,10 +148,10 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 # --- files ----------------------------------------------------------------------------------------------------------
 class _Loader(yaml.CSafeLoader):
-    """Safe YAML whose mappings have no key twice and none that is not text (as `on`, a truth value)."""
+    """A safe YAML loader that rejects repeated keys and keys that are not text, such as `on`, which means true."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping; raise ConstructorError with the line of a bad key."""
+        """Return the mapping of a YAML node. A repeated key, or one that is not text, raises ConstructorError."""
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
@@ -169,10 +169,10 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: load
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Return the value of a YAML text; `where` it is from stands in messages.
+    """Return the value of a YAML text; `where` is the text's origin for messages.
 
     Raises:
-        UserError: with the line, where there is one.
+        UserError: the text is not valid YAML. The message has the line if it is known.
     """
     try:
         return yaml.load(text, _Loader)
@@ -186,7 +186,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping that a YAML file holds.
 
     Raises:
-        UserError: with file and line, if there is no such file, or it is not UTF-8, YAML or a mapping.
+        UserError: the file does not exist, is not UTF-8, is not valid YAML, or does not hold a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -200,10 +200,12 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def find_config(kind: str, name: str, near: Path) -> Path:
-    """Return `<kind>/<name>.yaml` in or beside the folder `near`, or else in the workflow's own config folder.
+    """Return the path of `<kind>/<name>.yaml`, searched in `near` and then in the workflow's config folder.
+
+    If the folder `near` is itself called `kind`, the file may lie directly in that folder.
 
     Raises:
-        UserError: naming the folder and a name that exists.
+        UserError: no such file exists.
     """
     folders = [folder for folder in (near / kind, near, ROOT / "config" / kind) if folder.name == kind]
     files = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
