@@ -107,7 +107,7 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 
 def refuse_without_hardware(precision: str, device: torch.device) -> None:
-    """Raise UserError if a device does not support a precision as defined."""
+    """Raise UserError if a precision is tf32 and the device is not an NVIDIA GPU of the Ampere generation or later."""
     has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if precision == TF32 and not has_tf32:
         raise UserError(f"schedule.precision: tf32 is arithmetic of NVIDIA GPUs since Ampere, and this device is "
@@ -158,7 +158,7 @@ class WeightGradient:
 
 
 def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
-    """Return X Y of rounded or split factors, summed in float32."""
+    """Return the product X Y of two rounded or split factors, summed in float32."""
     if x_MK.rest is not None and y_KN.rest is not None:
         with tf32(True):  # does not change factors with so few bits
             return (x_MK.main @ y_KN.rest).addmm_(x_MK.rest, y_KN.main).addmm_(x_MK.main, y_KN.main)

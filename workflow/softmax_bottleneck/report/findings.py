@@ -2,7 +2,8 @@
 
 Each finding is computed from the records of this study and of all archived studies, and is omitted if they hold no
 evidence. report/findings.yaml has the sentences for each outcome (holds, open, fails); the functions here decide which
-outcome applies.
+outcome applies. The Press rank is the number of singular values of the log-probability matrix above the threshold of
+Press et al. 2007.
 """
 
 import math

@@ -56,7 +56,7 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
-    """Return the table `wide` of the fits and true distributions whose condition has a key (`r` or `alpha`).
+    """Return the fits and true distributions whose condition has a key (`r` or `alpha`), as a table of `wide`.
 
     Only the first such entry of the study's `fits` counts, because two entries may fit a head with different settings.
     """

@@ -11,7 +11,8 @@ If a corpus is sampled from a known distribution, this distribution counts as on
 writes the metrics of TRUTH with a prefix (`law_test_ppl`, `law_rank_press`, ...).
 
 A unit is one data point of a statistic, such as a run, a model, a head or a benchmark. A side is a sample of units; a
-comparison has two sides.
+comparison has two sides. The Press rank is the number of singular values of the log-probability matrix above the
+threshold of Press et al. 2007.
 
 Suffixes: N units, K numbers of one unit.
 """
@@ -163,7 +164,10 @@ class Interval:
     least: int
 
     def needed(self, distance: float) -> int:
-        """Return the units per side with which the interval ends within a distance of its value, at POWER."""
+        """Return the number of units per side that a decision needs.
+
+        With so many units the interval ends, with probability POWER, within `distance` of its value.
+        """
         if min(self.n) <= 1 or not math.isfinite(self.value):
             return self.least
         for k in range(self.least, MOST_NEEDED):
@@ -288,7 +292,7 @@ def _ratios(data: CorpusData, model: str, first: str, second: str) -> dict[int, 
 
 
 def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
-    """Return Spearman's correlation of a metric with a numeric setting, over the runs of a family of models.
+    """Return the quantity that is Spearman's correlation of a metric with a numeric setting, over runs of many models.
 
     The setting is the number at the end of each model's name. If `below` is given, the metric is divided by the metric
     `below`. Models whose setting lies outside `within` are left out.
@@ -313,7 +317,7 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 
 
 def correlation(what: str, window: float = INF) -> Quantity:
-    """Return Pearson's correlation of test perplexity and Press rank over models; each model is one point.
+    """Return the quantity that is Pearson's correlation of test perplexity and Press rank; each model is one point.
 
     A model counts if it has the planned epochs of the first model, about its size (within SAME_SIZE), and a log
     perplexity within `window` of the median. TRUTH is another point if it is among the patterns.
@@ -524,7 +528,7 @@ def below(quantity: Quantity, bound: float) -> Rule:
 
 
 def hidden(rule: Rule) -> Rule:
-    """Return a rule on high or rising ranks, marked as one that the largest possible rank can hide but not cause."""
+    """Return a copy of a rule on high or rising ranks, with `hidden_by_ceiling` set."""
     return replace(rule, hidden_by_ceiling=True)
 
 

@@ -1,6 +1,7 @@
 """Claims on trained language models: the list CLAIMS, by paper, with the quantities and premises that it uses.
 
-A condition is what identifies a repeated measurement of a run, such as a word-similarity benchmark or a context.
+A condition names one of several measurements of a run: the word-similarity benchmark, or the context of a prediction.
+The Press rank is the number of singular values of the log-probability matrix above the threshold of Press et al. 2007.
 """
 
 import math
@@ -79,7 +80,7 @@ def _spread(data: r.CorpusData, pattern: str) -> list[float]:
 
 
 def _nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
-    """Yield log perplexity with NT less that with ET, in nats, for each head; the mean over the seeds of both.
+    """Yield, for each head, the log perplexity with NT less the log perplexity with ET, in nats, averaged over seeds.
 
     Training switches to averaged SGD at a fixed epoch (ET), or when progress stops (NT, models ending in `-nt`). Heads
     without runs of both kinds are left out.
