@@ -52,7 +52,7 @@ class Checkpointer:
         self.target = 0  # index of the next file: never the one loaded or written last
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a state over the older file (OSError: writing failed, e.g. because the disk is full; both files stay intact)."""
+        """Write a state over the older file (OSError: writing failed, e.g. on a full disk; both files stay intact)."""
         began = time.monotonic()
         full = {**state, "identity": self.identity, "serial": self.serial + 1, "format": FORMAT}
         artefacts.write_with(self.paths[self.target], lambda file: torch.save({"state": full}, file))

@@ -61,7 +61,7 @@ def hardware_name(device: torch.device) -> str:
 
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
-    """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, or if unset, all that nvidia-smi lists."""
+    """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--list-gpus"], capture_output=True, encoding="utf-8", timeout=LIST_TIMEOUT_S
@@ -138,8 +138,8 @@ def lent_gpu() -> Iterator[None]:
 def shared_by(count: int, device: str, say: Say) -> tuple[list[dict[str, str]], list[int]]:
     """Return the environments of `count` child processes, and the descriptors of the GPU lease that they must inherit.
 
-    In a batch job the children are distributed over all visible GPUs; elsewhere they share the GPU that this process has
-    leased.
+    In a batch job the children are distributed over all visible GPUs; elsewhere they share the GPU leased by this
+    process.
     """
     gpus: tuple[str, ...] = ()
     if device != "cpu":

@@ -59,8 +59,8 @@ class TimeLimit:
     def lock_timeout_s(self) -> float:
         """The seconds to wait for another process that owns the same run: a batch job's whole time, elsewhere none.
 
-        The other process may be a job left behind by an earlier call of the workflow, or one on a node that is gone. If a
-        batch job failed at once, it would only use up Snakemake's retries.
+        The other process may be a job left behind by an earlier call of the workflow, or one on a node that is gone. If
+        a batch job failed at once, it would only use up Snakemake's retries.
         """
         if not self.in_batch_job:
             return 0.0
@@ -99,8 +99,8 @@ def time_limit(
 class Stop:
     """The conditions under which a process must stop: a signal, a time limit, or the end of its workflow.
 
-    `limit_s` counts from construction, on a monotonic clock. `workflow` is the workflow process that started this process
-    and would start another one for the same run; None if the process was started by hand.
+    `limit_s` counts from construction, on a monotonic clock. `workflow` is the workflow process that started this
+    process and would start another one for the same run; None if the process was started by hand.
     """
 
     def __init__(self, limit_s: float | None = None, workflow: Process | None = None) -> None:
@@ -110,7 +110,7 @@ class Stop:
         self.workflow = workflow
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
-        """Record a received signal (a signal handler). A second Ctrl-C exits at once; the last saved state stays valid."""
+        """Record a received signal (signal handler); a second Ctrl-C exits at once and keeps the last saved state."""
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             os._exit(EXIT_CODES[signal.SIGINT])
         self.signal = signal.Signals(number)

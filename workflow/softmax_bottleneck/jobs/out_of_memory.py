@@ -24,8 +24,9 @@ LARGEST_INT = 2**31 - 1
 def keep_freed() -> bool:
     """Make the C library keep freed memory for the next allocation; return True if the library can (glibc can).
 
-    By default glibc returns large blocks to the system, which must clear every page of the next block. At published sizes
-    this takes a tenth of a training step. The peak memory stays the same, but memory below the peak is not returned.
+    By default glibc returns large blocks to the system, which must clear every page of the next block. At published
+    sizes this takes a tenth of a training step. The peak memory stays the same, but memory below the peak is not
+    returned.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -28,7 +28,8 @@ def sound_record(folder: Path, result: str) -> Path | None:
 def restore(folder: Path, result: str) -> None:
     """Rewrite a missing or damaged record from the other record, if that one is intact.
 
-    The new file gets the modification time of the intact one, so that results made from the record do not look outdated.
+    The new file gets the modification time of the intact one, so that results made from the record do not look
+    outdated.
     """
     sound = sound_record(folder, result)
     for path in paths(folder, result):

@@ -30,8 +30,8 @@ class Process:
 def started(pid: int) -> int:
     """Return the start of a process in hundredths of a second since boot; 0 if the process has ended.
 
-    The start is not counted from 1970, as psutil does, because that number changes when the clock is set, and setting the
-    clock must not end a lease.
+    The start is not counted from 1970, as psutil does, because that number changes when the clock is set, and setting
+    the clock must not end a lease.
     """
     try:
         process = psutil.Process(pid)
@@ -63,7 +63,7 @@ def export_workflow() -> None:
 
 
 def workflow() -> Process | None:
-    """Return the workflow process that started this process; None if there is none or if it does not run on this machine."""
+    """Return the workflow process that started this process; None if none did, or if it runs on another machine."""
     numbers = os.environ.get(WORKFLOW_VARIABLE, "").split()
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         return None

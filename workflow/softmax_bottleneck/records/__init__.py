@@ -1,1 +1,1 @@
-"""From run folders to records: collected once, verified, summarised."""
+"""The records of a study: collected from the run folders once, verified, and summarised."""

@@ -1,7 +1,7 @@
-"""From finished runs to records: the only step that reads run folders.
+"""The step `collect`, which turns finished runs into records; no other step reads run folders.
 
-The plan gives the paths, so a result of another setting or older code is never read. A run that is missing, diverged or
-damaged becomes a state with its reason. Its numbers enter no mean.
+The plan gives the paths, so results of other settings or of older code are never read. A run that is missing, diverged
+or damaged gets a state and a reason, and its numbers enter no mean.
 """
 
 import math
@@ -40,7 +40,7 @@ Number = tuple[str, str, str, float, int | None]  # table, condition, metric, va
 
 @dataclass(frozen=True)
 class Reading:
-    """The files of one run, under one of the labels it has in the study."""
+    """The files of one run or later stage (finetuning, dynamic evaluation), under one of its labels in the study."""
 
     run: Run
     path: str
@@ -49,11 +49,11 @@ class Reading:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The contents of its JSON files by their names without the ending."""
+        """The contents of the run's JSON files, by file name without `.json`."""
         return self.found.contents
 
     def state(self, wordsim: bool) -> tuple[str, str]:
-        """Return the run's state and its reason; `wordsim`: the dataset has word-similarity benchmarks."""
+        """Return the run's state and the reason for it; `wordsim`: the dataset has word-similarity benchmarks."""
         if finding := self.found.first_finding:
             return ("stale" if finding.kind == "stale" else "unsound"), finding.words
         if self.stage == DYNAMIC and "dynamic" not in self.files:
@@ -73,7 +73,7 @@ class Reading:
         return "ok", NO_SIMILARITIES if wordsim and "wordsim" not in self.files else ""
 
     def numbers(self) -> Iterator[Number]:
-        """Yield every number of a sound, finished run."""
+        """Yield every number of an intact, finished run."""
         done, rank = self.files.get("done", {}), self.files.get("rank", {})
         own = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
         tables = {
@@ -122,7 +122,7 @@ def _unfinished(run: Run, found: RunFiles) -> str:
 
 
 def hardware(provenance: Mapping[str, Any]) -> str:
-    """Return the machines of a provenance block in one line: the devices of its sessions, and the processor."""
+    """Return one line that names the machines of a provenance block: the devices of its sessions, and the processor."""
     sessions = provenance.get("sessions") or []
     devices = [str(session["device"]) for session in sessions if "device" in mapping(session)]
     processor = str(mapping(provenance.get("hardware")).get("cpu", ""))
@@ -132,9 +132,9 @@ def hardware(provenance: Mapping[str, Any]) -> str:
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def collect(study: Study) -> Records:
-    """Read the results of every run that some experiment of the study needs, and verify all their files on the way.
+    """Read the results of all runs that an experiment of the study needs, and verify all their files.
 
-    The answer depends on the files alone, not on the order in which they are found.
+    The result depends on the files alone, not on the order in which they are found.
     """
     trained = [(run, run.path, "") for run in study.shown]
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]
@@ -162,7 +162,7 @@ def collect(study: Study) -> Records:
 
 
 def collect_to(study: Study, folder: Path) -> Records:
-    """Collect, and save what was collected in a folder, with what verification found beside it."""
+    """Collect the records of a study; save them, and the result of their verification, in a folder."""
     records = collect(study)
     save(records, folder)
     artefacts.write_json(folder / FILE, dict(records.verification) | {"provenance": provenance.block()})
@@ -170,7 +170,7 @@ def collect_to(study: Study, folder: Path) -> Records:
 
 
 def _detail(files: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the details of a run that tables and figures show besides its metrics."""
+    """Return the results of a run that are not metrics but appear in tables and figures, such as predicted words."""
     kept = {
         "predictions": ("topk", "contexts"),
         "hits": ("topk", "hits"),
@@ -182,7 +182,7 @@ def _detail(files: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
-    """Epoch logs; an epoch that was logged again after a resume counts once."""
+    """Return the epoch logs of all runs; an epoch that was logged again after a resume counts once."""
     rows = [
         (path, epoch, *(line.get(key) for key in CURVE_COLUMNS[2:]))
         for path, own in runs.items()
@@ -193,7 +193,10 @@ def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
 
 
 def _cliffs(files: RunFiles) -> list[int]:
-    """Where the spectrum falls: the counted ranks, and beyond d + 2, the rank that a softmax can have."""
+    """Return the indices where a spectrum may drop: the measured ranks, and d + 2, the largest rank of a softmax.
+
+    d is the size of the word embeddings.
+    """
     metrics = mapping(files.contents.get("rank", {}).get("metrics"))
     return [*(int(rank) for rank in metrics.values() if is_number(rank)), files.run.body.embedding_size + 2]
 
@@ -208,7 +211,7 @@ def _state(study: Study, reading: Reading) -> tuple[str, str]:
 
 
 def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of one run, in the order of COLUMNS."""
+    """Yield the rows of one run, with their values in the order of COLUMNS."""
     run = reading.run
     if _state(study, reading)[0] in ("ok", "missing"):
         for table, condition, metric, value, n in reading.numbers():
@@ -222,7 +225,7 @@ def _synthetic(study: Study) -> Mapping[str, Any]:
 
 
 def _synthetic_rows(study: Study) -> list[tuple[object, ...]]:
-    """Rows of results/<study>/synthetic.json: experiments that need no training run, one row per draw."""
+    """Return the rows of results/<study>/synthetic.json: one per sample of the experiments that need no training."""
     usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}
     fixed = {"n": 1, "run_id": ""}
     return [tuple((usual | row | fixed)[key] for key in COLUMNS) for row in _synthetic(study).get("rows", ())]

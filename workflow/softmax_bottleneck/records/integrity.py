@@ -1,8 +1,8 @@
-"""The files of a study: whole, of this study, and made from the other files as they are now.
+"""Checks of a study's files: each is intact, belongs to the study, and was made from the present version of its inputs.
 
-`read` looks at the small files of a run, which hold the numbers: whatever fails there is a finding, and the run gives
-no number. `inspect` hashes the other files of a run. `inspect_study`, called by `collect`, adds the corpora
-and fits, and lists what is missing.
+`read` checks the small files of a run, which hold the numbers; a run with a failed check yields no numbers. `inspect`
+also hashes the other files of a run. `inspect_study`, called by `collect`, adds the corpora and the fits, and lists
+missing files.
 """
 
 import json
@@ -40,8 +40,8 @@ class Finding:
     """A problem with a file.
 
     Attributes:
-        kind: one of KINDS; of a study also `diverged` and `failed`.
-        file: its path below results/.
+        kind: one of KINDS; for a study also `diverged` and `failed`.
+        file: path of the file below results/.
         words: the problem and its fix, in one line.
     """
 
@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass
 class RunFiles:
-    """The content of a run's small files, the hashes of all files that were read, and the findings.
+    """The contents of a run's small files, the hashes of all files that were read, and the problems found.
 
     Attributes:
         contents: name of a JSON file without its ending -> content.
@@ -71,22 +71,25 @@ class RunFiles:
 
     @property
     def first_finding(self) -> Finding | None:
-        """The gravest finding."""
+        """The most serious problem (by the order of KINDS); None if there is no problem."""
         return min(self.findings, key=lambda finding: KINDS.index(finding.kind), default=None)
 
     @property
     def is_evaluation(self) -> bool:
-        """True for the folder of a dynamic evaluation, inside its run's."""
+        """True if the folder belongs to a dynamic evaluation; it then lies inside the folder of the run."""
         return self.folder.name.startswith("dynamic-")
 
     def find(self, kind: str, name: str, problem: str) -> None:
-        """Add a finding about a file of this run."""
+        """Record a problem with a file of this run."""
         inside = f"{self.folder.name}/" if self.is_evaluation else ""
         words = f"{problem}: `make repair` removes it"
         self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", words))
 
     def load(self, name: str, parse: Callable[[bytes], Any]) -> Any:
-        """Return a file's parsed content and note its hash; None if it is absent, or damaged (a finding)."""
+        """Return the parsed content of a file and record its hash; None if the file is absent or damaged.
+
+        Damage is recorded as a problem; absence is not.
+        """
         path = self.folder / name
         if not path.exists():
             return None
@@ -99,7 +102,7 @@ class RunFiles:
         return content
 
     def parents(self, name: str) -> Mapping[str, str]:
-        """Return the hashes of the files that a result was made from, by file name."""
+        """Return {file name: sha256} of the files that a result was made from."""
         return mapping(mapping(self.contents[name].get("provenance")).get("parents"))
 
 
@@ -115,7 +118,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 # --- small files ----------------------------------------------------------------------------------------------------
 def read(run: Run, folder: Path) -> RunFiles:
-    """Read the results of a run from its folder; absent files are no finding."""
+    """Read and check the small files of a run; absent files are not recorded as problems."""
     found = RunFiles(run, folder)
     for name in RESULTS:
         content = found.load(f"{name}.json", _record)
@@ -144,7 +147,7 @@ def _record(data: bytes) -> dict[str, Any]:
 
 
 def _read_curve(found: RunFiles) -> None:
-    """Read the epoch log, which has a hash only after training has ended."""
+    """Read the epoch log; its hash is checked only after training has ended, because no hash exists before."""
     path = found.folder / "epochs.jsonl"
     try:
         found.curve = [line for line in artefacts.read_lines(path) if isinstance(line, dict)]
@@ -155,9 +158,10 @@ def _read_curve(found: RunFiles) -> None:
 
 
 def inspect(found: RunFiles) -> list[Finding]:
-    """Return all findings on a run's files: those of `read`, every hash, and files that do not belong together.
+    """Return all problems with a run's files: those found by `read`, wrong hashes, and files that disagree.
 
-    Large files may be absent, as in a deposit. Their hashes in other files are compared only if they are there.
+    Large files may be absent, for example in a published deposit. Only if they are present are their hashes compared
+    with those that other files name.
     """
     snapshots = sorted((found.folder / "snapshots").glob("*.safetensors"))
     for name in (*LARGE, *RECORDS_OF_RUN, *(path.relative_to(found.folder).as_posix() for path in snapshots)):
@@ -183,12 +187,12 @@ def inspect(found: RunFiles) -> list[Finding]:
 # --- the study ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Verification:
-    """The result of a verification.
+    """The result of verifying all files of a study.
 
     Attributes:
-        counts: planned runs by state, and `mixed hardware`.
+        counts: number of planned runs in total, in each state, and on mixed hardware.
         files: number of files whose hash was computed.
-        findings: in the plan's order.
+        findings: the problems found, in the order of the plan.
     """
 
     study: str
@@ -198,7 +202,7 @@ class Verification:
 
     @property
     def complete(self) -> bool:
-        """True if every planned run has its numbers and there is no finding."""
+        """True if every planned run has its numbers and no problem was found."""
         return not self.findings and self.counts["ok"] == self.counts["planned"]
 
     def to_json(self) -> dict[str, Any]:
@@ -208,12 +212,12 @@ class Verification:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the verification that `to_json` gave."""
+        """Return the verification that `to_json` returned as `facts`."""
         findings = tuple(Finding(**finding) for finding in facts["findings"])
         return cls(facts["study"], facts["counts"], facts["files"], findings)
 
     def text(self) -> str:
-        """Return the lines that a terminal shows."""
+        """Return the verification as lines for the terminal."""
         counts = " · ".join(f"{state} {number}" for state, number in self.counts.items())
         number = f"{len(self.findings) or 'no'} finding{'s' * (len(self.findings) != 1)}"
         lines = [f"{self.study}: {number} in {self.files} files hashed; runs {counts}"]
@@ -221,12 +225,12 @@ class Verification:
 
 
 def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) -> Verification:
-    """Verify every file that `records` were collected from, the corpora and the fits; nothing is written.
+    """Verify every file that `records` were collected from, the corpora and the fits; write nothing.
 
     Args:
-        study: says what must be there.
-        runs: path -> the small files of every run, as they were read.
-        records: the records collected from them.
+        study: study whose plan names the expected files.
+        runs: path -> the small files of every run, as returned by `read`.
+        records: the records collected from `runs`.
     """
     findings = [one for own in runs.values() for one in inspect(own)]
     files = sum(len(own.hashes) for own in runs.values())
@@ -248,7 +252,7 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
 
 
 def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
-    """Yield the files that a run's records name and that are gone, which later steps would notice too late."""
+    """Yield a finding for each missing file that the run's records name and that later steps would miss too late."""
     names = {parent for name in own.contents for parent in own.parents(name)}
     if "epochs.jsonl" in names and own.contents.get("done", {}).get("model_sha256"):
         names |= {"model.safetensors", "run.json", "outcome.json"}
@@ -268,7 +272,7 @@ def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
 
 
 def _corpus_files(study: Study) -> dict[Path, str | None]:
-    """Return the files of the study's corpora, with the sha256 that the download recorded, if any."""
+    """Return {file: sha256} for the study's corpora; None if the download recorded no sha256 for a file."""
     files: dict[Path, str | None] = {}
     for name in study.datasets:
         tokens, corpus = study.store.tokens_folder(name), study.store.corpus_folder(name)
@@ -284,7 +288,7 @@ def _corpus_files(study: Study) -> dict[Path, str | None]:
 
 
 def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:
-    """Return a finding if a file is missing, differs from the hash beside it, or from `digest`."""
+    """Return a finding if a file is missing, or if its sha256 differs from the hash beside it or from `digest`."""
     if artefacts.is_sound(path) and digest in (None, artefacts.stored_hash(path)):
         return []
     name = path.relative_to(store.root).as_posix()
@@ -294,7 +298,10 @@ def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
-    """Return the number of files hashed and the findings of a unit: its numbers, and the fits they were taken from."""
+    """Return the number of files hashed and the problems of a unit (a group of fits with one seed).
+
+    The unit's results and the fits that they were computed from are checked.
+    """
     done = store.fits_folder(unit.path) / "done.json"
     name = done.relative_to(store.root).as_posix()
     if not done.exists():

@@ -1,7 +1,7 @@
-"""The catalogue of metrics, report/metrics.yaml: what every number is called and means, and which step writes it.
+"""The catalogue of metrics, report/metrics.yaml: the label and definition of each metric, and the step that writes it.
 
-No other file spells out a metric. A name may have a parameter at its end (`rank_eff_1e-3`, `test_ppl_gain_vs_softmax`),
-which `find` reads.
+No other file contains the names of metrics. A name may end in a parameter (`rank_eff_1e-3`,
+`test_ppl_gain_vs_softmax`), which `find` reads.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,14 @@ class Metric:
     """The definition of a metric.
 
     Attributes:
-        name: in the records, in report/published and in the columns of experiments; `*` stands for a parameter.
-        label: as a column head; `{}` is the parameter.
-        unit: empty for a plain number.
-        digits: decimals that are printed.
-        smaller_is_better: None where neither is.
-        definition: how it is computed, with its source.
-        step: rule and sub-command that makes it.
-        file: where that step writes it, in the folder of the run or of the study.
+        name: name in the records, in report/published and in the columns of experiments; `*` stands for a parameter.
+        label: heading of a column; `{}` stands for the parameter.
+        unit: unit of the values; empty for a plain number.
+        digits: number of decimals that are printed.
+        smaller_is_better: False if larger values are better; None if neither is.
+        definition: how the metric is computed, with its source.
+        step: rule and sub-command that computes it.
+        file: file that the step writes it to, in the folder of the run or of the study.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Metric:
 
     @property
     def origin(self) -> str:
-        """`measure, measure.json`: the step that makes it and the file it stands in."""
+        """The step that computes the metric and the file that contains it: `measure, measure.json`."""
         return f"{self.step}, {self.file}"
 
     @property
     def words(self) -> str:
-        """The label inside a sentence: names of people and measures keep their capital."""
+        """The label as written within a sentence: in lower case, except that names of people and measures stay."""
         kept = self.label.startswith(("Press", "Spearman", "KL"))
         return self.label if kept else f"{self.label[0].lower()}{self.label[1:]}"
 
@@ -100,10 +100,10 @@ _DERIVED = (
 
 @cache
 def find(name: str, stage: str = "") -> Metric:
-    """The metric of a name, its parameter read; after dynamic evaluation its file is that of the stage.
+    """Return the metric with this name, with the parameter in its label; for stage `dynamic`, with that stage's file.
 
     Raises:
-        UserError: there is no such metric, with the nearest one there is.
+        UserError: no metric has this name; the message suggests the most similar name.
     """
     for sign, label, words in _DERIVED:
         base, is_derived, model = name.partition(sign)

@@ -1,6 +1,6 @@
-"""Records: everything known of a study's runs, saved in the study's own folder.
+"""Records: the results of all runs of a study, saved in the study's folder.
 
-`collect` makes and saves them. Tables, figures, claims and the report load them, and read no run.
+The step `collect` creates and saves them. Tables, figures, claims and the report load them, and read no run folder.
 """
 
 import math
@@ -35,19 +35,19 @@ CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
 
 @dataclass(frozen=True)
 class Records:
-    """Everything known of a study's runs.
+    """The results of all runs of a study.
 
     Attributes:
-        rows: tidy records, columns COLUMNS; numeric columns are floats (value, std) and nullable integers (n, seed).
-        states: one row per planned run and label in the plan's order, columns STATE_COLUMNS; one path is one run.
-        stages: likewise of what follows training, columns STAGE_COLUMNS; numbers of a stage have it as their condition.
-        parents: file below results/runs -> sha256 of what was read.
+        rows: one row per number, columns COLUMNS; value and std are floats, n and seed are nullable integers.
+        states: one row per planned run and label in the plan's order, columns STATE_COLUMNS; a path identifies a run.
+        stages: the same for stages after training, columns STAGE_COLUMNS; `rows` name the stage in `condition`.
+        parents: file below results/runs -> sha256 of every file that was read.
         environments: distinct provenance blocks of the runs (git, versions, hardware), in order of appearance.
-        details: path of a run -> what is no number: its predictions, hit rates, learned function, ranks along training.
+        details: path of a run -> its predictions, hit rates, learned function and ranks along training, if any.
         curves: epoch logs, columns CURVE_COLUMNS.
-        spectra: path of a run -> [2, K]: index from 1 and singular value, thinned (`thinned`).
+        spectra: path of a run -> [2, K]: index from 1 and singular value of K selected points (`thinned`).
         corpora: dataset -> its corpus.json: tokens, words, hash, warnings.
-        verification: what the verification of every file found (verify.json).
+        verification: result of verifying every file (verify.json).
     """
 
     rows: pd.DataFrame
@@ -72,14 +72,14 @@ class Records:
         return found
 
     def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
-        """Return the measured values by seed, in ascending order of seeds."""
+        """Return {seed: measured value}, in ascending order of seeds."""
         return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
 
     @cached_property
     def unlearned(self) -> dict[tuple[str, str, int], str]:
-        """The runs that learned no more than word frequencies: (dataset, model, seed) -> a remark.
+        """The runs that are no better than a unigram model: (dataset, model, seed) -> a remark.
 
-        Their rank says nothing about their head, so correlations of rank and perplexity leave them out.
+        The rank of such a run says nothing about its head, so correlations of rank and perplexity leave it out.
         """
         found: dict[tuple[str, str, int], str] = {}
         for (dataset, model, metric, condition), by_seed in self._index.items():
@@ -90,19 +90,19 @@ class Records:
         return found
 
     def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
-        """Return the states of the planned runs of one model on one dataset, or of a stage after their training."""
+        """Return the states of a model's planned runs on one dataset, or those of a stage after their training."""
         states = self.stages[self.stages["stage"] == stage] if stage else self.states
         return states[(states["dataset"] == dataset) & (states["model"] == model)]
 
     def stopped(self, dataset: str, model: str) -> dict[int, float]:
-        """Return the last validation perplexity of diverged runs by seed; absent where the loss was not finite."""
+        """Return {seed: last validation perplexity} of diverged runs; a run whose loss was not finite is left out."""
         planned = self.planned(dataset, model)
         diverged = planned[planned["state"] == "diverged"].set_index("seed")["reason"]
         found = {seed: STOPPED_AT.search(reason) for seed, reason in diverged.items()}
         return {int(str(seed)): float(match[1]) for seed, match in found.items() if match}
 
     def curve(self, path: str) -> list[dict[str, Any]]:
-        """Return the epoch log of a run: one row per epoch, in order."""
+        """Return the epoch log of a run: one dict per epoch, in order."""
         return self._curves.get(path, [])
 
     @cached_property
@@ -113,19 +113,19 @@ class Records:
         }
 
     def spectrum(self, path: str) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-        """Return (index from 1, singular value) of a run, thinned and in descending order; None if not measured."""
+        """Return indices (from 1) and singular values of a run, thinned, in descending order; None if not measured."""
         if path not in self.spectra:
             return None
         index_K, sigma_K = self.spectra[path]
         return index_K.astype(np.int64), sigma_K
 
     def detail(self, path: str, key: str) -> Any:
-        """Return `predictions`, `hits`, `function` or `epoch_ranks` of a run; None if it has none."""
+        """Return the `predictions`, `hits`, `function` or `epoch_ranks` of a run, as `key` says; None if absent."""
         return self.details.get(path, {}).get(key)
 
     @property
     def synthetic(self) -> pd.DataFrame:
-        """The rows of the experiments that need no training run."""
+        """The rows of the experiments that need no training."""
         return self.rows[self.rows["run_id"] == ""]
 
     def conditions(self, metric: str, dataset: str) -> list[str]:
@@ -134,14 +134,14 @@ class Records:
         return list(dict.fromkeys(chosen["condition"]))
 
     def wide(self) -> pd.DataFrame:
-        """Return one line per run with every number in its own column, `metric` or `metric condition`."""
+        """Return one row per run with a column for every number, named `metric` or `metric condition`."""
         rows = self.rows[self.rows["run_id"] != ""]
         names = (rows["metric"] + " " + rows["condition"]).str.strip()
         keys = ["dataset", "model", "seed", "run_id"]
         return rows.assign(name=names).pivot(index=keys, columns="name", values="value").reset_index()
 
     def mixtures(self) -> list[str]:
-        """Return a warning for every corpus whose runs were made on several kinds of hardware."""
+        """Return a warning for every corpus whose runs were computed on several kinds of hardware."""
         found = []
         for dataset, runs in self.states[self.states["hardware"] != ""].groupby("dataset", sort=False):
             kinds = {str(kind): ", ".join(dict.fromkeys(own["model"])) for kind, own in runs.groupby("hardware")}
@@ -151,7 +151,7 @@ class Records:
         return found
 
     def counts(self) -> dict[str, int]:
-        """Return the number of planned runs, of those in each state, and of those made on several kinds of hardware."""
+        """Return the number of planned runs, of runs in each state, and of runs on more than one kind of hardware."""
         runs = self.states.drop_duplicates("path")
         by_state = runs["state"].value_counts()
         states = {state: int(by_state.get(state, 0)) for state in STATES}
@@ -159,14 +159,14 @@ class Records:
 
 
 def unlearned_words(ppl: float, unigram: float) -> str:
-    """Return a remark on a model that is no better than a unigram model; empty for one that is."""
+    """Return a remark if a model is no better than a unigram model, by their perplexities; else ""."""
     if ppl <= UNLEARNED * unigram:
         return ""
     return f"learned no more than how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
 
 
 def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Yield the parts of a frame with equal texts in `keys`, in order of appearance."""
+    """Yield the parts of a frame whose rows have equal values in `keys`, in order of appearance."""
     for names, part in frame.groupby(list(keys), sort=False, dropna=False):
         yield tuple(map(str, names)), part
 
@@ -179,7 +179,7 @@ PLAIN = ("parents", "environments", "details", "corpora", "verification")
 
 
 def save(records: Records, folder: Path) -> None:
-    """Write records.parquet, records.csv and states.csv for everybody, and what else `load` needs."""
+    """Write the records to a folder: all files that `load` reads, and the tables for users as CSV."""
     artefacts.sweep(folder)
     artefacts.write_with(folder / TABLE_FILE, lambda file: records.rows.to_parquet(file, index=False))
     frames = {name: getattr(records, name).astype(object) for name in FRAMES}
@@ -193,7 +193,7 @@ def save(records: Records, folder: Path) -> None:
 
 
 def load(folder: Path) -> Records:
-    """Load the records that `save` wrote (DataError: missing or damaged; run the step `collect`)."""
+    """Load the records that `save` wrote (DataError: a file is missing or damaged; run the step `collect`)."""
     rest = artefacts.read_json(folder / REST_FILE)
     return Records(
         rows=pd.read_parquet(artefacts.checked(folder / TABLE_FILE)),
@@ -210,7 +210,10 @@ SPECTRUM_START = 100  # singular values from the largest on that are all kept
 
 
 def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
-    """Return index and singular value [2, ...]: the first ones, those around each cliff, and evenly spaced ones."""
+    """Return indices (from 1) and singular values [2, K] of a selection of points for plots.
+
+    The K points are the first ones, those within two of each index in `cliffs`, and evenly spaced ones.
+    """
     count = len(sigma_K)
     even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)
     index = {*range(min(SPECTRUM_START, count)), *even.tolist()}
@@ -220,11 +223,11 @@ def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.f
 
 
 def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:
-    """Return CSV text; numbers have `digits` significant digits, or all they have."""
+    """Return a frame as CSV text; numbers have `digits` significant digits (None: full precision)."""
     form = None if digits is None else f"%.{digits}g"
     return str(frame.to_csv(index=False, lineterminator="\n", float_format=form))
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Read a CSV in which every cell stays text, also `nan`, `null` and `true`."""
+    """Read a CSV file with all cells as text, so that `nan`, `null` and `true` stay words."""
     return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")

@@ -1,7 +1,7 @@
 """Verification and repair of a study: its runs, its records, and everything that was made from them.
 
-`verify` lists files that are damaged, missing, stale or of another study. `repair` removes damaged files and everything
-that was made from them, so that the workflow recomputes exactly that.
+`verify` lists files that are damaged, missing, outdated or of another study. `repair` removes damaged files and
+everything that was made from them, so that the workflow recomputes exactly these files.
 """
 
 import shutil
@@ -28,7 +28,7 @@ MEASURED = (
 
 
 def verify(study: Study) -> Verification:
-    """Check everything a study shows, its report too; nothing is written."""
+    """Check all files that the study's results rest on, including its report; write nothing."""
     found = Verification.from_json(collect(study).verification)
     files = list(_own_files(study))
     findings = [finding for path in files for finding in damage(study.store, path)]
@@ -36,7 +36,10 @@ def verify(study: Study) -> Verification:
 
 
 def _own_files(study: Study) -> Iterator[Path]:
-    """Yield the files of the study's own folder: a step that has run left all of its files."""
+    """Yield the expected files of the study's own folder.
+
+    A step that wrote at least one of its files is expected to have written all of them.
+    """
     home = study.store.study_folder(study.name)
     shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]
     shown += paths.OVERVIEW
@@ -49,9 +52,12 @@ def _own_files(study: Study) -> Iterator[Path]:
 
 
 def repair(study: Study) -> tuple[Verification, list[Path]]:
-    """Remove damage and what rests on it; return the verification before, and the removed paths below results/.
+    """Remove damaged files and everything made from them.
 
-    The record of a finished run is first restored from its twin where that is whole, which costs nothing.
+    Before that, a damaged record of a finished run is restored from its intact copy, if there is one.
+
+    Returns:
+        The verification before the removal, and the removed paths below results/.
     """
     runs = {run.path: "done.json" for run in (*study.needed, *study.finetuned)}
     runs |= {evaluation.path: "dynamic.json" for evaluation in study.evaluations}
@@ -73,7 +79,7 @@ def repair(study: Study) -> tuple[Verification, list[Path]]:
 
 
 def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> Iterator[Path]:
-    """Yield a damaged file and what was made from it, as paths below results/."""
+    """Yield the paths below results/ to remove for a damaged file: the file itself and everything made from it."""
     room, folder = file.parts[0], file.parent
     if room in ("corpora", "tokens"):
         yield Path(*file.parts[:2])

@@ -8,7 +8,7 @@ class ExpectedError(Exception):
 
 
 class UserError(ExpectedError):
-    """An error in configuration, data or arguments. The one-line message says where, what is wrong, and how to fix it."""
+    """An error in configuration, data or arguments. Its one-line message says where, what is wrong, and what to do."""
 
     exit_code = 2
 
