@@ -119,17 +119,17 @@ class ArchivedRun:
 
 @dataclass(frozen=True, eq=False)
 class FinishedStudy:
-    """A finished study, from a results folder or from an archive.
+    """A finished study, read from a results folder or from an archive, or the study of the current report.
 
     Attributes:
         name: the unique name; for an archive it ends with the hardware.
         study: the name of the study, the same on all machines.
         title: the title of the study.
         hardware: the machines of the runs.
-        corpora: the title of each corpus, by the name of the corpus; empty for a results folder.
+        corpora: the title of each corpus, by the name of the corpus; empty if read from a results folder.
         claims: the entries of claims.json.
         records: the measured numbers and the states of the runs.
-        runs: the archived runs on published corpora; empty for a results folder.
+        runs: the archived runs on published corpora; empty for a study without an archive.
     """
 
     name: str
