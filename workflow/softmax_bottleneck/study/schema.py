@@ -46,7 +46,7 @@ def section(kind: type[Value]) -> type[Value]:
 
 
 class PartOf:
-    """An annotation for a mapping with some keys of a section; `changed` gives the types that differ from the section's."""
+    """An annotation for a mapping with some of a section's keys; `changed` maps a key to another type."""
 
     def __init__(self, kind: type, **changed: Any) -> None:
         self.keys: dict[str, Any] = get_type_hints(kind, include_extras=True) | changed

@@ -40,12 +40,12 @@ class Study:
     """Everything that follows from a study file: runs, fits, stages and experiments.
 
     Attributes:
-        labels: model -> name in tables.
-        searches: grid entries by name.
+        labels: model -> label in tables and figures.
+        searches: entry under `models` with a grid -> the grid.
         author_seeds: (dataset, model) -> seed of the published single run.
-        stages: (dataset, model) -> what may follow training.
-        fits: entry of `fits` -> its units.
-        fit_labels: entry of `fits` -> model -> name in figures.
+        stages: (dataset, model) -> settings of finetuning and dynamic evaluation.
+        fits: entry under `fits` -> its units, each of which has the fits to the distributions of one seed.
+        fit_labels: entry under `fits` -> model -> label in figures.
     """
 
     name: str
@@ -70,12 +70,12 @@ class Study:
 
     @property
     def is_of_own_texts(self) -> bool:
-        """True if no corpus is a published one, a proxy for one, or a synthetic language."""
+        """True if the study has no published corpus, no proxy for a published corpus, and no synthetic language."""
         return bool(self.datasets) and not any(one.corpus or one.language for one in self.datasets.values())
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the study and its words; a change recomputes its tables and report."""
+        """The hash of the study's plan and texts; if it changes, tables and report are made again."""
         shown = [[asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
         made = [part.path for parts in (self.finetuned, self.evaluations, self.units) for part in parts]
         datasets = {name: asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}
@@ -84,7 +84,7 @@ class Study:
 
     # --- what experiments show
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
-        """Return the training runs that an experiment needs, one per label, corpus and seed."""
+        """Return the training runs that an experiment needs, one per model, corpus and seed."""
         models, datasets = set(experiment.models), set(experiment.datasets)
         shown = [run for run in self.runs if run.model in models and run.dataset in datasets]
         if experiment.seeds == "author":
@@ -96,23 +96,23 @@ class Study:
 
     @cached_property
     def shown(self) -> tuple[Run, ...]:
-        """Runs that some experiment shows, under each of their labels."""
+        """The training runs that some experiment shows. A run that several models share is listed for each model."""
         keys = {(r.dataset, r.model, r.seed) for experiment in self.experiments for r in self.runs_of(experiment)}
         return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
 
     def last_stage(self, run: Run, stages: Collection[str]) -> Run:
-        """Return the finetuned run of a trained one if finetuning is among the stages, or else the run itself."""
+        """Return the finetuned run that follows a trained run if `stages` has `finetune`, or else the trained run."""
         return self.stages[run.dataset, run.model].finetuned(run) if "finetune" in stages else run
 
     @cached_property
     def shown_finetuned(self) -> tuple[Run, ...]:
-        """Finetuned runs that some experiment shows, under each of their labels."""
+        """The finetuned runs that some experiment shows. A run that several models share is listed for each model."""
         shown = self._shown_after("finetune")
         return tuple({(run.model, run.path): run for run in shown}.values())
 
     @cached_property
     def shown_evaluations(self) -> tuple[Evaluation, ...]:
-        """Dynamic evaluations that some experiment shows, under each label of their runs."""
+        """The dynamic evaluations that some experiment shows, listed for each model that shares the evaluated run."""
         shown = [Evaluation(run, self.stages[run.dataset, run.model].dynamic) for run in self._shown_after("dynamic")]
         return tuple({(evaluation.run.model, evaluation.path): evaluation for evaluation in shown}.values())
 
@@ -124,36 +124,40 @@ class Study:
     # --- what to compute, each thing once
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """Runs to be trained for some experiment."""
+        """The runs to train: every run that some experiment shows, each once."""
         paths = {run.path for run in self.shown}
         return tuple(run for run in self.runs if not run.duplicate_of and run.path in paths)
 
     @cached_property
     def finetuned(self) -> tuple[Run, ...]:
-        """Finetuned runs, each once."""
+        """The finetuned runs to compute, each once."""
         return _first_by_path(self.shown_finetuned)
 
     @cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """Dynamic evaluations, each once."""
+        """The dynamic evaluations to compute, each once."""
         return _first_by_path(self.shown_evaluations)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Units of fits that some experiment shows."""
+        """The units of fits that some experiment shows; a unit has the fits to the distributions of one seed."""
         named = dict.fromkeys(e.fits for e in self.experiments if e.fits in self.fits and not e.is_void)
         return tuple(unit for name in named for unit in self.fits[name])
 
     def run(self, path: str) -> Run:
-        """Return the run with this path (UserError when the configuration or the code has changed since)."""
+        """Return the trained or finetuned run with this path.
+
+        Raises:
+            UserError: no planned run has this path, for example because the configuration or the code has changed.
+        """
         return self._at(path, (*self.runs, *self.finetuned), "run")
 
     def dynamic_evaluation(self, path: str) -> Evaluation:
-        """Return the dynamic evaluation with this path (UserError as for a run)."""
+        """Return the dynamic evaluation with this path, or raise UserError if no planned evaluation has this path."""
         return self._at(path, self.evaluations, "run")
 
     def unit(self, path: str) -> Unit:
-        """Return the unit of fits with this path (UserError as for a run)."""
+        """Return the unit of fits with this path, or raise UserError if no planned unit has this path."""
         return self._at(path, self.units, "fits")
 
     def _at(self, path: str, planned: Iterable[Placed], what: str) -> Placed:
@@ -169,13 +173,16 @@ def _first_by_path(parts: tuple[Placed, ...]) -> tuple[Placed, ...]:
 
 # --- from its file --------------------------------------------------------------------------------------------------
 def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: Store | None = None) -> Study:
-    """Return the study of a file; `overrides` are top-level keys given on the command line (mirror, device, threads).
+    """Return the study that a file declares.
 
-    Overrides that are a whole study, as another workflow may pass them, stand alone: then `file` only says where they
-    are from, and datasets and experiments of their own lie beside it.
+    Args:
+        file: the study's YAML. Its folder is searched for datasets and experiments.
+        overrides: top-level keys that replace those of the file, such as `mirror`, `device` or `threads` from the
+            command line. If `overrides` has all required keys, as another workflow may pass them, the file is not read.
+        store: the folders of results and data (default: those of the workflow).
 
     Raises:
-        UserError: naming file, key, value and what is expected.
+        UserError: the file cannot be read, a key is unknown or missing, or a value is not allowed.
     """
     given, where, near = dict(overrides or {}), str(file), file.resolve().parent
     declared = read(StudyFile, given if given.keys() >= REQUIRED else read_values(file) | given, where)
@@ -221,7 +228,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
 
 
 def _check_names(declared: StudyFile, models: Collection[str], where: str) -> None:
-    """Check the datasets and models that entries and layers name (UserError)."""
+    """Raise UserError if a model entry or a layer of settings names an unknown dataset or model."""
     for name, entry in declared.models.items():
         _check_known(entry.datasets, declared.datasets, f"{where}: models.{name}.datasets")
     for index, layer in enumerate(declared.settings):
@@ -236,7 +243,10 @@ def _check_known(names: Iterable[str] | None, known: Collection[str], place: str
 
 
 class _Plan(NamedTuple):
-    """The runs of a model on a dataset, the authors' seed, and what may follow training."""
+    """The runs of a model on a dataset, the authors' seed, and the settings of the stages after training.
+
+    `key` is (dataset, model).
+    """
 
     key: tuple[str, str]
     runs: list[Run]
@@ -246,7 +256,7 @@ class _Plan(NamedTuple):
 
 @section
 class _Settings:
-    """The settings of a run, all layers applied."""
+    """The settings of a run, with all layers of settings applied."""
 
     body: Body
     schedule: Schedule
@@ -274,7 +284,10 @@ def _plan(declared: StudyFile, dataset: Dataset, model: Model, execution: Mappin
 
 
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs; those with the run_id of an earlier label are marked, and trained once under that label."""
+    """Return the runs, in which a run with the run_id of an earlier model's run is marked as a duplicate of that run.
+
+    Such runs are trained once, under the name of the earlier model.
+    """
     first: dict[tuple[str, str], str] = {}
     all_runs = []
     for run in runs:
@@ -285,10 +298,14 @@ def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 @dataclass(frozen=True)
 class _ExperimentResolver:
-    """Finds the models and datasets that a study shows in each of its experiments.
+    """A finder of the models and datasets that a study shows in each of its experiments.
 
     Attributes:
-        members: the models that a name stands for: all of a grid, or the model itself.
+        declared: the study's YAML.
+        datasets: the study's datasets by name.
+        members: name under `models` -> the models of the grid, or the model itself.
+        near: the folder in which the study's own datasets and experiments are searched.
+        where: the study's file, for messages.
     """
 
     declared: StudyFile
@@ -298,7 +315,7 @@ class _ExperimentResolver:
     where: str
 
     def resolve(self, name: str, changes: ExperimentChanges) -> Experiment:
-        """Return an experiment with this study's models and datasets, unless the study's changes name others."""
+        """Return an experiment with the models and datasets that this study shows; `changes` may name them."""
         original, place = load_experiment(name, self.near), f"{self.where}: experiments.{name}"
         if changes.models == ("all",):
             entries = [name for name, entry in self.declared.models.items() if not entry.is_variant]
@@ -329,7 +346,10 @@ class _ExperimentResolver:
         return self._with_absent(experiment, original)
 
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
-        """Return it with the rows and corpora of the published table that this study lacks."""
+        """Return `shown` with the models and corpora of the published table that this study lacks.
+
+        `original` is the experiment before the study's changes. A study of own texts quotes no published table.
+        """
         if not shown.quotes:
             return shown
         if not any(dataset.corpus or dataset.language for dataset in self.datasets.values()):
@@ -342,7 +362,10 @@ class _ExperimentResolver:
         return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
 
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
-        """Return the study's corpora for an experiment (its own, else proxies, else own texts), and which it lacks."""
+        """Return the study's corpora for an experiment, and a sentence on those that the study lacks (or "").
+
+        They are the experiment's corpora, or else proxies for them, or else the study's own texts.
+        """
         if not experiment.datasets:
             return list(self.datasets), ""
         own = [name for name, dataset in self.datasets.items() if not dataset.corpus]
@@ -359,7 +382,7 @@ class _ExperimentResolver:
 
 # --- for processes that are started from here -----------------------------------------------------------------------
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
-    """Set the environment in which steps started anywhere use this interpreter's packages and load this study."""
+    """Set the environment variables with which started processes load this study and use this Python's packages."""
     os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
     os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for determinism; read when cuBLAS starts
@@ -368,6 +391,6 @@ def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> No
 
 
 def study_from_environment() -> tuple[Path, dict[str, Any]]:
-    """Return the study file and overrides that the workflow set, or else the demonstration's."""
+    """Return the study file and overrides from the environment variables of `export`, or else config/demo.yaml."""
     file = os.environ.get(STUDY_VARIABLE) or ROOT / "config" / "demo.yaml"
     return Path(file), json.loads(os.environ.get(SET_VARIABLE, "{}"))

@@ -25,12 +25,12 @@ class Column:
     """A metric of a table.
 
     Attributes:
-        metric: its name in the records and in report/published.
-        label: column head, with its unit (default: as in the catalogue of metrics).
-        digits: decimals printed (default: as in the catalogue).
-        published: filters on the published rows: column -> regular expression.
-        datasets: corpora that it is shown for; all when empty.
-        stage: stage of the number (`finetuned`, `dynamic`); training when empty.
+        metric: name of the metric in the records and in report/published.
+        label: heading of the column, with the unit (default: as in the catalogue of metrics).
+        digits: number of decimals printed (default: as in the catalogue).
+        published: filters on the rows of report/published: column -> regular expression.
+        datasets: corpora for which the column is shown; empty means all.
+        stage: stage after which the metric is measured (`finetuned`, `dynamic`); empty means training.
         published_as: name of the metric in report/published, if different.
         measured: false for a column of published numbers only.
     """
@@ -47,30 +47,33 @@ class Column:
 
 @schema.section
 class Experiment:
-    """A table or figure. `load_study` fills in the last three attributes and replaces those that the study overrides.
+    """A table or figure of the report.
+
+    `load_study` sets the last three attributes and replaces attributes that the study changes.
 
     Attributes:
-        id: equal to the file's name.
-        source: the work it comes from, which is its chapter in the report.
-        artefact: its name in the source: Table 2, Figure 7.
+        id: name of the experiment, equal to the file's name.
+        source: the paper or study that the table or figure comes from; each source is a chapter of the report.
+        artefact: name of the table or figure in the source, such as Table 2 or Figure 7.
         title: one line above the table or figure.
-        caption: what is shown and how it is computed; `{schedule.epochs}` is that of the runs shown, `{corpora}` what
-            they are trained on.
+        caption: text on the content and its computation. `{schedule.epochs}` is replaced by that setting of the runs
+            shown, `{corpora}` by the titles of their corpora.
         kind: table or figure.
-        view: name of the view that makes cells or a plot from records.
-        published: files of report/published that are joined to it.
-        models: rows of the published table in its order, with grids expanded; empty if no training runs are needed.
-        datasets: corpora of the published table; a study without them shows its own.
+        view: name of the function in report/views that makes the table or figure from records.
+        published: files of report/published with the numbers to compare with.
+        models: models shown, in the order of the published table and with grids expanded; empty if no training runs are
+            needed.
+        datasets: corpora of the published table; a study without these corpora shows its own.
         seeds: `all`, `author` (the authors' own, or the first) or `random` (all but the authors' own).
-        stages: what follows the training of its runs: finetuning, then dynamic evaluation.
-        published_rows: label -> the published rows it stands for, where its name there is another: `model`, its name in
-            report/published; other columns: regular expressions.
-        needs: why it, or a part of it, cannot be made; empty if it can.
+        stages: stages after the training of its runs: finetuning, then dynamic evaluation.
+        published_rows: model -> filters that find its rows in report/published if the name there is different. The key
+            `model` gives that name; other keys are columns with regular expressions.
+        needs: reason why the experiment, or a part of it, cannot be made; empty if all of it can.
         columns: metrics shown, in order.
-        options: what the view needs beyond this.
-        entries: the models and grids before grids are expanded, also grids of which no member is trained.
-        absent: rows of the published table for which the study has no model.
-        absent_datasets: corpora of the published table that the study lacks, without a proxy.
+        options: keyword arguments of the view.
+        entries: models and grids before grids are expanded, also grids of which no model is trained.
+        absent: models of the published table that the study lacks.
+        absent_datasets: corpora of the published table that the study lacks and has no proxy for.
     """
 
     id: schema.Name
@@ -105,7 +108,7 @@ class Experiment:
 
     @property
     def is_void(self) -> bool:
-        """True if this study can show no part of the experiment."""
+        """True if this study cannot show any part of the experiment."""
         return bool(self.needs) and not (self.datasets and self.entries)
 
     @property
@@ -115,22 +118,26 @@ class Experiment:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Endings of the files that it is rendered to: the table or figure, and its data."""
+        """The suffixes of the files that `render` writes: that of the table or figure, and `csv` for the data."""
         return ("html", "csv") if self.kind == "table" else ("svg", "csv")
 
     @property
     def is_synthetic(self) -> bool:
-        """True if its numbers come from the `synthetic` step and not from training runs."""
+        """True if the experiment's numbers come from the step `synthetic` and not from training runs."""
         return "synthetic" in self.options or bool(self.fits)
 
     @property
     def fits(self) -> str:
-        """The entry of a study's `fits` that it shows; empty for most."""
+        """The entry under a study's `fits` that the experiment shows; empty for most experiments."""
         return str(self.options.get("fits", ""))
 
 
 def load_experiment(name: str, near: Path) -> Experiment:
-    """Return an experiment by id (UserError for an unknown id, bad key or value)."""
+    """Return the experiment with this id, read from the folder `near` or from config/.
+
+    Raises:
+        UserError: the id is unknown, or a key or value is not allowed.
+    """
     path = schema.find_config("experiments", name, near)
     experiment = schema.read(Experiment, schema.load_yaml(path), str(path))
     if experiment.id != path.stem:
@@ -141,33 +148,36 @@ def load_experiment(name: str, near: Path) -> Experiment:
 # --- studies ---
 @schema.section
 class When:
-    """The condition of a layer of settings.
+    """The condition under which a layer of settings applies.
 
     Attributes:
-        dataset: a dataset or a list of them; all when absent.
-        model: a model or grid, or a list of them; all when absent.
+        dataset: a dataset or a list of datasets; all when absent.
+        model: a model or grid, or a list of models and grids; all when absent.
     """
 
     dataset: schema.OneOrMore[schema.Name] | None = None
     model: schema.OneOrMore[schema.Name] | None = None
 
     def holds(self, dataset: str, models: Collection[str]) -> bool:
-        """Return True if it is met by a dataset and a model, given with all names that it inherits from."""
+        """Return True if a dataset and a model meet the condition.
+
+        `models` has the model's own name and all names from which the model inherits settings.
+        """
         is_here = self.dataset is None or dataset in self.dataset
         return is_here and (self.model is None or any(model in models for model in self.model))
 
 
 @schema.section
 class Layer:
-    """Settings that override single values of the layers before.
+    """A layer of settings, which overrides single values of earlier layers.
 
     Attributes:
-        when: the datasets and models it applies to; all when absent.
-        body: the network below the head.
+        when: datasets and models to which the layer applies; all when absent.
+        body: settings of the network below the head.
         head: options of the head (see the head's own file).
-        schedule: how the model is trained.
-        finetune: changes of the schedule when a trained run is finetuned, for experiments with that stage.
-        dynamic: dynamic evaluation, for experiments with that stage.
+        schedule: settings of training.
+        finetune: changes of the training schedule for finetuning, used by experiments with that stage.
+        dynamic: settings of dynamic evaluation, used by experiments with that stage.
         author_seed: the seed of the published single run, trained before the study's seeds.
     """
 
@@ -185,11 +195,12 @@ class ExperimentChanges:
     """The changes that a study makes to an experiment.
 
     Attributes:
-        models: a list, or `all` of this study except variants (those with `like`, `grid` or `seeds`).
+        models: models to show, or `all`: all models of this study except those with `like`, `grid` or `seeds`.
         datasets: corpora to show.
-        seeds: `all`, `author`, or `random`: all except the authors' own.
-        needs: why this study cannot make it; the report shows the reason, and nothing is trained for it.
-        options: options of the experiment itself (see its file).
+        seeds: `all`, `author` (the authors' own, or the first), or `random` (all except the authors' own).
+        needs: reason why this study cannot make the experiment. The report shows the reason, and nothing is trained for
+            the experiment.
+        options: changes of the experiment's options (see the experiment's file).
     """
 
     models: schema.OneOrMore[schema.Name] | None = None
@@ -201,12 +212,12 @@ class ExperimentChanges:
 
 @schema.section
 class StudyFile:
-    """A study's YAML, with all that it extends.
+    """The YAML of a study, merged with the studies that it extends.
 
     Attributes:
         study: short name; results go to results/<study>/.
         title: heading of the report.
-        description: what it is for, in a few sentences; printed in the report.
+        description: purpose of the study in a few sentences, printed in the report.
         datasets: corpora to train on; each is a file datasets/<name>.yaml beside the study or in config/.
         seeds: one training run per model, dataset and seed.
         mirror: folder with copies of the corpora, used before any download; also `make reproduce MIRROR=folder`.
@@ -214,16 +225,17 @@ class StudyFile:
         threads: CPU threads of one training job; the same number gives the same bits.
         replicas_per_job: number of seeds of a model that one job trains at the same time. They share its GPU, or have
             `threads` cores each. The bits are the same as for separate jobs.
-        max_wall: time limit of a training job (`4h`, `90m`). It then saves and stops with exit code 75, and the next
-            attempt resumes it. A SLURM job's own time limit applies as well.
+        max_wall: time limit of a training job (`4h`, `90m`). At the limit the job saves its state and stops with exit
+            code 75; the next attempt resumes the training. A SLURM job's own time limit applies as well.
         time_margin: time before the end of its SLURM job at which a training job stops itself (default: 3m, or a
             quarter of the remaining time if that is less).
-        deterministic: the same bits on the same machine, or an error; false allows faster GPU kernels.
-        graphs: on a GPU, each update is captured once per chunk length and replayed (CUDA graphs) with the same bits;
-            false disables graph capture.
+        deterministic: true makes training give the same bits on the same machine, or fail; false allows faster GPU
+            kernels.
+        graphs: true captures the update for each chunk length once on a GPU and replays it (CUDA graphs), with the same
+            bits; false disables graph capture.
         settings: layers of settings, applied in order.
         fits: output heads on free context vectors, fitted to known distributions.
-        models: models to train: labels, as in the published tables where there is one, and their heads.
+        models: models to train, by name; a model of a published table has the name used there.
         experiments: tables and figures to make; each is a file experiments/<id>.yaml beside the study or in config/.
     """
 
@@ -256,12 +268,13 @@ REQUIRED = {f.name for f in dataclasses.fields(StudyFile) if f.default is f.defa
 
 
 def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return a study's keys on top of those of the study it extends; `chain` has the files that extend this one.
+    """Return the keys of a study's file, merged with the keys of the study that it extends.
 
-    `settings` are appended, `models` and `fits` are merged by key (null removes an entry), and other keys replace.
+    `settings` are appended to the extended study's; `models` and `fits` are merged by key (null removes an entry); all
+    other keys replace the extended study's. `chain` has the files that extend this one.
 
     Raises:
-        UserError: no such file, or studies that extend each other.
+        UserError: a file does not exist or is not a mapping, or studies extend each other.
     """
     values = schema.load_yaml(file)
     if "extends" not in values:
@@ -283,7 +296,10 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the entries under `models` or `fits`: single keys of an entry replace the base's, null removes it."""
+    """Return the merged entries under `models` or `fits`.
+
+    The keys of an entry in `changes` replace those of the same entry in `base`; null removes the entry.
+    """
     merged = dict(base)
     for name, entry in changes.items():
         if entry is None and name not in merged:
