@@ -1,4 +1,4 @@
-"""Fits: output heads on free context vectors, fitted to known distributions (`fits` of a study)."""
+"""Fits of output heads to known distributions, with one free vector per context (`fits` of a study)."""
 
 import dataclasses
 import itertools
@@ -28,9 +28,10 @@ class FittedModel:
     """A head to fit.
 
     Attributes:
-        head: name of a head, or its name and options.
+        head: name of a head, or a mapping of its name and options.
         label: name in tables and figures (default: the head's own).
-        equal_to: label of a model; the head gets the largest width that does not exceed its parameters.
+        equal_to: another model of the plan. The head gets the largest width with which it has no more parameters than
+            that model.
     """
 
     head: HeadEntry
@@ -45,19 +46,21 @@ class FitPlan:
     Attributes:
         kind: source of the distributions: `dirichlet`, sampled from a symmetric Dirichlet distribution (Ganea et al.
             2019, section 5.1); or `language`, the contexts of a synthetic language.
-        words: `dirichlet`: numbers of words M.
-        alphas: `dirichlet`: concentrations, combined with every M; small ones make sparse distributions.
-        contexts: `dirichlet`: distributions sampled, N (published: 1e5).
-        language: `language`: its settings as in a dataset's file, without rank, seed and tokens.
-        ranks: `language`: ranks r of the logits, one language each; its log-probabilities have rank r + 2.
-        sample: mean number of words in the new sample of every update; 0: the exact distribution.
-        widths: widths of context and word vectors, D or d.
-        models: labels and their heads.
-        bias: whether words have a bias; the published synthetic study has none (eq. 1).
-        seeds: each seed samples distributions, samples and initial values.
-        updates: steps of Adam, each over all contexts; the step size falls to zero along a cosine.
+        words: for `dirichlet`, the numbers of words M.
+        alphas: for `dirichlet`, the concentrations, each combined with every M; a small concentration makes sparse
+            distributions.
+        contexts: for `dirichlet`, the number N of distributions sampled (published: 1e5).
+        language: for `language`, the settings as in a dataset's file, without rank, seed and numbers of tokens.
+        ranks: for `language`, the ranks r of the logits, with one language per rank. Log-probabilities have rank r + 2.
+        sample: mean number of words sampled anew for every update; with 0, fits use the exact distribution.
+        widths: widths of context and word vectors (D or d in figures).
+        models: names of the models and their heads.
+        bias: true if every word has a bias; the published synthetic study has none (Ganea et al. 2019, eq. 1).
+        seeds: seeds of the distributions, the sampled words and the initial values.
+        updates: number of steps of Adam, each over all contexts; the step size falls to zero along a cosine.
         learning_rate: initial step size.
-        gradient: `language`: whether to measure, early and at the end, the gradient norm that each head preserves.
+        gradient: for `language`, true to measure the norm of the gradient that each head preserves, early and at the
+            end.
     """
 
     kind: Literal["dirichlet", "language"]
@@ -88,18 +91,19 @@ class FitPlan:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Names of the models in figures."""
+        """The labels of the models in figures, by name."""
         return {name: model.label or declaration(model.head["name"]).label for name, model in self.models.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """One head at one width.
+    """A fit of one head at one width.
 
     Attributes:
-        model: label in tables.
-        width: width of context and word vectors; with `equal_to`, that of the other head.
-        equal_to: a head of that width whose number of parameters is the limit; None where the width is the head's own.
+        model: name of the model in the plan.
+        head: the head to fit.
+        width: width of the context and word vectors of the head, or of the head `equal_to` if that is given.
+        equal_to: head of width `width` whose number of parameters limits the fitted head's; None if there is no limit.
     """
 
     model: str
@@ -109,34 +113,34 @@ class Fit:
 
     @cached_property
     def fit_id(self) -> str:
-        """12 hex digits of the sha256 of the fit's settings and code."""
+        """The first 12 hex digits of the sha256 of the fit's settings and code."""
         modules = {*self.head.modules, *(self.equal_to.modules if self.equal_to else ())}
         facts = {"head": asdict(self.head), "width": self.width, "equal_to": self.equal_to and asdict(self.equal_to)}
         return digest({**facts, "code": step_code("fit", *sorted(modules))})[:12]
 
     @property
     def file_name(self) -> str:
-        """Name of the file with its numbers, in the folder of its distributions."""
+        """The name of the file with the fit's results, in the folder of the distributions."""
         return f"{self.head.name}-d{self.width}-{self.fit_id}.json"
 
     @property
     def condition(self) -> str:
-        """The settings that distinguish it from other fits of its model to the same distributions."""
+        """The settings that distinguish the fit from other fits of the same model to the same distributions."""
         return f"d={self.width};head={self.head.name}" + (f";equal={self.equal_to.name}" if self.equal_to else "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """All fits to the distributions of one seed.
+    """A unit of work: all fits of a plan to the distributions of one setting and one seed.
 
     Attributes:
-        plan: the entry of `fits` it belongs to.
+        plan: name of the plan, an entry under `fits` of the study.
         kind: `dirichlet` or `language`.
-        name: its distributions among those of the plan, `alpha0.1-M100` or `rank32`.
-        condition: the same in the records, `alpha=0.1;M=100;N=1000`.
-        law: settings that the distributions are made from.
+        name: name of the distributions within the plan, such as `alpha0.1-M100` or `rank32`.
+        condition: name of the distributions in the records, such as `alpha=0.1;M=100;N=1000`.
+        law: settings from which the distributions are made.
         sample, bias, updates, learning_rate, gradient: see `FitPlan`.
-        device, threads, deterministic: how it is computed, as in the study.
+        device, threads, deterministic: see `StudyFile`.
     """
 
     plan: str
@@ -157,13 +161,16 @@ class Unit:
 
     @cached_property
     def law_id(self) -> str:
-        """12 hex digits for all that the fits of a unit share."""
+        """The first 12 hex digits of a hash of the distributions and the settings that all fits of the unit share."""
         facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
         return digest({**facts, "code": fingerprint("corpora.known_distributions")})[:12]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of contexts and words; a language's context is a topic and a word that is no other topic's marker."""
+        """The numbers of contexts and of words.
+
+        A context of a language is a pair of a topic and a previous word that is not a marker of another topic.
+        """
         if self.kind == "dirichlet":
             return self.law["contexts"], self.law["words"]
         topics, words = self.law["topics"], self.law["vocabulary_size"]
@@ -171,25 +178,31 @@ class Unit:
 
     @cached_property
     def unit_id(self) -> str:
-        """12 hex digits for the unit with all its fits."""
+        """The first 12 hex digits of a hash of the unit and all its fits."""
         return digest([self.law_id, [f"{fit.model} {fit.fit_id}" for fit in self.fits]])[:12]
 
     @property
     def path(self) -> str:
-        """`<plan>/<name>/<seed>-<unit_id>`."""
+        """The path of the unit: `<plan>/<name>/<seed>-<unit_id>`."""
         return f"{self.plan}/{self.name}/{self.seed}-{self.unit_id}"
 
     @property
     def law_path(self) -> str:
-        """`<name>/<seed>-<law_id>`: the folder that units with the same distributions share."""
+        """The path of the folder that units with the same distributions share: `<name>/<seed>-<law_id>`."""
         return f"{self.name}/{self.seed}-{self.law_id}"
 
 
 def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str) -> tuple[Unit, ...]:
-    """Return the units of an entry of `fits`; `execution` has the device, threads and determinism.
+    """Return the units of a plan: one for each setting of the distributions and each seed.
+
+    Args:
+        name: name of the plan, an entry under `fits` of a study.
+        plan: the plan.
+        execution: the settings `device`, `threads` and `deterministic` of the study.
+        where: the plan's place in the study file, for messages.
 
     Raises:
-        UserError: naming the key.
+        UserError: a head or an option is unknown, or a value is not allowed.
     """
     heads = {model: Head.of(entry.head, f"{where}: models.{model}") for model, entry in plan.models.items()}
     fits = tuple(
@@ -205,7 +218,7 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
 
 
 def _laws(plan: FitPlan, where: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Yield the settings, condition and name of each of a plan's families of distributions."""
+    """Yield, for each setting of a plan's distributions: the settings, and the names in the records and in the plan."""
     if plan.kind == "dirichlet":
         for alpha, words in itertools.product(plan.alphas, plan.words):
             law = {"alpha": alpha, "words": words, "contexts": plan.contexts}

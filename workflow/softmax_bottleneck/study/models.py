@@ -1,4 +1,4 @@
-"""The models of a study: entries, the entries whose settings they inherit, and the members of grids."""
+"""The models of a study: their entries in YAML, the settings that an entry inherits, and the models of a grid."""
 
 import dataclasses
 import hashlib
@@ -43,17 +43,17 @@ class ModelEntry:
 
     Attributes:
         head: a name (a file in workflow/softmax_bottleneck/heads), or `{name: ..., option: ...}`.
-        label: its name in tables and figures (default: the head's own).
-        like: a model whose settings layers and own values also apply to this one (and its head options, if the head is
-            the same); this can be repeated.
-        datasets: the corpora to train on; all of the study's when absent.
-        seeds: `all`, also when absent; `author`, only the authors' own (the first if there is none); or a list.
-        grid: a model for every combination of values: `{head.c: [-1.5, 0], head.k: [2, 3]}`.
-        stem: prefix of the names of a grid's members (default: the entry's name); grids on different corpora may share
-            it.
+        label: name of the model in tables and figures (default: the head's own).
+        like: another model from which this model inherits layers of settings and the values of `body` and `schedule`,
+            and the head's options if both have the same head. That model may have a `like` of its own.
+        datasets: corpora to train on; all corpora of the study when absent.
+        seeds: `all` (the default); `author`, only the authors' own seed (the first if there is none); or a list.
+        grid: lists of values, such as `{head.c: [-1.5, 0], head.k: [2, 3]}`; each combination is a model.
+        stem: prefix of the names of a grid's models (default: the entry's name). Grids on different corpora may have
+            the same stem.
         max_runs: number of a grid's combinations to train; 0 declares a search and trains nothing.
-        body: values for this model, applied after all layers.
-        schedule: values for this model, applied after all layers.
+        body: settings of the body for this model, applied after all layers of settings.
+        schedule: settings of training for this model, applied after all layers of settings.
     """
 
     head: HeadEntry
@@ -73,13 +73,19 @@ class ModelEntry:
 
     @property
     def is_variant(self) -> bool:
-        """True for a variant of another model (`like`, `grid` or `seeds`)."""
+        """True if the entry is a variant of another model, that is, has `like`, `grid` or `seeds`."""
         return not (self.like is None and self.grid is None and self.seeds is None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """A grid: the values of each setting (`head.c` -> values), the number of combinations, and the trained members."""
+    """A grid of settings.
+
+    Attributes:
+        axes: setting, such as `head.c` -> values.
+        size: number of all combinations.
+        members: names of the models of the grid that the study trains.
+    """
 
     axes: Mapping[str, tuple[Any, ...]]
     size: int
@@ -88,9 +94,10 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model of a study, or one member of a grid.
+    """A model of a study, which is an entry under `models` or one combination of an entry's grid.
 
-    `inherits_from` are the names whose settings layers apply: its own, its entry's, and those of all models it is like.
+    `inherits_from` are the names whose layers of settings apply to the model: the model's own name, the entry's name,
+    and the names of all models that `like` leads to, directly or not.
     """
 
     name: str
@@ -100,10 +107,11 @@ class Model:
 
 
 def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], where: str) -> dict[str, list[Model]]:
-    """Return the members of every entry under `models`; an entry without a grid has one member, itself.
+    """Return {entry under `models`: its models}; an entry without a grid is one model.
 
     Raises:
-        UserError: naming the entry and the key.
+        UserError: a head or a model under `like` is unknown, `like` leads back to its start, a value of a grid is not
+            allowed, or two models on one dataset have the same name.
     """
     families: dict[str, list[Model]] = {}
     taken = set(itertools.product(datasets, entries))
@@ -125,7 +133,11 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
 
 
 def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list[str]:
-    """Return a model and all that it is like, the nearest first (UserError for an unknown one or a circle)."""
+    """Return the names of a model and of all models that `like` leads to, the nearest first.
+
+    Raises:
+        UserError: a model under `like` is unknown, or `like` leads back to a model of the chain.
+    """
     chain = [name]
     while (other := entries[chain[-1]].like) is not None:
         if other not in entries:
@@ -137,7 +149,11 @@ def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list
 
 
 def _with_inherited(own: ModelEntry, chain: list[ModelEntry]) -> ModelEntry:
-    """Return an entry with the values of those it is like below its own: options of a head only for the same head."""
+    """Return an entry with the values that it does not set itself filled in from the entries of `chain`.
+
+    `chain` starts with the entry itself; nearer entries take precedence. Options of a head are inherited only from
+    entries with the same head.
+    """
     parts: dict[str, dict[str, Any]] = {"head": {}, "body": {}, "schedule": {}}
     for entry in reversed(chain):
         parts["head"] |= entry.head if entry.head["name"] == own.head["name"] else {}
@@ -147,7 +163,10 @@ def _with_inherited(own: ModelEntry, chain: list[ModelEntry]) -> ModelEntry:
 
 
 def _members(family: Model, grid: Grid, where: str) -> list[Model]:
-    """Return all combinations of a grid, or `max_runs` chosen by a hash, so that a larger budget adds to a smaller."""
+    """Return the models of a grid: all combinations, or `max_runs` of them.
+
+    A hash chooses the combinations, and thus a larger `max_runs` only adds combinations.
+    """
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     budget = family.entry.max_runs
     if budget is not None and budget < len(points):
@@ -158,7 +177,10 @@ def _members(family: Model, grid: Grid, where: str) -> list[Model]:
 
 
 def _member(family: Model, point: Mapping[str, Any], where: str) -> Model:
-    """Return one combination: its values replace those of the entry, and its name lists them (or is a hash if long)."""
+    """Return the model of one combination of a grid, whose values replace those of the entry.
+
+    The name of the model lists the values, or ends with a hash of them if it would be too long.
+    """
     entry = family.entry
     stem = name = entry.stem or family.name
     parts = {"head": dict(entry.head), "body": dict(entry.body), "schedule": dict(entry.schedule)}

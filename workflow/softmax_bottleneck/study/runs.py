@@ -1,6 +1,6 @@
-"""Training runs and the stages that may follow them, as frozen values.
+"""Training runs, and finetuning and dynamic evaluation that may follow, as immutable objects.
 
-The run_id of a run says what its result depends on: settings, corpus, seed and code.
+The run_id of a run is a hash of everything that the result depends on: settings, corpus, seed and code.
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ UpTo1000 = Annotated[schema.Number, Field(ge=0, le=1000)]
 
 @dataclass(frozen=True)
 class Head:
-    """An output head and its options (every option present, defaults filled in)."""
+    """An output head with all of its options, including those that have their default values."""
 
     name: str
     options: Mapping[str, Any] = schema.EMPTY
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Modules below the package that compute this head; a mixture also needs those of its parts."""
+        """The modules of the package that compute this head, including those of the parts of a mixture."""
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
         return tuple(sorted(f"heads.{module_path(name).stem}" for name in names))
 
     @classmethod
     def of(cls, options: Mapping[str, Any], where: str) -> Head:
-        """Return the head with this `name` and these options (UserError for an unknown head, option or bad value)."""
+        """Return the head for a mapping of `name` and options; `where` is the mapping's place for messages.
+
+        Raises:
+            UserError: the head or an option is unknown, or a value is not allowed.
+        """
         given = dict(options)
         name = given.pop("name")
         try:
@@ -56,24 +60,27 @@ class Head:
 
 @schema.section
 class Body:
-    """The network below the head, and how it meets the head. Sizes in units, dropouts as probabilities.
+    """The network below the head, and how its output enters the head.
+
+    Dropouts are probabilities. The LSTM uses locked dropout, with one mask for all positions of a chunk; the
+    transformer uses plain dropout. Names in brackets are those of the AWD-LSTM code.
 
     Attributes:
         kind: architecture: `awd-lstm`, LSTM layers; or `transformer`, a causal encoder without state between chunks.
-        embedding_size: width of word vectors and of the output matrix (emsize); of everything in a transformer.
+        embedding_size: width of the word vectors and the output matrix (emsize); in a transformer, also of all layers.
         hidden_size: width of the inner LSTM layers (nhid), or of a transformer's feed-forward layers.
         context_size: width of the last layer (nhidlast); in a study null means embedding_size.
         layers: number of LSTM or encoder layers (nlayers).
-        dropout_input: dropout on embeddings (dropouti); locked, in a transformer plain.
-        dropout_hidden: dropout between layers (dropouth), locked; in a transformer inside its layers, plain.
-        dropout_output: dropout on the last layer (dropout); locked, in a transformer plain.
-        dropout_embedding: dropout of whole word types (dropoute).
+        dropout_input: dropout on embeddings (dropouti).
+        dropout_hidden: dropout between LSTM layers (dropouth), or inside a transformer's layers.
+        dropout_output: dropout on the output of the last layer (dropout).
+        dropout_embedding: dropout of the vectors of whole word types (dropoute).
         dropout_weight: DropConnect on hidden-to-hidden weights (wdrop).
-        embedding_noise: standard deviation of noise added to embeddings in training.
-        published_padding: the last word of the vocabulary gets no gradient as an input, because the original AWD-LSTM
-            code treats it as padding; as an output it does.
-        attention_heads: heads of a transformer's self-attention; 0 for other bodies.
-        tied: whether word vectors are also the output matrix (tied).
+        embedding_noise: standard deviation of the noise that is added to embeddings in training.
+        published_padding: true gives the last word of the vocabulary no gradient as an input word, because the original
+            AWD-LSTM code treats that word as padding; as an output word it keeps its gradient.
+        attention_heads: number of heads of a transformer's self-attention; 0 for other bodies.
+        tied: true if the word vectors are also the output matrix (tied).
         initialisation: `own`, the default of each layer; `xavier`, Xavier uniform for every matrix of the model.
     """
 
@@ -95,41 +102,42 @@ class Body:
 
     @property
     def module(self) -> str:
-        """The module below the package that computes this body."""
+        """The module of the package that computes this body."""
         return f"bodies.{self.kind.replace('-', '_')}"
 
 
 @schema.section
 class Schedule:
-    """How a model is trained.
+    """The settings of training. Names in brackets are those of the AWD-LSTM code.
 
     Attributes:
-        optimizer: `sgd`; `et-asgd`, averaging after a fixed epoch; `nt-asgd`, averaging when validation stalls; `asgd`,
-            averaging from the first update; `plateau-sgd`, SGD whose step size falls when validation stalls.
-        learning_rate: step size at a chunk of `bptt` tokens (lr).
-        batch_size: parallel streams of text (batch_size).
+        optimizer: `sgd`; `et-asgd`, SGD that averages weights after a fixed epoch; `nt-asgd`, SGD that averages weights
+            once the validation loss stalls; `asgd`, SGD that averages weights from the first update; or `plateau-sgd`,
+            SGD whose step size falls when the validation loss stalls.
+        learning_rate: step size for a chunk of `bptt` tokens (lr).
+        batch_size: number of parallel streams of text (batch_size).
         bptt: nominal chunk length in tokens (bptt).
-        variable_length: random chunk lengths, with a proportional step size.
-        max_length_delta: the longest chunk is bptt plus this (max_seq_len_delta).
+        variable_length: true samples random chunk lengths, with a step size proportional to the length.
+        max_length_delta: difference of the longest chunk length and `bptt` (max_seq_len_delta).
         clip: largest global norm of the gradient (clip).
         weight_decay: L2 penalty inside the optimiser (wdecay).
-        activation_penalty: AR, on dropped outputs of the last layer (alpha).
-        temporal_penalty: TAR, on differences of successive outputs (beta).
-        epochs: passes over the training text (epochs).
-        switch_after_epoch: `et-asgd`: last epoch of plain SGD.
-        nonmonotone_window: `nt-asgd`: epochs without improvement before the switch; finetuning: before the end
-            (nonmono).
-        eval_batch_size: streams when validating.
-        test_batch_size: streams when testing; ranks and predicted words always use one.
-        plateau_factor: `plateau-sgd`: divisor of the step size after every epoch that does not improve.
-        tested_weights: `best`, those of the best validation epoch; or `last`, of the last epoch.
-        loss_divisor: divisor of a loss over L tokens with L - 1 predictions: L (`length`, as in the AWD-LSTM code) or
-            L - 1 (`targets`).
+        activation_penalty: weight of AR, the penalty on outputs of the last layer after dropout (alpha).
+        temporal_penalty: weight of TAR, the penalty on differences of successive outputs (beta).
+        epochs: number of passes over the training text (epochs).
+        switch_after_epoch: for `et-asgd`, the last epoch of plain SGD.
+        nonmonotone_window: for `nt-asgd`, the number of epochs without improvement before averaging starts; for
+            finetuning, the number before training ends (nonmono).
+        eval_batch_size: number of streams of the validation text.
+        test_batch_size: number of streams of the test text; ranks and predicted words always use one stream.
+        plateau_factor: for `plateau-sgd`, the divisor of the step size after every epoch without improvement.
+        tested_weights: `best`, the weights of the best validation epoch; or `last`, those of the last epoch.
+        loss_divisor: divisor of the summed loss of a chunk of L tokens with L - 1 predictions: L (`length`, as in the
+            AWD-LSTM code) or L - 1 (`targets`).
         pieces: number of consecutive pieces of the training text; each epoch reads the next piece. With as many pieces
             as epochs, no text is read twice.
-        precision: precision of the matrix products in training; another precision is another run. `fp32`; `tf32`, for
-            all products on a GPU; for the products over the vocabulary only, `tf32x3` (three TF32 products each, with
-            errors close to fp32) or `bf16` (factors rounded to bfloat16).
+        precision: precision of the matrix products in training; runs with different precisions are different runs.
+            `fp32`; `tf32`, for all products on a GPU; or, for the products over the vocabulary only, `tf32x3` (three
+            TF32 products each, with errors close to fp32) or `bf16` (factors rounded to bfloat16).
     """
 
     optimizer: Literal["sgd", "et-asgd", "nt-asgd", "asgd", "plateau-sgd"]
@@ -156,16 +164,20 @@ class Schedule:
 
 @schema.section
 class Dynamic:
-    """Settings of dynamic evaluation: how the weights follow a text while it is scored.
+    """The settings of dynamic evaluation, which updates the weights on a text while the text is scored.
+
+    Names in brackets are those of the published code.
 
     Attributes:
-        segment: tokens between two updates (bptt).
-        statistics_batch_size: streams of the training text when gradient statistics are gathered (batch_size).
-        scaling: `mean`, root of the mean of squared gradients (Krause's code); or `sum`, root of their sum (Yang's).
+        segment: number of tokens between two updates (bptt).
+        statistics_batch_size: number of streams of the training text when gradient statistics are computed
+            (batch_size).
+        scaling: gradient statistics: `mean`, the root of the mean of squared gradients (Krause's code); or `sum`, the
+            root of their sum (Yang's code).
         learning_rates: step sizes tried on the validation text, each with every decay (lr).
-        decays: rates of decay towards the trained weights, all tried (lamb).
-        epsilon: added to the gradient statistics in the denominator of an update (epsilon).
-        tune_tokens: tokens of the validation text used to choose settings; all when null.
+        decays: rates of decay towards the trained weights, tried with every step size (lamb).
+        epsilon: constant added to the gradient statistics in the denominator of an update (epsilon).
+        tune_tokens: number of validation tokens used to choose step size and decay; all when null.
     """
 
     segment: schema.Width = 5
@@ -189,8 +201,8 @@ class Run:
 
     Attributes:
         data_identity: hash of the corpus; a part of the run_id.
-        duplicate_of: the model under whose name an equal run is trained; empty for a run that is trained itself.
-        start: path of the run that a finetuned one starts from; empty for initial weights sampled with its seed.
+        duplicate_of: earlier model under whose name the same run is trained; empty if there is none.
+        start: path of the run whose weights a finetuned run starts from; empty if initial weights are sampled.
     """
 
     dataset: schema.Name
@@ -215,32 +227,37 @@ class Run:
 
     @cached_property
     def code(self) -> str:
-        """Fingerprint of the modules that tokenise its corpus and compute this run."""
+        """The fingerprint of the modules that tokenise the corpus and train the model."""
         step = "finetune" if self.start else "train"
         return step_code(step, *STEPS["tokenise"], self.body.module, *self.head.modules)
 
     @cached_property
     def run_id(self) -> str:
-        """12 hex digits of the sha256 of settings, seed and code."""
+        """The first 12 hex digits of the sha256 of settings, seed and code."""
         return digest({**self.settings, "seed": self.seed, "code": self.code})[:12]
 
     @property
     def path(self) -> str:
-        """`<dataset>/<model>/<seed>-<run_id>`, of the run it is a duplicate of; finetuned: `<start>/finetune-<id>`."""
+        """The path of the run's folder: `<dataset>/<model>/<seed>-<run_id>`, or `<start>/finetune-<run_id>`.
+
+        A duplicate has the path of the run that is trained.
+        """
         if self.start:
             return f"{self.start}/finetune-{self.run_id}"
         return f"{self.dataset}/{self.duplicate_of or self.model}/{self.seed}-{self.run_id}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of run.json."""
+        """Return the content of run.json: all attributes, the run_id and the fingerprint of the code."""
         return asdict(self) | {"run_id": self.run_id, "code": self.code}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "run.json") -> Run:
-        """Return the run in a run.json; the run_id in the file's path stays, whatever the code is now.
+        """Return the run that a run.json holds.
+
+        Its run_id is that of the current code and may differ from the one in the file's path.
 
         Raises:
-            UserError: naming an unknown setting or a value that is not allowed.
+            UserError: a setting is unknown or missing, or a value is not allowed.
         """
         known = {field.name for field in fields(cls)}
         return schema.read(cls, {key: given for key, given in value.items() if key in known}, where)
@@ -248,16 +265,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Stages:
-    """Settings of what follows the training of a model on a corpus."""
+    """The settings of finetuning and dynamic evaluation, which may follow the training of a model on a corpus."""
 
     finetune: Schedule
     dynamic: Dynamic
 
     @classmethod
     def of(cls, head: Head, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Stages:
-        """Return the stages after training with this schedule; `finetune` and `dynamic` are the study's changes.
+        """Return the settings of both stages after training with `schedule`; `finetune` and `dynamic` are changes.
 
-        Finetuning averages from the first update and equals training in all else, unless the study changes it.
+        Unless `finetune` changes more, the schedule of finetuning differs from that of training in two settings: the
+        optimiser averages weights from the first update, and the largest chunk length may be another.
         """
         is_mixture = "components" in head.options
         delta = schedule.max_length_delta if is_mixture else FINETUNE_LENGTH_DELTA
@@ -265,31 +283,31 @@ class Stages:
         return cls(dataclasses.replace(schedule, **changes), Dynamic(**dynamic))
 
     def finetuned(self, run: Run) -> Run:
-        """Return the run that continues `run` with the schedule of finetuning."""
+        """Return the run that continues a trained run with the schedule of finetuning."""
         return dataclasses.replace(run, schedule=self.finetune, start=run.path)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Dynamic evaluation of a trained or finetuned run."""
+    """A dynamic evaluation of a trained or finetuned run."""
 
     run: Run
     settings: Dynamic
 
     @cached_property
     def code(self) -> str:
-        """Fingerprint of the modules that compute it."""
+        """The fingerprint of the modules that compute the dynamic evaluation."""
         return step_code("dynamic", self.run.body.module, *self.run.head.modules)
 
     @cached_property
     def path(self) -> str:
-        """`<path of the run>/dynamic-<id>`; the id is a hash of what the result depends on."""
+        """The path of the result: `<path of the run>/dynamic-<id>`, with a hash of the run, settings and code as id."""
         facts = {"run": self.run.run_id, "settings": dataclasses.asdict(self.settings), "code": self.code}
         return f"{self.run.path}/dynamic-{digest(facts)[:12]}"
 
 
 def canonical_json(value: object) -> str:
-    """Return JSON with sorted keys and no spaces; 1 and 1.0 are the same number."""
+    """Return a value as JSON with sorted keys and no spaces, in which 1.0 is written as 1."""
     return json.dumps(_plain_numbers(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -302,5 +320,5 @@ def _plain_numbers(value: object) -> object:
 
 
 def digest(value: object) -> str:
-    """Return 64 hex digits of a value's canonical JSON."""
+    """Return the sha256 of a value's canonical JSON as 64 hex digits."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
