@@ -1,4 +1,4 @@
-"""The command line: one command per rule of the workflow, and commands for people."""
+"""The command line: one command per rule of the workflow, and further commands for users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EPILOG = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code; an error that a person can fix is one line on stderr."""
+    """Run one command and return its exit code; an error that the user can fix is printed as one line on stderr."""
     args = parser().parse_args(arguments)
     args.arguments = sys.argv[1:] if arguments is None else arguments
     say = _line_printer(args.log)
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None:
-    """Return the message and exit code of an error that a person or time can fix, or None for a bug."""
+    """Return the message and exit code of an error that a user or a later attempt can solve; None for a bug."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; repeat the command to resume", EXIT_INTERRUPTED
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("softmax_bottleneck"):
@@ -76,7 +76,7 @@ def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None
 
 
 def _line_printer(log: Path | None) -> Say:
-    """Return a function that prints a line to stderr and appends it to `log`; a failing log stops no work."""
+    """Return a function that prints a line to stderr and appends it to `log`; a disk error in the log is ignored."""
 
     def say(line: str) -> None:
         line = line.encode("utf-8", "backslashreplace").decode("utf-8")  # a file name may contain any bytes
@@ -91,7 +91,7 @@ def _line_printer(log: Path | None) -> Say:
 
 
 def _study(args: argparse.Namespace) -> Study:
-    """Return the study, with the keys and time limits of the command line."""
+    """Return the study with the keys (`--set`) and time limits of the command line applied."""
     file, overrides = (args.study, {}) if args.study else config.study_from_environment()
     for pair in args.set:
         key, separator, value = pair.partition("=")

@@ -1,1 +1,1 @@
-"""Archives of a study, a look at the machine, a cluster's launcher."""
+"""Commands for users: plan, check, start and package a study, and look up its results."""

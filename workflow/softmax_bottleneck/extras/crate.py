@@ -1,8 +1,9 @@
 """A finished study as a Workflow Run RO-Crate: one folder that can be deposited, cited and reused.
 
-The crate has the layout of the repository, so that `make report` rebuilds the report from an unpacked one. Files that
-do not match their hash are never packed. Weights are packed only on request; hidden states never. Profiles: RO-Crate
-1.1, Workflow RO-Crate 1.0, Process Run Crate 0.5 and Workflow Run Crate 0.5 (https://www.researchobject.org/workflow-run-crate/).
+The crate has the layout of the repository, so that `make report` in an unpacked crate rebuilds the report. Files that
+do not match their hash are never packed. Weights are packed only on request, hidden states never. Profiles: RO-Crate
+1.1, Workflow RO-Crate 1.0, Process Run Crate 0.5 and Workflow Run Crate 0.5
+(https://www.researchobject.org/workflow-run-crate/).
 """
 
 import argparse
@@ -50,17 +51,17 @@ Source = Path | BytesIO  # the content of a file of the crate
 
 
 def crate(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write results/<study>/crate, with `--weights` also the weights, and crate.zip with `--zip`."""
+    """Write the crate of a study to results/<study>/crate; `--weights` adds the weights, `--zip` makes a crate.zip."""
     folder = build(study, options.weights)
     say(f"wrote {shutil.make_archive(str(folder), 'zip', folder) if options.zip else folder}")
 
 
 def build(study: Study, with_weights: bool = False) -> Path:
-    """Write results/<study>/crate; return its path.
+    """Write the crate of a study and return its folder, results/<study>/crate.
 
     Raises:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
-        UserError: a file names a folder or the host name of this machine.
+        UserError: a file to pack contains the path of a folder of this machine, or its host name.
     """
     page = _require_complete(study)
     folder = study.store.study_folder(study.name) / "crate"
@@ -77,7 +78,7 @@ def build(study: Study, with_weights: bool = False) -> Path:
 
 
 def _require_complete(study: Study) -> Path:
-    """Return the report of a study (IncompleteError: a run or the report is missing, or a file is damaged)."""
+    """Return the path of a study's report (IncompleteError: a run or the report is missing, or a file is damaged)."""
     found, page = verify.verify(study), study.store.study_folder(study.name) / "report" / "index.html"
     for finding in found.findings:
         if finding.kind not in ("missing", "diverged"):  # a diverged run is a result
@@ -93,7 +94,7 @@ def _require_complete(study: Study) -> Path:
 
 # --- the files ------------------------------------------------------------------------------------------------------
 def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
-    """Return path in the crate -> content of every file (IncompleteError: a result does not match its hash)."""
+    """Return {path in the crate: source} for every file (IncompleteError: a result does not match its hash)."""
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
     for name in study.datasets:  # what identifies a corpus, but never its text
@@ -112,7 +113,7 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder in order, without caches, hidden files and the hashes beside files."""
+    """Yield the files below a folder in order, except caches, hidden files and .sha256 files."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
@@ -121,7 +122,10 @@ def _visible(folder: Path) -> Iterator[Path]:
 
 
 def _configuration(study: Study) -> dict[str, Source]:
-    """Return the study's YAML, those it extends, and those it names; they may lie outside the repository."""
+    """Return the YAML files of a study: its own, those that it extends, and those of its datasets and experiments.
+
+    Datasets and experiments may lie outside the repository.
+    """
     near = study.file.resolve().parent
     files: dict[str, Source] = {}
     for dataset in study.datasets.values():
@@ -143,7 +147,7 @@ def _configuration(study: Study) -> dict[str, Source]:
 
 # --- the metadata ---------------------------------------------------------------------------------------------------
 def _write(study: Study, page: Path, sources: Mapping[str, Source], folder: Path) -> None:
-    """Fill `folder` with the study's files and their metadata."""
+    """Write the study's files and the metadata of the crate to a folder."""
     crate = ROCrate(version="1.1")
     crate.metadata.extra_terms["sha256"] = SHA256_TERM
     version = str(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"])
@@ -187,7 +191,7 @@ def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
 
 
 def _add_workflow_run(crate: ROCrate, study: Study, files: Mapping[str, File]) -> None:
-    """Describe the study as one execution of the workflow: YAML and corpora go in, results come out."""
+    """Add the metadata of one execution of the workflow, with YAML and corpora as inputs and results as outputs."""
     facts = {"name": f"Run of study {study.name}", "description": study.title}
     facts |= {"endTime": crate.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
     action = _entity(crate, "#study-run", "CreateAction", **facts)
@@ -205,7 +209,11 @@ def _add_workflow_run(crate: ROCrate, study: Study, files: Mapping[str, File]) -
 
 # --- private information --------------------------------------------------------------------------------------------
 def _reject_private(folder: Path) -> None:
-    """Raise UserError if a file of the crate names a folder or the host name of this machine."""
+    """Check that no text file of the crate reveals this machine.
+
+    Raises:
+        UserError: a file contains the path of a folder of this machine, or its host name.
+    """
     names, host = {str(Path.home()), str(Path.cwd()), str(ROOT)} - {"/"}, socket.gethostname()
     names |= {host} if re.search(r"[\d.-]", host) else set()  # `node17` identifies a machine; any text has a plain word
     private = re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in names))

@@ -1,6 +1,6 @@
-"""Check whether a study can run here before its first job: seconds now instead of a failure after a night in a queue.
+"""Checks of the machine before a study starts, which take seconds and prevent failures after a night in a queue.
 
-Nothing is changed, downloaded or submitted. Each check reports what it found and, if something is wrong, what to do.
+Nothing is changed, downloaded or submitted. Each check reports its result and, if something is wrong, a remedy.
 """
 
 import argparse
@@ -26,7 +26,7 @@ NOT_NEEDED_TO_RUN = {"pytest", "hypothesis", "ruff", "mypy", "snakefmt", "import
 
 
 class Finding(NamedTuple):
-    """The result of a check: its name, its state (`ok`, `note`, `bad`), what it found, what to do."""
+    """The result of a check: its name, state (OK, NOTE or BAD), description, and advice on what to do."""
 
     check: str
     state: str
@@ -35,10 +35,10 @@ class Finding(NamedTuple):
 
 
 def doctor(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Print the findings of all checks, each with its advice in the line below.
+    """Print the results of all checks, with advice below each result that needs it.
 
     Raises:
-        UserError: something must be fixed first.
+        UserError: a check found something that must be fixed first.
     """
     findings = examine(study)
     width = max(len(finding.check) for finding in findings)
@@ -53,7 +53,7 @@ def doctor(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def examine(study: Study) -> list[Finding]:
-    """Return the findings of all checks."""
+    """Return the results of all checks."""
     near = study.file.resolve().parent
     datasets = {dataset.name: dataset for dataset in study.datasets.values()}
     for dataset in study.datasets.values():
@@ -68,7 +68,7 @@ def examine(study: Study) -> list[Finding]:
 
 # --- this machine ---------------------------------------------------------------------------------------------------
 def _packages() -> Finding:
-    """Compare the installed packages with the lock: a missing one stops the study, another version changes numbers."""
+    """Compare the installed packages with the lock file: a missing package is `bad`, another version only a `note`."""
     lines = LOCK.read_text(encoding="utf-8").splitlines()
     locked = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     absent, other = [], []
@@ -94,7 +94,7 @@ def _few(names: Iterable[str], shown: int = 4) -> str:
 
 
 def _output_of(*command: str) -> str | None:
-    """Return the output of a program, or None if it is missing, fails or does not answer in time."""
+    """Return the output of a program; None if the program is missing, fails or does not answer in time."""
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -103,7 +103,7 @@ def _output_of(*command: str) -> str | None:
 
 
 def _device(study: Study) -> Finding:
-    """Check that the GPU, PyTorch's build and the study's `device` fit together."""
+    """Check that the GPU, the build of PyTorch and the study's `device` are compatible."""
     import torch
 
     build = f"PyTorch {torch.__version__} for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs only'}"
@@ -120,7 +120,7 @@ def _device(study: Study) -> Finding:
 
 
 def _slurm() -> Finding:
-    """Check SLURM's programs, whether they answer, and whether the profile's partitions exist."""
+    """Check that SLURM's programs are installed and answer, and that the profile's partitions exist."""
     if shutil.which("sbatch") is None:
         return Finding("SLURM", OK, "not installed; jobs run on this machine")
     absent = [name for name in ("squeue", "scancel") if shutil.which(name) is None]
@@ -142,7 +142,7 @@ def _slurm() -> Finding:
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def _files(study: Study, dataset: Dataset) -> Finding:
-    """Look for the files of a corpus or benchmark where `download` looks; `download` compares their sha256."""
+    """Check that the files of a corpus or benchmark exist where `download` looks for them, without comparing hashes."""
     folders = [study.store.corpus_folder(dataset.name)]
     folders += [study.mirror / dataset.mirror] if study.mirror and dataset.mirror else []
     label, files = f"data: {dataset.name}", sources(dataset)
@@ -157,7 +157,7 @@ def _files(study: Study, dataset: Dataset) -> Finding:
 
 
 def _size(study: Study) -> Finding:
-    """Check memory, disk and text lengths."""
+    """Check that memory, disk and the lengths of the texts suffice for the study."""
     from softmax_bottleneck.training import check
 
     try:

@@ -1,8 +1,8 @@
-"""Write a corpus and a small study from a folder of plain texts.
+"""The command `new-study`, which writes a corpus and a small study file from a folder of plain texts.
 
 Words are lower-cased and separated from punctuation, a paragraph becomes a line, and rare words become `<unk>`. Texts
-that contain `<unk>` already are not changed. Files train.txt, valid.txt and test.txt are the splits; without them, the
-last two tenths of every file are valid and test.
+that contain `<unk>` already are not changed. Files train.txt, valid.txt and test.txt are the splits. Without these
+files, the last two tenths of every file become the validation and test sets.
 """
 
 import argparse
@@ -36,17 +36,17 @@ files:
 
 
 def new_study(options: argparse.Namespace, say: Say) -> None:
-    """Write a study of the texts in a folder, and print its plan."""
+    """Write a study file and a corpus from the texts in a folder, and print the plan of the study."""
     study = write_study(options.texts, Path("config"), options.name)
     say(f"wrote {study.file} and {study.file.parent / 'datasets' / study.file.name}")
     print(f"{plan.text(study)}\n\nmake reproduce CONFIG={study.file}")
 
 
 def write_study(texts: Path, into: Path, name: str | None) -> Study:
-    """Write `<name>.yaml`, `datasets/<name>.yaml` and its texts into a folder of studies; return the study.
+    """Write `<name>.yaml`, `datasets/<name>.yaml` and the corpus's texts to the folder `into`; return the study.
 
     Raises:
-        UserError: there are no texts, a text is invalid or too short, or the name is taken or invalid.
+        UserError: there are no texts, a text is invalid or too short, or the name is invalid or already used.
     """
     name = name or re.sub(r"[^A-Za-z0-9._]+", "-", texts.resolve().name).strip("-._").lower()
     if not re.fullmatch(schema.NAME, name):
@@ -80,7 +80,11 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
 
 # --- texts ----------------------------------------------------------------------------------------------------------
 def _splits(folder: Path) -> dict[str, Lines]:
-    """Return the lines of words of train, valid and test."""
+    """Return the lines of words of the splits train, valid and test, with rare words replaced by `<unk>`.
+
+    Raises:
+        UserError: there is no text, too little text, an incomplete set of splits, or a file that is not UTF-8.
+    """
     texts = {path.stem: _text(path) for path in sorted(folder.glob("*.txt"))}
     if not texts:
         problem = "no .txt files" if folder.is_dir() else "no such folder"
@@ -109,7 +113,7 @@ def _splits(folder: Path) -> dict[str, Lines]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a UTF-8 file, with or without a byte-order mark (UserError: the line that is not UTF-8)."""
+    """Return the text of a UTF-8 file, with or without a byte-order mark (UserError: the file is not UTF-8)."""
     data = path.read_bytes()
     try:
         return data.decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""The plan of a study as text: experiments, runs, how many are done, hours, memory and disk."""
+"""The plan of a study as text: experiments and runs, with their number done, hours, memory and disk space."""
 
 import argparse
 import json
@@ -17,19 +17,19 @@ Hours = tuple[bool, float, float]  # of a run or another piece of work: whether 
 
 
 def check(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Check the options of tables and figures, then every model."""
+    """Check the options of the study's tables and figures, then every model."""
     check_options(study)
     checking.check(study, say)
 
 
 def plan(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Print the plan as a table, or as the JSON that `check` writes."""
+    """Print the plan as a table, or with `--json` as the JSON that the step `check` writes."""
     check_options(study)
     print(json.dumps(checking.facts(study, checking.costs(study)), indent=1) if options.json else text(study))
 
 
 def text(study: Study) -> str:
-    """Return the plan: a table of experiments and a table of models, with the hours of what is not done."""
+    """Return the plan as two tables, of experiments and of models, with the hours of the runs that are not done."""
     cost = checking.costs(study)
     work = dict(_work(study, cost))
     lines = [f"{study.name}: {study.title}", ""]
@@ -56,7 +56,7 @@ def text(study: Study) -> str:
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
-    """Return a row of the plan: how many pieces of work, how many are done, and the hours of the others."""
+    """Return a row of the plan: the number of runs or fits, the number done, and the hours of the rest."""
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]
     gpu_h, cpu_h = sum(gpu_h for gpu_h, _ in left), sum(cpu_h for _, cpu_h in left)
@@ -64,7 +64,10 @@ def _line(name: str, about: str, work: Iterable[Hours]) -> str:
 
 
 def _work(study: Study, cost: dict[str, tuple[int, Cost]]) -> Iterator[tuple[str, Hours]]:
-    """Yield the hours of everything to compute by its path; finetunings at the most epochs they may take."""
+    """Yield (path, (is done, GPU hours, CPU hours)) for every run, finetuning, evaluation and group of fits of a study.
+
+    Finetuning is estimated with its maximum number of epochs.
+    """
     sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
     for run in study.needed:
         one = cost[run.path][1]

@@ -1,8 +1,8 @@
-"""Run a study to its report with one command, on this machine (`reproduce`) or on a SLURM cluster (`slurm`).
+"""The commands that run a study to its report, on this machine (`reproduce`) or on a SLURM cluster (`slurm`).
 
-Both run Snakemake as a child process and can be repeated after a kill, Ctrl-C, a full disk, a time limit or a failed
-step: finished work is kept. `reproduce` takes the project's lock and shows the progress. In the end it prints the
-result table, the path of the report and, if runs are missing, the reason.
+Both commands run Snakemake as a child process. Both can be repeated after a kill, Ctrl-C, a full disk, a time limit or
+a failed step: finished work is kept. `reproduce` takes the project's lock and shows the progress. At the end it prints
+the result table, the path of the report and, if runs are missing, the reason.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 
 
 class UnfinishedError(IncompleteError):
-    """The study did not finish; the exit code is that of the most important cause."""
+    """The error for a study that did not finish; its exit code is that of the most important cause."""
 
     def __init__(self, message: str, code: int = IncompleteError.exit_code) -> None:
         super().__init__(f"{message} (exit code {code}{'' if code in (1, 2, 3) else ': the same command resumes'})")
@@ -51,7 +51,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
     Raises:
         BusyError: another workflow runs in this project; nothing was written.
         UserError: the results folder is not writable.
-        UnfinishedError: runs are missing; names the cause, with its exit code.
+        UnfinishedError: runs are missing; the exit code is that of the cause.
     """
     lock = project_lock.acquire()
     log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
@@ -82,14 +82,14 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def slurm(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Check the machine, then run the study until success, TRIES calls, or another workflow runs in this project.
+    """Check the machine with `doctor`, then call Snakemake up to TRIES times until the study is finished.
 
-    Snakemake itself retries failed jobs. Those retries are used up in seconds if SLURM does not answer, and are lost if
-    Snakemake is killed: therefore the whole call is repeated after a pause. A lease prevents two jobs from working on
-    one run.
+    Snakemake itself retries failed jobs. These retries are used up in seconds if SLURM does not answer, and are lost if
+    Snakemake is killed; therefore the call of Snakemake is repeated after a pause. It is not repeated if another
+    workflow runs in this project. A lease prevents two jobs from working on one run.
 
     Raises:
-        UserError: `doctor` found something to fix first; nothing was submitted.
+        UserError: `doctor` found something that must be fixed first; nothing was submitted.
         IncompleteError: the last call of Snakemake failed.
     """
     doctor(study, options, say)
@@ -107,7 +107,7 @@ def slurm(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 # --- Snakemake ------------------------------------------------------------------------------------------------------
 def snakemake_command(profile: str, study: Path, overrides: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return Snakemake's command line for a study with a profile of the workflow and further options."""
+    """Return the command that runs Snakemake on a study with a profile, overridden keys and further options."""
     call = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.ROOT / "Snakefile")]
     call += ["--workflow-profile", str(paths.ROOT / "workflow" / "profiles" / profile), "--configfile", str(study)]
     return [*call, *(["--config", *overrides] if overrides else []), *options]
@@ -143,7 +143,7 @@ def _snakemake(
 
 
 def _to_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; return True if a process received it."""
+    """Send a signal to a process group; return True if the group still has a process."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):  # the latter on macOS if all have ended
@@ -155,7 +155,7 @@ def _to_group(group: int, number: int) -> bool:
 def _problem(
     code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: Say
 ) -> UnfinishedError | None:
-    """Return the most important reason why Snakemake did not finish, or None if it did."""
+    """Return an error for the most important reason why Snakemake did not finish; None if it did."""
     if stopped_by:
         return UnfinishedError(f"stopped by {stopped_by[0].name}; the state is saved", EXIT_CODES[stopped_by[0]])
     if code == 0:
@@ -182,7 +182,7 @@ def _missing(study: Study) -> UnfinishedError | None:
 
 
 def _interim(study: Study, say: Say) -> Path | None:
-    """Write the interim report; return its folder, or None if there is nothing to show."""
+    """Write the interim report and return its folder; None if there are no results to show or writing failed."""
     if not (study.store.study_folder(study.name) / "check.json").exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Commands about the results of a study: collect, render and report them, look up, compare, archive, verify, repair."""
+"""The commands about a study's results: they collect, render, report, look up, compare, archive, verify and repair."""
 
 import argparse
 import json
@@ -37,7 +37,7 @@ def render(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def report(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write the report (IncompleteError if no planned run has results)."""
+    """Write the report (IncompleteError: no planned run has results)."""
     folder = study.store.study_folder(study.name)
     say(f"wrote {page.report(folder, out=options.out)}")
     counts = dict(artefacts.read_json(folder / "page.json")["counts"])
@@ -47,7 +47,11 @@ def report(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 # --- for people -----------------------------------------------------------------------------------------------------
 def _records(study: Study) -> Records:
-    """Return the records of a study, or those of its interim report if it is not finished."""
+    """Return the records of a study, or those of its interim report if the study is not finished.
+
+    Raises:
+        UserError: the study has no results yet.
+    """
     for folder in (study.store.study_folder(study.name), status.interim_folder(study)):
         if (folder / records.REST_FILE).exists():
             return records.load(folder)
@@ -57,12 +61,12 @@ def _records(study: Study) -> Records:
 
 
 def partial(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write the interim report."""
+    """Write the interim report of an unfinished study."""
     say(f"wrote {status.write_interim_report(study, options.reload)}")
 
 
 def claims(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Print the verdict on every claim, of the study or of archived studies."""
+    """Print the verdict on every claim of the papers, from the study's results or from archived studies."""
     entries = [entry for name in options.archived for found in archives.find(name) for entry in found.claims]
     if not options.archived:
         entries = [entry.to_json() for entry in judging.ledger(_records(study), judging.of_study(study), study)]
@@ -70,17 +74,17 @@ def claims(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def archive(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Pack a finished study without its weights."""
+    """Pack a finished study, without its weights, into an archive in the repository."""
     say(f"wrote {archives.write(study, options.unfinished)}")
 
 
 def number(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Print a number with its definition, seeds, files and hashes."""
+    """Print one number of the report with its definition, seeds, files and hashes."""
     print("\n".join(drawing.lookup(study, _records(study), options.number)))
 
 
 def compare(options: argparse.Namespace, say: Say) -> None:
-    """Print finished studies side by side; with `--out` also write compare.csv."""
+    """Print finished studies side by side; with `--out`, also write compare.csv."""
     tables = comparison.side_by_side(comparison.find_studies(options.studies))
     print(comparison.text(tables))
     if options.out:
@@ -89,7 +93,7 @@ def compare(options: argparse.Namespace, say: Say) -> None:
 
 
 def verify(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Print results that are missing, damaged, stale or impossible (IncompleteError if there are any)."""
+    """Print all results that are missing, damaged, outdated or impossible (IncompleteError: there are such results)."""
     found = verification.verify(study)
     found = replace(found, findings=(*found.findings, *archives.findings()))
     print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
@@ -98,7 +102,7 @@ def verify(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def repair(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Delete damaged results and what depends on them."""
+    """Delete damaged results and everything made from them."""
     project_lock.acquire()
     found, removed = verification.repair(study)
     for path in removed:

@@ -1,4 +1,4 @@
-"""The progress line of a running study, and its interim report, which is rewritten as runs end."""
+"""The progress line of a running study, and its interim report, which is rewritten as runs finish."""
 
 import shutil
 import subprocess
@@ -28,14 +28,15 @@ FORWARD = """<!doctype html><meta charset="utf-8"><title>Finished</title>
 
 # --- the interim report ---------------------------------------------------------------------------------------------
 def interim_folder(study: Study) -> Path:
-    """Return the folder of an unfinished study's records and report, which no step reads."""
+    """Return the folder of an unfinished study's records and interim report; no step of the workflow reads it."""
     return study.store.study_folder(study.name) / "partial"
 
 
 def write_interim_report(study: Study, reload_s: int | None = None) -> Path:
-    """Write records and report of the results so far; return the report's path.
+    """Write records and report of the results so far; return the path of the report.
 
-    With `reload_s` the report says that the study is running, and the browser reloads it after so many seconds.
+    If `reload_s` is given, the report says that the study is running, and the browser reloads it every `reload_s`
+    seconds.
 
     Raises:
         DataError: a result is damaged.
@@ -50,9 +51,9 @@ def write_interim_report(study: Study, reload_s: int | None = None) -> Path:
 
 
 class InterimReport:
-    """The interim report of a running study, written by a process of the lowest priority.
+    """The interim report of a running study, written by a child process of the lowest priority.
 
-    A report that cannot be written does not disturb the study; its messages are in the log.
+    An error in that process does not affect the study; the messages of the process are in the log.
     """
 
     def __init__(self, study: Study, overrides: Sequence[str], log: IO[bytes]) -> None:
@@ -65,7 +66,7 @@ class InterimReport:
         self.runs_shown, self.is_there = 0, False
 
     def update(self, runs_done: int, say: Say) -> None:
-        """Start a new report if one is due and runs have ended; announce the first one that is written."""
+        """Start writing a new report if one is due and more runs have finished; announce the first finished report."""
         now = time.monotonic()
         if self.child is not None and self.child.poll() is not None:
             if self.child.returncode == 0 and not self.is_there:
@@ -77,14 +78,14 @@ class InterimReport:
             self.child = subprocess.Popen(self.call, stdout=self.log, stderr=self.log, start_new_session=True)
 
     def stop(self) -> None:
-        """Stop a report that is being written and remove what it has written."""
+        """Stop the process that is writing a report, if any, and remove the unfinished report."""
         if self.child is not None and self.child.poll() is None:
             self.child.kill()
             self.child.wait()
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def replace_by_final(self) -> None:
-        """Remove the interim report of a finished study; a browser that shows it is forwarded to the report."""
+        """Replace the interim report of a finished study by a page that forwards a browser to the final report."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.is_there:
             artefacts.write_text(self.folder / PAGE, FORWARD)
@@ -92,7 +93,7 @@ class InterimReport:
 
 # --- progress -------------------------------------------------------------------------------------------------------
 class Display:
-    """The progress line and the interim report of a running study, until the end of the `with` block."""
+    """The progress line and the interim report of a running study, active inside a `with` block."""
 
     def __init__(self, study: Study, ends: Path, report: InterimReport, say: Say, on_terminal: bool) -> None:
         self.study, self.ends, self.report, self._say, self.on_terminal = study, ends, report, say, on_terminal
@@ -110,13 +111,13 @@ class Display:
             print(CLEAR, end="", file=sys.stderr, flush=True)
 
     def say(self, message: str) -> None:
-        """Print a line that stays."""
+        """Print a line that the progress line does not overwrite."""
         if self.on_terminal:
             print(CLEAR, end="", file=sys.stderr)
         self._say(message)
 
     def update(self) -> None:
-        """Update the line, report failed steps and start interim reports, at most once a second."""
+        """Update the progress line, report failed steps and start interim reports, at most once a second."""
         now = time.monotonic()
         if now - self.updated < TERMINAL_S:
             return
@@ -138,7 +139,10 @@ class Display:
             self._say(self.line(done, attempts, now))
 
     def line(self, done: int, attempts: Sequence[Attempt], now: float) -> str:
-        """Return `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 of training left`."""
+        """Return the progress line.
+
+        Example: `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 of training left`.
+        """
         at_work = [self._label(attempt.step, attempt.what) for attempt in attempts if attempt.works]
         if len(at_work) > SHOWN:
             at_work[SHOWN - 1 :] = [f"{len(at_work) - SHOWN + 1} more"]
@@ -147,9 +151,10 @@ class Display:
         return "; ".join(filter(None, [f"{done} of {len(self.runs)} runs", ", ".join(at_work), left]))
 
     def seconds_left(self, now: float) -> float | None:
-        """Estimate the time until all runs are trained from the progress since training was first seen.
+        """Estimate the seconds until all runs are trained, from the progress since training was first seen.
 
-        Runs count with the hours that `check` estimates, of which only the ratios matter. None: no progress yet.
+        Runs are weighted by the hours that `check` estimates; only the ratios of these hours matter. The result is None
+        if there is no progress yet.
         """
         path = self.study.store.study_folder(self.study.name) / "check.json"
         if not artefacts.is_sound(path):
@@ -170,7 +175,7 @@ class Display:
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
     def _label(self, step: str, path: str) -> str:
-        """Return `train mos/1 epoch 5 of 8`: a step with the model and seed of its run."""
+        """Return a step with the model and seed of its run, and the epoch if it trains: `train mos/1 epoch 5 of 8`."""
         parts = path.split("/")
         name = f"{parts[1]}/{parts[2].partition('-')[0]}" if len(parts) > 2 else path
         if step != "train" or path not in self.runs:

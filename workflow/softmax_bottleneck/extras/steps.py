@@ -1,4 +1,4 @@
-"""The steps of the workflow that compute, as commands: what they do before and after the step's own function."""
+"""The commands of the computing steps of the workflow (train, measure, fit, ...), around each step's own function."""
 
 import argparse
 import sys
@@ -13,7 +13,9 @@ from softmax_bottleneck.study import Study, plan
 
 
 def run_step(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Call the step's function, as `fit` of training/fit.py, with the run, corpus or unit that the options name.
+    """Call the function of a step, such as `fit` in training/fit.py, for the run, dataset or fit that the options name.
+
+    With the option `--measure`, the run is measured afterwards.
 
     Raises:
         DivergedResultError: the run diverged, and `--diverged-ok` is not given.
@@ -29,7 +31,7 @@ def run_step(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def train(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Train a run, or all seeds of a job at once, each in a process of its own."""
+    """Train a run, or all runs of a job in parallel, each in its own process."""
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:
         words = [word for word in options.arguments if word != "--measure"]  # all seeds share the job's threads
@@ -42,7 +44,7 @@ def train(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def measure(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Measure a run, or call one of the measuring steps by its name."""
+    """Measure a run completely, or run the single measuring step that was called."""
     if options.step == "measure":
         measuring.measure(study, options.run, say)
     else:

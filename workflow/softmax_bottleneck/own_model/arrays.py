@@ -1,8 +1,8 @@
-"""Arrays in files of other programs: .npy, .npz and .safetensors, in any precision, whole or in shards.
+"""Reading of arrays from other programs: .npy, .npz and .safetensors files, in any precision, whole or in shards.
 
-A file is never unpickled, and never mapped into memory, because a mapped file that somebody shortens kills its reader.
-Half precision becomes float32, which holds every float16 and bfloat16 exactly. A number that is not finite, or too
-large to be squared, raises an error with its file and row.
+A file is never unpickled. It is never mapped into memory either, because a mapped file that somebody shortens kills its
+reader. Half precision becomes float32, which holds every float16 and bfloat16 exactly. A number that is not finite, or
+too large to be squared, raises an error that names its file and row.
 
 Suffixes: N rows, C columns (the last axis; all axes before it count as rows).
 """
@@ -32,14 +32,14 @@ FLOAT_TYPES = ("float16", "float32", "float64")
 
 @dataclass(frozen=True)
 class Shard:
-    """One array in one file.
+    """One array in one file; its data are not loaded.
 
     Attributes:
         path: the file.
         member: the array's name inside an .npz or .safetensors file, else "".
-        shape: as stored.
+        shape: shape of the stored array.
         dtype: float16, bfloat16, float32 or float64.
-        start: position of the first number in a .safetensors file.
+        start: byte offset of the first number in a .safetensors file.
     """
 
     path: Path
@@ -50,24 +50,24 @@ class Shard:
 
     @property
     def label(self) -> str:
-        """The file and the array's name in it, for messages."""
+        """The file and the array's name in it, as messages show them."""
         return f"{self.path}::{self.member}" if self.member else str(self.path)
 
     @property
     def rows(self) -> int:
-        """Number of rows N: the product of all axes but the last."""
+        """The number of rows N: the product of all axes but the last."""
         return math.prod(self.shape[:-1])
 
     @property
     def columns(self) -> int:
-        """Number of columns C."""
+        """The number of columns C."""
         return self.shape[-1]
 
     def read(self) -> Floats:
-        """Return all rows [N, C], float32 or float64.
+        """Return all rows [N, C] as float32 or float64.
 
         Raises:
-            DataError: a number is nan, infinite or beyond LARGEST; the file ends too early or is damaged.
+            DataError: a number is nan, infinite or beyond LARGEST, or the file is truncated or damaged.
         """
         with damage_refused(f"{self.label}: damaged", "export it again"):
             if self.path.suffix == ".safetensors":
@@ -93,13 +93,13 @@ class Shard:
 
 
 def find(patterns: Sequence[str], key: str) -> list[Shard]:
-    """Open the arrays that `FILE`, `FILE::NAME` or patterns (`part-*.npz::hidden`) name; shards in natural order.
+    """Return the arrays named by `FILE`, `FILE::NAME` or patterns (`part-*.npz::hidden`), with shards in natural order.
 
-    `key` is the option that names them, for messages.
+    `key` is the command-line option that gave the names; error messages show it.
 
     Raises:
-        UserError: no such file, a suffix that is none of FORMATS, or a name that is not in the file.
-        DataError: a damaged file, an array of something else than floating-point numbers, or shards of unequal width.
+        UserError: there is no such file, its suffix is not in FORMATS, or the name is not in the file.
+        DataError: a file is damaged, an array holds no floating-point numbers, or shards have unequal widths.
     """
     shards = []
     for path, name in (file for pattern in patterns for file in _files(pattern, key)):
@@ -134,7 +134,11 @@ def _files(pattern: str, key: str) -> Iterator[tuple[Path, str]]:
 
 
 def _chosen(path: Path, name: str, names: Sequence[str]) -> str:
-    """Return the array that is named, or the only one there is."""
+    """Return `name` if the file has an array of this name, or the only array of the file if `name` is empty.
+
+    Raises:
+        UserError: there is no array `name`, or `name` is empty and the file does not hold exactly one array.
+    """
     if name in names:
         return name
     if name or len(names) != 1:
@@ -146,7 +150,7 @@ def _chosen(path: Path, name: str, names: Sequence[str]) -> str:
 # --- formats --------------------------------------------------------------------------------------------------------
 @np.errstate(over="ignore")  # of sizes in a header that lies
 def _numpy(path: Path, name: str) -> Shard:
-    """Return shape and type of an array; of the map of an .npy file, only the header is looked at."""
+    """Return the description of an array in an .npy or .npz file; of an .npy file, only the header is read."""
     values, member = np.load(path, mmap_mode="r", allow_pickle=False), ""
     if path.suffix == ".npz":
         with values as archive:
@@ -162,7 +166,11 @@ def _numpy(path: Path, name: str) -> Shard:
 
 
 def _safetensors(path: Path, name: str) -> Shard:
-    """Read eight bytes of header length and a JSON header, without the library: numpy has no bfloat16."""
+    """Return the description of an array in a .safetensors file, from the file's header.
+
+    The header is a length of eight bytes and a JSON text. The safetensors library is not used, because its numpy
+    interface has no bfloat16.
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
@@ -187,12 +195,12 @@ FORMATS: Mapping[str, Callable[[Path, str], Shard]] = {".npy": _numpy, ".npz": _
 
 # --- reading --------------------------------------------------------------------------------------------------------
 def dtype_of(shards: Sequence[Shard]) -> np.dtype[Any]:
-    """Return the type that holds all shards exactly: float64 if one of them is, else float32."""
+    """Return the type that represents all shards exactly: float64 if any shard is float64, else float32."""
     return np.dtype(np.float64 if any(shard.dtype == "float64" for shard in shards) else np.float32)
 
 
 def load(shards: Sequence[Shard]) -> Floats:
-    """Stack the rows of all shards in one array; besides it, one shard is in memory at a time."""
+    """Return the rows of all shards in one array [N, C]; shards are read one at a time to save memory."""
     if len(shards) == 1:
         return shards[0].read()
     rows_NC = np.empty((sum(shard.rows for shard in shards), shards[0].columns), dtype_of(shards))

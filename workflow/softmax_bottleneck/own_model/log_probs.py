@@ -1,9 +1,11 @@
-"""Matrices of log-probabilities ln P [m, n] in files; each kind estimates its memory and computes its singular values.
+"""Matrices of log-probabilities ln P [m, n] from files: estimates of their memory, and their singular values.
 
-* A softmax layer: from the factors; the matrix never exists.
-* A layer with another head without weights of its own (gss, sigsoftmax, relu, sigmoid): the matrix is computed block by
-  block, by rows or by columns, whichever gives the smaller Gram matrix.
-* Log-probabilities themselves: read shard by shard, and held in memory where there are fewer rows than columns.
+There are three kinds of input:
+
+* Hidden states and a softmax layer: the singular values follow from the factors, and the matrix is never built.
+* Hidden states and a layer whose head has no weights of its own (gss, sigsoftmax, relu, sigmoid): the matrix is
+  computed block by block, by rows or by columns, whichever gives the smaller Gram matrix.
+* Log-probabilities: they are read shard by shard, and held in memory only if there are fewer rows than columns.
 
 Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C a block.
 """
@@ -42,15 +44,15 @@ SUM_TOLERANCE = 1e-3  # how far from one a row's probabilities may add up (as a 
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound rank <= D + 2 of every softmax head (Yang et al. 2018), checked on log-probabilities written out.
+    """A check of the bound rank <= D + 2 of softmax heads (Yang et al. 2018) on a computed block of log-probabilities.
 
     Attributes:
-        limit: D + 2.
-        where: the matrix that was checked.
-        rank: its Press rank.
-        holds: whether the rank is within the limit.
-        cliff: the index after which the singular values, centred by rows and columns, fall most, and by what factor; of
-            a softmax layer its width D.
+        limit: the bound, D + 2.
+        where: description of the block that was checked.
+        rank: Press rank of the block.
+        holds: True if the rank does not exceed the limit.
+        cliff: index after which the singular values of the block, centred by rows and columns, drop most, and the
+            factor of the drop; for a softmax layer this index is D.
     """
 
     limit: int
@@ -61,10 +63,11 @@ class Bound:
 
 
 def open_log_probs(request: Request) -> LogProbs:
-    """Find the files of a request and check their shapes.
+    """Return the matrix of log-probabilities that a request describes, after checking the shapes of its files.
 
     Raises:
-        UserError, DataError: as `arrays.find`; a head that cannot be computed; shapes that do not fit, both named.
+        UserError: as in `arrays.find`, or the head cannot be computed from an output layer alone.
+        DataError: as in `arrays.find`, or shapes do not fit together.
     """
     if request.log_probs:
         return StoredLogProbs(arrays.find(request.log_probs, "log_probs"))
@@ -76,13 +79,15 @@ def open_log_probs(request: Request) -> LogProbs:
 
 
 def _base_bytes(files: list[Shard]) -> int:
-    """Estimate the memory of the program itself and of one shard that is being read."""
+    """Return the estimated memory of the program itself and of the largest shard while it is read."""
     return BASE_BYTES + arrays.dtype_of(files).itemsize * max(shard.rows * shard.columns for shard in files)
 
 
 # --- hidden states and an output layer ------------------------------------------------------------------------------
 class Layer:
-    """log_softmax(g(H W^T + b)) of hidden states H [m, D], weight W [n, D] and bias b [n], or none; g of the head.
+    """An output layer on hidden states: log_softmax(g(H W^T + b)), where g is the function of the head.
+
+    H [m, D] holds the hidden states, W [n, D] the weights and b [n] the biases, which may be absent.
 
     Attributes:
         m, n, width: numbers of contexts and words, and the width D.
@@ -111,7 +116,7 @@ class Layer:
         self.pointwise = None if head == "softmax" else _pointwise(head, options)
 
     def bytes_needed(self) -> int:
-        """Estimate the peak memory: H, W and triangles of the factors, or blocks and a Gram matrix."""
+        """Return the estimated peak memory in bytes: H, W and work arrays, and for heads with g a Gram matrix."""
         files = [*self._hidden, *self._weight, *self._bias]
         dtype, entries = arrays.dtype_of(files), (self.m + self.n) * self.width
         if self.pointwise is None:
@@ -122,7 +127,7 @@ class Layer:
 
     @cached_property
     def loaded(self) -> LoadedLayer:
-        """Hidden states, weight and bias in memory, in one type that holds all of them exactly."""
+        """The hidden states, weights and biases in memory, in one type that represents all of them exactly."""
         dtype = arrays.dtype_of([*self._hidden, *self._weight, *self._bias])
         bias_V = arrays.load(self._bias).ravel() if self._bias else np.zeros(self.n)
         factors = (arrays.load(self._hidden), arrays.load(self._weight), bias_V)
@@ -130,7 +135,7 @@ class Layer:
         return LoadedLayer(hidden_ND, weight_VD, bias_V, self.pointwise)
 
     def spectrum(self, say: Say) -> Spectrum:
-        """Return the singular values: by QR of the factors for a softmax, else by a Gram matrix."""
+        """Return the singular values of ln P: for a softmax by QR of the factors, else from a Gram matrix."""
         layer = self.loaded
         factors = (layer.hidden_ND, layer.weight_VD, layer.bias_V)
         if self.pointwise is None:
@@ -139,7 +144,11 @@ class Layer:
         return _gram_spectrum(layer.blocks, (self.m, self.n), say)
 
     def bound(self) -> Bound | None:
-        """Check a softmax on evenly spaced rows and words, whose matrix is computed, because the factors assume it."""
+        """Check the rank bound of a softmax layer on a block of evenly spaced rows and words; None for other heads.
+
+        The entries of the block are computed explicitly, because the method that uses the factors assumes the bound.
+        The result is also None if the block is too small to exceed the bound.
+        """
         rows, words = (np.unique(np.linspace(0, size - 1, CHECK_SIDE).astype(np.intp)) for size in (self.m, self.n))
         limit = self.width + 2
         if self.pointwise is not None or limit >= min(len(rows), len(words)):
@@ -151,11 +160,10 @@ class Layer:
 
 
 def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
-    """Return g of a head as a function of float arrays.
+    """Return the function g that a head applies to the logits, as a function of float arrays.
 
     Raises:
-        UserError: the head has weights of its own (a mixture, a learned function), which hidden states and an output
-            matrix do not hold.
+        UserError: the head has weights of its own (a mixture, a learned function), which the input files do not hold.
     """
     import torch
 
@@ -179,9 +187,10 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
 
 @dataclass(frozen=True, eq=False)
 class LoadedLayer:
-    """ln P = g(H W^T + b) - log Z in the type of H, computed block by block.
+    """The matrix ln P = g(H W^T + b) - log Z, computed block by block in the floating-point type of H.
 
-    DataError where a logit overflows.
+    Raises:
+        DataError: a logit overflows.
     """
 
     hidden_ND: Floats
@@ -190,7 +199,7 @@ class LoadedLayer:
     pointwise: Pointwise | None
 
     def of_rows(self, rows: Indices) -> LoadedLayer:
-        """Return the layer of some contexts."""
+        """Return the layer for a selection of contexts."""
         return replace(self, hidden_ND=self.hidden_ND[rows])
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -208,7 +217,7 @@ class LoadedLayer:
 
     @cached_property
     def log_z_N(self) -> Float64:
-        """log Z over all words, in float64."""
+        """The log Z of each context over all words, in float64."""
         parts = []
         for rows in slices(len(self.hidden_ND), len(self.bias_V)):
             scores_RV = self._scores(rows, slice(None))
@@ -218,19 +227,22 @@ class LoadedLayer:
         return np.concatenate(parts)
 
     def block(self, rows: slice = slice(None), words: slice | Indices = slice(None)) -> Floats:
-        """Return ln P [R, C] of some rows and words."""
+        """Return ln P [R, C] for a selection of rows and words."""
         scores_RC = self._scores(rows, words)
         return np.subtract(scores_RC, self.log_z_N[rows, None], out=scores_RC, casting="same_kind")
 
     def slopes(self, rows: slice) -> Floats:
-        """Return g'(H W^T + b) [R, n] of some rows, by differences in float64, of a layer with a function g."""
+        """Return the derivative g'(H W^T + b) [R, n] for a selection of rows, by difference quotients in float64.
+
+        The head must have a function g, so it must not be a softmax.
+        """
         assert self.pointwise is not None
         logits_RC = (self.hidden_ND[rows] @ self.weight_VD.T + self.bias_V).astype(np.float64)
         rise_RC = self.pointwise(logits_RC + SLOPE_STEP) - self.pointwise(logits_RC - SLOPE_STEP)
         return (rise_RC / (2 * SLOPE_STEP)).astype(self.hidden_ND.dtype)
 
     def blocks(self, transposed: bool) -> Iterator[Floats]:
-        """Yield blocks [any, n] of rows in order; transposed: blocks [any, m] of columns."""
+        """Yield ln P in order as blocks of rows [R, n], or if `transposed`, as transposed blocks of columns [C, m]."""
         m, n = len(self.hidden_ND), len(self.bias_V)
         if transposed:
             return (self.block(words=words).T for words in slices(n, m))
@@ -239,7 +251,7 @@ class LoadedLayer:
 
 # --- matrices as they are -------------------------------------------------------------------------------------------
 class OutputMatrix:
-    """The output matrix [words, D] alone, without any context; attributes as of `Layer`."""
+    """The output matrix [words, D] alone, without any context; the attributes are those of `Layer`."""
 
     head: tuple[str, Mapping[str, Any]] = ("output_matrix", {})
     title, sides = "output matrix", ("words", "columns")
@@ -249,20 +261,20 @@ class OutputMatrix:
         self.files, self.m, self.n = files, sum(shard.rows for shard in files), files[0].columns
 
     def bytes_needed(self) -> int:
-        """Estimate the peak memory: a Gram matrix, and another shard, or all rows where they are transposed."""
+        """Return the estimated peak memory in bytes: a Gram matrix and a shard, or all rows if they are transposed."""
         dtype = arrays.dtype_of(self.files)
         held = self.m if self.m < self.n else max(shard.rows for shard in self.files)
         return _base_bytes(self.files) + dtype.itemsize * held * self.n + _gram_bytes(self.m, self.n, dtype)
 
     def spectrum(self, say: Say) -> Spectrum:
-        """Return the singular values by the smaller Gram matrix."""
+        """Return the singular values, computed from the smaller Gram matrix."""
         return _gram_spectrum(self._blocks, (self.m, self.n), say)
 
     def bound(self) -> None:
-        """Return None: there is no layer whose width would bound the rank."""
+        """Return None, because no layer is given whose width would bound the rank."""
 
     def _blocks(self, transposed: bool) -> Iterator[Floats]:
-        """Yield the rows of each shard, or blocks of columns."""
+        """Yield the rows of each shard, or if `transposed`, transposed blocks of columns."""
         if transposed:
             whole_mn = arrays.load(self.files)
             self._require_usable(whole_mn, self.files[0])
@@ -274,11 +286,15 @@ class OutputMatrix:
             yield rows_RV.astype(arrays.dtype_of(self.files), copy=False)
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
-        """Accept any numbers: they are weights."""
+        """Accept any finite numbers, because they are weights."""
 
 
 class StoredLogProbs(OutputMatrix):
-    """Log-probabilities themselves, of any head; rows that do not add up to one raise DataError."""
+    """A matrix of log-probabilities read from files, for any head.
+
+    Raises:
+        DataError: the numbers are in half precision, or the probabilities of a row do not add up to one.
+    """
 
     head = ("log_probs", {})
     title, sides = Layer.title, Layer.sides
@@ -310,18 +326,21 @@ LogProbs = Layer | OutputMatrix
 
 # --- singular values ------------------------------------------------------------------------------------------------
 def slices(length: int, width: int) -> Iterator[slice]:
-    """Cut a range into consecutive slices of rows that take at most BLOCK_BYTES in float64."""
+    """Yield consecutive slices of `length` rows with `width` numbers each, at most BLOCK_BYTES per slice in float64."""
     step = max(1, BLOCK_BYTES // (8 * width))
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
 def _gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-    """Estimate the smaller Gram matrix, with the rows that are held until the engine knows which one it needs."""
+    """Return the estimated memory of the smaller Gram matrix, and of the rows held back until its side is known."""
     return (8 + dtype.itemsize) * min(rows, columns) ** 2
 
 
 def _gram_spectrum(blocks: Callable[[bool], Iterator[Floats]], shape: tuple[int, int], say: Say) -> Spectrum:
-    """Return singular values by the smaller Gram matrix; `blocks` yields blocks of rows, or (True) of columns."""
+    """Return the singular values of a matrix from its smaller Gram matrix.
+
+    `blocks(False)` yields blocks of rows, and `blocks(True)` yields transposed blocks of columns.
+    """
     (m, n), transposed = shape, shape[0] < shape[1]
     say(f"Gram matrix of {min(shape)} x {min(shape)}, then its eigenvalues, which may take longer")
     # The engine computes the Gram matrix of the columns it is given: of the transpose where rows are fewer.

@@ -1,7 +1,7 @@
-"""Measures beside the rank of an output layer: centred ranks, saturation, unargmaxable words, preserved gradient.
+"""Measures of an output layer besides its rank: centred ranks, saturation, unargmaxable words, preserved gradient.
 
-Of a softmax layer they are computed from its factors; of other layers and of log-probabilities as far as files and
-memory allow.
+For a softmax layer all of them are computed from its factors. For other layers and for log-probabilities, only some can
+be computed from the given files and within the memory.
 
 Suffixes: N contexts, V words, D width, R rows of a block.
 """
@@ -29,10 +29,10 @@ ROWS = 4096  # of a matrix that are added to a Gram matrix at once
 
 @dataclass(frozen=True)
 class Saturation:
-    """Saturation of the rows of a matrix (Godey et al. 2024); see `ranks.saturation`.
+    """The saturation of the rows of a matrix, by two measures (Godey et al. 2024; `ranks.saturation`).
 
     Attributes:
-        entropy: of the singular values divided by their sum, over its largest value ln D: 1 where all are equal.
+        entropy: entropy of the singular values divided by their sum, relative to its maximum ln D; 1 if all are equal.
         anisotropy: mean cosine of the angle between two different rows.
     """
 
@@ -42,14 +42,15 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Measures:
-    """The measures; None, or nothing, where one could not be computed.
+    """The measures of an output layer; a measure that could not be computed is None or empty.
 
     Attributes:
         centred: ranks of the log-probabilities centred by `rows`, and by `both` rows and columns.
-        spectra: their singular values.
-        weight, hidden: saturation of the output matrix and of the hidden states.
-        words: argmax-reachable and unargmaxable words.
-        gradient: the preserved share of the loss' gradient by the logits.
+        spectra: singular values of the same two centred matrices.
+        weight: saturation of the output matrix.
+        hidden: saturation of the hidden states.
+        words: numbers of argmax-reachable and unargmaxable words.
+        gradient: share of the loss gradient by the logits that the output matrix preserves.
     """
 
     centred: dict[str, ranks.RankReport] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class Measures:
     gradient: ranks.GradientShare | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but the spectra."""
+        """Return all measures except the spectra as a dict for JSON."""
         saturation = {"weight": self.weight, "hidden": self.hidden}
         return {
             "centred": {name: report.to_json() for name, report in self.centred.items()},
@@ -72,7 +73,7 @@ class Measures:
 
 @np.errstate(over="ignore", invalid="ignore")
 def measure(request: Request, matrix: LogProbs, say: Say) -> Measures:
-    """Compute every measure that this matrix allows."""
+    """Compute all measures that the kind of input allows."""
     if isinstance(matrix, StoredLogProbs):
         return Measures()
     if isinstance(matrix, OutputMatrix):
@@ -97,7 +98,7 @@ def measure(request: Request, matrix: LogProbs, say: Say) -> Measures:
 
 
 def _saturation(rows_ND: Floats) -> Saturation | None:
-    """Return None if there are no two rows with a direction."""
+    """Return the saturation of rows that are not zero; None for fewer than two such rows or columns."""
     if not rows_ND.any(1).all():
         rows_ND = rows_ND[np.einsum("nd,nd->n", rows_ND, rows_ND) > 0]
     if len(rows_ND) < 2 or rows_ND.shape[1] < 2:
@@ -118,7 +119,11 @@ def _words(weight_VD: Floats, bias_V: Floats | None, request: Request, say: Say)
 
 # --- gradients ------------------------------------------------------------------------------------------------------
 def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
-    """Read the word that follows each context, -1 where none does (DataError for anything else)."""
+    """Read the index of the word that follows each context; -1 marks a context without a next word.
+
+    Raises:
+        DataError: the file is damaged, or does not hold one valid index per context.
+    """
     try:
         target_N: NDArray[np.int64] = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -132,7 +137,7 @@ def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
 
 
 def _gradients(layer: LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield gradients [R, V] of -ln P(target) by the logits W h + b: (p - e_target) g'(logits)."""
+    """Yield the gradients [R, V] of -ln P(target) by the logits W h + b, which are (p - e_target) g'(logits)."""
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]
     layer = layer.of_rows(some)

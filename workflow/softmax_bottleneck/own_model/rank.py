@@ -1,6 +1,6 @@
-"""The command `rank`: ranks and other measures of the output layer of a model, printed and written to a folder.
+"""The command `rank`, which prints ranks and other measures of a model's output layer and writes them to a folder.
 
-Memory is estimated before anything is computed. The folder holds rank.json, spectrum.npz and spectrum.svg.
+The needed memory is estimated before anything is computed. The folder holds rank.json, spectrum.npz and spectrum.svg.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and wor
 
 @dataclass(frozen=True)
 class Result:
-    """Spectrum, ranks and measures of a model; `notes` are the caveats of its numbers."""
+    """The spectrum, ranks and measures of a model; `notes` are caveats about these numbers."""
 
     request: Request
     matrix: LogProbs
@@ -64,10 +64,11 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
 
 
 def rank(request: Request, say: Say, folder: Path) -> Result:
-    """Compute singular values and ranks of a model; arrays of a saved model are written to `folder`.
+    """Compute singular values, ranks and measures of a model; arrays of a saved model are written to `folder`.
 
     Raises:
-        UserError, DataError: one line that names the file and the problem, or more memory is needed than is free.
+        UserError: an option or input is invalid, or more memory is needed than is free.
+        DataError: a file is damaged or does not fit the others.
     """
     started = time.monotonic()
     export = saved_model.export_layer(request, folder, say) if request.model else saved_model.Export(request, [], [])
@@ -92,7 +93,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
 
 
 def free_bytes() -> int:
-    """Return the memory that this machine, or the limit of a container, can give now."""
+    """Return the memory in bytes that is available now, within the limit of a container if there is one."""
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text(encoding="utf-8").strip() if limit.exists() else ""
     available = int(psutil.virtual_memory().available)
@@ -100,7 +101,7 @@ def free_bytes() -> int:
 
 
 def gib(count: int) -> str:
-    """Format a number of bytes."""
+    """Return a number of bytes as text in GiB or MiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
@@ -116,7 +117,7 @@ def write(result: Result, folder: Path) -> None:
 
 
 def to_json(result: Result) -> dict[str, Any]:
-    """Return all numbers."""
+    """Return the numbers and notes of a result as a dict for rank.json."""
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     return {
         "status": "ok",
@@ -135,7 +136,7 @@ def to_json(result: Result) -> dict[str, Any]:
 
 
 def rows(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the printed results as pairs of a name and a text."""
+    """Yield (label, text) for each line of the printed results."""
     press, matrix = result.ranks.press, result.matrix
     name, options = matrix.head
     chosen = ", ".join(f"{key} = {value}" for key, value in options.items())
@@ -176,7 +177,10 @@ def _measure_rows(measures: Measures) -> Iterator[tuple[str, str]]:
 
 
 def _plot(result: Result) -> str:
-    """Return an SVG of singular values relative to the largest, on a log axis, also centred, and of the tolerance."""
+    """Return an SVG plot of the singular values relative to the largest, on a log axis.
+
+    The plot also shows the centred singular values, the tolerance of the Press rank and the noise floor.
+    """
     curves = {"as they are": result.spectrum}
     if "both" in result.measures.spectra:
         curves["centred"] = result.measures.spectra["both"]

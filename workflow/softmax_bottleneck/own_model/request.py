@@ -1,4 +1,4 @@
-"""The options of `rank`: the files of a model and its head."""
+"""The options of the command `rank`: the files of a model and its head."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -19,19 +19,19 @@ Files = tuple[schema.Line, ...]
 
 @schema.section
 class Request:
-    """The model that `rank` analyses, as options of the command line.
+    """The options of the command `rank`, which name the model to analyse.
 
     Attributes:
         hidden: hidden states [contexts, width] that enter the output layer: FILE or FILE::NAME, patterns allowed.
         weight: output matrix [words, width], whole or in shards of words.
         bias: output bias [words].
         head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
-        log_probs: instead of the four above: log-probabilities [contexts, words] in shards of contexts.
-        model: instead: a Hugging Face folder or a .gguf file, with `text`.
+        log_probs: log-probabilities [contexts, words] in shards of contexts, instead of the four options above.
+        model: Hugging Face folder or .gguf file, instead of arrays; needs `text`.
         text: UTF-8 file whose tokens are the contexts of `model`.
-        targets: .npy file with the number of the word that follows each hidden state, -1 for none.
-        weights_only: analyse the output matrix `weight` itself.
-        seconds: time limit of the search for unargmaxable words; 0 skips it.
+        targets: .npy file with the index of the word that follows each hidden state, or -1 for none.
+        weights_only: True to analyse the output matrix `weight` alone.
+        seconds: time limit of the search for unargmaxable words; 0 skips the search.
     """
 
     hidden: Files = ()
@@ -46,7 +46,7 @@ class Request:
     seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
 
     def files(self) -> list[Path]:
-        """Return every file that is read, each once."""
+        """Return all files that the request reads, without duplicates."""
         if self.model:
             path = Path(self.model)
             inside = sorted(file for pattern in ("*.json", "*.safetensors") for file in path.glob(pattern))
@@ -60,10 +60,10 @@ KEYS = frozenset(field.name for field in fields(Request))
 
 
 def request(given: Mapping[str, Any], where: str) -> Request:
-    """Check a mapping of options; `where` (a file, the command line) stands in messages.
+    """Return the request for a mapping of options, after checking them; `where` names their origin in messages.
 
     Raises:
-        UserError: an unknown key, a value that is not allowed, or neither a layer nor log-probabilities.
+        UserError: a key is unknown, a value is not allowed, or the options do not name exactly one kind of input.
     """
     checked = read(Request, given, where)
     keys = (*ARRAYS, "model", "text", "weights_only")
@@ -79,7 +79,11 @@ def request(given: Mapping[str, Any], where: str) -> Request:
 
 
 def parse_head(text: str) -> tuple[str, dict[str, Any]]:
-    """Split `gss:c=-1.5,k=2.5` into the head's name and all its options, checked (UserError)."""
+    """Return the name and all options of a head from text such as `gss:c=-1.5,k=2.5`.
+
+    Raises:
+        UserError: the text is malformed, or the head or an option is invalid.
+    """
     name, _, rest = text.partition(":")
     given: dict[str, Any] = {}
     for pair in filter(None, rest.split(",")):

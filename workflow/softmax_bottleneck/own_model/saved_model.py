@@ -1,9 +1,9 @@
-"""A language model from a Hugging Face folder or a GGUF file: its output layer and what enters it, written to files.
+"""Export of the output layer and its inputs from a language model in a Hugging Face folder or a GGUF file.
 
-Hidden states are those that a hook on the output matrix sees, so that the last normalisation, tied weights and
-projections of any architecture come right. The rule by which the model computes its logits is inferred and checked
-against its own logits: W h + b, that times a number, or that capped; any other raises an error. Nothing is downloaded,
-no code of a folder runs, nothing is unpickled.
+The hidden states are recorded by a hook on the output matrix, so that the final normalisation, tied weights and
+projections of any architecture are included. The rule by which the model computes its logits is inferred and checked
+against the model's own logits. Supported rules are W h + b, a multiple of it, and W h + b with a soft cap; any other
+rule raises an error. Nothing is downloaded, no code from a model folder is executed, and nothing is unpickled.
 
 Suffixes: B rows of tokens, T tokens of a window, R some of them, V words, D width.
 """
@@ -42,7 +42,7 @@ ADVICE = "log-probabilities of any model can be given as --log-probs"
 
 
 class Export(NamedTuple):
-    """A request about files instead of a model, notes on the model, and its tokens in the order of their numbers."""
+    """The result of exporting a model: a request that names the exported arrays, notes, and tokens in order of id."""
 
     request: Request
     notes: list[str]
@@ -51,18 +51,18 @@ class Export(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputRule:
-    """Logits are g(scale (W h + b)): g is the identity, or cap tanh(x / cap)."""
+    """A rule for logits, g(scale (W h + b)), where g is the identity, or cap tanh(x / cap) if there is a cap."""
 
     scale: float = 1.0
     cap: float | None = None
 
     def logits(self, plain_TV: Floats) -> Floats:
-        """Return the logits that this rule computes from W h + b."""
+        """Return the logits that this rule gives for W h + b."""
         scaled_TV = self.scale * plain_TV
         return scaled_TV if self.cap is None else self.cap * np.tanh(scaled_TV / self.cap)
 
     def require_equal(self, plain_RV: Floats, logits_RV: Floats, path: Path) -> None:
-        """Raise UserError unless this rule gives the model's own logits."""
+        """Check that this rule reproduces the model's own logits (UserError: it does not)."""
         distance = float(np.abs(self.logits(plain_RV) - logits_RV).max())
         largest = float(np.abs(logits_RV).max())
         if not distance <= TOLERANCE * max(largest, 1.0):
@@ -77,11 +77,12 @@ class OpenModel:
     """A model in memory.
 
     Attributes:
-        path: its folder or file.
-        layer: its output matrix.
-        words: rows of that matrix that belong to a token; those beyond are padding.
-        window: tokens that it reads at once, in any number of rows.
-        cap: of its logits, by its configuration.
+        path: folder or file of the model.
+        torch: the module torch, which is imported only when a model is loaded.
+        layer: output matrix, as a module with a `weight`.
+        words: number of rows of the output matrix that belong to a token; all further rows are padding.
+        window: longest sequence that the model reads at once (the batch size is free).
+        cap: bound of the soft cap on the logits in the model's configuration (None: no cap).
     """
 
     path: Path
@@ -94,7 +95,7 @@ class OpenModel:
     cap: float | None = None
 
     def token_ids(self, text: str) -> list[int]:
-        """Tokenise a text."""
+        """Return the token ids of a text."""
         ids: list[int] = self.tokenizer.encode(text).ids
         return ids
 
@@ -115,10 +116,11 @@ class OpenModel:
 
 # --- the output layer with hidden states of a text ------------------------------------------------------------------
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
-    """Write the hidden states of the text, the word that follows each, and the output layer to `folder`.
+    """Write three things to `folder`: the hidden states of the text, the token after each, and the output layer.
 
     Raises:
-        UserError, DataError: as `open_model`; a text that cannot be read or is too short; unknown output rule.
+        UserError: as in `open_model`; the text is missing or too short; or no supported rule gives the model's logits.
+        DataError: as in `open_model`, or the text is not UTF-8.
     """
     assert request.model is not None and request.text is not None
     if not Path(request.text).is_file():
@@ -166,7 +168,10 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
 
 
 def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:
-    """Return the rule that comes closest to the model's logits, of its configuration's cap, none, or a scale."""
+    """Return the rule that is closest to the model's logits.
+
+    The candidates are the soft cap of the model's configuration, the plain W h + b, and a multiple of it.
+    """
     scale = float((plain_RV * logits_RV).sum() / (plain_RV * plain_RV).sum())
     rules = [OutputRule(cap=opened.cap), OutputRule()]
     if abs(scale - 1) > TOLERANCE:  # else it would fit rounding errors
@@ -175,17 +180,18 @@ def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> Outpu
 
 
 def _loss(logits_RV: Floats, target_R: NDArray[np.int64]) -> float:
-    """Return the sum of -ln P(target), in nats, over the rows that have a target (-1: none)."""
+    """Return the sum of -ln P(target), in nats, over the rows that have a target (-1: no target)."""
     logits_RV, target_R = logits_RV[target_R >= 0].astype(np.float64), target_R[target_R >= 0]
     return float((special.logsumexp(logits_RV, 1) - logits_RV[np.arange(len(target_R)), target_R]).sum())
 
 
 # --- loading --------------------------------------------------------------------------------------------------------
 def open_model(path: Path, text: str) -> OpenModel:
-    """Load a model in float32, and check on the beginning of a text that it is causal.
+    """Load a model in float32, and check on the beginning of `text` that it is causal.
 
     Raises:
-        UserError, DataError: a model that is missing, damaged or not causal, or needs code of its own.
+        UserError: the model or a library is missing, the model is not causal, or it has no output matrix.
+        DataError: a file of the model is missing or damaged, or the model cannot be loaded (e.g. needs its own code).
     """
     if path.suffix != ".gguf" or not path.is_file():
         _require_loadable(path)
@@ -205,7 +211,7 @@ def open_model(path: Path, text: str) -> OpenModel:
 
 
 def _require_causal(opened: OpenModel, text: str) -> None:
-    """Raise UserError if logits change with the tokens that follow their context."""
+    """Check that logits do not depend on the tokens that follow their context (UserError: they do)."""
     ids = opened.token_ids(text)[: min(opened.window, CAUSAL_TOKENS)]
     half = len(ids) // 2
     if half == 0:
@@ -218,10 +224,11 @@ def _require_causal(opened: OpenModel, text: str) -> None:
 
 
 def _require_loadable(path: Path) -> None:
-    """Reject a folder from which transformers would download, unpickle or fill something at random.
+    """Check that transformers can load a folder without downloading, unpickling, or filling weights at random.
 
     Raises:
-        UserError, DataError: naming what is missing (a file, a shard that the index lists) or damaged.
+        UserError: the folder, its configuration, its tokenizer or its .safetensors weights are missing.
+        DataError: the index of the weights is damaged, or a shard that it lists is missing.
     """
     if not path.is_dir():
         raise UserError(f"{path}: no such folder. Give one of this machine, or a .gguf file: nothing is downloaded")
@@ -239,7 +246,12 @@ def _require_loadable(path: Path) -> None:
 
 
 def _load(path: Path) -> tuple[Any, Any, Any]:
-    """Return torch, the model in float32, and its tokenizer."""
+    """Return the module torch, the model in float32, and its tokenizer.
+
+    Raises:
+        UserError: a library is not installed.
+        DataError: the model cannot be loaded, or its configuration and its weights disagree.
+    """
     # Before the imports that read them.
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1"}
     try:
