@@ -64,7 +64,7 @@ def read_published(names: tuple[str, ...]) -> pd.DataFrame:
 
 
 def published_dataset(dataset: Dataset) -> str:
-    """Return the name in report/published of a corpus or of the corpus that it is a proxy for, or else its own name."""
+    """Return the published corpus that a dataset is or is a proxy for, or else the dataset's own name."""
     return str(dataset.published_as or dataset.stands_for or dataset.name)
 
 
@@ -129,7 +129,10 @@ class Source:
 
     @property
     def caption(self) -> str:
-        """The experiment's caption, with the settings of its runs filled in, or the paper's if it has no runs."""
+        """The experiment's caption, filled in with the settings of the experiment's runs.
+
+        An experiment without runs in this study gets the settings of config/paper.yaml.
+        """
         return re.sub(r"[{]([a-z_.]+)[}]", lambda key: self._setting(key[1]), self.experiment.caption)
 
     def _setting(self, key: str) -> str:

@@ -13,7 +13,7 @@ from softmax_bottleneck.study import Evaluation, Fit, Run, Unit
 
 @dataclass(frozen=True)
 class Rates:
-    """Sustained rates of a device; a multiply-add is two FLOP.
+    """The sustained rates of a device. A multiply-add counts as two FLOP.
 
     Attributes:
         vocabulary: FLOP/s of the matrix products over the vocabulary in training.

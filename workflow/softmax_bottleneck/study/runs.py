@@ -197,7 +197,7 @@ DynamicPart = Annotated[schema.Options, schema.PartOf(Dynamic)]
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: dataset x body x head x schedule x seed.
+    """A training run, given by a dataset, a body, a head, a schedule and a seed.
 
     Attributes:
         data_identity: hash of the corpus; a part of the run_id.

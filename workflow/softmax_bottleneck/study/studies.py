@@ -37,7 +37,7 @@ Placed = TypeVar("Placed", Run, Evaluation, Unit)
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that follows from a study file: runs, fits, stages and experiments.
+    """A study with all runs, fits, stages and experiments that follow from its file.
 
     Attributes:
         labels: model -> label in tables and figures.
@@ -284,9 +284,9 @@ def _plan(declared: StudyFile, dataset: Dataset, model: Model, execution: Mappin
 
 
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs, in which a run with the run_id of an earlier model's run is marked as a duplicate of that run.
+    """Return the runs, each marked as a duplicate if an earlier model on the corpus has a run with the same run_id.
 
-    Such runs are trained once, under the name of the earlier model.
+    Equal runs are trained once, under the name of the earlier model.
     """
     first: dict[tuple[str, str], str] = {}
     all_runs = []

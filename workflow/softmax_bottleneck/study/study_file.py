@@ -22,7 +22,7 @@ CsvName = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.csv$")]
 # --- experiments ---
 @pydantic.dataclasses.dataclass(frozen=True, config=schema.STRICT)
 class Column:
-    """A metric of a table.
+    """A column of a table, which shows one metric.
 
     Attributes:
         metric: name of the metric in the records and in report/published.

@@ -118,7 +118,7 @@ def _nothing() -> Drawing:
 
 
 def _drawing(frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = "") -> Drawing:
-    """Add a legend to a canvas and return its drawing; the note ends with the number of fits."""
+    """Add a legend to a canvas and return the drawing of the canvas; the note ends with the number of fits."""
     names = {model: name for model, name in frames.names.items() if model in set(fits["model"])}
     plots.legend(canvas, names, _looks(fits, list(names)))
     keys = [column for column in ("alpha", "M", "r", "d") if column in fits]

@@ -37,7 +37,7 @@ def families() -> dict[str, str]:
 
 
 def archived_labels(source: Source) -> dict[str, str]:
-    """Return model -> label of the archived models; bodies other than the papers' LSTM are named in brackets."""
+    """Return {archived model: label}; the label names the body in brackets unless it is the papers' LSTM."""
     labels = {}
     for archived in archived_runs():
         name, body = archived.label or label(source.study, archived.run.model), archived.run.body.kind

@@ -426,10 +426,10 @@ def robustness_table(
     synthetic: Literal["rebuild", "noise", "noise-effective"],
     size: Annotated[schema.Integer, Field(ge=20, le=20_000)] = 1000,
 ) -> Iterator[Section]:
-    """Yield a section with a row per round or noise level: the metrics of the step `synthetic` and published numbers.
+    """Yield the section on the robustness of ranks: metrics of a matrix of rank 10, measured and published.
 
-    `synthetic` names the computation and `size` the number of rows and columns of the matrix; both are read by that
-    step only.
+    A row is a round of rebuilding the matrix from its factors, or a level of added noise. `synthetic` names the
+    computation and `size` the number of rows and columns of the matrix; only the step `synthetic` reads both.
     """
     names = (source.experiment.artefact, "SM 5.1 text")
     drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))

@@ -64,9 +64,10 @@ def _published_setting(source: Source, dataset: str, model: str, name: str) -> P
 
 
 def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
-    """Yield a section per corpus with the values that each search combines, then sections with a row per trained model.
+    """Yield sections on searches: per corpus the values that each search combines, then the trained models of a search.
 
-    The first sections show the study's values beside the published ones; `settings` are their rows.
+    A search is a grid of settings. The sections of values have a row per setting in `settings` and show the study's
+    values beside the published ones.
     """
     columns = source.experiment.columns
     for dataset in source.corpora:

@@ -156,7 +156,7 @@ Predictions = dict[str, dict[Place, Prediction]]  # by model and place
 
 
 def predictions(results: Records, run: Run) -> Iterator[Prediction]:
-    """Yield a run's predictions at the positions of its corpus; nothing if they have not been measured."""
+    """Yield a run's predictions at all measured positions of the test text; nothing if none is measured yet."""
     for context in results.detail(run.path, "predictions") or ():
         target = str(context["published_target"] or context["target"])
         words = ((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"])
@@ -166,7 +166,10 @@ def predictions(results: Records, run: Run) -> Iterator[Prediction]:
 
 
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
-    """Return the predictions of each model's first run, all positions (measured ones first), and the published ones."""
+    """Return the predictions of each model's first run, all positions, and the positions that the paper shows.
+
+    Among all positions, those that this study has measured come first.
+    """
     firsts = {model: run for model in source.models for run in source.runs(dataset, model)[:1]}
     by_place = {
         model: {shown.place: shown for shown in predictions(source.records, run)} for model, run in firsts.items()
