@@ -428,7 +428,7 @@ def robustness_table(
 ) -> Iterator[Section]:
     """Yield the section on the robustness of ranks: metrics of a matrix of rank 10, measured and published.
 
-    A row is a round of rebuilding the matrix from its factors, or a level of added noise. `synthetic` names the
+    A row is a round of rebuilding the matrix from its SVD, or a level of added noise. `synthetic` names the
     computation and `size` the number of rows and columns of the matrix; only the step `synthetic` reads both.
     """
     names = (source.experiment.artefact, "SM 5.1 text")
