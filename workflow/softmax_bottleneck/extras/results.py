@@ -23,7 +23,7 @@ from softmax_bottleneck.study import Study
 
 # --- steps of the workflow ------------------------------------------------------------------------------------------
 def collect(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write the records of all runs."""
+    """Collect the records of all runs and write them to the study's folder."""
     found = collecting.collect_to(study, study.store.study_folder(study.name))
     for warning in found.mixtures():
         say(f"warning: {warning}")
@@ -31,7 +31,7 @@ def collect(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def render(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write tables, figures and claims."""
+    """Write the tables, figures and claims of a study."""
     drawing.render(study, study.store.study_folder(study.name))
     say(f"{study.name}: {len(study.experiments)} tables and figures")
 

@@ -1,1 +1,1 @@
-"""Resumable jobs: resume states, leases, signals, time limits, memory and GPUs."""
+"""Resumable jobs, with their resume states, leases, signals, time limits, memory and GPUs."""

@@ -51,7 +51,7 @@ def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
 
 
 def hardware_name(device: torch.device) -> str:
-    """Return the GPU's name or the CPU's instruction set; with the versions, these decide the last bits of a result."""
+    """Return the name of the GPU or the instruction set of the CPU, on which the last bits of a result depend."""
     import torch
 
     if device.type == "cuda":

@@ -45,7 +45,7 @@ class Attempt:
 
     @property
     def failure(self) -> tuple[int, str]:
-        """The exit code and the message; an unknown code, such as a signal's, becomes 75 ("try again")."""
+        """The exit code and the message; a killed step, or one with an unknown exit code, gets 75 ("try again")."""
         code = self.code if self.code in FIRST else TRY_AGAIN
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
 

@@ -88,7 +88,7 @@ DEFAULTS = Options()
 
 
 class Work(Protocol):
-    """Work that is done in steps; `state` holds everything that changes, so that equal states lead to equal bits."""
+    """Work that is done in steps; its state is complete, so that equal states lead to bitwise equal results."""
 
     @property
     def finished(self) -> bool:
@@ -191,7 +191,7 @@ class Session:
     Attributes:
         steps: number of steps done in all sessions.
         before_s: wall time of earlier sessions.
-        history: entry of each session with its first step, device and threads.
+        history: one entry per session, with its first step, device and number of threads.
     """
 
     job: Job

@@ -189,6 +189,8 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
 class LoadedLayer:
     """The matrix ln P = g(H W^T + b) - log Z, computed block by block in the floating-point type of H.
 
+    Z is the normaliser of each row.
+
     Raises:
         DataError: a logit overflows.
     """
@@ -217,7 +219,7 @@ class LoadedLayer:
 
     @cached_property
     def log_z_N(self) -> Float64:
-        """The log Z of each context over all words, in float64."""
+        """The logarithm of the normaliser Z of each context, summed over all words in float64."""
         parts = []
         for rows in slices(len(self.hidden_ND), len(self.bias_V)):
             scores_RV = self._scores(rows, slice(None))

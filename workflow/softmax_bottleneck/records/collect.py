@@ -40,7 +40,10 @@ Number = tuple[str, str, str, float, int | None]  # table, condition, metric, va
 
 @dataclass(frozen=True)
 class Reading:
-    """The files of one run or later stage (finetuning, dynamic evaluation), under one of its labels in the study."""
+    """The result files of a run, under one of the model names that the run has in the study.
+
+    `stage` is empty for a trained run, `finetuned` for finetuning and `dynamic` for a dynamic evaluation.
+    """
 
     run: Run
     path: str
@@ -53,7 +56,10 @@ class Reading:
         return self.found.contents
 
     def state(self, wordsim: bool) -> tuple[str, str]:
-        """Return the run's state and the reason for it; `wordsim`: the dataset has word-similarity benchmarks."""
+        """Return the run's state and the reason for it.
+
+        The state is one of STATES. `wordsim` is True if the dataset has word-similarity benchmarks.
+        """
         if finding := self.found.first_finding:
             return ("stale" if finding.kind == "stale" else "unsound"), finding.words
         if self.stage == DYNAMIC and "dynamic" not in self.files:

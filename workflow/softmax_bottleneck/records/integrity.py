@@ -160,8 +160,8 @@ def _read_curve(found: RunFiles) -> None:
 def inspect(found: RunFiles) -> list[Finding]:
     """Return all problems with a run's files: those found by `read`, wrong hashes, and files that disagree.
 
-    Large files may be absent, for example in a published deposit. Only if they are present are their hashes compared
-    with those that other files name.
+    Large files may be absent, for example in a published deposit. If they are present, their hashes are compared with
+    those that other files name.
     """
     snapshots = sorted((found.folder / "snapshots").glob("*.safetensors"))
     for name in (*LARGE, *RECORDS_OF_RUN, *(path.relative_to(found.folder).as_posix() for path in snapshots)):

@@ -100,7 +100,9 @@ _DERIVED = (
 
 @cache
 def find(name: str, stage: str = "") -> Metric:
-    """Return the metric with this name, with the parameter in its label; for stage `dynamic`, with that stage's file.
+    """Return the metric with this name, with the parameter in its label.
+
+    For the stage `dynamic`, the metric's step and file are those of dynamic evaluation.
 
     Raises:
         UserError: no metric has this name; the message suggests the most similar name.

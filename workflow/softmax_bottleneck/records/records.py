@@ -77,7 +77,7 @@ class Records:
 
     @cached_property
     def unlearned(self) -> dict[tuple[str, str, int], str]:
-        """The runs that are no better than a unigram model: (dataset, model, seed) -> a remark.
+        """The runs that are no better than a unigram model: (dataset, model, seed) -> a sentence that says so.
 
         The rank of such a run says nothing about its head, so correlations of rank and perplexity leave it out.
         """
@@ -159,7 +159,7 @@ class Records:
 
 
 def unlearned_words(ppl: float, unigram: float) -> str:
-    """Return a remark if a model is no better than a unigram model, by their perplexities; else ""."""
+    """Return a sentence that says that a model is no better than a unigram model; "" if it is better."""
     if ppl <= UNLEARNED * unigram:
         return ""
     return f"learned no more than how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"

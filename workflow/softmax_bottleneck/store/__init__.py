@@ -1,1 +1,1 @@
-"""Paths, files and hashes, provenance, fingerprints and errors, which every other room may use."""
+"""Paths, files and hashes, provenance, fingerprints and errors, which every other subpackage may use."""

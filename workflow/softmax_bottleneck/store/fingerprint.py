@@ -90,7 +90,7 @@ def is_neutral(module: str) -> bool:
 
 @cache
 def module_files(package: Path = PACKAGE) -> dict[str, Path]:
-    """Return {dotted name below the package: file} for every module; a room's `__init__` has the room's name."""
+    """Return {dotted name: file} for every module of the package; the `__init__` of a subpackage has its name."""
     paths = {path.relative_to(package).with_suffix(""): path for path in package.rglob("*.py")}
     parts = {name.parts[:-1] if name.name == "__init__" else name.parts: path for name, path in paths.items()}
     return {".".join(words): path for words, path in parts.items() if words}

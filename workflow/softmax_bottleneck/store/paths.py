@@ -37,7 +37,10 @@ class Store:
         return self.root / study
 
     def fits_folder(self, path: str) -> Path:
-        """Return the folder of fits at `path`, which is `<plan>/<laws>/<seed>-<unit_id>`, or of their distributions."""
+        """Return the folder of fits or of their true distributions.
+
+        `path` is `<plan>/<laws>/<seed>-<unit_id>` for fits, and `laws/<laws>/<seed>-<law_id>` for distributions.
+        """
         return self.root / "fits" / path
 
     def own_folder(self, name: str) -> Path:
