@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import tracemalloc
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +210,84 @@ def test_the_command_writes_numbers_spectrum_and_plot(files, capsys) -> None:
     assert artefacts.read_text(Path("out/spectrum.svg")).startswith("<?xml")
 
 
+class PageReader(HTMLParser):
+    """Collects the elements and the cells of table rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, Any]]] = []
+        self.rows: list[list[str]] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data.strip()
+
+
+def test_the_page_has_the_numbers_of_rank_json_and_escapes_all_text(files) -> None:
+    hostile = "<script>alert(1)<img onerror=x>&{{7*7}}\udcff"
+    folder = hostile[:-1]
+    np.save(f"{hostile}.npy", files[0])
+    assert main(["rank", "--hidden", "*onerror*.npy", "--weight", "w.npy", "--seconds", "1", "--out", folder]) == 0
+    facts = artefacts.read_json(Path(folder, "rank.json"))
+    html, page = artefacts.read_text(Path(folder, "index.html")), PageReader()
+    page.feed(html)
+    rows = dict(page.rows)
+    assert int(rows["Press rank"].split()[0]) == facts["metrics"]["rank_press"] == D + 1
+    assert int(rows["unargmaxable words"]) == len(facts["words_that_win"]["never"])
+    assert facts["provenance"]["parents"].items() <= rows.items()
+    assert any("onerror" in name for name in rows)
+    assert {"script", "link"}.isdisjoint(tag for tag, _ in page.tags)
+    assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
+    (image,) = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert image["src"].startswith("data:image/svg+xml;base64,") and image["alt"]
+    assert "http:" not in html and "https:" not in html and str(Path.cwd()) not in html
+
+
+def test_compare_prints_a_column_per_model(files, capsys) -> None:
+    np.save("h2.npy", files[0][:, :3]), np.save("w2.npy", files[1][:, :3])
+    assert main([*CALL, "--targets", "y.npy", "--out", "a"]) == 0
+    assert main(["rank", "--hidden", "h2.npy", "--weight", "w2.npy", "--seconds", "0", "--out", "b"]) == 0
+    capsys.readouterr()
+    assert main(["rank", "--compare", "a/rank.json", "b/rank.json"]) == 0
+    titles, *lines = capsys.readouterr().out.splitlines()
+    table = {name: values for name, *values in map(str.split, lines)}
+    assert titles.split() == ["a", "b"] and "contexts" not in table  # both have 90
+    assert table["metrics.rank_press"] == [str(D + 1), "4"]  # no bias: one less than d + 2
+    assert [table["bound.cliff"][entry] for entry in (0, 2)] == [f"{D},", "3,"]
+    share = artefacts.read_json(Path("a/rank.json"))["gradient_share"]["norm_mean"]
+    assert table["gradient_share.norm_mean"] == [f"{share:.4g}", "-"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.json"], "two models or more"),
+        (["a.json", "none.json"], "none.json: not a rank.json"),
+        (["a.json", "h.npy"], "h.npy: not a rank.json"),
+        (["a.json", "list.json"], "list.json: not a rank.json"),
+        (["a.json", "a.json", "--seconds", "1"], "no other option"),
+    ],
+)
+def test_compare_rejects_other_files_with_one_line(files, capsys, arguments: list[str], message: str) -> None:
+    Path("a.json").write_text('{"metrics": {}, "contexts": 1, "words": 1}', encoding="utf-8")
+    Path("list.json").write_text("[1]", encoding="utf-8")
+    assert main(["rank", "--compare", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 def test_the_packages_of_the_rank_extra_are_enough(files) -> None:
-    """`pip install ".[rank]"` brings no torch: softmax layers and stored matrices do without."""
+    """`pip install ".[rank]"` brings no torch: softmax layers, stored matrices and comparisons do without."""
     np.save("p.npy", softmax_matrix(*files[:3]))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    absent = {name.replace("-", "_") for names in extras.values() for name in names}
+    absent = {name.replace("-", "_") for names in extras.values() for name in names} - {"markupsafe"}  # jinja2's own
     code = (
         "import sys, importlib.abc\n"
         "class Absent(importlib.abc.MetaPathFinder):\n"
@@ -224,8 +298,9 @@ def test_the_packages_of_the_rank_extra_are_enough(files) -> None:
         "layer = ['rank', '--hidden', 'h.npy', '--weight', 'w.npy']\n"
         "codes = [main([*layer, '--out', 'a']), main(['rank', '--log-probs', 'p.npy', '--out', 'b'])]\n"
         "codes += [main(['rank', '--weight', 'w.npy', '--weights-only', '--out', 'c'])]\n"
+        "codes += [main(['rank', '--compare', 'a/rank.json', 'b/rank.json'])]\n"
         "codes += [main([*layer, '--head', 'gss']), main(['plan'])]\n"
-        "assert codes == [0, 0, 0, 2, 2], codes\n"
+        "assert codes == [0, 0, 0, 0, 2, 2], codes\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)

@@ -145,6 +145,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--targets": ("index of the word after each hidden state, for the gradient", {"metavar": "FILE.npy"}),
     "--weights-only": ("analyse the output matrix --weight itself", SWITCH),
     "--seconds": ("time limit of the search for unargmaxable tokens (default: 60)", {"type": float}),
+    "--compare": ("instead: print what differs between models", PATH | {"nargs": "+", "metavar": "rank.json"}),
     "--log": ("also append the messages to this file", PATH),
 }
 
@@ -152,7 +153,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
 TRAIN = STUDY + "--run --diverged-ok --measure" + RESUMABLE
 RANK = """--hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
-    --out"""
+    --compare --out"""
 COMMANDS = {
     "plan": ("extras.plan:plan", STUDY + "--json", "list experiments with their runs, hours and disk space"),
     "doctor": ("extras.doctor:doctor", STUDY, "check whether a study can run on this machine"),

@@ -1,6 +1,7 @@
 """The command `rank`, which prints ranks and other measures of a model's output layer and writes them to a folder.
 
-The needed memory is estimated before anything is computed. The folder holds rank.json, spectrum.npz and spectrum.svg.
+The needed memory is estimated before anything is computed. The folder holds rank.json, spectrum.npz, spectrum.svg and
+index.html, a page with the results.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from softmax_bottleneck.own_model import request as requests
 from softmax_bottleneck.own_model import saved_model
 from softmax_bottleneck.own_model.log_probs import Bound, LogProbs, open_log_probs
 from softmax_bottleneck.own_model.measures import Measures, measure
+from softmax_bottleneck.own_model.page import page
 from softmax_bottleneck.own_model.request import Request
 from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report
 from softmax_bottleneck.store import artefacts, provenance
@@ -49,9 +51,16 @@ class Result:
 
 
 def rank_command(options: argparse.Namespace, say: Say) -> None:
-    """Analyse a model, print its results and write them to a folder."""
+    """Analyse a model, print its results and write them to a folder; or compare models analysed before."""
     values = ((key, value) for key, value in vars(options).items() if key in requests.KEYS)
     given = {key: value for key, value in values if value is not None and value is not False}
+    if options.compare:
+        from softmax_bottleneck.own_model.compare import compare  # pandas takes half a second to import
+
+        if given or options.out:
+            raise UserError("--compare: takes no other option")
+        print(compare(options.compare))
+        return
     request = requests.request(given, "rank")
     folder = options.out or Store().own_folder(Path(request.model or "model").resolve().stem)
     result = rank(request, say, folder / "export")
@@ -60,7 +69,7 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
         print(f"{label:32}  {text}")
     for note in result.notes:
         say(f"note: {note}")
-    say(f"wrote {folder / 'rank.json'}")
+    say(f"wrote {folder / 'rank.json'} and {folder / 'index.html'}")
 
 
 def rank(request: Request, say: Say, folder: Path) -> Result:
@@ -107,12 +116,14 @@ def gib(count: int) -> str:
 
 # --- what is written and printed ------------------------------------------------------------------------------------
 def write(result: Result, folder: Path) -> None:
-    """Write rank.json, spectrum.npz and spectrum.svg to a folder."""
+    """Write rank.json, spectrum.npz, spectrum.svg and index.html to a folder."""
     parents = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **result.spectrum.to_arrays())}
     for index, path in enumerate(result.request.files()):  # names only, never their folders; they may be any bytes
         name = path.name.encode("utf-8", "backslashreplace").decode("utf-8")
         parents[f"{index} {name}"] = artefacts.sha256_file(path)
-    artefacts.write_text(folder / "spectrum.svg", _plot(result))
+    plot, title = _plot(result), folder.resolve().name
+    artefacts.write_text(folder / "spectrum.svg", plot)
+    artefacts.write_text(folder / "index.html", page(title, rows(result), result.notes, parents, plot))
     artefacts.write_json(folder / "rank.json", to_json(result) | {"provenance": provenance.block(parents)})
 
 
@@ -198,7 +209,7 @@ def _plot(result: Result) -> str:
         axes.axhline(floor, color="#5d656e", linestyle="--", linewidth=1, label="noise floor")
         axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(floor / 10, 2))
         axes.grid(visible=True, color="#e3e6ea")
-        axes.legend(loc="lower left", frameon=False)
+        axes.legend(loc="lower left")
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     return buffer.getvalue()
