@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -26,6 +27,7 @@ def in_process(*words: str) -> tuple[int, str]:
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
         pytest.raises(SystemExit) as ended,
+        ThreadPoolExecutor(1) as thread,  # Snakemake starts an event loop, and tests in a browser leave one running
     ):
-        main(list(words))
+        thread.submit(main, list(words)).result()
     return int(ended.value.code or 0), output.getvalue()

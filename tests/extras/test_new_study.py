@@ -63,12 +63,13 @@ def test_three_plain_files_become_a_study_that_can_be_run(texts: Path, capsys: p
     assert train == train.lower() and min(words.values()) >= 3
 
 
-def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "wiki."])
+def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path, prefix: str) -> None:
     for path in texts.iterdir():
         path.unlink()
     for split in ("train", "valid", "test"):
         lines = f"A b <unk> c-{split}\n" if split == "train" else f"b A {split}\n"
-        (texts / f"{split}.txt").write_text(lines * 200, encoding="utf-8")
+        (texts / f"{prefix}{split}.txt").write_text(lines * 200, encoding="utf-8")
     assert main(["new-study", "--texts", str(texts), "--name", "kept"]) == 0
     assert Path("config/datasets/kept/train.txt").read_text(encoding="utf-8") == "A b <unk> c-train\n" * 200
     assert prepared(Path("config/kept.yaml"), "kept")["tokens"] == {"train": 1000, "valid": 800, "test": 800}

@@ -1,8 +1,8 @@
 """The command `new-study`, which writes a corpus and a small study file from a folder of plain texts.
 
 Words are lower-cased and separated from punctuation, a paragraph becomes a line, and rare words become `<unk>`. Texts
-that contain `<unk>` already are not changed. Files train.txt, valid.txt and test.txt are the splits. Without these
-files, the last two tenths of every file become the validation and test sets.
+that contain `<unk>` already are not changed. Files train.txt, valid.txt and test.txt, or wiki.train.txt and so on, are
+the splits. Without these files, the last two tenths of every file become the validation and test sets.
 """
 
 import argparse
@@ -85,11 +85,12 @@ def _splits(folder: Path) -> dict[str, Lines]:
     Raises:
         UserError: there is no text, too little text, an incomplete set of splits, or a file that is not UTF-8.
     """
-    texts = {path.stem: _text(path) for path in sorted(folder.glob("*.txt"))}
+    paths = {path: path.stem.rpartition(".")[2] for path in sorted(folder.glob("*.txt"))}
+    texts = {last if last in SPLITS else path.stem: _text(path) for path, last in paths.items()}
     if not texts:
         problem = "no .txt files" if folder.is_dir() else "no such folder"
         raise UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
-    if texts.keys() == set(SPLITS):
+    if texts.keys() == set(SPLITS) and len(paths) == len(texts):
         splits = {split: _lines(texts[split]) for split in SPLITS}
     elif set(SPLITS) & texts.keys():
         raise UserError(f"FROM={folder}: expected all of train.txt, valid.txt and test.txt and no other text, or none")
