@@ -162,7 +162,7 @@ def load_for(study: Study, run: Run) -> Corpus:
 
     Raises:
         DataError: the saved tokens were made from another version of the dataset or by another version of the code, or
-            under the conditions of `load`.
+            a condition holds under which `load` raises this error.
     """
     return load(study.store.tokens_folder(run.dataset), study.datasets[run.dataset].tokens_id)
 

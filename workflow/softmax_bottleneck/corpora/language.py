@@ -217,7 +217,7 @@ class Language:
     def sample(self, n_tokens: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Sample a text of at least `n_tokens` tokens from the context (topic 0, `<eos>`) on, up to the end of a line.
 
-        Ending with a line (a stopping time) keeps every token a sample from the true distribution.
+        The decision to stop depends only on tokens sampled before, so it does not bias their distribution.
 
         Returns:
             The word indices, and for each word the index of the context in which it was sampled.

@@ -14,7 +14,7 @@ SHARE = 0.1  # largest share of such lines; in Penn Treebank and WikiText-2 it i
 
 
 def split_overlap_warnings(corpus: Corpus) -> list[str]:
-    """Return one sentence for each reason to doubt a corpus."""
+    """Return a warning for each pair of splits that share many lines, and for a split with more tokens than train."""
     warnings = [
         f"{share:.0%} of the lines of {split} with {LINE_WORDS} words or more stand in {other} too"
         for split, other in (("valid", "train"), ("test", "train"), ("test", "valid"))
@@ -27,7 +27,10 @@ def split_overlap_warnings(corpus: Corpus) -> list[str]:
 
 
 def overlap(corpus: Corpus, split: str, other: str) -> float:
-    """Return the share of a split's longer lines that occur word for word in another split; 0 without longer lines."""
+    """Return the share of a split's lines of at least LINE_WORDS words that occur word for word in another split.
+
+    The share is 0 if the split has no such lines.
+    """
     end = corpus.words.index(EOS)
     lines = _lines(corpus.splits[split], end)
     known = set(_lines(corpus.splits[other], end))

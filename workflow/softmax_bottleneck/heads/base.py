@@ -81,7 +81,7 @@ class Head(nn.Module):
         return False
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the vectors [N, E] that a log-linear head multiplies by W^T (UserError: it is not log-linear)."""
+        """Return the vectors [N, E] that the decoder multiplies by W^T (UserError: the head is not log-linear)."""
         raise UserError(f"{type(self).__name__} is not log-linear, it has no context vectors: use log_probs")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -127,7 +127,11 @@ class PointwiseHead(Head):
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the contexts ``h`` as [N, E] (UserError: g is not the identity)."""
+        """Return ``h`` flattened to one row per token, [N, E], as the head has no layer before the decoder.
+
+        Raises:
+            UserError: g is not the identity, so that the head is not log-linear.
+        """
         return self._rows(h) if self.is_log_linear else super().contexts(h)
 
     def _rows(self, h: Tensor) -> Tensor:

@@ -109,9 +109,11 @@ class PiecewiseLinear(Pointwise):
 
 
 class _Sweep(Sweep):
-    """A pass of the fused loss over the logits, which accumulates the histograms q0 and q1.
+    """A pass of the fused loss over the logits, with the explicit derivative of the piecewise linear g.
 
-    Slope and value of a cell are stored as one complex number, so that one look-up reads both.
+    If g's slopes are trained, the pass sums dL/dg (q0) and dL/dg times the position in the cell (q1) over the logits of
+    each cell; the gradients of the slopes follow from these sums. Slope and value
+    of a cell are stored as one complex number, so that one look-up reads both.
     """
 
     def __init__(self, plif: PiecewiseLinear, *, with_gradients: bool) -> None:

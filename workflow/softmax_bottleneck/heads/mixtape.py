@@ -72,7 +72,10 @@ class Mixtape(ChunkedHead):
         return latent_NKE, gate_latent_NKG, self.gate_offset(h_ND)
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """Return ln P(.|context), [n, V] nats, of a chunk; logits are mixed in pairs, leaves of the tree first."""
+        """Return ln P(.|context), [n, V] nats, of the n tokens of a chunk.
+
+        The K logits of a word are mixed in pairs, from the leaves of the tree of sigmoid gates to its root.
+        """
         latent_nKE, gate_latent_nKG, offset_nK = of_tokens
         logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]
         while len(logits_nV) > 1:

@@ -36,7 +36,7 @@ def on_device(value: Any, device: torch.device) -> Any:
 
 
 class Checkpointer:
-    """The two files with the resume states of a folder.
+    """A store of resume states in a folder: it writes two files in turn, so that a kill leaves one of them intact.
 
     A state is loaded only if it was saved with an equal `identity`, a flat mapping that describes the run.
 
@@ -52,7 +52,7 @@ class Checkpointer:
         self.target = 0  # index of the next file: never the one loaded or written last
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a state over the older file (OSError: writing failed, e.g. on a full disk; both files stay intact)."""
+        """Write a state over the older file (OSError: the disk is full or fails; both old files then stay intact)."""
         began = time.monotonic()
         full = {**state, "identity": self.identity, "serial": self.serial + 1, "format": FORMAT}
         artefacts.write_with(self.paths[self.target], lambda file: torch.save({"state": full}, file))
@@ -83,7 +83,7 @@ class Checkpointer:
         return sound[newest]
 
     def clear(self) -> None:
-        """Remove both files."""
+        """Remove both files with resume states."""
         for path in self.paths:
             artefacts.remove(path)
 

@@ -57,7 +57,9 @@ class TimeLimit:
 
     @property
     def lock_timeout_s(self) -> float:
-        """The seconds to wait for another process that owns the same run: a batch job's whole time, elsewhere none.
+        """The longest time, in seconds, to wait while another process owns the same run.
+
+        A batch job waits until its time limit (forever if it has none). A process outside a batch job does not wait.
 
         The other process may be a job left behind by an earlier call of the workflow, or one on a node that is gone. If
         a batch job failed at once, it would only use up Snakemake's retries.

@@ -16,12 +16,12 @@ OUTCOME_FILE = "outcome.json"
 
 
 def paths(folder: Path, result: str) -> tuple[Path, Path]:
-    """Return the paths of both records, in the order in which they are written."""
+    """Return the paths of the two copies of a run's record, outcome.json and `result`, in the order of writing."""
     return folder / OUTCOME_FILE, folder / result
 
 
 def sound_record(folder: Path, result: str) -> Path | None:
-    """Return the path of a record that matches its hash; None if neither does."""
+    """Return the path of a copy of the record that matches its hash; None if neither copy does."""
     return next((path for path in paths(folder, result) if artefacts.is_sound(path)), None)
 
 

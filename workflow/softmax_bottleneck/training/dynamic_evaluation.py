@@ -69,9 +69,10 @@ def parameters_of(model: LanguageModel) -> list[Tensor]:
 
 
 def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Statistics:
-    """Return M and R from the sums of squared gradients over batches.
+    """Return the gradient statistics of every trained tensor from `squares`, its squared gradients summed over batches.
 
-    `scaling` is `mean` or `sum` (see the module's formulas).
+    The result holds M, the root of the mean (`scaling` "mean") or of the sum ("sum") of the squared gradients, and R,
+    which is M divided by the mean or sum over tensors of the average M of each tensor (see the module's formulas).
     """
     divisor = batches if scaling == "mean" else 1
     scale = [(square / divisor).sqrt() for square in squares]
@@ -104,7 +105,7 @@ class Reading:
         return self.position >= len(self.ids_LB) - 1
 
     def step(self) -> None:
-        """Read the next segment and pass the losses of its tokens (nats, with their autograd graph) to `use`."""
+        """Read the next segment, and call `self.use` with its losses in nats, which keep their autograd graph."""
         stop = min(self.position + self.segment, len(self.ids_LB) - 1)
         output = self.model(self.ids_LB[self.position : stop], self.hidden)
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)

@@ -54,7 +54,7 @@ class SGD:
         self.apply()
 
     def prepare(self, factor: float) -> None:
-        """Compute the learning rates of the next update."""
+        """Compute the learning rates of the next update: the rate of each group times `factor`."""
         self._set([rate * factor for _, rate in self.groups])
 
     def _set(self, numbers: list[float]) -> None:
@@ -101,9 +101,9 @@ class ASGD(SGD):
         return self.steps > 2
 
     def prepare(self, factor: float) -> None:
-        """Compute the numbers of the next update.
+        """Compute the learning rates of the next update and its weight in the running mean.
 
-        Quirk 1: the learning rates in use are those of the previous update.
+        Quirk 1: rates scaled by `factor` apply one update later; only the first update uses its own rates.
         """
         rates = [rate * factor for _, rate in self.groups]
         used, self.rates = self.rates or rates, rates
