@@ -51,13 +51,16 @@ Source = Path | BytesIO  # the content of a file of the crate
 
 
 def crate(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Write the crate of a study to results/<study>/crate; `--weights` adds the weights, `--zip` makes a crate.zip."""
+    """Package a finished study as an RO-Crate (files with metadata) in the folder results/<study>/crate.
+
+    `--weights` adds the models' weights; `--zip` also writes crate.zip.
+    """
     folder = build(study, options.weights)
     say(f"wrote {shutil.make_archive(str(folder), 'zip', folder) if options.zip else folder}")
 
 
 def build(study: Study, with_weights: bool = False) -> Path:
-    """Write the crate of a study and return its folder, results/<study>/crate.
+    """Write the RO-Crate of a finished study and return the folder results/<study>/crate.
 
     Raises:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
@@ -94,7 +97,7 @@ def _require_complete(study: Study) -> Path:
 
 # --- the files ------------------------------------------------------------------------------------------------------
 def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
-    """Return {path in the crate: source} for every file (IncompleteError: a result does not match its hash)."""
+    """Return {path in the crate: file or bytes to pack} (IncompleteError: a result does not match its hash)."""
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
     for name in study.datasets:  # what identifies a corpus, but never its text

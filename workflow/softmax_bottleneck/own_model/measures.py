@@ -50,7 +50,7 @@ class Measures:
         weight: saturation of the output matrix.
         hidden: saturation of the hidden states.
         words: numbers of argmax-reachable and unargmaxable words.
-        gradient: share of the loss gradient by the logits that the output matrix preserves.
+        gradient: share of the gradient of the loss, with respect to the logits, that the output matrix preserves.
     """
 
     centred: dict[str, ranks.RankReport] = field(default_factory=dict)
@@ -137,7 +137,10 @@ def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
 
 
 def _gradients(layer: LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield the gradients [R, V] of -ln P(target) by the logits W h + b, which are (p - e_target) g'(logits)."""
+    """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b.
+
+    Each gradient is (p - e_target) g'(logits), where p holds the probabilities and e_target is the one-hot target.
+    """
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]
     layer = layer.of_rows(some)

@@ -276,9 +276,10 @@ def corpus_title(source: Source, dataset: str) -> str:
 
 
 def paper_title(source: Source, dataset: str, same: bool) -> str:
-    """Return the title of a panel of published numbers: `Penn Treebank: published`.
+    """Return the title of a panel of published numbers, such as `Penn Treebank: published`.
 
-    If the runs do not have the `same` setting as the paper, `, full size` is appended.
+    `same` is True if this study's runs have the paper's setting. Otherwise `, full size` is appended, because the
+    papers' models are larger than those of this study.
     """
     return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 

@@ -52,7 +52,8 @@ class FitPlan:
         contexts: for `dirichlet`, the number N of distributions sampled (published: 1e5).
         language: for `language`, the settings as in a dataset's file, without rank, seed and numbers of tokens.
         ranks: for `language`, the ranks r of the logits, with one language per rank. Log-probabilities have rank r + 2.
-        sample: mean number of words sampled anew for every update; with 0, fits use the exact distribution.
+        sample: mean number of words sampled in all contexts together for every update; with 0, fits use the exact
+            distribution.
         widths: widths of context and word vectors (D or d in figures).
         models: names of the models and their heads.
         bias: true if every word has a bias; the published synthetic study has none (Ganea et al. 2019, eq. 1).
@@ -161,7 +162,10 @@ class Unit:
 
     @cached_property
     def law_id(self) -> str:
-        """The first 12 hex digits of a hash of the distributions and the settings that all fits of the unit share."""
+        """The identifier of the fitted distributions and of the settings that all fits of this unit share.
+
+        The identifier is the first 12 hex digits of a hash.
+        """
         facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
         return digest({**facts, "code": fingerprint("corpora.known_distributions")})[:12]
 

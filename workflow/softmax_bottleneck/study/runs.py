@@ -272,10 +272,11 @@ class Stages:
 
     @classmethod
     def of(cls, head: Head, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Stages:
-        """Return the settings of both stages after training with `schedule`; `finetune` and `dynamic` are changes.
+        """Return the settings of the two stages that follow training: finetuning and dynamic evaluation.
 
-        Unless `finetune` changes more, the schedule of finetuning differs from that of training in two settings: the
-        optimiser averages weights from the first update, and the largest chunk length may be another.
+        Finetuning uses the training schedule `schedule` with two changes: the optimiser averages weights from the first
+        update, and for heads that are not mixtures `max_length_delta` is FINETUNE_LENGTH_DELTA. `finetune` overrides
+        any of these settings, and `dynamic` overrides the defaults of dynamic evaluation.
         """
         is_mixture = "components" in head.options
         delta = schedule.max_length_delta if is_mixture else FINETUNE_LENGTH_DELTA

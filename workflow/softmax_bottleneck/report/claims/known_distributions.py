@@ -92,9 +92,10 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
 
 
 def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], names: str = "") -> r.Quantity:
-    """Return the quantity that has one number per seed.
+    """Return a quantity with one number per seed.
 
-    The number is `value` of the seed's rows of `fits` for which the query `which` is true.
+    The number is the result of `value` on the rows of `fits` that have this seed and match the pandas query `which`.
+    `what`, `unit` and `names` are the attributes of `Quantity` that say how the quantity is printed.
     """
 
     def collect(data: r.CorpusData, head: str = BASELINE) -> list[float]:

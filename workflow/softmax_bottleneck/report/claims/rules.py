@@ -164,9 +164,10 @@ class Interval:
     least: int
 
     def needed(self, distance: float) -> int:
-        """Return the number of units per side that a decision needs.
+        """Return how many units (such as seeds) each compared side needs for a decision.
 
-        With so many units the interval ends, with probability POWER, within `distance` of its value.
+        With that many units, the ends of the confidence interval lie within `distance` of the estimate, with
+        probability POWER.
         """
         if min(self.n) <= 1 or not math.isfinite(self.value):
             return self.least
@@ -528,7 +529,10 @@ def below(quantity: Quantity, bound: float) -> Rule:
 
 
 def hidden(rule: Rule) -> Rule:
-    """Return a copy of a rule on high or rising ranks, with `hidden_by_ceiling` set."""
+    """Return a copy of a rule that expects high or rising ranks, marked as `hidden_by_ceiling`.
+
+    The mark says that the largest possible rank of a matrix can hide the effect that the rule expects.
+    """
     return replace(rule, hidden_by_ceiling=True)
 
 

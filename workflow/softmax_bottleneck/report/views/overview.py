@@ -28,7 +28,7 @@ SHADES = "flare"  # light to dark, so that it survives every colour-vision defic
 
 
 def experiment(study: Study) -> Experiment:
-    """Return the overview as an experiment of a study, with all models outside grids."""
+    """Return the `Experiment` of the overview figure, with all models of a study that are not part of a grid."""
     in_grids = {model for search in study.searches.values() for model in search.members}
     models = dict.fromkeys(run.model for run in study.needed if run.model not in in_grids)
     datasets = dict.fromkeys(run.dataset for run in study.needed)

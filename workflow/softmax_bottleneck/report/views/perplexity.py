@@ -57,9 +57,10 @@ def summary_table(
 def _test_cell(
     source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], without: Sequence[int]
 ) -> Cell:
-    """Return the p-value of a two-sided unpaired test of two models' test perplexities, without some seeds.
+    """Return a cell with the p-value of a two-sided unpaired t-test between the test perplexities of two models.
 
-    Parthiban et al. 2021, SM Table 1.
+    The column chooses Student's or Welch's test. The seeds in `without` are left out, as in Parthiban et al. 2021, SM
+    Table 1.
     """
     blank = source.blank(dataset, models[0], column)
     if models[0] == models[1]:

@@ -1,4 +1,4 @@
-"""Tables of hyperparameters and of the searches over them (Parthiban et al. 2021, SM Tables 6 to 9)."""
+"""Tables of hyperparameters and of hyperparameter searches (Parthiban et al. 2021, SM Tables 6 to 9)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,10 +64,10 @@ def _published_setting(source: Source, dataset: str, model: str, name: str) -> P
 
 
 def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
-    """Yield sections on searches: per corpus the values that each search combines, then the trained models of a search.
+    """Yield the sections of a table on hyperparameter searches (grids of settings).
 
-    A search is a grid of settings. The sections of values have a row per setting in `settings` and show the study's
-    values beside the published ones.
+    First, one section per corpus has a row per setting in `settings`, with the values that each search tries and the
+    published values. Then, one section per corpus and search has a row per trained model of that search.
     """
     columns = source.experiment.columns
     for dataset in source.corpora:
@@ -84,7 +84,10 @@ def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[S
 
 
 def _declared(source: Source, settings: tuple[Setting, ...], dataset: str) -> Section:
-    """Return a section with a column per search: the values of each setting, and the numbers of combinations."""
+    """Return a section with a column per hyperparameter search and a row per setting, with the values tried.
+
+    Two more rows count all combinations of these values, and the combinations that the study plans to train.
+    """
     published_names = {line.setting: line.published for line in settings}
 
     def cell(row: str, entry: str) -> Cell:

@@ -1,6 +1,6 @@
 """Tables and figures of words: similarity benchmarks, predicted words, and hits among the first five predictions.
 
-They show Parthiban et al. 2021, Figures 3 and 4 and SM Tables 2, 3 and 13.
+They correspond to Figures 3 and 4 and SM Tables 2, 3 and 13 of Parthiban et al. 2021.
 """
 
 import itertools
