@@ -1,4 +1,4 @@
-"""Checks of the machine before a study starts, which take seconds and prevent failures after a night in a queue.
+"""Quick checks of the machine before a study starts; they prevent failures after a night in a queue.
 
 Nothing is changed, downloaded or submitted. Each check reports its result and, if something is wrong, a remedy.
 """
@@ -53,7 +53,7 @@ def doctor(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def examine(study: Study) -> list[Finding]:
-    """Return the results of all checks."""
+    """Return the results of all checks of this machine for a study."""
     near = study.file.resolve().parent
     datasets = {dataset.name: dataset for dataset in study.datasets.values()}
     for dataset in study.datasets.values():

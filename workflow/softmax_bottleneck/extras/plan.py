@@ -1,4 +1,4 @@
-"""The plan of a study as text: experiments and runs, with their number done, hours, memory and disk space."""
+"""The plan of a study as text: experiments and runs, how many are done, and the hours, memory and disk they need."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ Hours = tuple[bool, float, float]  # of a run or another piece of work: whether 
 
 
 def check(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Check the options of the study's tables and figures, then every model."""
+    """Check the options of the study's tables and figures, then every model (the step `check`)."""
     check_options(study)
     checking.check(study, say)
 
@@ -56,7 +56,7 @@ def text(study: Study) -> str:
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
-    """Return a row of the plan: the number of runs or fits, the number done, and the hours of the rest."""
+    """Return a row of the plan: the number of runs or fits, how many are done, and the hours left."""
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]
     gpu_h, cpu_h = sum(gpu_h for gpu_h, _ in left), sum(cpu_h for _, cpu_h in left)

@@ -86,7 +86,7 @@ def slurm(study: Study, options: argparse.Namespace, say: Say) -> None:
 
     Snakemake itself retries failed jobs. These retries are used up in seconds if SLURM does not answer, and are lost if
     Snakemake is killed; therefore the call of Snakemake is repeated after a pause. It is not repeated if another
-    workflow runs in this project. A lease prevents two jobs from working on one run.
+    workflow runs in this project. A lease (a lock file per run) prevents two jobs from working on one run.
 
     Raises:
         UserError: `doctor` found something that must be fixed first; nothing was submitted.

@@ -151,7 +151,7 @@ class Display:
         return "; ".join(filter(None, [f"{done} of {len(self.runs)} runs", ", ".join(at_work), left]))
 
     def seconds_left(self, now: float) -> float | None:
-        """Estimate the seconds until all runs are trained, from the progress since training was first seen.
+        """Estimate the seconds until all runs are trained, from the progress since the first call of this method.
 
         Runs are weighted by the hours that `check` estimates; only the ratios of these hours matter. The result is None
         if there is no progress yet.

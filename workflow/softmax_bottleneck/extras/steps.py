@@ -1,4 +1,4 @@
-"""The commands of the computing steps of the workflow (train, measure, fit, ...), around each step's own function."""
+"""The commands that run one computing step of the workflow (train, measure, fit, ...) by calling its function."""
 
 import argparse
 import sys
@@ -44,7 +44,7 @@ def train(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def measure(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Measure a run completely, or run the single measuring step that was called."""
+    """Take all measurements of a run, or only those of the measuring step that `options.step` names."""
     if options.step == "measure":
         measuring.measure(study, options.run, say)
     else:

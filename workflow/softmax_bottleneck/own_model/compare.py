@@ -39,7 +39,7 @@ def _numbers(path: Path) -> "pd.Series[Any]":
 
 
 def _text(key: Hashable, value: Any) -> str:
-    """Format a value of rank.json; of the list of unargmaxable words, return how many there are."""
+    """Return a value of rank.json as text; a list of unargmaxable words is replaced by the number of words."""
     if isinstance(value, list):
         return str(len(value)) if str(key).endswith("never") else ", ".join(_text(key, entry) for entry in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -288,7 +288,7 @@ class OutputMatrix:
             yield rows_RV.astype(arrays.dtype_of(self.files), copy=False)
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
-        """Accept any finite numbers, because they are weights."""
+        """Do nothing: weights may be any finite numbers. The subclass for log-probabilities checks their sums."""
 
 
 class StoredLogProbs(OutputMatrix):
@@ -334,7 +334,7 @@ def slices(length: int, width: int) -> Iterator[slice]:
 
 
 def _gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-    """Return the estimated memory of the smaller Gram matrix, and of the rows held back until its side is known."""
+    """Return the estimated bytes of the smaller Gram matrix and of a row buffer of the same shape."""
     return (8 + dtype.itemsize) * min(rows, columns) ** 2
 
 

@@ -29,7 +29,7 @@ ROWS = 4096  # of a matrix that are added to a Gram matrix at once
 
 @dataclass(frozen=True)
 class Saturation:
-    """The saturation of the rows of a matrix, by two measures (Godey et al. 2024; `ranks.saturation`).
+    """Two measures of saturation, the degeneration of the rows of a matrix towards few directions (Godey et al. 2024).
 
     Attributes:
         entropy: entropy of the singular values divided by their sum, relative to its maximum ln D; 1 if all are equal.
@@ -73,7 +73,7 @@ class Measures:
 
 @np.errstate(over="ignore", invalid="ignore")
 def measure(request: Request, matrix: LogProbs, say: Say) -> Measures:
-    """Compute all measures that the kind of input allows."""
+    """Compute all measures that the given kind of input allows; the others are None or empty."""
     if isinstance(matrix, StoredLogProbs):
         return Measures()
     if isinstance(matrix, OutputMatrix):
@@ -98,7 +98,7 @@ def measure(request: Request, matrix: LogProbs, say: Say) -> Measures:
 
 
 def _saturation(rows_ND: Floats) -> Saturation | None:
-    """Return the saturation of rows that are not zero; None for fewer than two such rows or columns."""
+    """Return the saturation of a matrix without its zero rows; None if fewer than two rows or columns remain."""
     if not rows_ND.any(1).all():
         rows_ND = rows_ND[np.einsum("nd,nd->n", rows_ND, rows_ND) > 0]
     if len(rows_ND) < 2 or rows_ND.shape[1] < 2:

@@ -5,7 +5,7 @@ projections of any architecture are included. The rule by which the model comput
 against the model's own logits. Supported rules are W h + b, a multiple of it, and W h + b with a soft cap; any other
 rule raises an error. Nothing is downloaded, no code from a model folder is executed, and nothing is unpickled.
 
-Suffixes: B rows of tokens, T tokens of a window, R some of them, V words, D width.
+Suffixes: B rows of tokens, T tokens of a window, R a selection of positions, V words, D width.
 """
 
 import json
@@ -42,7 +42,7 @@ ADVICE = "log-probabilities of any model can be given as --log-probs"
 
 
 class Export(NamedTuple):
-    """The result of exporting a model: a request that names the exported arrays, notes, and tokens in order of id."""
+    """The result of exporting a model: a request that names the exported arrays, notes, and the tokens by id."""
 
     request: Request
     notes: list[str]

@@ -40,7 +40,7 @@ Number = tuple[str, str, str, float, int | None]  # table, condition, metric, va
 
 @dataclass(frozen=True)
 class Reading:
-    """The result files of a run, under one of the model names that the run has in the study.
+    """The result files of a run, listed under one model of the study; several models can share a run.
 
     `stage` is empty for a trained run, `finetuned` for finetuning and `dynamic` for a dynamic evaluation.
     """
@@ -79,7 +79,7 @@ class Reading:
         return "ok", NO_SIMILARITIES if wordsim and "wordsim" not in self.files else ""
 
     def numbers(self) -> Iterator[Number]:
-        """Yield every number of an intact, finished run."""
+        """Yield every number of an intact, finished run as (file without ending, condition, metric, value, n)."""
         done, rank = self.files.get("done", {}), self.files.get("rank", {})
         own = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
         tables = {
@@ -217,7 +217,7 @@ def _state(study: Study, reading: Reading) -> tuple[str, str]:
 
 
 def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of one run, with their values in the order of COLUMNS."""
+    """Yield one row of the records per number of a run, with the columns COLUMNS."""
     run = reading.run
     if _state(study, reading)[0] in ("ok", "missing"):
         for table, condition, metric, value, n in reading.numbers():

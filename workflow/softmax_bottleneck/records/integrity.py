@@ -40,7 +40,8 @@ class Finding:
     """A problem with a file.
 
     Attributes:
-        kind: one of KINDS; for a study also `diverged` and `failed`.
+        kind: `damaged`, `foreign` (of another run or study), `stale` (made from an older input) or `missing`; for a
+            study also `diverged` and `failed`.
         file: path of the file below results/.
         words: the problem and its fix, in one line.
     """
@@ -76,7 +77,7 @@ class RunFiles:
 
     @property
     def is_evaluation(self) -> bool:
-        """True if the folder belongs to a dynamic evaluation; it then lies inside the folder of the run."""
+        """True if the folder is that of a dynamic evaluation, which lies inside the folder of the evaluated run."""
         return self.folder.name.startswith("dynamic-")
 
     def find(self, kind: str, name: str, problem: str) -> None:
@@ -252,7 +253,7 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
 
 
 def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
-    """Yield a finding for each missing file that the run's records name and that later steps would miss too late."""
+    """Yield a finding for each missing file of a run; the run's JSON files name the files that should exist."""
     names = {parent for name in own.contents for parent in own.parents(name)}
     if "epochs.jsonl" in names and own.contents.get("done", {}).get("model_sha256"):
         names |= {"model.safetensors", "run.json", "outcome.json"}
@@ -288,7 +289,7 @@ def _corpus_files(study: Study) -> dict[Path, str | None]:
 
 
 def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:
-    """Return a finding if a file is missing, or if its sha256 differs from the hash beside it or from `digest`."""
+    """Return a finding if a file is missing, or if its sha256 differs from `digest` or its .sha256 file."""
     if artefacts.is_sound(path) and digest in (None, artefacts.stored_hash(path)):
         return []
     name = path.relative_to(store.root).as_posix()

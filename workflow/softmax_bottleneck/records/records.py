@@ -90,7 +90,10 @@ class Records:
         return found
 
     def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
-        """Return the states of a model's planned runs on one dataset, or those of a stage after their training."""
+        """Return the states of a model's planned runs on one dataset.
+
+        With `stage` (`finetuned` or `dynamic`), return the states of that stage instead of those of training.
+        """
         states = self.stages[self.stages["stage"] == stage] if stage else self.states
         return states[(states["dataset"] == dataset) & (states["model"] == model)]
 
@@ -113,7 +116,10 @@ class Records:
         }
 
     def spectrum(self, path: str) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-        """Return indices (from 1) and singular values of a run, thinned, in descending order; None if not measured."""
+        """Return indices (from 1) and singular values of a run for selected points; None if not measured.
+
+        The singular values are in descending order; `thinned` selects the points.
+        """
         if path not in self.spectra:
             return None
         index_K, sigma_K = self.spectra[path]
@@ -129,7 +135,7 @@ class Records:
         return self.rows[self.rows["run_id"] == ""]
 
     def conditions(self, metric: str, dataset: str) -> list[str]:
-        """Return the conditions under which a metric was measured on a dataset, in order of first appearance."""
+        """Return the conditions (such as benchmarks) of a metric on a dataset, in order of first appearance."""
         chosen = self.rows[(self.rows["metric"] == metric) & (self.rows["dataset"] == dataset)]
         return list(dict.fromkeys(chosen["condition"]))
 

@@ -1,4 +1,4 @@
-"""Texts of a study as Snakemake's own report takes them: it writes labels into an inline script and escapes nothing."""
+"""Labels for Snakemake's own report, which writes labels into an inline script without escaping them."""
 
 ANGLES = str.maketrans("<>", "‹›")  # `</script>` in a title would end that script
 

@@ -79,7 +79,7 @@ def _places(study: FinishedStudy, names: Container[str], is_own: bool) -> list[s
 
 
 def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a study, one per corpus or a spanning one, in the row of the conclusion `name`."""
+    """Yield the cells of a study in the row of the conclusion `name`: one per corpus, or one that spans all corpora."""
     entries = {entry["dataset"]: entry for entry in study.claims if entry["id"] == name}
     spans = {SYNTHETIC: len(places)} if SYNTHETIC in entries else dict.fromkeys(places, 1)
     for place, span in spans.items() if places else ():

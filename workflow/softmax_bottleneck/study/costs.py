@@ -142,9 +142,9 @@ def evaluation_hours(
 
 
 def fit_hours(unit: Unit, kind: str) -> float:
-    """Return the hours of all fits of a unit on a `cpu` or `gpu`.
+    """Return the hours on a `cpu` or `gpu` of all fits of a unit (the fits to the distributions of one seed).
 
-    A fit whose width follows from an equal number of parameters is counted at the width of the other head.
+    A fit whose width is reduced to match another head's number of parameters is counted at the other head's width.
     """
     rates, (contexts, words) = rates_of(kind, "fp32"), unit.shape
     cells = contexts * words

@@ -88,7 +88,7 @@ class Dataset:
         source: home page or paper.
         licence: terms of use.
         citation: how to cite the dataset.
-        mirror: folder of the dataset inside a mirror.
+        mirror: folder of the dataset inside a mirror (a folder with copies of the corpora).
         files: file name -> origin of the file.
         expected: facts that are checked after tokenising.
         base: corpus of which this one is a smaller part.

@@ -203,7 +203,7 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
         name: name of the plan, an entry under `fits` of a study.
         plan: the plan.
         execution: the settings `device`, `threads` and `deterministic` of the study.
-        where: the plan's place in the study file, for messages.
+        where: location of the plan in the study file, for error messages.
 
     Raises:
         UserError: a head or an option is unknown, or a value is not allowed.
@@ -222,7 +222,7 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
 
 
 def _laws(plan: FitPlan, where: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Yield, for each setting of a plan's distributions: the settings, and the names in the records and in the plan."""
+    """Yield (settings, name in the records, name within the plan) for each kind of distributions that a plan has."""
     if plan.kind == "dirichlet":
         for alpha, words in itertools.product(plan.alphas, plan.words):
             law = {"alpha": alpha, "words": words, "contexts": plan.contexts}

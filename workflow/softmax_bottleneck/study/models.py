@@ -79,10 +79,10 @@ class ModelEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """A grid of settings.
+    """A hyperparameter search over a grid of settings.
 
     Attributes:
-        axes: setting, such as `head.c` -> values.
+        axes: setting, such as `head.c` -> values to try.
         size: number of all combinations.
         members: names of the models of the grid that the study trains.
     """

@@ -42,7 +42,7 @@ class Head:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], where: str) -> Head:
-        """Return the head for a mapping of `name` and options; `where` is the mapping's place for messages.
+        """Return the head for a mapping of `name` and options; `where` locates the mapping in error messages.
 
         Raises:
             UserError: the head or an option is unknown, or a value is not allowed.
@@ -240,7 +240,7 @@ class Run:
     def path(self) -> str:
         """The path of the run's folder: `<dataset>/<model>/<seed>-<run_id>`, or `<start>/finetune-<run_id>`.
 
-        A duplicate has the path of the run that is trained.
+        A duplicate has the path of the equal run that is trained in its place.
         """
         if self.start:
             return f"{self.start}/finetune-{self.run_id}"

@@ -46,7 +46,10 @@ def section(kind: type[Value]) -> type[Value]:
 
 
 class PartOf:
-    """An annotation for a mapping with some of a section's keys; `changed` maps a key to another type."""
+    """A pydantic annotation for a mapping that has some keys of a section (the dataclass `kind`), with the same types.
+
+    `changed` maps keys to types that replace those of the section.
+    """
 
     def __init__(self, kind: type, **changed: Any) -> None:
         self.keys: dict[str, Any] = get_type_hints(kind, include_extras=True) | changed
@@ -115,7 +118,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def read(kind: type[Value] | Callable[..., Value], value: object, where: str) -> Value:
-    """Return a value from YAML, validated and converted to a declared type; `where` is its place for messages.
+    """Return a value from YAML, validated and converted to a declared type; `where` locates it in error messages.
 
     Raises:
         UserError: a value is not allowed, a key is unknown, or keys are missing (all are named in one message).
@@ -148,7 +151,7 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 # --- files ----------------------------------------------------------------------------------------------------------
 class _Loader(yaml.CSafeLoader):
-    """A safe YAML loader that rejects repeated keys and keys that are not text, such as `on`, which means true."""
+    """A safe YAML loader that rejects repeated keys and keys that are not text, such as `on` (read as true)."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of a YAML node. A repeated key, or one that is not text, raises ConstructorError."""

@@ -75,7 +75,7 @@ class Study:
 
     @cached_property
     def digest(self) -> str:
-        """The hash of the study's plan and texts; if it changes, tables and report are made again."""
+        """The hash of the study's plan and texts; if the hash changes, tables and report are recomputed."""
         shown = [[asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
         made = [part.path for parts in (self.finetuned, self.evaluations, self.units) for part in parts]
         datasets = {name: asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}

@@ -170,7 +170,10 @@ def _largest_losses(data: r.CorpusData) -> pd.Series[float]:
 def _converged(
     data: r.CorpusData, _: Sequence[str], spoils: tuple[str, ...], heads: Sequence[str]
 ) -> verdict.Premise | None:
-    """Return the premise that the fits of some heads recover every true distribution that the heads can represent."""
+    """Return the premise that the fits of some heads recover every true distribution that the heads can represent.
+
+    `spoils` are the verdicts that are overridden if the premise is broken. Return None if there are no such fits.
+    """
     lost = _largest_losses(data).reindex(list(heads)).dropna()
     if lost.empty:
         return None
@@ -218,7 +221,7 @@ def _falls(data: r.CorpusData) -> list[float]:
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
 def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text: str) -> r.Rule:
-    """Return the rule that the number of every unit is at least zero.
+    """Return the rule that every number that `collect` yields is at least zero.
 
     The numbers are integers up to rounding, so that the bound is -0.5.
     """

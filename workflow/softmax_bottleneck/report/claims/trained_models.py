@@ -65,7 +65,7 @@ def enough_benchmarks(data: r.CorpusData, models: Sequence[str]) -> Premise:
 def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
     """Return the premise that each of the compared models has at least MIN_RUNS runs.
 
-    It serves claims whose statistical unit is not a run, such as a benchmark.
+    The premise is for claims whose statistical unit is not a run but, for example, a benchmark.
     """
     runs = [len(data.values(model, TEST_PPL)) for model in models]
     facts = {"runs": " and ".join(map(str, runs)), "limit": r.MIN_RUNS}

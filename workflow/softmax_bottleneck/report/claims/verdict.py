@@ -1,9 +1,9 @@
 """The verdict on a claim: the outcome of its rule, and its premises.
 
 A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
-only the verdicts that it could have brought about. For example, if sides differ in size, a win of the larger side is
-overridden, but a win of the smaller side counts. The largest possible rank of a matrix can hide a growing rank but
-cannot cause it.
+only the verdicts that it could have brought about. For example, if the compared models differ in size, a win of the
+larger model is overridden, but a win of the smaller model counts. The largest possible rank of a matrix can hide a
+growing rank but cannot cause it.
 
 Verdicts depend on codes and numbers alone. The texts of the codes are in report/reasons.yaml.
 """
@@ -282,7 +282,10 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
 
 
 def _size_gap(data: r.CorpusData, patterns: Sequence[str]) -> float | None:
-    """Return parameters of the first over those of the last side (largest models), minus 1; None if one is unknown."""
+    """Return how much larger the first compared model is than the last, as a share of the last one's parameters.
+
+    If a pattern matches several models, the largest counts. Return None if a size is unknown.
+    """
     sides = [[data.mean(m, "parameters") for m in data.matching(p)] for p in (patterns[0], patterns[-1])]
     first, last = ([size for size in side if not math.isnan(size)] for side in sides)
     return max(first) / max(last) - 1 if first and last else None

@@ -1,6 +1,6 @@
 """Tables and figures of fits to known distributions: output heads with one free vector per context.
 
-They show Ganea et al. 2019, Figures 2, 3 and 5 to 8, and the known-truth study.
+They correspond to Figures 2, 3 and 5 to 8 of Ganea et al. 2019, or show the study `known-truth`.
 
 A data frame here has one line per fit. Its columns are the model, the seed, the width d of the vectors, `equal` (not
 empty if the width was reduced to match another head's number of parameters), and one column per metric, of which
@@ -98,7 +98,10 @@ def levels(frame: pd.DataFrame, column: str) -> list[float]:
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
-    """Yield a section per true distribution P*: a row per model, a column per width, and KL(P*||Q) or `metric`."""
+    """Yield a section per true distribution P*, with a row per model and a column per width.
+
+    The cells show `metric`, by default KL(P*||Q), where Q is the fitted distribution.
+    """
     frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
     keys = [key for key in LAW_NAMES if key in frames.fits]

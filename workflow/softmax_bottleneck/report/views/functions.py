@@ -1,6 +1,6 @@
 """Figures of pointwise functions of logits: GSS, piecewise linear functions, and the functions that PLIF learns.
 
-They show Parthiban et al. 2021, Figure 1, and Ganea et al. 2019, Figures 1 and 4.
+They correspond to Figure 1 of Parthiban et al. 2021 and to Figures 1 and 4 of Ganea et al. 2019.
 """
 
 from typing import Any

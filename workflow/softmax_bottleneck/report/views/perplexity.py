@@ -1,7 +1,7 @@
 """Tables of perplexity: models by metrics, tests of every pair of models, and synthetic languages.
 
-They show the main table of every paper, Kanai et al. 2018, Table 3, and the scores of synthetic languages whose true
-distribution is known.
+They correspond to the main table of every paper and to Table 3 of Kanai et al. 2018. Further tables show the scores of
+synthetic languages, whose true distribution is known.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,8 @@
 """Tables and figures of ranks and singular values: trained models, untrained layers, and a matrix of rank 10.
 
-They show Parthiban et al. 2021, Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16; Merity 2017; and Godey
-et al. 2024 and 2026. A value is `measured` in this study, `published` as a dot or number of the paper, or `printed` in
-its text.
+They correspond to Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16 of Parthiban et al. 2021, and to
+results of Merity 2017 and Godey et al. 2024 and 2026. A value is `measured` in this study, `published` as a dot or
+number of the paper, or `printed` in the paper's text.
 """
 
 import math
@@ -193,7 +193,7 @@ def sweep_figure(
     Args:
         sweeps: setting of the head on the x axis -> label of the axis.
         panels: the metrics drawn in each panel of a row.
-        beside: metrics that are only in the data beside the figure.
+        beside: metrics that are written to the figure's CSV but not drawn.
     """
     wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *beside]))
     rows = [
@@ -374,8 +374,8 @@ MATRICES = {
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
     """Yield the ranks of untrained layers (means over samples), a section per matrix of `MATRICES`.
 
-    A section has a column per number of mixture components and a row per model and per way to read the source's
-    description where it leaves options open. The first section also shows the published ranks.
+    A section has a column per number of mixture components and a row per model and per choice of the options that the
+    paper's description leaves open. The first section also shows the published ranks.
     """
     drawn = source.records.synthetic
     plain = {option for condition in source.published["condition"] for option in condition.split(";")}
@@ -392,7 +392,10 @@ def _components(condition: str) -> int:
 
 
 def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
-    """Return the section of one matrix: ranks by model and reading of the source (rows) and components (columns)."""
+    """Return the section of ranks of one matrix, with a column per number of mixture components.
+
+    A row is a model with one choice of the options that the paper's description leaves open.
+    """
     same = metric == RANK
     printed = source.published if same else source.published.iloc[:0]
     models = list(dict.fromkeys([*printed["model"], *drawn["model"]]))
@@ -473,7 +476,7 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(step, metric): first value as text}, where a step is a noise level `c = 1e-20` or a `round 3`."""
+    """Return {(step, metric): first value as text}; a step is a noise level (`c = 1e-20`) or a round (`round 3`)."""
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
         noise, rounds = re.search(r"c=(1e-\d+)", condition), re.search(r"iteration=(\d+)", condition)

@@ -132,7 +132,10 @@ GROUPS = {
 
 
 class Place(NamedTuple):
-    """A position in the test text whose word is predicted: the group that chose it, its number there, and the word."""
+    """A position in the test text at which the next word is predicted.
+
+    `group` names the list of positions, `number` is the index in that list, and `target` is the true word.
+    """
 
     group: str
     number: int
