@@ -92,10 +92,12 @@ def _is_plain(info: zipfile.ZipInfo) -> bool:
 
 @contextmanager
 def damage_refused(fault: str, advice: str) -> Iterator[None]:
-    """Turn any error of a reader of foreign bytes inside the context into a DataError, `FAULT (its message); ADVICE`.
+    """Inside the context, turn any error that damaged input causes in a parser into a DataError.
+
+    The message of the DataError is `fault`, the parser's message in brackets, and `advice`.
 
     Raises:
-        DataError: the bytes are damaged.
+        DataError: the parser raised an error.
         OSError, MemoryError: the disk failed, or there is too little memory.
     """
     try:
@@ -116,7 +118,7 @@ def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: S
     `entries` are the (name, is plain file, size) of all members of the archive, in order.
 
     Raises:
-        DataError: under the conditions of `extract`; no entry is read after the first one that is too long.
+        DataError: under the conditions of `extract`; reading stops at the first entry that is too long.
     """
     wanted = {member.path: member for member in members}
     names: dict[str, str] = {}

@@ -59,7 +59,7 @@ def token_sha256(corpus: Corpus) -> str:
 
 
 def counts(corpus: Corpus) -> dict[str, Any]:
-    """Return the counts and the hash that a dataset's YAML declares under `expected`."""
+    """Return token counts, vocabulary size and hash of a corpus, in the form of `expected` in a dataset's YAML."""
     return {
         "tokens": {split: len(ids) for split, ids in corpus.splits.items()},
         "vocabulary_size": corpus.vocabulary_size,
@@ -147,9 +147,10 @@ def _pair_keys(ids_T: NDArray[np.int32], size: int) -> NDArray[np.int64]:
 
 # --- artefacts ------------------------------------------------------------------------------------------------------
 def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None, tokens_id: str = "") -> None:
-    """Write {train,valid,test}.npy and vocabulary.json (words, counts, `Dataset.tokens_id`, provenance).
+    """Write {train,valid,test}.npy and vocabulary.json (words, counts, `tokens_id`, provenance).
 
-    `parents` are the hashes of the files that the corpus was made from.
+    `parents` are the hashes of the files that the corpus was made from; `tokens_id` identifies the dataset and the
+    tokenising code (`Dataset.tokens_id`).
     """
     for split, ids in corpus.splits.items():
         artefacts.write_npy(folder / f"{split}.npy", ids)

@@ -119,7 +119,7 @@ class Transfer:
 
 
 class _RefusedError(Exception):
-    """A failed attempt to fetch a file; `again` is True if the same address may succeed later."""
+    """The error of a failed attempt to fetch a file; `again` is True if the same address may succeed later."""
 
     def __init__(self, reason: str, again: bool = False) -> None:
         super().__init__(reason)
@@ -261,8 +261,8 @@ def _in_time(work: Callable[[], None], limit_s: float) -> None:
     """Run `work` in a thread of its own, and wait at most `limit_s` seconds, whatever a server does meanwhile.
 
     A limit on silence is not enough: a server that sends its headers byte by byte is never silent for long, and name
-    resolution has no time limit. A thread that is given up ends with its connection or with the process; by then its
-    file is closed and removed.
+    resolution has no time limit. An abandoned thread ends with its connection or with the process; by then its file
+    is closed and removed.
 
     Raises:
         _RefusedError: the time limit has passed.

@@ -41,7 +41,7 @@ class KnownDistributions:
     Attributes:
         p_NM: P*; every row sums to one.
         weight_N: probability of every context; all sum to one.
-        facts: metrics of the distributions themselves.
+        facts: further metrics of the distributions, such as the exact rank of log P* for a synthetic language.
     """
 
     p_NM: Floats
@@ -61,7 +61,7 @@ class KnownDistributions:
 
     @property
     def blocks(self) -> list[Floats]:
-        """The rows of P* in blocks, so that sums in float64 need no second matrix."""
+        """The rows of P* in blocks, so that a sum in float64 converts one block at a time."""
         return [self.p_NM[start : start + BLOCK] for start in range(0, len(self.p_NM), BLOCK)]
 
     @property
@@ -71,9 +71,9 @@ class KnownDistributions:
 
     @cached_property
     def no_context_nats(self) -> float:
-        """The mean KL(P*||Q) of the best model Q without context: all that a model can learn from contexts, in nats.
+        """The mean KL(P*||Q), in nats, of the best model Q that does not see the context.
 
-        The best Q is the weighted mean of P* over contexts.
+        The best Q is the weighted mean of P* over contexts. No model can improve on Q by more than this KL.
         """
         mean_M = np.zeros(self.p_NM.shape[1])
         for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):

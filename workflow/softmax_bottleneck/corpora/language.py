@@ -314,7 +314,7 @@ def _markers(settings: LanguageSettings) -> Ints:
 
 
 def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
-    """Return the columns U [T, V, T] and B [V, T] of the topics.
+    """Return the columns of the factors U [T, V, T] and B [V, T] that model topics.
 
     These columns make the words of a theme, including its markers, likelier while the topic lasts.
     """
@@ -329,7 +329,7 @@ def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats
 
 
 def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return the columns U [1, V, K] and B [V, K] of the grammar, for K classes of words.
+    """Return the columns of the factors U [1, V, K] and B [V, K] that model grammar, for K classes of words.
 
     The class of the previous word makes the words of some classes likelier. `<eos>` is a class of its own.
     """
@@ -344,7 +344,7 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 
 
 def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return the columns U [T, V, Q] and B [V, Q] of the affinities, for Q random Fourier features.
+    """Return the columns of the factors U [T, V, Q] and B [V, Q] that model affinities, for Q random Fourier features.
 
     These columns make a word likelier the closer its point is to the point that the previous word and the topic refer
     to. The features approximate a Gaussian kernel of this distance, of width 1 / affinity_bandwidth.
@@ -382,7 +382,7 @@ class Truth:
 
     @classmethod
     def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
-        """Return a `Truth` with the entropies of the language, which are computed here."""
+        """Return the `Truth` of a language and a text's contexts, after computing the entropies."""
         contexts = np.arange(len(language.contexts_CR))
         return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 

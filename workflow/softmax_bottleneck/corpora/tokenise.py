@@ -32,7 +32,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
     """Write the token ids and the vocabulary of a corpus, after checking its declared counts.
 
     Raises:
-        DataError: a text is invalid, differs from the declared one, or was edited after the download.
+        DataError: a text is invalid or was edited after the download, or its counts or hash are not the declared ones.
     """
     dataset = load_dataset(name, study.file.resolve().parent)
     target = study.store.tokens_folder(name)

@@ -57,7 +57,10 @@ class Head(nn.Module):
         self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the total loss, in nats (arguments: ``nll``); each head overrides this."""
+        """Return the loss of each token and the total loss, in nats; every head overrides this method.
+
+        The arguments are those of ``nll``.
+        """
         raise NotImplementedError
 
     def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

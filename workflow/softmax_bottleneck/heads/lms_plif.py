@@ -101,7 +101,10 @@ class PiecewiseLinear(Pointwise):
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
 
     def slope_gradients(self, q_2K: Tensor) -> tuple[Tensor, ...]:
-        """Return a tuple with the gradient [K] of the raw slopes v; ``q_2K`` holds q0 and q1 in float64."""
+        """Return a tuple with the gradient [K] of the raw slopes v.
+
+        ``q_2K`` holds in float64, for each cell, the sums of dL/dg (q0) and of dL/dg times position in the cell (q1).
+        """
         q0_K, q1_K = q_2K
         grad_slope_K = self.width * (q1_K + q0_K.sum() - running_sum(q0_K))
         raw_K = self.raw_slope.detach()
@@ -174,7 +177,10 @@ def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
 
 
 def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Tensor:
-    """Return the sum of the values in each cell, float64 [K]; the sum is exact, of values rounded to integers."""
+    """Return the sum of the values in each cell, float64 [K], independent of the order of summation.
+
+    The values are scaled and rounded to integers, whose sums are exact, and the sums are scaled back.
+    """
     scale = 2.0**FIXED_POINT_BITS / value_X.abs().amax().double().clamp_min(1e-300)
     sum_K = torch.zeros(num_cells, dtype=torch.int64, device=value_X.device)
     with any_order(sum_K):

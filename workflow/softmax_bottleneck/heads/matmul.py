@@ -46,7 +46,7 @@ MARGIN = 1.5
 
 
 class Factor(NamedTuple):
-    """A factor of a matrix product in a training step: a matrix, perhaps rounded, or its two parts."""
+    """A factor of a matrix product in a training step: a matrix, rounded if required, or under tf32x3 its two parts."""
 
     main: Tensor
     rest: Tensor | None = None
@@ -115,7 +115,10 @@ def refuse_without_hardware(precision: str, device: torch.device) -> None:
 
 
 def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
-    """Return the logits E W^T + b; ``out()`` provides the array for a backend that writes its result in place."""
+    """Return the logits E W^T + b of the latent vectors E.
+
+    ``out()`` provides the array for a backend that writes its result in place.
+    """
     if not weight_VD.is_plain:
         return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
     if backend == ONEDNN and _usable(e_RD.main):
@@ -124,7 +127,7 @@ def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: C
 
 
 def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) -> None:
-    """Write the gradient G W of the latents into `out_RD`."""
+    """Write the gradient G W of the latent vectors into `out_RD`, with G the gradient of the logits."""
     if not grad_RV.is_plain:
         out_RD.copy_(_product(grad_RV, weight_VD))
     elif backend == ONEDNN and _usable(grad_RV.main):
@@ -143,7 +146,7 @@ class WeightGradient:
         )
 
     def add(self, grad_RV: Factor, e_RD: Factor) -> None:
-        """Add G^T E of one chunk to the sum."""
+        """Add G^T E, from the logits' gradients G and the latent vectors E of one chunk, to the sum."""
         if not grad_RV.is_plain:
             part = _product(grad_RV.t(), e_RD)
             self._sum += part.t() if self._transposed else part

@@ -66,7 +66,10 @@ class Mixtape(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the latents tanh(H_k h) [N, K, E] and, of the gates, tanh(U_i h) [N, K-1, G] and u_i . h [N, K-1]."""
+        """Return the latent vectors tanh(H_k h) [N, K, E] of each token, and two inputs of the gates.
+
+        The inputs of the gates are tanh(U_i h) [N, K-1, G] and u_i . h [N, K-1].
+        """
         latent_NKE = torch.tanh(self.latent(h_ND)).view(len(h_ND), self.components, -1)
         gate_latent_NKG = torch.tanh(self.gate_latent(h_ND)).view(len(h_ND), self.gates, -1)
         return latent_NKE, gate_latent_NKG, self.gate_offset(h_ND)

@@ -82,7 +82,10 @@ class Sweep:
         return logits_RV
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """Return the gradient by the logits of the last scored chunk; ``grad_scores_RV`` may be overwritten."""
+        """Return the loss gradient with respect to the logits of the last chunk given to ``scores_``.
+
+        ``grad_scores_RV`` is the gradient with respect to the scores; it may be overwritten.
+        """
         return grad_scores_RV
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
@@ -100,9 +103,10 @@ class Sweep:
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients [R, V] of the last chunk's losses by its logits, and row weights still to be applied.
+        """Return the gradients [R, V] of the last chunk's losses with respect to its logits, and remaining row weights.
 
-        The returned weights are None if there are none or the gradients already contain them.
+        The caller must still multiply each row by its remaining weight. The weights are None if ``weight_R1`` is None
+        or the gradients already contain the weights.
         """
         # p - 1 at the target is computed from the loss, so that it does not cancel if p is near one.
         with any_order(self._nll_R1):  # each row has one target
@@ -130,7 +134,7 @@ class AutogradSweep(Sweep):
         return self._scores_RV.detach().clone()
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """Return the gradient by the logits of the last scored chunk, and free the autograd graph of that chunk."""
+        """Return the gradient with respect to the logits of the last scored chunk, and free its autograd graph."""
         inputs = (self._logits_RV, *self._parameters)
         grad_logits_RV, *grads = torch.autograd.grad(self._scores_RV, inputs, grad_scores_RV)
         del self._scores_RV, self._logits_RV
@@ -146,7 +150,7 @@ class AutogradSweep(Sweep):
 def any_order(like: Tensor) -> AbstractContextManager[None]:
     """Return a context in which a GPU may do operations in any order; on a CPU the context does nothing.
 
-    It is meant for operations whose result does not depend on the order (sums of integers, unique indices). In
+    The context is meant for operations whose result does not depend on the order (sums of integers, unique indices). In
     deterministic mode torch would first sort their indices on a GPU, which takes longer than the operations.
     """
     return nullcontext() if like.device.type == "cpu" else _undetermined()

@@ -40,7 +40,7 @@ class Declaration:
         name: the head's name in configurations.
         label: the head's name in tables.
         options: JSON schema of each option.
-        path: the file.
+        path: the file that defines the head.
     """
 
     name: str

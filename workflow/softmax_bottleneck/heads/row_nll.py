@@ -45,7 +45,7 @@ KERNEL_DEVICES = {"cuda"}
 
 
 class RowNLL(NamedTuple):
-    """The losses of the tokens [N] in nats, and their sum; the backward pass of the sum never needs a second sweep."""
+    """The losses of the tokens [N] in nats, and their sum, whose gradient never needs a second pass over the logits."""
 
     nll_N: Tensor
     total: Tensor
@@ -62,7 +62,7 @@ def row_nll(
 ) -> RowNLL:
     """Return -log softmax(g(h W^T + b))[target] of every row of h, in nats.
 
-    The result can be differentiated once, by h, W, b and the parameters of g.
+    The result can be differentiated once, with respect to h, W, b and the parameters of g.
     """
     return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, backends))
 
@@ -137,7 +137,7 @@ def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointw
 
 @dataclass
 class _Gradients:
-    """The gradients of the weighted sum of the losses by all inputs of the fused loss."""
+    """The gradients of the weighted sum of the losses with respect to all differentiable inputs of the fused loss."""
 
     latent_NKD: Tensor
     log_prior_NK: Tensor | None
@@ -177,9 +177,9 @@ def _apply(problem: _Problem) -> RowNLL:
 
 
 class _RowNLLFunction(torch.autograd.Function):
-    """The autograd function that runs ``_sweep``.
+    """The autograd function of the fused loss; the forward pass computes losses and gradients together (``_sweep``).
 
-    Its arguments are the problem and, again, the tensors of the problem, so that autograd sees them.
+    The tensors of the problem are passed a second time as arguments, because autograd tracks only tensor arguments.
     """
 
     @staticmethod
@@ -221,7 +221,10 @@ def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | N
 
 
 def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) -> tuple[Tensor, _Gradients | None]:
-    """Return the losses [N] and, if needed, the gradients of their sum weighted by ``weight_N`` (None = ones)."""
+    """Return, by one pass over the logits, the losses [N] and, if requested, the gradients of their weighted sum.
+
+    ``weight_N`` holds the weights of the losses (None: all ones).
+    """
     num_tokens, num_components, _ = problem.latent_NKD.shape
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
@@ -256,8 +259,8 @@ class _Chunk:
     def losses(self, nll_n: Tensor) -> Tensor | None:
         """Write the loss of each token of the chunk into ``nll_n``, and return the responsibilities [R, 1] of the rows.
 
-        A row is one component of a token. For a head without a mixture all responsibilities are 1, and the result is
-        None.
+        A row is one component of a token, and a responsibility is the posterior probability of that component. For
+        a head without a mixture all responsibilities are 1, and the result is None.
         """
         problem, latent_RD = self._problem, self._latent_RD
         num_words, multiple = len(problem.weight_VD), self._sweep.row_multiple

@@ -61,9 +61,9 @@ class RowSweep(Sweep):
         return self._logits_RV, None
 
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
-        """Compute the gradients, and add to the histograms over the cells of g.
+        """Overwrite the logits with their gradients, and sum dL/dg and dL/dg times position over each cell of g.
 
-        The kernel adds integers in fixed point, scaled by the largest possible summand.
+        The kernel sums integers in fixed point, scaled by the largest possible summand.
         """
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))

@@ -127,7 +127,7 @@ def _lock(name: str) -> bool:
 
 @contextmanager
 def lent_gpu() -> Iterator[None]:
-    """Release this process's GPU to another process inside the context; on leaving, wait until it is free again."""
+    """Release this process's lease of a GPU inside the context; on leaving, wait for the GPU and lease it again."""
     for descriptor in _held:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     yield

@@ -41,7 +41,10 @@ def peak_gb() -> float:
 
 
 def as_out_of_memory_error(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
-    """Return the error to raise instead if `error` means that the machine's or the GPU's memory ran out; else None."""
+    """Return the error to raise instead if `error` means that the machine's or the GPU's memory ran out; else None.
+
+    `where`, such as the name of a job, begins the message of the new error.
+    """
     reason = " ".join(str(error).split()) or "nothing more is known"
     if type(error).__name__ == GPU_CLASS or (isinstance(error, RuntimeError) and GPU_WORDS.search(reason)):
         return UserError(f"{where}: the GPU's memory is too small ({reason}); use a larger GPU, or "

@@ -25,9 +25,9 @@ KILLED = "was killed, as the system does where memory runs out"
 
 @dataclass(frozen=True)
 class Attempt:
-    """The last attempt at a step on a subject `what` (run, dataset or fit), with times in seconds since 1970.
+    """The last attempt at a step of the workflow for one subject, with times in seconds since 1970.
 
-    `words` is the message of the attempt's error.
+    `what` names the subject: a run, a dataset or the fits of a seed. `words` is the error message of the attempt.
     """
 
     step: str
@@ -51,7 +51,10 @@ class Attempt:
 
 
 def note(step: str, what: str, code: int | None = None, words: str = "") -> None:
-    """Append the beginning of a step to the log, or its end if `code` is given; disk errors are ignored."""
+    """Log that a step has begun or, if `code` is given, that the step has ended with this exit code and error message.
+
+    Disk errors are ignored.
+    """
     path = os.environ.get(VARIABLE)
     if path:
         line = {"step": step, "what": what, "pid": os.getpid(), "at": time.time()}

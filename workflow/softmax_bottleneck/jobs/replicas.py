@@ -28,7 +28,7 @@ def train_together(
     A signal to this process is passed on to the child processes, so that each of them saves its state and stops.
 
     Raises:
-        UserError: a child process failed with an error that the user must correct, after printing the message.
+        UserError: a child process failed with an error that the user must correct, and has printed the message.
         StoppedError: a child process stopped early; another attempt resumes it.
     """
     children: list[subprocess.Popen[bytes]] = []

@@ -102,7 +102,7 @@ class Work(Protocol):
         """Do one step, calling `session.tick` during a long one; return True if a part, such as an epoch, has ended."""
 
     def keep(self) -> None:
-        """Write the output of the part that has just ended; writing the same part twice must give the same bits."""
+        """Write the output of the part, e.g. epoch, that has just ended; a second call must write the same bits."""
         return
 
     def state(self) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
 
 
 def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
-    """Return everything except the input files that determines a step's numbers.
+    """Return all facts, besides the input files, that determine a step's numbers.
 
     The dict holds the step's name, the fingerprint of its code, and the dataset's setting that the step reads.
     """
@@ -154,7 +154,10 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
 
 
 def contexts_file(study: Study, name: str) -> str | None:
-    """Return the name of the file in report/published that lists the contexts whose predictions are shown, or None."""
+    """Return the name of the published list of a dataset's contexts whose predicted words are shown, or None.
+
+    The list is a file in report/published. A dataset cut from another one uses the list of that dataset.
+    """
     near = study.file.resolve().parent
     dataset = load_dataset(name, near)
     return dataset.contexts or (load_dataset(dataset.base, near).contexts if dataset.base else None)

@@ -116,7 +116,7 @@ def gram_maker(device: torch.device) -> Callable[[int], Gram]:
 
 
 def eigenvalues_without_gpu(matrix: Float64) -> Float64:
-    """Return `gram.lapack_eigenvalues`, computed on all processors of this job while other jobs may use its GPU."""
+    """Return the eigenvalues of a Gram matrix, using all CPU cores of this job; other processes may lease its GPU."""
     torch.cuda.empty_cache()
     with lent_gpu(), lapack_threads(len(os.sched_getaffinity(0))):
         return lapack_eigenvalues(matrix)

@@ -184,7 +184,7 @@ def _linear(settings: RankDemo, rng: np.random.Generator, outputs: int) -> tuple
 
 
 def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, bias_V: Array) -> dict[str, Spectrum]:
-    """Return the spectra of a softmax over words.
+    """Return the spectra of ln P and, if requested, of P, for P = softmax(W x + b) at the contexts x.
 
     The spectrum of ln P comes from the exact factors [H | 1 | -logZ] and [W | b | 1].
     """

@@ -103,10 +103,10 @@ def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """Return the words i that their candidate direction (w_i - mean) M does not settle, with M = `metric_DD`.
+    """Return those of `words` that the candidate direction (w_i - mean) M does not show to be argmax-reachable.
 
-    A direction settles word i if the dot product with w_i exceeds those with all other word vectors by more than the
-    rounding error. Words that are not tested before the deadline are returned, too.
+    M is `metric_DD`. Word i is reachable if the dot product of its direction with w_i exceeds those with all other word
+    vectors by more than the rounding error. Words that are not tested before the deadline are returned, too.
     """
     mean_D, longest = weight_VD.mean(0), np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())
     rounding = weight_VD.shape[1] * np.finfo(weight_VD.dtype).eps * longest
@@ -172,9 +172,9 @@ class _Layer:
         return solved.x[:width], float(solved.x[width]), float(solved.x[-1])
 
     def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
-        """Return the words with the highest scores w . h + b t, at most RIVALS of them.
+        """Return the words whose score w . h + b t exceeds the score of `word` by at least `least`.
 
-        Every returned word exceeds the score of `word` by at least `least`.
+        If there are more than RIVALS such words, only those with the highest scores are returned.
         """
         lead_V = self.weight_VD @ h_D + t * self.bias_V
         lead_V -= lead_V[word]

@@ -176,7 +176,10 @@ class DeviceGram(Gram):
         return bool(fewest <= self._inertia_count(threshold) <= most)
 
     def _inertia_count(self, threshold: float) -> int:
-        """Return `inertia_count`, computed on the device, or on the CPU if the device lacks memory or a routine."""
+        """Return the number of eigenvalues above a threshold (see `inertia_count`).
+
+        The number is computed on the device, or on the CPU if the device lacks memory or a routine.
+        """
         try:
             shifted = self.matrix.clone()
             shifted.diagonal().sub_(threshold)

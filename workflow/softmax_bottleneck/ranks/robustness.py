@@ -86,7 +86,7 @@ def predicted_rank(c: float, size: int) -> int:
 
 
 def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Yield the result rows, one number each, of the experiment in EXPERIMENTS that the option `synthetic` names."""
+    """Yield the result rows, one number each, of the experiment `options["synthetic"]`, a key of EXPERIMENTS."""
     yield from EXPERIMENTS[options["synthetic"]](matrix, say)
 
 

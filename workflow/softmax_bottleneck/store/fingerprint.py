@@ -64,7 +64,7 @@ def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
 
 
 def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
-    """Return modules and everything that they import from the package, directly or not.
+    """Return the names of `modules` and of all modules of the package that these import, directly or not.
 
     Neutral modules, which cannot change a number, are included only if `modules` names them.
 

@@ -37,9 +37,10 @@ class Store:
         return self.root / study
 
     def fits_folder(self, path: str) -> Path:
-        """Return the folder of fits or of their true distributions.
+        """Return the folder of fits, or of the true distributions to which heads are fitted.
 
-        `path` is `<plan>/<laws>/<seed>-<unit_id>` for fits, and `laws/<laws>/<seed>-<law_id>` for distributions.
+        `path` is `<plan>/<laws>/<seed>-<unit_id>` for fits, and `laws/<laws>/<seed>-<law_id>` for distributions, where
+        <laws> is the name of the distributions in the study.
         """
         return self.root / "fits" / path
 

@@ -94,6 +94,6 @@ class DynamicEvaluation(Evaluator, Work):
         return self.share, f"dynamic evaluation, {self.where}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Return the record with perplexities and all settings tried, and the hashes of its parents."""
+        """Return the record with perplexities and all settings tried, and the hashes of its input files."""
         settings, wall_s = dataclasses.asdict(self.settings), round(session.wall_s(), 3)
         return {"status": "ok", "settings": settings, "wall_s": wall_s} | self.results(), self.parents, {}

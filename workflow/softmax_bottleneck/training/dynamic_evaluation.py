@@ -57,7 +57,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Statistics:
-    """The gradient statistics M (`scale`) and R (`pull`) of every trained tensor, in the model's order."""
+    """The gradient statistics of every trained tensor, in the model's order (see the module's formulas).
+
+    `scale` is M, the magnitude of each weight's gradient; `pull` is R, which scales the decay of each weight.
+    """
 
     scale: list[Tensor]
     pull: list[Tensor]
@@ -85,7 +88,7 @@ def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Stat
 class Reading:
     """One pass over a text [L, B] by segments in evaluation mode; the state is carried and detached between segments.
 
-    Subclasses define in `use` the purpose of the pass.
+    Subclasses define the method `use`, which processes the losses of each segment.
 
     Attributes:
         KEPT: names of the attributes that are saved for resuming.
@@ -171,7 +174,7 @@ class Scoring(Reading):
 
 
 class Following(Scoring):
-    """A pass that scores a text while the weights follow it; `leave` restores the trained weights."""
+    """A pass that scores a text and updates the weights after every segment; `leave` restores the trained weights."""
 
     KEPT = (*Scoring.KEPT, "weights")
 

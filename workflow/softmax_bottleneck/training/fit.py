@@ -32,9 +32,9 @@ LARGEST_RANKED = 1 << 24  # cells of a matrix whose ranks are measured
 
 
 def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Fit the output heads of one unit to its distributions with free context vectors, or resume the fits.
+    """Fit output heads with free context vectors to the known distributions of one seed, or resume the fits.
 
-    `path` names the unit; `restart` discards earlier progress.
+    `path` names the unit, the set of all fits to these distributions; `restart` discards earlier progress.
     """
     unit = study.unit(path)
     options = Options.of(study, say, restart)
@@ -44,7 +44,9 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
 
 
 def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
-    """Do the missing fits of a unit; return the content of done.json, whose `rows` hold all numbers of the unit.
+    """Do the missing fits of a unit (all fits to the distributions of one seed); return the content of done.json.
+
+    The `rows` of done.json hold all numbers of the unit.
 
     Args:
         unit: heads, widths and distributions.
@@ -85,7 +87,10 @@ class Fitting(Work):
         self.updates = 0
 
     def _begin(self, fit: Fit) -> FreeContexts:
-        """Return a new fit, at its own width or at the largest width with no more parameters than `fit.equal_to`."""
+        """Return a new fit at the width of `fit`.
+
+        If `fit.equal_to` is given, the width is instead the largest one with no more parameters than that head has.
+        """
         shape, bias, width = self.known.p_NM.shape, self.unit.bias, fit.width
         if fit.equal_to is not None:
             most = free_contexts.count_parameters(fit.equal_to.name, fit.equal_to.options, width, shape, bias)

@@ -71,7 +71,8 @@ def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
     """Return `gradient_energy` [N] and `gradient_cosine` [N] for the gradients g [N, V].
 
-    Both are 0 for a context whose gradient is not preserved at all.
+    `basis_NVD` and `sigma_ND` are the left singular vectors and the singular values of each J. Both results
+    are 0 for a context whose gradient is not preserved at all.
     """
     along_ND = np.einsum("nvd,nv->nd", basis_NVD, gradient_NV)
     passed_ND = along_ND * sigma_ND**2

@@ -14,7 +14,9 @@ RUN_FILE, EPOCHS_FILE, MODEL_FILE, DONE_FILE = "run.json", "epochs.jsonl", "mode
 
 
 def run_and_record(folder: Path) -> tuple[Run, dict[str, Any]]:
-    """Return the run as trained, and the content of its done.json, which is restored first if possible.
+    """Return a run with the settings of its training, and the content of its done.json.
+
+    A missing or damaged done.json is first restored from its copy, if that copy is intact.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -24,6 +26,6 @@ def run_and_record(folder: Path) -> tuple[Run, dict[str, Any]]:
 
 
 def write_unusable(path: Path, record: Mapping[str, Any], parents: Mapping[str, str]) -> None:
-    """Write the result of a later step for a diverged run: status and reason from its record, and no numbers."""
+    """Write the result file of a later step for a diverged run: the status and reason from `record`, and no numbers."""
     facts = {key: record[key] for key in ("status", "reason")} | {"provenance": provenance.block(parents)}
     artefacts.write_json(path, facts | {"metrics": {}, "benchmarks": {}, "contexts": [], "hits": {}, "rows": []})

@@ -188,7 +188,7 @@ class Training(Work):
     def outcome(self, session: Session) -> Outcome:
         """Write the best weights and the epoch log; return the record, which does not depend on interruptions.
 
-        The hashes of the record's parents and further facts for the provenance are returned, too.
+        The hashes of the input files and further facts for the provenance are returned, too.
         """
         trainer, run, best = self.trainer, self.trainer.run, self.trainer.best
         parents = {"corpus": run.data_identity, **self.parents}

@@ -230,7 +230,7 @@ class Trainer:
         return self.pieces[(self.place.epoch - 1) % len(self.pieces)]
 
     def optimise_by(self, kind: type[optim.SGD]) -> None:
-        """Start with a new optimiser of the given class, and discard captured updates of the previous optimiser."""
+        """Start with a new optimiser of the given class, and discard the CUDA graphs of the previous optimiser."""
         self.optimiser = kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)
         self.dropout = torch.Generator(self.device)
         records = self.run.graphs and self.device.type in RECORDING_DEVICES and not self.graphs_refused
@@ -282,7 +282,7 @@ class Trainer:
 
     @torch.no_grad()
     def _carry(self, state: State) -> None:
-        """Copy a state into the memory of the carried state."""
+        """Overwrite the state carried between chunks with a new state, in the same memory locations."""
         for kept, new in zip(self.hidden, state, strict=True):
             torch._foreach_copy_(kept, new)
 
