@@ -239,7 +239,7 @@ def test_ranks_of_log_probabilities_follow_from_the_form() -> None:
 
 
 def test_initialisation() -> None:
-    """Check SPEC 2: decoder U(-0.1, 0.1) and zero bias; prior and latent U(+-1/sqrt(fan in))."""
+    """Check the published initialisation: decoder U(-0.1, 0.1) and zero bias; prior and latent U(+-1/sqrt(fan in))."""
     torch.manual_seed(0)
     head = heads.build("mos", vocabulary_size=500, context_size=64, embedding_size=50)
     for weight, bound in (
@@ -255,7 +255,7 @@ def test_initialisation() -> None:
 
 
 def test_plif_slopes_start_as_published() -> None:
-    """Check what SPEC E6 derives: mean 1.107, standard deviation 0.627, least about 0.02, greatest about 5."""
+    """Check their derived distribution: mean 1.107, standard deviation 0.627, least about 0.02, greatest about 5."""
     torch.manual_seed(0)
     slope_K = make("lms-plif", {}).pointwise.table()[:, 0].detach().numpy()
     assert slope_K.mean() == pytest.approx(1.107, abs=0.006)

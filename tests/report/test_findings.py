@@ -76,7 +76,7 @@ def test_the_share_of_moc_is_that_at_its_best_rate_among_runs_that_learned() -> 
     found = findings.rank_or_mixture([study(test_ppl=levels), failing])
     assert found.holds and len(found.figure.rows) == 4
     shares = [math.log(70 / 67) / math.log(70 / 66), math.log(70 / 67) / math.log(70 / 65)]  # MoS has 65 elsewhere
-    assert found.facts == {"least": f"{100 * shares[1]:.0f}", "most": f"{100 * shares[0]:.0f}"}
+    assert found.facts == {"same_rate": f"{100 * shares[0]:.0f}", "own_rates": f"{100 * shares[1]:.0f}"}
     assert not findings.rank_or_mixture([study(test_ppl=levels | {"moc-r5": 77.0, "moc-r10": 71.0})]).holds
 
 

@@ -44,7 +44,7 @@ def test_published_p_values_follow_and_are_students() -> None:
 
 
 def test_parameter_counts_are_the_published_ones_cut_off() -> None:
-    # Counted by the authors' code (SPEC 2), not by this repository's models.
+    # Counted by the authors' code, not by this repository's models.
     assert published_numbers.parameters(published_numbers.PLAIN, 10_000) == 24_221_600
     assert published_numbers.parameters(published_numbers.shape_of("wt2", "lms-plif"), 33_278) == 33_656_078
     assert published_numbers.parameters(published_numbers.shape_of("ptb", "mos-nt", 1), 10_000) == 19_057_620

@@ -41,7 +41,7 @@ def test_table_2_needs_its_110_runs_of_which_ten_are_the_authors_own() -> None:
 
 
 def published_settings() -> dict[str, dict[str, float]]:
-    """SPEC section 5 as published in SM Table 6: dataset/model -> our key -> value."""
+    """The hyperparameters as published in SM Table 6: dataset/model -> our key -> value."""
     common = {"clip": 0.25, "bptt": 70, "dropout_output": 0.4, "dropout_embedding": 0.1, "dropout_weight": 0.5}
     single = {"embedding_size": 400, "hidden_size": 1150, "context_size": 400, "layers": 3}
     return {

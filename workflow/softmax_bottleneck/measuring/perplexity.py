@@ -181,7 +181,7 @@ class Perplexities:
     """The perplexity of one text, with two different divisors of the sum of losses.
 
     Attributes:
-        published: divided by the text's length L, though only L - 1 tokens are predicted (SPEC section 1).
+        published: divided by the text's length L, though only L - 1 tokens are predicted.
         sound: divided by the number of predicted tokens.
     """
 

@@ -1,7 +1,8 @@
-"""The step `collect`, which turns finished runs into records; no other step reads run folders.
+"""The step `collect`, which turns finished runs into records; the steps of the report read no run folders.
 
-The plan gives the paths, so results of other settings or of older code are never read. A run that is missing, diverged
-or damaged gets a state and a reason, and its numbers enter no mean.
+The plan gives the paths, so results of other settings or of older code are never read. A run that is diverged, damaged
+or not trained gets a state and a reason, and no numbers. A trained run whose measurements are unfinished counts as
+missing, but the numbers that are already measured enter the records.
 """
 
 import math
@@ -79,7 +80,7 @@ class Reading:
         return "ok", NO_SIMILARITIES if wordsim and "wordsim" not in self.files else ""
 
     def numbers(self) -> Iterator[Number]:
-        """Yield every number of an intact, finished run as (file without ending, condition, metric, value, n)."""
+        """Yield every number in the intact files of a run as (file without ending, condition, metric, value, n)."""
         done, rank = self.files.get("done", {}), self.files.get("rank", {})
         own = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
         tables = {
@@ -217,7 +218,7 @@ def _state(study: Study, reading: Reading) -> tuple[str, str]:
 
 
 def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
-    """Yield one row of the records per number of a run, with the columns COLUMNS."""
+    """Yield one row, with the columns COLUMNS, per number of a run, also of a run with unfinished measurements."""
     run = reading.run
     if _state(study, reading)[0] in ("ok", "missing"):
         for table, condition, metric, value, n in reading.numbers():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.store import artefacts
 
-# The nine columns of report/published/*.csv, and where a measured number comes from.
+# The nine columns of report/published/*.csv, then the seed and run_id that a measured number comes from.
 COLUMNS = ("source", "table", "dataset", "model", "condition", "metric", "value", "std", "n", "seed", "run_id")
 STATE_COLUMNS = (
     *("dataset", "model", "label", "seed", "run_id", "path", "state", "reason", "epochs", "planned_epochs"),

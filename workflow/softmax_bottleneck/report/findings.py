@@ -262,7 +262,7 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
         number=moc.text(),
         figure=DotPlot(rows, CHANGE),
         studies=(one.study for one in [*(pair[0] for pair in chosen), *others]),
-        facts={"least": f"{100 * min(shares):.0f}", "most": f"{100 * max(shares):.0f}"},
+        facts={"same_rate": f"{100 * shares[0]:.0f}", "own_rates": f"{100 * shares[1]:.0f}"},
         details=[
             f"MoS at the same learning rate: {mos.number.text}; MoC has {numbers.percent(shares[0])} of its gain",
             f"Each head at its best learning rate: MoC has {numbers.percent(shares[1])} of the gain of MoS",

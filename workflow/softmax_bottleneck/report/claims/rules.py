@@ -1,8 +1,9 @@
 """Rules: the regions where the 95 % interval of a quantity must lie for a claim to be reproduced, or not reproduced.
 
-Each rule has two regions. A claim is *reproduced* if the whole interval lies in the first region, and *not reproduced*
-if the whole interval lies in the second. For perplexities, the boundaries of the two regions differ by MARGIN, the
-smallest difference that matters. A few runs without a significant difference therefore decide nothing.
+A claim is *reproduced* if the whole interval lies in the first region of its rule. Otherwise it is *not reproduced* if
+the whole interval lies in the second region, and *undecided* if it lies in neither. The regions of "better" are: below
+0, and above -MARGIN. So any significant gain reproduces a claim, and only an interval that excludes every gain of
+MARGIN or more refutes it.
 
 Perplexities, ranks, times and counts are compared by logarithms: a difference of log perplexities is in nats, and 0.005
 nats are 0.5 % of any perplexity.
@@ -14,7 +15,7 @@ A unit is one data point of a statistic, such as a run, a model, a head or a ben
 comparison has two sides. The Press rank is the number of singular values of the log-probability matrix above the
 threshold of Press et al. 2007.
 
-Suffixes: N units, K numbers of one unit.
+Suffixes of array names: N units, K numbers of one unit.
 """
 
 import math
@@ -396,8 +397,8 @@ class Rule:
         quantities: the quantities that the rule reads.
         judge: returns the outcome from (data, *models, tests=1); `tests` is the number of rules that share the error
             probability ALPHA (Bonferroni).
-        favours: +1 if more parameters or epochs of the first model help the claim, -1 if they hurt the claim, 0 if
-            sizes are not compared.
+        favours: +1 if more parameters of the first model help the claim, -1 if they hurt the claim, 0 if sizes are not
+            compared.
         control: (position, verdicts) of the control, or None. The control replaces the model at that position by the
             true distribution, if this is known; the rule must then return one of the verdicts, or the verdict on the
             claim itself if none are given.
@@ -419,8 +420,8 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
     Args:
         quantity: the quantity.
         holds: the claim is reproduced if the interval lies between these two bounds.
-        fails: otherwise the claim is not reproduced if the interval lies below the first or above the second of these
-            bounds (default: `holds`).
+        fails: two bounds outside which a claim fails that does not hold: it is not reproduced if the interval lies
+            below the first or above the second bound (default: `holds`).
         text: the rule in English, if the generated text does not fit.
     """
     fails = fails or holds

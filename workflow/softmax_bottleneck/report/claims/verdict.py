@@ -1,9 +1,9 @@
 """The verdict on a claim: the outcome of its rule, and its premises.
 
 A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
-only the verdicts that it could have brought about. For example, if the compared models differ in size, a win of the
-larger model is overridden, but a win of the smaller model counts. The largest possible rank of a matrix can hide a
-growing rank but cannot cause it.
+only the verdicts that it could have caused. For example, if the compared models differ in size, a win of the larger
+model is overridden, but a win of the smaller model counts. The largest possible rank of a matrix can hide a growing
+rank but cannot cause it.
 
 Verdicts depend on codes and numbers alone. The texts of the codes are in report/reasons.yaml.
 """
@@ -26,7 +26,7 @@ from softmax_bottleneck.study import Study
 CEILING = 0.95  # of min(N, V): a higher Press rank shows the size of the matrix, not what the head can do
 CONVERGED = 0.03  # relative fall of validation perplexity in the last eighth of the epochs; above it, not converged
 SIZES = {"embedding_size", "hidden_size", "context_size"}  # settings whose premise is the number of parameters
-# The pair of equal size that must agree if the sizes of a claim's own pair differ; otherwise `<first>-equal`, <second>.
+# The pair of equal size that must agree if the sizes of a claim's own pair differ and there is no `<first>-equal`.
 EQUAL_PAIRS: Mapping[tuple[str, ...], tuple[str, ...]] = {("mos", "softmax"): ("mos-fair", "softmax-fair")}
 DECIDED = (r.REPRODUCED, r.NOT_REPRODUCED)
 
