@@ -176,9 +176,9 @@ def restrict(whole: Corpus, vocabulary_size: int, train_tokens: int, name: str =
     """Return a smaller corpus: the most frequent words of train, `<unk>` for all others, and the first tokens of train.
 
     Frequencies are those of the whole train split, so that the dictionary does not change with `train_tokens`; a few of
-    the kept words may then be missing from the shortened train. `<eos>` and `<unk>` are always kept and count as words.
-    Ties go to the word that appears first. Ids are assigned anew, by first appearance in the whole train split. Valid
-    and test keep their length.
+    the kept words may then be missing from the shortened train. `<eos>` and `<unk>` are always kept and count
+    in `vocabulary_size`. Ties go to the word that appears first. Ids are assigned anew, by first appearance in the
+    whole train split. Valid and test keep their length.
 
     Raises:
         DataError: the corpus has fewer tokens or words than requested.

@@ -80,7 +80,7 @@ class Head(nn.Module):
 
     @property
     def is_log_linear(self) -> bool:
-        """True if log_probs(h) = contexts(h) W^T + b - logZ, so that W and contexts(h) give the spectrum."""
+        """True if log_probs(h) = contexts(h) W^T + b - logZ, so that W and contexts(h) give the singular values."""
         return False
 
     def contexts(self, h: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class GeneralisedSigSoftmax(Pointwise):
         return self.k * x + self.c - (self.k - 1.0) * functional.softplus(x, threshold=LINEAR_ABOVE)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new pass of the fused loss over the logits, with an explicit derivative of g."""
+        """Return an object for one pass of the fused loss over the logits, with an explicit derivative of g."""
         return _Sweep(self.c, self.k, with_gradients)
 
     def row_function(self) -> RowFunction:

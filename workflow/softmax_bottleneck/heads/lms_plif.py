@@ -92,7 +92,7 @@ class PiecewiseLinear(Pointwise):
         return value + self.width * slope * (position - cell)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new pass of the fused loss over the logits, with an explicit derivative of g."""
+        """Return an object for one pass of the fused loss over the logits, with an explicit derivative of g."""
         return _Sweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction:

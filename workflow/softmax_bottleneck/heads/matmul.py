@@ -137,7 +137,7 @@ def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) ->
 
 
 class WeightGradient:
-    """The gradient of W, the sum of G^T E over chunks; stored transposed if the backend is onednn."""
+    """The gradient of the decoder W, a running sum of G^T E over chunks; stored transposed for the backend onednn."""
 
     def __init__(self, weight_VD: Tensor, backend: str) -> None:
         self._transposed = backend == ONEDNN and _usable(weight_VD)

@@ -55,7 +55,7 @@ class MixtureHead(Head):
         return scores_NK.log_softmax(1)
 
     def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Sample a dropout mask: 1/(1-p) for kept units and 0 for dropped units, p the dropout probability.
+        """Sample a dropout mask: 1/(1-p) for kept units and 0 for dropped units, where p is the dropout probability.
 
         With ``locked_dropout`` all time steps of a sequence share the mask.
         """

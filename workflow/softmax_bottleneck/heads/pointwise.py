@@ -31,7 +31,7 @@ class Pointwise(nn.Module):
         raise NotImplementedError
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new pass of the fused loss over the chunks of logits, here with derivatives of g by autograd."""
+        """Return an object for one pass of the fused loss over all chunks of logits; here autograd differentiates g."""
         return AutogradSweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction | None:

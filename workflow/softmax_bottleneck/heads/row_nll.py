@@ -104,7 +104,7 @@ class _Problem:
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *trainable(self.pointwise))
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new pass over the chunks of logits.
+        """Return an object for one pass of the loss over all chunks of logits.
 
         The pass uses the GPU kernels of ``triton_rows.py`` if device, dtype and pointwise function allow it, otherwise
         the pointwise function's own ``sweep``.

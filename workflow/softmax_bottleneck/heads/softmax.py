@@ -25,7 +25,7 @@ class Identity(Pointwise):
         return logits
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new pass of the fused loss over the logits, for which g is the identity."""
+        """Return an object for one pass of the fused loss over the logits, with g the identity."""
         return Sweep()
 
     def row_function(self) -> RowFunction:

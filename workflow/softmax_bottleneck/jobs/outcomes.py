@@ -64,7 +64,7 @@ def note(step: str, what: str, code: int | None = None, words: str = "") -> None
 
 
 def attempts(path: Path) -> list[Attempt]:
-    """Return the last attempt at every step in the log; lines cut short by a kill or a full disk are skipped."""
+    """Return the last attempt at every step of the log file `path`; incomplete lines are skipped."""
     found: dict[tuple[str, str], Attempt] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():

@@ -16,7 +16,7 @@ WORKFLOW_VARIABLE = "SOFTMAX_BOTTLENECK_WORKFLOW"  # the workflow's process, set
 
 @dataclass(frozen=True)
 class Process:
-    """A process: its id and its start, in hundredths of a second since boot (0: the process has ended)."""
+    """A process, identified by its id and its start in hundredths of a second since boot (0: it has ended)."""
 
     pid: int
     started: int
@@ -63,7 +63,7 @@ def export_workflow() -> None:
 
 
 def workflow() -> Process | None:
-    """Return the workflow process that started this process; None if none did, or if it runs on another machine."""
+    """Return the workflow process that started this process; None if there is none on this machine."""
     numbers = os.environ.get(WORKFLOW_VARIABLE, "").split()
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         return None

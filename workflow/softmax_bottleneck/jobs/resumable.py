@@ -244,7 +244,7 @@ class Session:
         return part_ended
 
     def tick(self) -> None:
-        """Renew the lease every few seconds and print progress every minute; cheap enough to call at every step."""
+        """Renew the lease every few seconds and print progress every minute; a call at every step costs little."""
         now = time.monotonic()
         if now - self.ticked >= TICK_S:
             self.ticked = now

@@ -62,7 +62,7 @@ def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place,
 
 
 def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return slope metrics and curves of the learned function of a PLIF head, trained and at initialisation.
+    """Return slope metrics and curves of a head's piecewise linear function (PLIF), trained and at initialisation.
 
     Both dicts are empty for a head without such a function.
     """
@@ -77,7 +77,7 @@ def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float],
 
 
 def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
-    """Return the learned function of a PLIF head or of a mixture with PLIF components; None for other heads."""
+    """Return the learned piecewise linear function of an LMS-PLIF head or a mixture with one, else None."""
     return next((module for module in model.head.modules() if isinstance(module, PiecewiseLinear)), None)
 
 

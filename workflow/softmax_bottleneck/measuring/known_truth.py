@@ -26,7 +26,7 @@ class TextLaw:
     Attributes:
         truth: the synthetic language and the context of every token.
         words: the vocabulary of the corpus, in the order of token ids.
-        own: perplexities and ranks of the true distribution itself, from `law_metrics`.
+        own: perplexities and ranks of the true distribution, as returned by `law_metrics`.
     """
 
     truth: Truth

@@ -66,7 +66,7 @@ def _record(folder: Path) -> None:
 
 
 def measure_after_training(study: Study, path: str, say: Say) -> None:
-    """Measure a run in the process that has just trained it, as far as the input files of the measuring steps exist.
+    """Measure a run in the process that has just trained it; skip measuring steps whose input files do not exist yet.
 
     Training has succeeded by now, so no failure or signal here is an error: the job `measure` runs later and computes
     whatever is missing. In a process with a time limit, nothing is measured here.

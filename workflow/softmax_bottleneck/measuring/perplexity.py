@@ -202,7 +202,7 @@ def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities
 def perplexity_metrics(
     model: LanguageModel, corpus: Corpus, log_p_T: NDArray[np.float64], schedule: Schedule
 ) -> dict[str, float]:
-    """Return the perplexities of all three splits, and the unigram model's on test.
+    """Return a model's perplexities on train, valid and test, and the test perplexity of a unigram model.
 
     The test perplexity comes from `log_p_T`, unless the schedule tests in several streams; then the test text is read
     again. Train and valid are read as parallel streams.

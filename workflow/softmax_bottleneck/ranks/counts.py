@@ -83,7 +83,7 @@ def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
 
 
 def sound(sigma: ArrayLike) -> Float64:
-    """Return singular values as a float64 array.
+    """Check singular values, and return them as a float64 array.
 
     Raises:
         DataError: a value is negative, nan or infinite, or the array is empty or not one-dimensional.

@@ -109,7 +109,10 @@ def _memory_gb(on_gpu: bool) -> float:
 
 
 def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
-    """Yield (run, key of its settings, split, tokens needed): two tokens per stream, or three for training."""
+    """Yield (run, key of the setting with the number of streams, split, number of tokens that the split needs).
+
+    A stream needs two tokens, or three if a model is trained on that stream.
+    """
     for run in (*study.needed, *study.finetuned):
         schedule = run.schedule
         yield run, "schedule.batch_size", "train", 3 * schedule.batch_size * schedule.pieces

@@ -81,7 +81,10 @@ class FreeContexts:
         self.optimiser = torch.optim.Adam(trained, lr=0.0, betas=BETAS, eps=EPSILON)
 
     def add_gradients(self, mass_RM: Tensor, start: int) -> None:
-        """Add the gradients of -sum(mass_RM * log Q) for the R contexts from number `start` on."""
+        """Add the gradients of -sum(mass_RM * log Q) for the R contexts from number `start` on.
+
+        `mass_RM` holds the target weight of every (context, word) pair.
+        """
         rows = slice(start, start + len(mass_RM))
         h_RD = self.contexts_ND.detach()[rows].requires_grad_()
         torch.autograd.backward(-(mass_RM * self.head.log_probs(h_RD)).sum())
@@ -206,7 +209,7 @@ def law_metrics(known: KnownDistributions) -> dict[str, float]:
 
 
 def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> dict[str, float]:
-    """Return the ranks of log P*, and the lowest mean squared error of a softmax of each width.
+    """Return the ranks of log P* and, for each width, a lower bound on a softmax's mean squared error in log P*.
 
     The bound is theorem 1 of Ganea et al. 2019 (see `squared_error_bound`).
     """

@@ -97,7 +97,7 @@ class ASGD(SGD):
 
     @property
     def is_steady(self) -> bool:  # type: ignore[override]
-        """True if the next update is like all later ones; the first two updates start the mean."""
+        """True if the next update is like all later updates; the first two differ, because they restart the mean."""
         return self.steps > 2
 
     def prepare(self, factor: float) -> None:

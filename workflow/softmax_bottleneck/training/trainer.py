@@ -237,7 +237,7 @@ class Trainer:
         self.replayed = Replayed(self._update, cuda_capture(self.dropout), self._refuse_graphs) if records else None
 
     def _refuse_graphs(self, reason: str) -> None:
-        """Continue without graph capture and with a new generator, as the old one may be in the middle of a capture."""
+        """Continue without CUDA graphs, and with a new generator, because a failed capture may hold the old one."""
         self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
     def _begin_epoch(self) -> None:
