@@ -116,7 +116,7 @@ class Layer:
         self.pointwise = None if head == "softmax" else _pointwise(head, options)
 
     def bytes_needed(self) -> int:
-        """Return the estimated peak memory in bytes: H, W and work arrays, and for heads with g a Gram matrix."""
+        """Return the estimated peak memory in bytes: H, W, work arrays and, for heads with a g, a Gram matrix."""
         files = [*self._hidden, *self._weight, *self._bias]
         dtype, entries = arrays.dtype_of(files), (self.m + self.n) * self.width
         if self.pointwise is None:
@@ -263,7 +263,7 @@ class OutputMatrix:
         self.files, self.m, self.n = files, sum(shard.rows for shard in files), files[0].columns
 
     def bytes_needed(self) -> int:
-        """Return the estimated peak memory in bytes: a Gram matrix and a shard, or all rows if they are transposed."""
+        """Return the estimated peak memory in bytes: a Gram matrix and a shard, or all rows to transpose them."""
         dtype = arrays.dtype_of(self.files)
         held = self.m if self.m < self.n else max(shard.rows for shard in self.files)
         return _base_bytes(self.files) + dtype.itemsize * held * self.n + _gram_bytes(self.m, self.n, dtype)

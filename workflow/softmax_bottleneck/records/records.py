@@ -218,7 +218,7 @@ SPECTRUM_START = 100  # singular values from the largest on that are all kept
 def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
     """Return indices (from 1) and singular values [2, K] of a selection of points for plots.
 
-    The K points are the first ones, those within two of each index in `cliffs`, and evenly spaced ones.
+    The K points are the first points, all points within two of an index in `cliffs`, and evenly spaced points.
     """
     count = len(sigma_K)
     even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)

@@ -116,8 +116,8 @@ def compare(
 ) -> list[Comparison]:
     """Return the comparison of a model with a baseline by a rule, for each corpus of the studies.
 
-    `models` are alternatives, separated by |. The first one counts that has runs and whose number of parameters
-    differs from the baseline's by a relative `most` at most. If several studies have a corpus, the comparison with the
+    `models` are alternatives, separated by |. The first alternative counts that has runs and whose number of parameters
+    differs from the baseline's by at most the share `most`. If several studies have a corpus, the comparison with the
     narrowest interval counts.
     """
     best: dict[str, Comparison] = {}
@@ -140,7 +140,7 @@ def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, r.Corp
 def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> bool:
     """Return True if all models have runs, no run failed to learn, and the models have about the same size.
 
-    Their numbers of parameters may differ by a relative `most`.
+    `most` is the largest allowed relative difference of their numbers of parameters.
     """
     is_complete = all(model in data.learned(model) and data.values(model, TEST_PPL) for model in models)
     sizes = [data.mean(model, "parameters") for model in models]

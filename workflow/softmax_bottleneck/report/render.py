@@ -64,7 +64,10 @@ def render(study: Study, folder: Path) -> None:
 def _entry(
     study: Study, experiment: Experiment, found: Records, folder: Path, heads: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Write a table or figure and return the data that the page shows around it, such as title and caption."""
+    """Write a table or figure and return the data that the page shows around it, such as title and caption.
+
+    `heads` maps each model to the label of its head.
+    """
     path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
     facts = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
     facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""

@@ -23,8 +23,8 @@ class Rates:
         float64: FLOP/s of Gram matrices in float64.
         eigenvalues: FLOP/s of the eigenvalues of an n x n Gram matrix, which take 4/3 n^3 FLOP.
         weights: bytes/s at which a single stream of text reads the network's weights, once per token.
-        cells: (context, word) pairs per second of an update of fits, without matrix products. Each function of a head
-            or component of a mixture takes this time.
+        cells: (context, word) pairs per second in an update of a fit, apart from matrix products; each pointwise
+            function of a head, or each component of a mixture, takes this time.
     """
 
     vocabulary: float
@@ -92,7 +92,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class _Model:
-    """The FLOP per token of a forward pass, over the vocabulary and in the rest of the network."""
+    """The FLOP per token of a forward pass: in the products over the vocabulary, and in the rest of the network."""
 
     vocabulary: float
     network: float
@@ -173,7 +173,7 @@ def measuring_hours(
 ) -> float:
     """Return the hours of measuring perplexities and singular values.
 
-    A `tracked` run keeps weights during training, whose singular values are measured too.
+    A `tracked` run keeps its weights at some epochs; the singular values at these epochs are measured, too.
     """
     rates, model = rates_of(kind, "fp32"), _Model.of(run, parameters, vocabulary_size)
     contexts, width = tokens["test"], run.body.embedding_size + 2

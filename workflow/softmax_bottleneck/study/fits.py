@@ -104,7 +104,7 @@ class Fit:
         model: name of the model in the plan.
         head: the head to fit.
         width: width of the context and word vectors of the head, or of the head `equal_to` if that is given.
-        equal_to: head of width `width` whose number of parameters limits the fitted head's; None if there is no limit.
+        equal_to: head of width `width`; the fitted head has at most as many parameters (None: no limit).
     """
 
     model: str
@@ -182,7 +182,7 @@ class Unit:
 
     @cached_property
     def unit_id(self) -> str:
-        """The first 12 hex digits of a hash of the unit and all its fits."""
+        """The identifier of the unit: the first 12 hex digits of a hash of its distributions and fits."""
         return digest([self.law_id, [f"{fit.model} {fit.fit_id}" for fit in self.fits]])[:12]
 
     @property

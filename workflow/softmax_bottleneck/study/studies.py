@@ -37,14 +37,14 @@ Placed = TypeVar("Placed", Run, Evaluation, Unit)
 
 @dataclass(frozen=True)
 class Study:
-    """A study with all runs, fits, stages and experiments that follow from its file.
+    """A study with all runs, fits, later stages (finetuning, dynamic evaluation) and experiments that its file implies.
 
     Attributes:
         labels: model -> label in tables and figures.
         searches: entry under `models` with a grid -> the grid.
         author_seeds: (dataset, model) -> seed of the published single run.
         stages: (dataset, model) -> settings of finetuning and dynamic evaluation.
-        fits: entry under `fits` -> its units, each of which has the fits to the distributions of one seed.
+        fits: entry under `fits` -> units of that entry; a unit has the fits to the distributions of one seed.
         fit_labels: entry under `fits` -> model -> label in figures.
     """
 
@@ -382,7 +382,7 @@ class _ExperimentResolver:
 
 # --- for processes that are started from here -----------------------------------------------------------------------
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
-    """Set the environment variables with which started processes load this study and use this Python's packages."""
+    """Set the environment variables with which child processes load this study and use this Python's packages."""
     os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
     os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for determinism; read when cuBLAS starts

@@ -182,7 +182,7 @@ def _converged(
 
 
 def _theorem_gaps(data: r.CorpusData) -> list[float]:
-    """Return, for every softmax fit, the mean squared error less the lower bound that the singular values imply."""
+    """Return, for every softmax fit, the mean squared error minus the lower bound that the singular values imply."""
     rows = fits(data).query(SOFTMAX, local_dict={"head": BASELINE}).to_dict("records")
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
 
@@ -229,7 +229,7 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
 
 
 def _noise(data: r.CorpusData) -> Iterable[float]:
-    """Return the true rank less the largest effective rank, at each noise level at which the Press rank has doubled.
+    """Return the true rank minus the largest effective rank, at each noise level at which the Press rank has doubled.
 
     If there are noise levels but none has doubled the Press rank, return -inf as the only number.
     """

@@ -78,7 +78,7 @@ def matches(name: str, patterns: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class CorpusData:
-    """The part of the records that claims about one corpus read; the corpus SYNTHETIC stands for no corpus.
+    """The records of one corpus, as the rules of claims read them; SYNTHETIC replaces the corpus if a claim needs none.
 
     `study` is the study of the records, or None if it is not known.
     """

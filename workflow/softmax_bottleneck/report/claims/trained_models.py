@@ -80,7 +80,7 @@ def _spread(data: r.CorpusData, pattern: str) -> list[float]:
 
 
 def _nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
-    """Yield, for each head, the log perplexity with NT less the log perplexity with ET, in nats, averaged over seeds.
+    """Yield, for each head, the log perplexity with NT minus the log perplexity with ET, in nats, averaged over seeds.
 
     Training switches to averaged SGD at a fixed epoch (ET), or when progress stops (NT, models ending in `-nt`). Heads
     without runs of both kinds are left out.
@@ -111,7 +111,7 @@ def _hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
 
 
 def _below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
-    """Yield d + 2 less the Press rank of every run; d + 2 bounds the rank of a log-linear head of embedding size d.
+    """Yield d + 2 minus the Press rank of every run; d + 2 bounds the rank of a log-linear head of embedding size d.
 
     For the true distribution, d is the embedding size of the softmax model.
     """

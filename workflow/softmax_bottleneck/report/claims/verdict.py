@@ -90,7 +90,7 @@ class Claim:
         limits: a statement of the limits of the evidence.
         corpora: patterns of the corpora that the claim is about; a leading `!` means all corpora but these. SYNTHETIC
             marks a claim that needs no corpus.
-        premises: functions that check further premises, besides the ones that follow from the rule.
+        premises: functions that check further premises, besides the premises that follow from the rule.
     """
 
     source: str

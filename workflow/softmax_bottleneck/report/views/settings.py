@@ -19,7 +19,7 @@ class Setting:
 
 
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
-    """Return a section with a row per setting and a column per model: values of the study's runs and published ones."""
+    """Return a section with a row per setting and a column per model: the study's values and the published values."""
     published_names = {line.setting: line.published for line in settings}
 
     def cell(setting: str, model: str) -> Cell:

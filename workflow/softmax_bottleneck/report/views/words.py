@@ -159,7 +159,7 @@ Predictions = dict[str, dict[Place, Prediction]]  # by model and place
 
 
 def predictions(results: Records, run: Run) -> Iterator[Prediction]:
-    """Yield a run's predictions at all measured positions of the test text; nothing if none is measured yet."""
+    """Yield a run's predictions at all measured positions of the test text, or nothing if none is measured yet."""
     for context in results.detail(run.path, "predictions") or ():
         target = str(context["published_target"] or context["target"])
         words = ((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"])
