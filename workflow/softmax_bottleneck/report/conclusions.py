@@ -38,7 +38,7 @@ def overall(entries: Sequence[Entry]) -> str:
 
 
 def units(entry: Entry) -> int:
-    """Return the sample size of a verdict: the number of units (runs, models, contexts, ...) on its smallest side."""
+    """Return the sample size of a verdict: the number of units (runs, models, contexts, ...) in the smallest sample."""
     return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
 
 

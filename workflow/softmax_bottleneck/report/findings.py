@@ -232,8 +232,8 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding on how much of the gain of MoS over the softmax remains with MoC, which has a low rank.
 
-    All three heads have the same size. They are compared at the best learning rate of MoC, and each head at its own
-    best learning rate.
+    All three heads have the same size. They are compared twice: all heads at the best learning rate of MoC, and each
+    head at its own best learning rate.
     """
     pairs: dict[str, list[tuple[Comparison, Comparison]]] = {}
     lowest: dict[tuple[str, str], float] = {}  # test perplexity by place and head
@@ -304,7 +304,7 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def _is_full(data: r.CorpusData, model: str) -> bool:
-    """Return True if the Press rank of a model is at the limit that the size of its matrix sets (CEILING)."""
+    """Return True if the Press rank of a model exceeds CEILING of the largest rank that its matrix could have."""
     size = np.fmin(data.mean(model, "rank_rows"), data.mean(model, "rank_columns"))
     return bool(data.mean(model, PRESS_RANK) > CEILING * size)
 

@@ -1,4 +1,4 @@
-"""Make everything that the report of a study shows: tables, figures, claims, and the facts of its page.
+"""The step `render`, which writes all parts of a study's report: tables, figures, claims, and the facts of the page.
 
 `render` reads records and published numbers, and no folder of a run. The module `report` embeds the written files in
 one page.

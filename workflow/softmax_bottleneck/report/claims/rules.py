@@ -321,8 +321,8 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 def correlation(what: str, window: float = INF) -> Quantity:
     """Return the quantity that is Pearson's correlation of test perplexity and Press rank; each model is one point.
 
-    A model counts if it has the planned epochs of the first model, about its size (within SAME_SIZE), and a log
-    perplexity within `window` of the median. TRUTH is another point if it is among the patterns.
+    A model counts if it has the same planned epochs and about the same size (within SAME_SIZE) as the first model, and
+    a log perplexity within `window` of the median. TRUTH is another point if it is among the patterns.
     """
 
     def points(data: CorpusData, *patterns: str) -> list[str]:
@@ -520,12 +520,12 @@ minimal_gain = partial(_on_perplexity, (-SMALL, 0), (-SMALL, 0), +1, None)
 
 
 def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0) -> Rule:
-    """Return the rule that an interval lies above a bound; it is refuted if the interval lies below bound + margin."""
+    """Return the rule that a quantity's interval lies above a bound; an interval below bound + margin refutes it."""
     return interval_rule(quantity, (bound, INF), (bound + margin, INF), text)
 
 
 def below(quantity: Quantity, bound: float) -> Rule:
-    """Return the rule that an interval lies below a bound; it is refuted if the interval lies above the bound."""
+    """Return the rule that a quantity's interval lies below a bound; an interval above the bound refutes it."""
     return interval_rule(quantity, (-INF, bound))
 
 

@@ -250,7 +250,10 @@ def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> se
 
 
 def _ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
-    """Return the premise that no Press rank is at the limit that the size of its matrix sets."""
+    """Return the premise that every Press rank is at most CEILING of the largest rank that the matrix could have.
+
+    A matrix of N contexts and V words has at most rank min(N, V).
+    """
     sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
     shares = [
         (rank / min(data.values(model, side, stage).get(seed, math.inf) for side in sides), data.label(model))

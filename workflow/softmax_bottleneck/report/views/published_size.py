@@ -1,4 +1,7 @@
-"""Table and figures of archived runs of the published size, the same in every study: metrics, spectra and ranks."""
+"""Table and figures of archived runs with models of the published size: metrics, spectra and ranks.
+
+They are the same in every study.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +40,7 @@ def families() -> dict[str, str]:
 
 
 def archived_labels(source: Source) -> dict[str, str]:
-    """Return {archived model: label}; the label names the body in brackets unless it is the papers' LSTM."""
+    """Return {archived model: label}; the label ends with the body in brackets, unless the body is the papers' LSTM."""
     labels = {}
     for archived in archived_runs():
         name, body = archived.label or label(source.study, archived.run.model), archived.run.body.kind

@@ -337,7 +337,7 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
     """Draw Press rank over epochs and over validation perplexity, for every run whose ranks were computed per epoch.
 
-    The option `snapshots` makes the runs keep weights at some epochs; it does not change the figure.
+    The option `snapshots` makes the runs keep weights at some epochs, but does not change the figure.
     """
     names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models))
     rows = [
