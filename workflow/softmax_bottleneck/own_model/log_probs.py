@@ -328,7 +328,7 @@ LogProbs = Layer | OutputMatrix
 
 # --- singular values ------------------------------------------------------------------------------------------------
 def slices(length: int, width: int) -> Iterator[slice]:
-    """Yield consecutive slices of `length` rows with `width` numbers each, at most BLOCK_BYTES per slice in float64."""
+    """Yield consecutive slices that cover `length` rows of `width` float64 numbers, at most BLOCK_BYTES per slice."""
     step = max(1, BLOCK_BYTES // (8 * width))
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 

@@ -73,7 +73,7 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
 
 
 def _places(study: FinishedStudy, names: Container[str], is_own: bool) -> list[str]:
-    """Return the corpora that are a study's columns, or [SYNTHETIC] for a study that only fits known distributions."""
+    """Return the corpora with a column in the table of verdicts, or [SYNTHETIC] if a study only fits distributions."""
     tested = {entry["dataset"] for entry in study.claims if entry["id"] in names and entry["verdict"] != CANNOT}
     return [place for place in study.datasets if is_own or place in tested] or [SYNTHETIC] * (SYNTHETIC in tested)
 

@@ -59,7 +59,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
 
 
 def _model(data: CorpusData, models: Sequence[str]) -> str:
-    """Return the first model that has a test perplexity, or "" if there is none or the softmax has none."""
+    """Return the first of some models with a test perplexity, or "" if no such model or no softmax result exists."""
     return next((model for model in models if all(data.values(own, TEST_PPL) for own in (model, SOFTMAX))), "")
 
 

@@ -348,7 +348,7 @@ class _ExperimentResolver:
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
         """Return `shown` with the models and corpora of the published table that this study lacks.
 
-        `original` is the experiment before the study's changes. A study of own texts quotes no published table.
+        `original` is the experiment before the study's changes. A study of a user's own texts quotes no papers.
         """
         if not shown.quotes:
             return shown

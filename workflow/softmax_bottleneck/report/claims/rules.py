@@ -128,7 +128,7 @@ class CorpusData:
         return math.fsum(values) / len(values) if values else math.nan
 
     def label(self, model: str) -> str:
-        """Return the label of a model in tables; a name of no planned model is returned unchanged."""
+        """Return the label of a model in tables; a name that is not of a planned model is returned as it is."""
         states = self.planned.get((model, ""), [])
         return str(states[0]["label"]) if states else "the true distribution" if model == TRUTH else model
 

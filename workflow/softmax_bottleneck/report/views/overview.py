@@ -88,7 +88,7 @@ def _points(source: Source) -> pd.DataFrame:
 def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series) -> None:
     """Draw a dashed line at the true distribution's perplexity, or write the number at the edge if it is far below.
 
-    The number is the perplexity on the test text if known, or else its expectation; without either, nothing is drawn.
+    The perplexity is that on the test text if known, or else the expected one; if both are unknown, nothing is drawn.
     """
     expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
     bound = expected if exact is None else exact

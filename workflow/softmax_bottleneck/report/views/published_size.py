@@ -26,9 +26,9 @@ LOWEST = 1e-9  # of the axis: what lies below is rounding
 
 # --- models and their families --------------------------------------------------------------------------------------
 def families() -> dict[str, str]:
-    """Return, for each archived model, the name of its family: models that differ only in their width d.
+    """Return {archived model: name of the model's family}.
 
-    The name of a family is the shortest name among its models.
+    A family consists of the models that differ only in their width d, and is named after its shortest model name.
     """
     first: dict[str, str] = {}
     models = {}
