@@ -20,7 +20,7 @@ VARIABLE = "SOFTMAX_BOTTLENECK_OUTCOMES"
 TRY_AGAIN = BusyError.exit_code
 # Most important first: errors that need a correction, faults of the program, the disk, then what a retry may solve.
 FIRST = (2, 1, 74, 10, TRY_AGAIN, 3)
-KILLED = "was killed, as the system does where memory runs out"
+KILLED = "was killed (the system does this if memory runs out)"
 
 
 @dataclass(frozen=True)
