@@ -1,4 +1,4 @@
-"""The table of `rank --compare`: the numbers in which several models differ."""
+"""The table that `rank --compare` prints: a column per model, and a row per number whose values differ."""
 
 import json
 from collections.abc import Hashable, Sequence

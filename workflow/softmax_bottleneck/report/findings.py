@@ -130,7 +130,7 @@ def compare(
 
 
 def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
-    """Yield (name of the study, title of the corpus without its article, records) for each corpus of each study."""
+    """Yield (study name, corpus title without a leading "The", records) for each corpus of each study."""
     for study in studies:
         for dataset in map(str, dict.fromkeys(study.records.states["dataset"])):
             title = study.corpora.get(dataset, dataset).removeprefix("The ")

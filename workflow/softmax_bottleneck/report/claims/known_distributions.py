@@ -113,9 +113,9 @@ def _least_step(own: pd.DataFrame) -> float:
 
 
 def _width_and_loss(own: pd.DataFrame) -> float:
-    """Return Pearson's correlation, over softmax fits, of log(Press rank / r) and the KL loss `lost`.
+    """Return Pearson's correlation of log(Press rank / r) with the KL divergence (column `lost`) over softmax fits.
 
-    For fewer than MIN_POINTS fits return nan.
+    r is the rank of the true log-probabilities. For fewer than MIN_POINTS fits return nan.
     """
     log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= r.MIN_POINTS else math.nan

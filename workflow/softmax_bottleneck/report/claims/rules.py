@@ -420,8 +420,8 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
     Args:
         quantity: the quantity.
         holds: the claim is reproduced if the interval lies between these two bounds.
-        fails: two bounds outside which a claim fails that does not hold: it is not reproduced if the interval lies
-            below the first or above the second bound (default: `holds`).
+        fails: a claim that is not reproduced by `holds` counts as *not reproduced* if the interval lies below the first
+            or above the second of these two bounds, and as undecided otherwise (default: the bounds of `holds`).
         text: the rule in English, if the generated text does not fit.
     """
     fails = fails or holds
@@ -474,9 +474,9 @@ def every(*parts: Rule) -> Rule:
 
 
 def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[str]] | None = None) -> Rule:
-    """Return the rule that holds if `part` holds for all models (`all_`), or for at least one model.
+    """Return the rule that holds if `part` holds for every model (`all_=True`) or for at least one (`all_=False`).
 
-    The models are those of the first pattern, or the result of `chosen`.
+    The models are those that `chosen` returns; by default, those that match the first model pattern of the claim.
     """
     first = part.quantities[0]
 
