@@ -265,7 +265,7 @@ class Session:
         self.saved = time.monotonic()
 
     def finish(self) -> dict[str, Any]:
-        """Write the output files, then the record and its copy, and last remove the resume states; return the record."""
+        """Write the output files, then the record and its copy; last remove the resume states. Return the record."""
         self.lease.check()
         facts, parents, extras = self.work.outcome(self)
         self.lease.check()

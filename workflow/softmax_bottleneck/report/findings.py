@@ -107,7 +107,7 @@ class Comparison:
 
     def text(self) -> str:
         """Return the number, the compared models and the corpus as text."""
-        return f"{self.number.text} ({self.number.what.partition(', ')[2]}; {self.place})"
+        return f"{self.number.text} ({self.number.what.partition(', ')[2]}; {self.place}; study {self.study})"
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
