@@ -1,8 +1,8 @@
 """The commands that run a study to its report, on this machine (`reproduce`) or on a SLURM cluster (`slurm`).
 
 Both commands run Snakemake as a child process. Both can be repeated after a kill, Ctrl-C, a full disk, a time limit or
-a failed step: finished work is kept. `reproduce` takes the project's lock and shows the progress. At the end it prints
-the result table, the path of the report and, if runs are missing, the reason.
+a failed step: the results of finished steps stay. `reproduce` takes the project's lock and shows the progress. At the
+end it prints the result table, the path of the report and, if runs are missing, the reason.
 """
 
 import argparse

@@ -98,6 +98,7 @@ class Display:
     def __init__(self, study: Study, ends: Path, report: InterimReport, say: Say, on_terminal: bool) -> None:
         self.study, self.ends, self.report, self._say, self.on_terminal = study, ends, report, say, on_terminal
         self.runs = {run.path: run for run in study.needed}
+        self.hours: dict[str, float] = {}
         self.began: tuple[float, float] | None = None  # time and hours of training left when training was first seen
         self.updated = self.printed = time.monotonic()
         self.failed, self.reported = set[Attempt](), set[Attempt]()
@@ -157,10 +158,11 @@ class Display:
         if there is no progress yet.
         """
         path = self.study.store.study_folder(self.study.name) / "check.json"
-        if not artefacts.is_sound(path):
+        if not self.hours and artefacts.is_sound(path):  # read once; `check` writes the file after the study has begun
+            self.hours = {run: costs["cpu_h"] for run, costs in artefacts.read_json(path)["runs"].items()}
+        if not self.hours:
             return None
-        hours = {run: costs["cpu_h"] for run, costs in artefacts.read_json(path)["runs"].items()}
-        left_h = sum(hours.get(run, 0.0) * self._share_left(self.runs[run]) for run in self.runs)
+        left_h = sum(self.hours.get(run, 0.0) * self._share_left(self.runs[run]) for run in self.runs)
         self.began = self.began or (now, left_h)
         done_h = self.began[1] - left_h
         return (now - self.began[0]) * left_h / done_h if done_h > 0 and left_h > 0 else None

@@ -32,7 +32,7 @@ SUMS_AGREE = 1e-10  # relative: far above the rounding of a sum over all eigenva
 
 
 class Gram:
-    """A Gram matrix, summed in float64 from chunks of rows; only the lower triangle is kept.
+    """A Gram matrix, summed in float64 from chunks of rows, of which only the lower triangle is stored.
 
     Rows are collected into full blocks, so that the sum does not depend on the size of the chunks. `depth` bounds the
     number of roundings of each entry.

@@ -76,8 +76,8 @@ def predicted_rank(c: float, size: int) -> int:
     """Return the Press rank that the quarter-circle law predicts under noise of variance c/n^2, with n = `size`.
 
     The largest singular value of the matrix without noise is 1. The singular values of the noise, divided by sqrt(c/n),
-    have density sqrt(4 - x^2)/pi on [0, 2]; the law gives the share above float64's tolerance. The prediction is at
-    least ten, because the ten original singular values lie above the tolerance.
+    have density sqrt(4 - x^2)/pi on [0, 2]; this gives the share above float64's tolerance. The prediction is at least
+    ten, because the ten original singular values lie above the tolerance.
     """
     tolerance = 0.5 * math.sqrt(2 * size + 1) * EPSILON
     x = min(2.0, tolerance / math.sqrt(c / size))

@@ -22,7 +22,7 @@ from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.verdict import CEILING
+from softmax_bottleneck.report.claims.verdict import ceiling
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
 from softmax_bottleneck.store.paths import ROOT
 
@@ -282,7 +282,7 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     If a study varies the number of pieces of the function, the figure shows the ranks by that number.
     """
     every = compare(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
-    every = [one for one in every if not any(_is_full(one.data, model) for model in one.models)]
+    every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]
     if not every:
         return None
     best = min(every, key=WIDTH)
@@ -301,12 +301,6 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
         studies=(one.study for one in every),
         is_open=low < SAME_RANK[1] and high > SAME_RANK[0],
     )
-
-
-def _is_full(data: r.CorpusData, model: str) -> bool:
-    """Return True if the Press rank of a model exceeds CEILING of the largest rank that its matrix could have."""
-    size = np.fmin(data.mean(model, "rank_rows"), data.mean(model, "rank_columns"))
-    return bool(data.mean(model, PRESS_RANK) > CEILING * size)
 
 
 FINDINGS: Mapping[str, Callable[[Sequence[FinishedStudy]], Finding | None]] = {

@@ -287,7 +287,7 @@ def paper_title(source: Source, dataset: str, same: bool) -> str:
 def short_name(study: Study, model: str) -> str:
     """Return the label of a model, shortened in the middle to fit a tick.
 
-    The end of the label is kept, because it distinguishes the models of a grid.
+    The shortened label ends as the full one does, because the end distinguishes the models of a grid.
     """
     text, half = label(study, model), LONGEST_NAME // 2
     return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"

@@ -16,7 +16,7 @@ A text's loss is the mean over its L - 1 predicted tokens, as in both codes.
 
 The network is always in evaluation mode: dropout and weight drop are off. Yang's code stays in train mode, because
 cuDNN's backward pass required that mode, and uses a weight drop of 0.5: a randomly damaged network scores every segment
-and computes its gradient. Here the kernel is told that a backward pass will follow, so that evaluation mode works.
+and computes its gradient. This module announces the backward pass to the kernel, so that evaluation mode works.
 
 Numerical stability: M + epsilon > 0, and clipping R at 1 / lambda keeps the decay from overshooting theta_0. A loss
 that is not finite counts as infinite, so that its setting is never chosen. At eta = 0 no bit of the weights changes.

@@ -218,7 +218,7 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     if compares and data.study:
         yield _settings(data.study, data.dataset, models)
     if PRESS_RANK in metrics:
-        yield _ceiling(data, models, rule)
+        yield ceiling(data, models, rule)
     if (models and TEST_PPL in metrics) or (compares and PRESS_RANK in metrics):
         unlearned = [(model, seed) for dataset, model, seed in data.records.unlearned if dataset == data.dataset]
         text = ", ".join(f"{data.label(model)} with seed {seed}" for model, seed in unlearned if model in models)
@@ -249,7 +249,7 @@ def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> se
     return {key for setting in settings for key in setting if setting[key] != settings[0][key]}
 
 
-def _ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
+def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     """Return the premise that every Press rank is at most CEILING of the largest rank that the matrix could have.
 
     A matrix of N contexts and V words has at most rank min(N, V).
