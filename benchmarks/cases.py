@@ -3,8 +3,6 @@
 Each is built in our form and in the plain form of `plain.py`, with the same weights.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 from collections.abc import Callable

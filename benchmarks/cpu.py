@@ -8,8 +8,6 @@ python benchmarks/cpu.py --full-rank      # also ranks of 82,429 x 10,000 (15 mi
 benchmarks/README.md says what each number means. Parts that are not measured keep their values in the file.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ torch's clip and SGD) runs seed by seed with all threads, as a script does by de
 core. Called as a script, this module is one such process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -12,8 +12,6 @@ typing-inspection. Where there is no network, bring wheels (for Python 3.12: pip
 --python-version 3.12 --dest wheels ...).
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

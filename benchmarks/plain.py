@@ -11,8 +11,6 @@ updates of the two.
 Shapes: T time steps, B sequences, N = T x B tokens, D context width, E embedding width, K components, V words.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from dataclasses import dataclass

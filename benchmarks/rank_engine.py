@@ -4,8 +4,6 @@ The matrices are those of an untrained GSS head (softmax for the factored method
 script, this module measures one method once, with its peak memory.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -8,8 +8,6 @@ Most kills and all corruptions happen inside one process, where a step costs mil
 to real processes. The exit code is 1 if a promise does not hold. Uses helpers of tests/, which `make` puts on the path.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

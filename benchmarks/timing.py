@@ -1,7 +1,5 @@
 """Clocks and memory: medians of contenders that take turns, the machine's own rate, peaks in a process of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

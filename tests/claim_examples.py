@@ -1,7 +1,5 @@
 """Made-up records for which the answer of a rule is known: a claim holds, fails, or lacks a premise by construction."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Shared fixtures: one thread per process (results are compared to the bit), and the mirror of real corpora."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

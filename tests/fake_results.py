@@ -1,7 +1,5 @@
 """Results folders as the training steps write them, with made-up but plausible numbers, without training anything."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two small plans of fits, to Dirichlet draws and to a synthetic language, and the units that a plan makes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from softmax_bottleneck import study as config

@@ -3,8 +3,6 @@
 Each takes the logits l [.., V] and the head's options and parameters, and returns unnormalised probabilities.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

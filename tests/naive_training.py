@@ -3,8 +3,6 @@
 Shapes: L rows of a batched stream, B columns.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

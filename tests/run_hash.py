@@ -1,7 +1,5 @@
 """Hashes of what a run came to and of what a resume state says, equal where nothing that counts differs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

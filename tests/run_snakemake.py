@@ -1,7 +1,5 @@
 """Snakemake in the process of a test: a dry run takes a tenth of the time of a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

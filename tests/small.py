@@ -1,7 +1,5 @@
 """A whole study that takes a few seconds in one process: two heads, two seeds, a language of forty words."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import os

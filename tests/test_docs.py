@@ -1,7 +1,5 @@
 """The pages name files, commands and make targets that exist, and the drawings follow the code."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One source of truth for versions: the lock. The conda file and the project's dependencies agree with it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """The workflow as a Snakemake module of another project: its configuration, its folder, its rules under new names."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The tables of README.md and docs/results.md: equal to the archived runs, and written by docs/draw_results.py."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A step prints its result to standard output and its progress to standard error, and no library adds to either."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The workflow as people run it: dry runs of every study, the smallest study end to end, a kill in the middle."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Runs that train in milliseconds, and the three kinds of resumable work at that size."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The baselines of the benchmarks are our mathematics: losses, gradients and updates; and the scripts run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

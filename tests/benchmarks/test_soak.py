@@ -1,7 +1,5 @@
 """`make soak` in small: a few tries of every counter."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The project with one corpus, in a working directory of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A folder with a study on one corpus, for tests of the steps `download` and `tokenise`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

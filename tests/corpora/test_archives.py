@@ -1,7 +1,5 @@
 """Archives of strangers: only wanted members come out, under names of our own, never more than their limit."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

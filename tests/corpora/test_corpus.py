@@ -1,7 +1,5 @@
 """Streams, baselines, identity and files of a corpus; the real corpora are the published ones."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Fetching: a wrong file never gets the name of the right one, and a message says what to do."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The known-truth language against naive float64 recomputation, enumeration and simulation."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

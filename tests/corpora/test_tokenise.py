@@ -1,7 +1,5 @@
 """Texts become words and ids as in the published reader; whatever is no clean text is rejected with its place."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The requirements on every head. The package lists its heads, so the suite tests a new one without an edit."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The heads as a library: classes by label, made when asked for, without torch until then; the example runs."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import os

@@ -1,7 +1,5 @@
 """Every backend of the fused loss' matrix products beside torch's own; how a run chooses and keeps its backends."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

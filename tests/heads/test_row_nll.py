@@ -1,7 +1,5 @@
 """The fused loss beside autograd over the whole matrix: every way to ask for gradients, its chunks, its memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 `make triton-test` installs triton beside the environment and runs this; elsewhere it is skipped.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Measurements of a model against naive float64 NumPy, and the steps against the weights they measure."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scores of the true distribution on its own text, compared with dense matrices and numpy's SVD."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

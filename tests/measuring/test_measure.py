@@ -1,7 +1,5 @@
 """One process measures a run: which steps it repeats, and what a failure after training leaves."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chosen places, their top words and hit rates, against the published contexts and textbook numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Saturation of a head in training against the definitions over the whole matrix, and its figure."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

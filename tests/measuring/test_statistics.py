@@ -1,7 +1,5 @@
 """Statistics against the published p-values, the digitised dots of Figure 2, and scipy."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

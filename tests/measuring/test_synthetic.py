@@ -1,7 +1,5 @@
 """The rank demonstration against its published table, an earlier trial, and the trained models' own heads."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import defaultdict

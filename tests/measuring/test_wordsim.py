@@ -1,7 +1,5 @@
 """Word similarity against published counts and wins, scipy, and the protocol written out word by word."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import defaultdict

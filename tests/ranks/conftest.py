@@ -1,7 +1,5 @@
 """The two ways to the singular values of small matrices."""
 
-from __future__ import annotations
-
 import pytest
 from softmax_bottleneck.ranks import spectra
 

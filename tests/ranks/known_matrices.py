@@ -1,7 +1,5 @@
 """Matrices whose spectra are known, for the tests of ranks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Unargmaxable words, compared with convex hulls and with one linear program over all words at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import linprog

@@ -1,7 +1,5 @@
 """Ranks counted from singular values: published tolerances, a crowd around the tolerance, and exact arithmetic."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

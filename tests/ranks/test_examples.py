@@ -1,7 +1,5 @@
 """The examples of docs/ranks.md run, and importing the library leaves torch alone."""
 
-from __future__ import annotations
-
 import doctest
 import subprocess
 import sys

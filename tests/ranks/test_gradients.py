@@ -1,7 +1,5 @@
 """Shares of the gradient that pass, against projections written out and differences of losses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from softmax_bottleneck.ranks import gradient_share

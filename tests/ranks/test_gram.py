@@ -1,7 +1,5 @@
 """Gram matrices, their eigenvalues on the CPU and on a device, and what is checked of a device's answer."""
 
-from __future__ import annotations
-
 import tracemalloc
 from functools import partial
 

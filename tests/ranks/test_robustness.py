@@ -1,7 +1,5 @@
 """Robustness experiments against the published ranks, and against counts by brute force."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import fake_results as fake

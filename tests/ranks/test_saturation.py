@@ -1,7 +1,5 @@
 """Measures of saturation against loops over their definitions, and their extremes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Singular values against LAPACK's SVD of the same matrix: streamed, nested, centred, and from factors."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 

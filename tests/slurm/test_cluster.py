@@ -4,8 +4,6 @@ Whatever happens, the study ends with the bits of a run on this machine alone. T
 this file starts (`make slurm-test` does both, as root on Debian); without it these tests skip.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ The device `meta` shows this without a GPU: its tensors have no numbers, so read
 error, and code that asks for the device takes a GPU's path.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from softmax_bottleneck import bodies, heads

@@ -1,7 +1,5 @@
 """A study that does not fit the machine or its corpora is rejected before the first job; edits make other runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Fits to known distributions: naive computations, independent optima and two theorems of Ganea et al. 2019."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

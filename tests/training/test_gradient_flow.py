@@ -1,7 +1,5 @@
 """Preserved gradient norms at known distributions, compared with autograd's derivatives and sums over words."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

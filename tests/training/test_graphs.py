@@ -4,8 +4,6 @@ The tape records every operation with its tensors. Playing it repeats them in th
 does: everything that Python decided or counted between them stays as it was during the recording.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Training on text that is never read twice: one piece of the corpus per epoch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

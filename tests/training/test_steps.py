@@ -1,7 +1,5 @@
 """The steps of a run on the command line: divergence, probabilities that are no numbers, and a missing GPU."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
