@@ -72,16 +72,10 @@ def steps_part(quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def our_process_step(case: Case) -> Callable[[], object]:
-    """Return our step, with the memory management of the workflow's steps."""
-    out_of_memory.keep_freed()
-    return our_step(case)
-
-
 STEPS: dict[str, Callable[[Case], Callable[[], object]]] = {
     "A": lambda case: plain_step(case, habits=True),
     "B": lambda case: plain_step(case, habits=False),
-    "ours": our_process_step,
+    "ours": lambda case: (out_of_memory.keep_freed(), our_step(case))[1],  # as the steps of the workflow do
 }
 
 
@@ -178,8 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="everything in small; nothing is written")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts to measure")
-    parser.add_argument("--full-rank", nargs="*", metavar="METHOD", choices=tuple(rank_engine.METHODS),
-                        help="also ranks at the paper's full size, by these methods or by all")  # fmt: skip
+    parser.add_argument("--full-rank", action="store_true", help="also ranks at the paper's full size")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # CASE VARIANT, in a process of its own
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -200,8 +193,8 @@ def measure(options: argparse.Namespace) -> None:
         about = provenance(gflops=square_rate())
         found[part] = PARTS[part](options.quick)
         found.setdefault("provenance", {})[part] = about
-    if options.full_rank is not None:
-        found["full_rank"] = rank_engine.full(options.full_rank, found.get("full_rank", []))
+    if options.full_rank:
+        found["full_rank"] = rank_engine.full()
     print(f"\n{tables(found)}\n\n{time.monotonic() - began:.0f} s", flush=True)
     if not options.quick:
         keep(found)

@@ -205,15 +205,10 @@ def measured(piece: Piece, place: Place) -> dict[str, Any]:
     return {"rows": rows, "problem": problem, "s": round(time.perf_counter() - began, 1)}
 
 
-def results_file(folder: Path) -> Path:
-    """Return the results file of this kind of GPU."""
-    name = re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
-    return folder / f"{name}.json"
-
-
 def work(options: argparse.Namespace, place: Place) -> int:
     """Measure piece after piece while there is time; return how many are left."""
-    path = None if place.dry else results_file(options.out)
+    kind = "" if place.dry else re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
+    path = None if place.dry else options.out / f"{kind}.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {"pieces": {}}
     wanted = {name: one for name, one in pieces().items() if not options.only or name.startswith(options.only)}
     left = [name for name in wanted if options.only or name not in found["pieces"]]

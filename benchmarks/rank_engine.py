@@ -7,7 +7,7 @@ script, this module measures one method once, with its peak memory.
 import json
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,7 @@ from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.jobs import out_of_memory
 from softmax_bottleneck.measuring.perplexity import chunks_of
 from softmax_bottleneck.measuring.spectrum import gram_maker
-from softmax_bottleneck.ranks import (
-    Spectrum,
-    factored_singular_values,
-    gram_singular_values,
-    log_normalisers,
-    press_rank,
-)
+from softmax_bottleneck.ranks import factored_singular_values, gram_singular_values, log_normalisers, press_rank
 from timing import elsewhere, peak_mib, race, show
 
 SIZES = ((4_000, 1_000), (12_000, 2_500))  # contexts x words
@@ -43,28 +37,24 @@ def measure(quick: bool) -> list[dict[str, Any]]:
             timings = race({name: counted(name, *model, counts) for name in methods}, 2 if quick else 3)
             for name, timing in timings.items():
                 row = {"head": kind, "m": m, "n": n, "method": name, **timing.row(), "rank": counts[name]}
-                rows.append(row | {"peak_mib": _peak(kind, m, n, name)})
+                alone = elsewhere("rank_engine.py", kind, str(m), str(n), name, str(WIDTH))
+                rows.append(row | {"peak_mib": alone["peak_mib"]})
                 show(rows[-1])
     return rows
 
 
-def _peak(kind: str, m: int, n: int, method: str) -> float:
-    peak: float = elsewhere("rank_engine.py", kind, str(m), str(n), method, str(WIDTH))["peak_mib"]
-    return peak
+def full() -> list[dict[str, Any]]:
+    """Measure every method once at the paper's size, each in a process of its own.
 
-
-def full(methods: Collection[str], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Measure the methods (all if empty) once at the paper's size, each in a process of its own.
-
-    NumPy's SVD takes most of ten minutes and 16 GiB. The other methods keep their known rows.
+    NumPy's SVD takes most of ten minutes and 16 GiB.
     """
-    rows = {row["method"]: row for row in known}
-    for method in methods or METHODS:
+    rows: list[dict[str, Any]] = []
+    for method in METHODS:
         kind = "softmax" if method == "factors" else "general"
         found = elsewhere("rank_engine.py", kind, str(FULL[0]), str(FULL[1]), method, str(FULL_WIDTH))
-        rows[method] = {"head": kind, "m": FULL[0], "n": FULL[1], "method": method, **found}
-        show(rows[method])
-    return list(rows.values())
+        rows.append({"head": kind, "m": FULL[0], "n": FULL[1], "method": method, **found})
+        show(rows[-1])
+    return rows
 
 
 def once(kind: str, m: int, n: int, method: str, width: int) -> dict[str, Any]:
@@ -109,16 +99,14 @@ def by_torch(head: Head, h_ND: torch.Tensor) -> int:
 
 def by_gram(head: Head, h_ND: torch.Tensor) -> int:
     chunks = (log_p_NV.numpy() for log_p_NV in chunks_of(head, h_ND))
-    return _rank(gram_singular_values(chunks, head.vocabulary_size, make_gram=gram_maker(h_ND.device)))
+    found = gram_singular_values(chunks, head.vocabulary_size, make_gram=gram_maker(h_ND.device))
+    return press_rank(found.sigma, found.m, found.n).rank
 
 
 def by_factors(head: Head, h_ND: torch.Tensor) -> int:
     weight, bias, contexts = head.decoder.weight.numpy(), head.decoder.bias.numpy(), h_ND.numpy()
-    return _rank(factored_singular_values(contexts, weight, bias, log_normalisers(contexts, weight, bias)))
-
-
-def _rank(spectrum: Spectrum) -> int:
-    return press_rank(spectrum.sigma, spectrum.m, spectrum.n).rank
+    found = factored_singular_values(contexts, weight, bias, log_normalisers(contexts, weight, bias))
+    return press_rank(found.sigma, found.m, found.n).rank
 
 
 OURS = ("ours", "factors")

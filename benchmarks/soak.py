@@ -303,7 +303,6 @@ def _corrupt_tokens(draw: random.Random) -> tuple[bool, str]:
 # --- command line ---------------------------------------------------------------------------------------------------
 def soak(share: float, only: Sequence[str], folder: Path) -> list[Counter]:
     """Run the named counters, or all."""
-
     plan = {"kills": (kills, 200), "corruptions": (corruptions, 1000)}
     found = []
     for name in only or plan:

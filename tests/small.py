@@ -139,11 +139,11 @@ def copied(folder: Path, to: Path) -> Study:
     return config.load_study(to / "study.yaml")
 
 
-def begun(folder: Path, to: Path, study: dict[str, Any] | None = None) -> Study:
+def begun(folder: Path, to: Path, study: dict[str, Any] | None = None, dataset: dict[str, Any] | None = None) -> Study:
     """A study on the corpus of a finished one, with nothing trained."""
     for name in ("corpora", "tokens"):
         shutil.copytree(folder / "results" / name, to / "results" / name)
-    return load(to, study)
+    return load(to, study, dataset)
 
 
 def checked(folder: Path, to: Path, study: dict[str, Any] | None = None) -> Study:

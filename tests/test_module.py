@@ -61,12 +61,6 @@ def test_a_whole_study_comes_from_the_other_projects_configuration(tmp_path: Pat
         assert f"results/runs/{run.path}/done.json" in output
 
 
-def test_keys_alone_change_the_demonstration(tmp_path: Path, monkeypatch) -> None:
-    demo = config.load_study(ROOT / "config" / "demo.yaml", {"seeds": [7]})
-    counts, _ = dry_run(project(tmp_path, {"seeds": [7]}), monkeypatch)
-    assert counts["bottleneck_train"] == len(demo.needed) < len(config.load_study(ROOT / "config" / "demo.yaml").needed)
-
-
 @pytest.mark.pipeline
 def test_steps_read_that_configuration_and_datasets_beside_it(tmp_path: Path) -> None:
     """Jobs run in processes of their own: they must find the study, and a corpus of the other project."""

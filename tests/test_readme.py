@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import draw_results  # noqa: E402
 
 RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-PARAMETERS, PPL, RANK = 0, 1, 2  # columns
+PPL = 1  # a column
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
 
 
@@ -32,15 +32,6 @@ def rows_of(text: str, study: str = "demo") -> dict[str, list[tuple[float, float
 
 def archived(name: str) -> archive.ArchivedRun:
     return next(run for run in archive.archived_runs() if run.name == f"ptb-words-{name}")
-
-
-def test_the_results_of_the_demonstration_are_possible() -> None:
-    rows = rows_of(RESULTS)
-    assert set(rows) >= {"Softmax", "SigSoftmax", "GSS", "LMS-PLIF", "MoC", "MoS"}
-    assert rows["MoC"][RANK][0] == rows["Softmax"][RANK][0] < rows["MoS"][RANK][0]
-    bound = float(re.search(r"has perplexity ([\d.]+)", RESULTS)[1])
-    assert bound < min(cells[PPL][0] for cells in rows.values())
-    assert draw_results.IMAGE in RESULTS and draw_results.PICTURE.stat().st_size < 300_000
 
 
 @pytest.mark.parametrize("name", ["softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos", "mos-equal"])

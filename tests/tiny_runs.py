@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fit_plans import DIRICHLET, units
 from run_hash import result_hash
 from softmax_bottleneck import heads
 from softmax_bottleneck import study as config
@@ -20,7 +21,6 @@ from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.jobs import processes, resumable
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.study.fits import FitPlan, units_of
 from softmax_bottleneck.training import dynamic, dynamic_evaluation, fit, free_contexts, model, train, trainer
 
 VOCABULARY = 30
@@ -154,10 +154,7 @@ def run_dynamic(folder: Path, options: Options = resumable.DEFAULTS, other: bool
 
 
 def run_fit(folder: Path, options: Options = resumable.DEFAULTS, other: bool = False) -> dict[str, Any]:
-    models = {"softmax": {"head": "softmax"}, "mos": {"head": {"name": "mos", "components": 2}}}
-    widths, recipe = [3 if other else 2], {"bias": False, "updates": 14, "learning_rate": 0.1}
-    fits = {"kind": "dirichlet", "alphas": [0.5], "words": [8], "contexts": 30, "widths": widths, "models": models}
-    (unit,) = units_of("toy", config.read(FitPlan, fits | recipe, "fits.toy"), {"device": "cpu"}, "fits.toy")
+    (unit,) = units(DIRICHLET, widths=[3 if other else 2], updates=14)
     return fit.fit_unit(unit, folder, folder / "laws", options)
 
 

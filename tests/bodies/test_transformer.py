@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 import torch
 from naive_training import naive_training
-from run_hash import result_hash
 from softmax_bottleneck import bodies
 from softmax_bottleneck.corpora.corpus import batchify
-from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.training import model, train, trained, trainer
-from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results, transformer_run
+from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, transformer_run
 from tiny_runs import TRANSFORMER_SIZES as SIZES
 
 
@@ -173,8 +171,6 @@ def test_weights_go_out_and_in(tied):
 
 
 # --- training -------------------------------------------------------------------------------------------------------
-
-
 def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
     """Benka's step size falls after every epoch that does not improve, and a loss is divided by its targets."""
     run = transformer_run(epochs=9, weight_decay=0.0, learning_rate=6.0)
@@ -191,21 +187,6 @@ def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
     stored = trained.load_model(tmp_path)
     valid_LB = torch.from_numpy(batchify(CORPUS.valid, run.schedule.eval_batch_size).astype(np.int64))
     assert trainer.evaluate(stored, valid_LB, 12, divisor="targets") == losses[-1]
-
-
-def test_a_transformer_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
-    run = transformer_run("mos", {"components": 2, "dropout_latent": 0.2, "locked_dropout": False})
-    done = train.train_run(run, CORPUS, tmp_path / "whole")
-    for stop_after in (1, 9):
-        polls = iter(range(10**6))
-        with monkeypatch.context() as patch:
-            patch.setattr(Stop, "reason", lambda self, n=stop_after, p=polls: ("test", 75) if next(p) >= n else None)
-            with pytest.raises(StoppedError):
-                train.train_run(run, CORPUS, tmp_path / "broken")
-    again = train.train_run(run, CORPUS, tmp_path / "broken")
-    assert results(again) == results(done)
-    assert result_hash(tmp_path / "broken") == result_hash(tmp_path / "whole")
-    assert again["provenance"]["interruptions"] == 2
 
 
 def test_averaging_can_begin_with_the_first_update(tmp_path):

@@ -77,7 +77,6 @@ def test_small_penn_treebank_is_as_declared(mirror):
     assert corpus.bigram_perplexity(found) == pytest.approx(90, abs=1)
 
 
-# --- streams and baselines ------------------------------------------------------------------------------------------
 # --- streams --------------------------------------------------------------------------------------------------------
 @given(st.integers(1, 7), st.integers(0, 60))
 @settings(derandomize=True, deadline=None)

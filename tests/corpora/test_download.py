@@ -213,9 +213,6 @@ def test_a_partial_file_never_takes_the_name(server: str, tmp_path: Path) -> Non
     assert (tmp_path / "x" / "a.txt").read_bytes() == BODY
 
 
-# --- declarations ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.corpora
 def test_the_mirror_holds_what_is_declared(mirror: Path, tmp_path: Path) -> None:
     dataset = load_dataset("word-sim", DATASETS)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small
 import torch
 from naive_heads import lms_plif
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora import corpus, download, tokenise
+from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.measuring import evaluate as evaluate_module
 from softmax_bottleneck.measuring import perplexity
 from softmax_bottleneck.measuring.measure import measure
@@ -150,9 +151,6 @@ def test_a_body_without_memory_is_measured_in_blocks_as_it_was_trained():
         assert found[f"{split}_ppl"] == found[f"{split}_ppl_sound"] == pytest.approx(expected, rel=1e-6)
 
 
-# --- spectra --------------------------------------------------------------------------------------------------------
-
-
 # --- learned functions ----------------------------------------------------------------------------------------------
 def test_slopes_and_curves_of_a_piecewise_linear_head():
     options = HEADS["lms-plif"]
@@ -172,49 +170,14 @@ def test_slopes_and_curves_of_a_piecewise_linear_head():
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
-DATASET = """
-name: toy
-kind: corpus
-title: Toy
-files: {{train.txt: {{path: train.txt}}, valid.txt: {{path: valid.txt}}, test.txt: {{path: test.txt}}}}
-rank_contexts: {rank_contexts}
-"""
-STUDY = """
-study: toy
-title: Toy
-datasets: [toy]
-seeds: [1, 2]
-device: cpu
-settings:
-  - body: {kind: awd-lstm, embedding_size: 5, hidden_size: 7, layers: 1, dropout_input: 0, dropout_hidden: 0,
-           dropout_output: 0.1, dropout_embedding: 0, dropout_weight: 0}
-    schedule: {optimizer: et-asgd, switch_after_epoch: 3, learning_rate: 5, batch_size: 4, bptt: 10, clip: 0.25,
-               weight_decay: 0, activation_penalty: 0, temporal_penalty: 0, epochs: 5, eval_batch_size: 2}
-models:
-  plif: {head: {name: lms-plif, knots: 60}}
-  mos: {head: {name: mos, components: 2, dropout_latent: 0}}
-experiments:
-  parthiban2021-table2: {models: all}
-  parthiban2021-rank-training: {models: [plif]}
-"""
-
-
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
-    """A study on a text of 40 words, tokenised, in an empty working directory."""
+def study(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
+    """The small study with a PLIF head whose ranks are tracked along training, with nothing trained."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(5)
-    (tmp_path / "datasets").mkdir()
-    for split, lines in (("train", 60), ("valid", 20), ("test", 30)):
-        text = "\n".join(" ".join(f"w{word}" for word in rng.zipf(1.3, 12) % 38) for _ in range(lines))
-        (tmp_path / "datasets" / f"{split}.txt").write_text(text + " <unk>\n", encoding="utf-8")
-    (tmp_path / "datasets" / "toy.yaml").write_text(DATASET.format(rank_contexts=100), encoding="utf-8")
-    (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
-    config.load_dataset.cache_clear()
-    loaded = config.load_study(tmp_path / "study.yaml")
-    download.download(loaded, "toy", print)
-    tokenise.tokenise(loaded, "toy", print)
-    return loaded
+    models = {"plif": {"head": {"name": "lms-plif", "knots": 60}}, "mos": small.STUDY["models"]["mos"]}
+    shown = {"parthiban2021-table2": {"models": "all"}, "parthiban2021-rank-training": {"models": ["plif"]}}
+    values = small.values(models=models, experiments=shown)
+    return small.begun(ready, tmp_path, values, small.DATASET | {"rank_contexts": 100})
 
 
 def read(run: Run, name: str) -> dict:
@@ -234,9 +197,9 @@ def test_the_steps_of_a_run(study: config.Study):
     disk = {path: (count, cost.disk_gb) for path, (count, cost) in check.costs(study).items()}
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
-    tokens = corpus.load(Store().tokens_folder("toy"))
+    tokens = corpus.load(Store().tokens_folder("tiny"))
     for step in (train.train, measure):
-        step(study, run.path, print)
+        step(study, run.path, small.quiet)
     language_model = trained.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)
 
@@ -264,8 +227,8 @@ def test_the_steps_of_a_run(study: config.Study):
     assert press_rank(arrays["singular_values_all"], *matrix.shape).rank == ranks_of(matrix)
 
     along = read(run, "epochs_rank.json")
-    assert [row["epoch"] for row in along["rows"]] == [0, 1, 2, 3, 4, 5]
-    assert [row["phase"] for row in along["rows"]] == ["untrained"] + ["sgd"] * 3 + ["asgd"] * 2
+    assert [row["epoch"] for row in along["rows"]] == [0, 1, 2, 3]
+    assert [row["phase"] for row in along["rows"]] == ["untrained", "sgd", "sgd", "asgd"]
     best = [row for row in along["rows"] if row["best"]]
     assert [row["epoch"] for row in best] == [read(run, "done.json")["best_epoch"]]
     assert best[0]["rank_press"] == rank["metrics"]["rank_press"]  # of the same 100 contexts

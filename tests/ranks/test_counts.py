@@ -9,13 +9,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_matrices import crowded_matrix, in_chunks, rng, with_spectrum
-from softmax_bottleneck.ranks import (
-    effective_rank,
-    gram_singular_values,
-    inertia_count,
-    press_rank,
-    rank_report,
-)
+from softmax_bottleneck.ranks import effective_rank, gram_singular_values, inertia_count, press_rank, rank_report
 from softmax_bottleneck.ranks.spectrum import FLOAT32_EPS, FLOAT64_EPS
 from softmax_bottleneck.store.errors import DataError, UserError
 

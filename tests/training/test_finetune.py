@@ -5,11 +5,11 @@ import torch
 from naive_training import naive_training
 from run_hash import result_hash
 from softmax_bottleneck import study as config
-from softmax_bottleneck.jobs.interrupt import Stop, StoppedError
+from softmax_bottleneck.jobs.resumable import DEFAULTS, Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.training import finetune, model, train, trained
-from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, results
+from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, Kill, changed, die, make_run, poisoned, results
 
 
 def finetuned(run: config.Run, **schedule) -> config.Run:
@@ -24,11 +24,8 @@ def start_of(run: config.Run) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model.weights(model.build(run, VOCABULARY)).items()}
 
 
-def tune(run: config.Run, folder, weights) -> dict:
-    def make(run, corpus, device):
-        return finetune.Finetuner(run, corpus, device, weights)
-
-    return train.train_run(run, CORPUS, folder, make=make)
+def tune(run: config.Run, folder, weights, options: Options = DEFAULTS) -> dict:
+    return train.train_run(run, CORPUS, folder, options, make=lambda *given: finetune.Finetuner(*given, weights))
 
 
 @pytest.mark.parametrize(("rate", "epochs"), [(5.0, 2), (30.0, 30)])
@@ -61,12 +58,10 @@ def test_it_resumes_to_the_same_bits(tmp_path, monkeypatch):
     base = make_run()
     run, weights = finetuned(base, epochs=2), start_of(base)
     whole = tune(run, tmp_path / "whole", weights)
-    for after in (1, 6):
-        polls = iter(range(10**6))
-        with monkeypatch.context() as patch:
-            patch.setattr(Stop, "reason", lambda self, n=after, p=polls: ("test", 75) if next(p) >= n else None)
-            with pytest.raises(StoppedError):
-                tune(run, tmp_path / "broken", weights)
+    for update in (1, 6):
+        with monkeypatch.context() as patch, pytest.raises(Kill):
+            poisoned(patch, update, lambda _: die())
+            tune(run, tmp_path / "broken", weights, Options(save_interval_s=0.0))
     assert results(tune(run, tmp_path / "broken", weights)) == results(whole)
     assert result_hash(tmp_path / "broken") == result_hash(tmp_path / "whole")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import small
 import torch
-from fit_plans import LANGUAGE, LAW, units
+from fit_plans import DIRICHLET, LANGUAGE, LAW, units
 from scipy import optimize
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
@@ -205,13 +205,11 @@ def test_done_fits_are_not_made_again(tmp_path, monkeypatch):
     assert [row for row in before if row["model"] != "law"] == [r for r in after if ";d=3;" in r["condition"]]
 
 
-FITS = {"kind": "dirichlet", "alphas": [0.5], "words": [8], "contexts": 30, "widths": [2], "updates": 5,
-        "models": {"softmax": {"head": "softmax"}}, "learning_rate": 0.1}  # fmt: skip
-
-
 def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    study = small.load(tmp_path, small.values(fits={"dirichlet": FITS}, experiments={"ganea2019-figure3": {}}))
+    study = small.load(
+        tmp_path, small.values(fits={"dirichlet": DIRICHLET | {"updates": 5}}, experiments={"ganea2019-figure3": {}})
+    )
     (unit,) = study.units
     assert [one.kind for one in verify.verify(study).findings] == ["missing"]
     fitting.fit(study, unit.path, small.quiet)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from softmax_bottleneck import heads, study
+from fit_plans import LANGUAGE, units
+from softmax_bottleneck import heads
 from softmax_bottleneck.corpora.known_distributions import dirichlet, make_distributions
-from softmax_bottleneck.study.fits import FitPlan, units_of
 from softmax_bottleneck.training import free_contexts
 from softmax_bottleneck.training.fit import fit_unit
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
@@ -77,11 +77,8 @@ def test_a_fitted_head_preserves_no_expected_gradient() -> None:
 
 
 def test_a_fit_is_measured_after_a_twentieth_of_its_updates_and_at_its_end(tmp_path: Path) -> None:
-    law = {"vocabulary_size": 24, "topics": 2, "classes": 3, "markers_per_topic": 2, "affinity_bandwidth": 3.0}
-    entry = {"kind": "language", "language": law, "ranks": [14], "widths": [3], "updates": 40, "learning_rate": 0.05}
-    entry |= {"gradient": True}
-    entry["models"] = {"softmax": {"head": "softmax"}}
-    (unit,) = units_of("toy", study.read(FitPlan, entry, "fits.toy"), {"device": "cpu"}, "fits.toy")
+    alone = {"models": {"softmax": {"head": "softmax"}}, "seeds": [1], "sample": 0, "gradient": True}
+    (unit,) = units(LANGUAGE, ranks=[14], widths=[3], updates=40, **alone)
     rows = fit_unit(unit, tmp_path / "unit", tmp_path / "law")["rows"]
     found = {row["metric"]: row["value"] for row in rows if row["model"] == "softmax"}
     known, recipe = make_distributions(unit.kind, unit.law, unit.seed), Recipe(0, True, 40, 0.05)

@@ -3,44 +3,17 @@
 import pytest
 import torch
 from softmax_bottleneck import heads
-from softmax_bottleneck import study as config
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.training import model
+from tiny_runs import make_run
 
 PTB, WT2 = 10_000, 33_278
-BODY = {
-    "kind": "awd-lstm",
-    "embedding_size": 400,
-    "hidden_size": 1150,
-    "context_size": 400,
-    "layers": 3,
-    "dropout_input": 0.4,
-    "dropout_hidden": 0.3,
-    "dropout_output": 0.4,
-    "dropout_embedding": 0.1,
-    "dropout_weight": 0.5,
-    "embedding_noise": 0.0,
-}
-SCHEDULE = config.Schedule(
-    optimizer="et-asgd",
-    learning_rate=20.0,
-    batch_size=20,
-    bptt=70,
-    clip=0.25,
-    weight_decay=1.2e-6,
-    activation_penalty=2.0,
-    temporal_penalty=1.0,
-    epochs=1000,
-)
-
-
-def run(head: str, options: dict | None = None, seed: int = 1, **body) -> config.Run:
-    complete = config.Head(head, heads.options(head, options or {}))
-    return config.Run("x", head, complete, config.Body(**BODY | body), SCHEDULE, seed, "identity")
+FULL = {"embedding_size": 400, "hidden_size": 1150, "context_size": 400, "layers": 3}
 
 
 def count(head: str, vocabulary_size: int, options: dict | None = None, **body) -> int:
-    return model.count_parameters(model.build(run(head, options, **body), vocabulary_size, "meta"))
+    run = make_run(head, options=options, **FULL | body)
+    return model.count_parameters(model.build(run, vocabulary_size, "meta"))
 
 
 PTB_MIXTURE = {"embedding_size": 280, "hidden_size": 960, "context_size": 620}
@@ -89,7 +62,7 @@ SMALL = {"embedding_size": 6, "hidden_size": 7, "context_size": 6, "layers": 2}
     ],
 )
 def test_a_head_may_read_the_input_of_the_last_layer(body, lower_size):
-    built = model.build(run("doc", {"lower_size": lower_size}, **body), 11).eval()
+    built = model.build(make_run("doc", options={"lower_size": lower_size}, **body), 11).eval()
     ids = torch.tensor([[1, 2], [3, 4]])
     read = []
     built.body.layers[-1].register_forward_pre_hook(lambda _, given: read.append(given[0]))
@@ -100,11 +73,11 @@ def test_a_head_may_read_the_input_of_the_last_layer(body, lower_size):
         assert torch.equal(below_TBD, read[0])
     assert built.head.log_probs(output.dropped_TBD).shape == (4, 11)
     with pytest.raises(UserError, match=f"lower_size: 5 must be what the body's last layer reads, {lower_size}"):
-        model.build(run("doc", {"lower_size": 5}, **body), 11)
+        model.build(make_run("doc", options={"lower_size": 5}, **body), 11)
 
 
 def test_embedding_is_the_decoder():
-    built = model.build(run("softmax", **SMALL), 11)
+    built = model.build(make_run("softmax", **SMALL), 11)
     assert built.body.embedding.weight is built.head.decoder.weight
     assert built.head.decoder.weight.abs().max() <= 0.1
     assert not built.head.decoder.bias.any()
@@ -115,18 +88,18 @@ def test_embedding_is_the_decoder():
 def test_initial_weights_follow_the_seed_alone():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = model.weights(model.build(run("mos", seed=1, **SMALL | {"context_size": 4}), 11))
+    first = model.weights(model.build(make_run("mos", seed=1, **SMALL | {"context_size": 4}), 11))
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(6)
-    again = model.weights(model.build(run("mos", seed=1, **SMALL | {"context_size": 4}), 11))
-    other = model.weights(model.build(run("mos", seed=2, **SMALL | {"context_size": 4}), 11))
+    again = model.weights(model.build(make_run("mos", seed=1, **SMALL | {"context_size": 4}), 11))
+    other = model.weights(model.build(make_run("mos", seed=2, **SMALL | {"context_size": 4}), 11))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first[model.DECODER], other[model.DECODER])
 
 
 @pytest.mark.parametrize("head", heads.names())
 def test_groups_hold_every_trained_parameter_once(head):
-    built = model.build(run(head, **SMALL), 11)
+    built = model.build(make_run(head, **SMALL), 11)
     groups = built.parameter_groups(20.0)
     grouped = [id(p) for group in groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in built.parameters() if p.requires_grad)

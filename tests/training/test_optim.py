@@ -75,25 +75,6 @@ def test_swapped_shows_the_averages_and_gives_the_weights_back():
     assert not torch.equal(tensors[0], asgd.averages[0])
 
 
-def test_a_captured_update_stays_valid(monkeypatch):
-    """`apply` by scalars that `prepare` fills gives the bits of Python's numbers; no tensor moves to another place."""
-    tensors, twins = parameters(), parameters()
-    grouped = [[{"params": ps[:2], "lr": 2.0}, {"params": ps[2:], "lr": 0.02}] for ps in (tensors, twins)]
-    recorded, plain = (ASGD(groups, 1e-3) for groups in grouped)
-    recorded.numbers = scalars = [torch.zeros(()) for _ in range(3)]
-    monkeypatch.setattr(recorded, "_set", lambda numbers: [s.fill_(n) for s, n in zip(scalars, numbers, strict=True)])
-    places = [parameter.data_ptr() for parameter in tensors]
-    for step, factor in enumerate(FACTORS):
-        set_gradients(tensors, step)
-        set_gradients(twins, step)
-        recorded.step(factor)
-        plain.step(factor)
-        with recorded.swapped():
-            assert [parameter.data_ptr() for parameter in tensors] == places
-    pairs = zip(recorded.averages + tensors, plain.averages + twins, strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
-
-
 @given(st.lists(st.integers(0, 20), max_size=30), st.integers(1, 6))
 def test_trigger_equals_the_published_loop(losses, window):
     """`if len(best_val_loss) > n and val_loss > min(best_val_loss[:-n])`, appended after the test, once."""

@@ -20,7 +20,18 @@ from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.training import train, trained, trainer
-from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, Kill, die, make_run, poisoned, results
+from tiny_runs import (
+    CORPUS,
+    NO_DROPOUT,
+    VOCABULARY,
+    Kill,
+    die,
+    make_corpus,
+    make_run,
+    poisoned,
+    results,
+    transformer_run,
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +70,18 @@ def test_chunk_lengths_have_the_published_distribution():
     assert drawn[short].mean() == pytest.approx(35 - 0.5, abs=0.8)
     assert drawn[~short].mean() == pytest.approx(70 - 0.5, abs=0.2)
     assert drawn[~short].std() == pytest.approx(5, abs=0.2)
+
+
+def test_every_epoch_reads_its_own_piece():
+    run, corpus = make_run(pieces=3, epochs=5, switch_after_epoch=2, learning_rate=1.0), make_corpus(train_tokens=400)
+    at_work = trainer.Trainer(run, corpus, torch.device("cpu"))
+    pieces = np.split(corpus.train, [134, 267])  # 400 tokens in three pieces that follow each other
+    for epoch in range(5):
+        piece = pieces[epoch % 3]
+        assert np.array_equal(at_work.train_LB.numpy().T.ravel(), piece[: len(piece) // 4 * 4])
+        while at_work.place.chunk < len(at_work.chunks):
+            at_work.update()
+        at_work.end_epoch(0.0)
 
 
 # --- losses ---------------------------------------------------------------------------------------------------------
@@ -195,14 +218,27 @@ def interrupted(run, folder, monkeypatch, update: int, **options) -> None:
             train.train_run(run, CORPUS, folder, Options(save_interval_s=0.0), **options)
 
 
+UNLOCKED = {"components": 2, "dropout_latent": 0.2, "locked_dropout": False}
+
+
 @pytest.mark.fault("A1")
-@pytest.mark.parametrize("head", ["mos", "lms-plif"])
-def test_other_heads_resume_to_the_bit(tmp_path, monkeypatch, head):
-    run = make_run(head, learning_rate=1.0, epochs=2, options={"knots": 200} if head == "lms-plif" else None)
+@pytest.mark.parametrize(
+    "run",
+    [
+        make_run("mos", learning_rate=1.0, epochs=2),
+        make_run("lms-plif", learning_rate=1.0, epochs=2, options={"knots": 200}),
+        transformer_run("mos", UNLOCKED),
+        make_run(learning_rate=1.0, epochs=4, pieces=3),
+    ],
+    ids=["mos", "lms-plif", "transformer", "pieces"],
+)
+def test_every_kind_of_run_resumes_to_the_bit(tmp_path, monkeypatch, run):
     train.train_run(run, CORPUS, tmp_path / "whole")
-    interrupted(run, tmp_path / "cut", monkeypatch, 9)
-    train.train_run(run, CORPUS, tmp_path / "cut")
+    for update in (1, 9):
+        interrupted(run, tmp_path / "cut", monkeypatch, update)
+    again = train.train_run(run, CORPUS, tmp_path / "cut")
     assert result_hash(tmp_path / "cut") == result_hash(tmp_path / "whole")
+    assert again["provenance"]["interruptions"] == 2
 
 
 @pytest.mark.fault("A1")
