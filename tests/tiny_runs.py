@@ -243,4 +243,4 @@ def write_lease(folder: Path, age_s: float = 0.0, **facts: Any) -> Path:
 
 def of_parent() -> dict[str, int]:
     """Return pid and start of a living process that is not this one."""
-    return vars(processes.Process(os.getppid(), processes.started(os.getppid())))
+    return vars(processes.Process.of(os.getppid()))

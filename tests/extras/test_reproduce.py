@@ -17,7 +17,7 @@ import pytest
 import small
 from run_hash import result_hash
 from softmax_bottleneck.extras import status
-from softmax_bottleneck.jobs import outcomes, project_lock
+from softmax_bottleneck.jobs import workflow
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -209,11 +209,11 @@ def test_the_same_command_resumes_after_each_fault(project: Study, undisturbed: 
 # --- the lock --------------------------------------------------------------------------------------------------------
 HOLDER = """
 import os, subprocess, sys
-from softmax_bottleneck.jobs import project_lock
-lock = project_lock.acquire()
-child = "from softmax_bottleneck.jobs import project_lock; import time; "
-child += "project_lock.acquire(); print('held', flush=True); time.sleep(120)"
-fds = project_lock.descriptors()
+from softmax_bottleneck.jobs import workflow
+lock = workflow.acquire_lock()
+child = "from softmax_bottleneck.jobs import workflow; import time; "
+child += "workflow.acquire_lock(); print('held', flush=True); time.sleep(120)"
+fds = workflow.lock_descriptors()
 print(subprocess.Popen([sys.executable, "-c", child], pass_fds=fds, env=os.environ | lock).pid, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -228,7 +228,7 @@ def test_the_lock_of_a_killed_process_stays_with_the_child_that_shares_it(tmp_pa
         try:
             assert holder.stdout.readline() == "held\n"
             with pytest.raises(BusyError, match="already running here"):
-                project_lock.acquire()
+                workflow.acquire_lock()
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -240,28 +240,28 @@ def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path: Path, monkeypatch:
     Path("results").mkdir()
     Path("results/.workflow.lock").symlink_to("../mine.txt")
     with pytest.raises(UserError, match=r"results/\.workflow\.lock: is a link; remove it"):
-        project_lock.acquire()
+        workflow.acquire_lock()
     assert Path("mine.txt").read_text(encoding="utf-8") == "mine"
 
 
 # --- exit codes ------------------------------------------------------------------------------------------------------
 def test_failures_are_sorted_by_what_a_person_must_do_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "outcomes.jsonl"
-    outcomes.note("train", "unset", 2, "nothing is written")
-    assert not log.exists() and outcomes.failures(log) == []
-    monkeypatch.setenv(outcomes.VARIABLE, str(log))
+    workflow.note("train", "unset", 2, "nothing is written")
+    assert not log.exists() and workflow.failures(log) == []
+    monkeypatch.setenv(workflow.LOG_VARIABLE, str(log))
     ended = {"three": 3, "again": 75, "signal": 143, "diverged": 10, "disk": 74, "bug": 1, "mend": 2, "well": 0}
     for what, code in ended.items():
-        outcomes.note("train", what)
-        outcomes.note("train", what, code, "words")
-    outcomes.note("train", "killed")
+        workflow.note("train", what)
+        workflow.note("train", what, code, "words")
+    workflow.note("train", "killed")
     for code in (2, 0):  # failed, and ended well when it was tried again
-        outcomes.note("measure", "repeated", code)
+        workflow.note("measure", "repeated", code)
     with log.open("a", encoding="utf-8") as file:
         file.write('{"step": "cut')
-    found = outcomes.failures(log)
+    found = workflow.failures(log)
     assert [code for code, _ in found] == [2, 1, 74, 10, 75, 75, 75, 3]
-    assert found[0] == (2, "train mend: words") and found[6] == (75, f"train killed: {outcomes.KILLED}")
+    assert found[0] == (2, "train mend: words") and found[6] == (75, f"train killed: {workflow.KILLED}")
 
 
 # --- make ------------------------------------------------------------------------------------------------------------

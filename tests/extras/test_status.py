@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import small
 from softmax_bottleneck.extras import reproduce, status
-from softmax_bottleneck.jobs import outcomes
-from softmax_bottleneck.jobs.outcomes import Attempt
+from softmax_bottleneck.jobs.workflow import KILLED, Attempt
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
@@ -105,7 +104,7 @@ def test_a_killed_step_is_reported_once(study: Study, tmp_path: Path) -> None:
             shown.updated = 0.0
             shown.update()
             assert len(lines) == (updates > 0)
-    assert lines == [f"train tiny/mos/1-0: {outcomes.KILLED}"]
+    assert lines == [f"train tiny/mos/1-0: {KILLED}"]
 
 
 # --- the interim report ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from softmax_bottleneck.jobs import outcome_record, processes, resumable, run_lease
+from softmax_bottleneck.jobs import outcome_record, processes, resumable, run_lease, workflow
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
@@ -325,7 +325,7 @@ def test_a_time_limit_stops_and_some_way_is_made_every_time(kind, alone, tmp_pat
 @ONE
 def test_work_stops_when_its_workflow_is_gone(kind, alone, tmp_path, monkeypatch):
     with subprocess.Popen(["sleep", "600"]) as sleeper, monkeypatch.context() as patch:
-        patch.setenv(processes.WORKFLOW_VARIABLE, f"{sleeper.pid} {processes.started(sleeper.pid)}")
+        patch.setenv(workflow.PROCESS_VARIABLE, f"{sleeper.pid} {processes.Process.of(sleeper.pid).started}")
         patch.setattr("softmax_bottleneck.jobs.interrupt.LOOK_EVERY_S", 0.0)
         at_step(patch, 5, lambda: (sleeper.kill(), sleeper.wait()))
         with pytest.raises(StoppedError, match="the workflow that started it is gone; saved at") as stopped:

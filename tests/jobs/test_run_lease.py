@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck.jobs import processes
+from softmax_bottleneck.jobs import processes, workflow
 from softmax_bottleneck.jobs import run_lease as lease
 from softmax_bottleneck.store.errors import BusyError
 from tiny_runs import of_parent, write_lease
@@ -114,14 +114,14 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_only_the_very_process_counts_as_the_workflow(monkeypatch, sleeper):
-    started = processes.started(sleeper.pid)
+    started = processes.Process.of(sleeper.pid).started
     for value, expected in (
         (f"{sleeper.pid} {started}", processes.Process(sleeper.pid, started)),
         (f"{sleeper.pid} {started + 1}", None),  # the number was given again
         ("", None),
         ("12 x", None),
     ):
-        monkeypatch.setenv(processes.WORKFLOW_VARIABLE, value)
-        assert processes.workflow() == expected
-    processes.export_workflow()
-    assert processes.workflow() == processes.myself()
+        monkeypatch.setenv(workflow.PROCESS_VARIABLE, value)
+        assert workflow.workflow_process() == expected
+    workflow.export_workflow()
+    assert workflow.workflow_process() == processes.Process.of(os.getpid())

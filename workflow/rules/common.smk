@@ -8,8 +8,7 @@ sys.path.insert(0, str(WORKFLOW))
 from snakemake.exceptions import WorkflowError
 
 from softmax_bottleneck import study as settings
-from softmax_bottleneck.jobs import project_lock
-from softmax_bottleneck.jobs.processes import export_workflow
+from softmax_bottleneck.jobs.workflow import acquire_lock, export_workflow
 from softmax_bottleneck.records import records
 from softmax_bottleneck.report import captions
 from softmax_bottleneck.store.paths import OVERVIEW, Store
@@ -37,7 +36,7 @@ except UserError as error:
 
 onstart:  # one workflow at a time; a second one leaves with the exit code that says so
     try:
-        project_lock.acquire()
+        acquire_lock()
     except (BusyError, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -1,7 +1,5 @@
 """The command line: one command per rule of the workflow, and further commands for users."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import errno
@@ -15,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from softmax_bottleneck import study as config
-from softmax_bottleneck.jobs import outcomes
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
+from softmax_bottleneck.jobs.workflow import note
 from softmax_bottleneck.store import artefacts, errors
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study
@@ -35,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     args.arguments = sys.argv[1:] if arguments is None else arguments
     say = _line_printer(args.log)
     subject = next((str(vars(args)[key]) for key in ("run", "dataset", "unit") if key in args), "")
-    outcomes.note(args.step, subject)
+    note(args.step, subject)
     message, code = "", 0
     try:
         module, _, name = COMMANDS[args.step][0].partition(":")
@@ -48,11 +46,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         known = _message_and_code(error, args.step)
         if known is None:
-            outcomes.note(args.step, subject, 1, f"{type(error).__name__}: {error}; its traceback is in the log")
+            note(args.step, subject, 1, f"{type(error).__name__}: {error}; its traceback is in the log")
             raise
         message, code = known
         say(f"error: {message}")
-    outcomes.note(args.step, subject, code, message)
+    note(args.step, subject, code, message)
     return code
 
 

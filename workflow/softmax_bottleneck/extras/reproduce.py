@@ -19,7 +19,7 @@ from typing import IO
 
 from softmax_bottleneck.extras import status
 from softmax_bottleneck.extras.doctor import doctor
-from softmax_bottleneck.jobs import devices, outcomes, project_lock
+from softmax_bottleneck.jobs import devices, workflow
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES, signals_to
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.verify import verify
@@ -53,13 +53,14 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
         UserError: the results folder is not writable.
         UnfinishedError: runs are missing; the exit code is that of the cause.
     """
-    lock = project_lock.acquire()
+    lock = workflow.acquire_lock()
     log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
     ends = log.with_suffix(".jsonl")
     ends.unlink(missing_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | lock | {outcomes.VARIABLE: str(ends.resolve())}
-    words = [*devices.snakemake_options(study.device), "--cores", str(options.cores), *options.snakemake]
+    environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends.resolve())}
+    gpus = 0 if study.device == "cpu" else len(devices.visible_gpus())  # as many jobs use a GPU at a time
+    words = ["--cores", str(options.cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *options.snakemake]
     command = snakemake_command("default", study.file, options.set, words)
     with log.open("wb") as file:
         interim = status.InterimReport(study, options.set, file)
@@ -128,7 +129,7 @@ def _snakemake(
             _prctl(DEATH_SIGNAL, signal.SIGKILL)
 
     # In its own session, Ctrl-C reaches it once, from here, and not from the terminal as well.
-    child = subprocess.Popen(command, env=environment, pass_fds=project_lock.descriptors(), stdout=log, stderr=log,
+    child = subprocess.Popen(command, env=environment, pass_fds=workflow.lock_descriptors(), stdout=log, stderr=log,
                              start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
     with signals_to(pass_on):
         while child.poll() is None:
@@ -160,9 +161,9 @@ def _problem(
         return UnfinishedError(f"stopped by {stopped_by[0].name}; the state is saved", EXIT_CODES[stopped_by[0]])
     if code == 0:
         return None
-    failed = outcomes.failures(ends)
-    if code < 0 and (not failed or failed[0][0] == outcomes.TRY_AGAIN):
-        return UnfinishedError(f"Snakemake was killed by {signal.Signals(-code).name}", outcomes.TRY_AGAIN)
+    failed = workflow.failures(ends)
+    if code < 0 and (not failed or failed[0][0] == workflow.TRY_AGAIN):
+        return UnfinishedError(f"Snakemake was killed by {signal.Signals(-code).name}", workflow.TRY_AGAIN)
     if failed:
         first, message = failed[0]
         more = f"; {len(failed) - 1} more steps failed, see {log}" if len(failed) > 1 else ""

@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 from softmax_bottleneck.extras import status
-from softmax_bottleneck.jobs import project_lock
+from softmax_bottleneck.jobs.workflow import acquire_lock
 from softmax_bottleneck.records import collect as collecting
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records import verify as verification
@@ -103,7 +103,7 @@ def verify(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 def repair(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Delete damaged results and everything made from them."""
-    project_lock.acquire()
+    acquire_lock()
     found, removed = verification.repair(study)
     for path in removed:
         say(f"removed {study.store.root / path}")

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from softmax_bottleneck.jobs import outcomes
-from softmax_bottleneck.jobs.outcomes import Attempt
+from softmax_bottleneck.jobs.workflow import Attempt, attempts
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.progress import Say, duration
@@ -123,8 +122,8 @@ class Display:
         if now - self.updated < TERMINAL_S:
             return
         self.updated = now
-        attempts = outcomes.attempts(self.ends)
-        failed = {attempt for attempt in attempts if attempt.code or (attempt.ended is None and not attempt.works)}
+        steps = attempts(self.ends)
+        failed = {attempt for attempt in steps if attempt.code or (attempt.ended is None and not attempt.works)}
         # A failure is reported when it is seen twice: the first time may fall between a step's last line and its end.
         for attempt in sorted(failed & self.failed - self.reported, key=lambda attempt: attempt.began):
             self.say(attempt.failure[1])
@@ -134,10 +133,10 @@ class Display:
         self.report.update(done, self.say)
         if self.on_terminal:
             width = shutil.get_terminal_size().columns - 1
-            print(f"{CLEAR}{self.line(done, attempts, now)[:width]}", end="", file=sys.stderr, flush=True)
+            print(f"{CLEAR}{self.line(done, steps, now)[:width]}", end="", file=sys.stderr, flush=True)
         elif now - self.printed >= LINES_S:
             self.printed = now
-            self._say(self.line(done, attempts, now))
+            self._say(self.line(done, steps, now))
 
     def line(self, done: int, attempts: Sequence[Attempt], now: float) -> str:
         """Return the progress line.

@@ -4,8 +4,9 @@ import argparse
 import sys
 from importlib import import_module
 
-from softmax_bottleneck.jobs import replicas
+from softmax_bottleneck.jobs.devices import train_together
 from softmax_bottleneck.measuring import measure as measuring
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DivergedResultError
 from softmax_bottleneck.store.fingerprint import STEPS
 from softmax_bottleneck.store.progress import Say
@@ -36,11 +37,14 @@ def train(study: Study, options: argparse.Namespace, say: Say) -> None:
     if len(runs) > 1:
         words = [word for word in options.arguments if word != "--measure"]  # all seeds share the job's threads
         command = [sys.executable, "-m", "softmax_bottleneck", *words]  # the last --run counts
-        replicas.train_together(command, [run.path for run in runs], runs[0].device, say)
+        train_together(command, [run.path for run in runs], runs[0].device, say)
     else:
         run_step(study, options, say)
     if study.replicas_per_job > 1 and runs:
-        replicas.record_job(study, options.run, runs)
+        # The job is finished: its file names the done.json of every run.
+        files = {run.path: artefacts.checked(study.store.run_folder(run.path) / "done.json") for run in runs}
+        hashes = {path: artefacts.sha256_file(file) for path, file in files.items()}
+        artefacts.write_json(study.store.job_file(options.run), {"done": hashes})
 
 
 def measure(study: Study, options: argparse.Namespace, say: Say) -> None:

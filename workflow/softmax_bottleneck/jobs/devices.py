@@ -3,9 +3,11 @@
 A lease is an operating-system lock on a file in the machine's folder for temporary files. The kernel releases the lock
 when the process ends, however it ends. The file is named after the GPU's UUID, which is the same in every process and
 project. In a batch job nothing is leased, because the batch system has assigned the GPUs.
-"""
 
-from __future__ import annotations
+A small model leaves most of a GPU idle, and every batch job waits in the queue. Therefore one job can train several
+runs, each in a process of its own, exactly as it would be trained alone: the same step, with its own folder, lease and
+done.json. Finished runs stay finished if another run fails or the job ends; the next attempt trains the rest.
+"""
 
 import fcntl
 import os
@@ -13,12 +15,15 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
+from softmax_bottleneck.jobs.interrupt import EXIT_CODES, TRY_AGAIN, StoppedError, signals_to
+from softmax_bottleneck.jobs.workflow import export_workflow
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
 
@@ -33,7 +38,7 @@ LOOK_EVERY_S = 1.0
 _held: list[int] = []  # descriptors of this process's lease, open until it ends
 
 
-def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
+def choose_device(name: str, say: Say = lambda line: None) -> "torch.device":
     """Return the device for `auto`, `cuda` or `cpu`; unless `cpu` is asked for, first lease a GPU for this process.
 
     Raises:
@@ -50,7 +55,7 @@ def choose_device(name: str, say: Say = lambda line: None) -> torch.device:
     return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
-def hardware_name(device: torch.device) -> str:
+def hardware_name(device: "torch.device") -> str:
     """Return the name of the GPU or the instruction set of the CPU, on which the last bits of a result depend."""
     import torch
 
@@ -63,9 +68,8 @@ def hardware_name(device: torch.device) -> str:
 def visible_gpus() -> tuple[str, ...]:
     """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "--list-gpus"], capture_output=True, encoding="utf-8", timeout=LIST_TIMEOUT_S
-        )
+        command = ["nvidia-smi", "--list-gpus"]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=LIST_TIMEOUT_S, check=False)
         listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", done.stdout, re.MULTILINE))
     except (OSError, subprocess.TimeoutExpired):
         listed = ()
@@ -76,13 +80,6 @@ def visible_gpus() -> tuple[str, ...]:
     return tuple(listed[int(name)] if name.isdecimal() and int(name) < len(listed) else name for name in names)
 
 
-def snakemake_options(device: str) -> list[str]:
-    """Return the option that limits Snakemake's parallel GPU jobs to the number of GPUs; empty without a GPU."""
-    count = 0 if device == "cpu" else len(visible_gpus())
-    return ["--resources", f"gpu={count}"] if count else []
-
-
-# --- leases ---------------------------------------------------------------------------------------------------------
 def lease_gpu(say: Say = lambda line: None) -> None:
     """Lease a GPU and make it the only GPU that this process sees; wait while other processes have leased all GPUs.
 
@@ -90,20 +87,13 @@ def lease_gpu(say: Say = lambda line: None) -> None:
     this process has a lease already. It must be called before anything uses the GPU.
     """
     given = GIVEN_VARIABLE in os.environ or any(variable in os.environ for variable in BATCH_VARIABLES)
-    if _held or given:
-        return
-    gpus = visible_gpus()
-    if gpus:
-        os.environ[VISIBLE_VARIABLE] = _leased(gpus, say)
-
-
-def _leased(gpus: tuple[str, ...], say: Say) -> str:
-    """Lease the first GPU that no other process has leased, waiting for one if necessary, and return its name."""
+    gpus = () if _held or given else visible_gpus()
     waits = False
-    while True:
+    while gpus:
         for gpu in gpus:
             if _lock(gpu):
-                return gpu
+                os.environ[VISIBLE_VARIABLE] = gpu
+                return
         if not waits:
             say(f"every GPU here ({len(gpus)}) is at work for other runs; waiting for one")
             waits = True
@@ -135,15 +125,48 @@ def lent_gpu() -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def shared_by(count: int, device: str, say: Say) -> tuple[list[dict[str, str]], list[int]]:
-    """Return the environments of `count` child processes, and the descriptors of the GPU lease that they must inherit.
+# --- several runs in one job ----------------------------------------------------------------------------------------
+def train_together(
+    command: Sequence[str], paths: Sequence[str], device: str = "cpu", say: Say = lambda line: None
+) -> None:
+    """Run `command --run <path>` for all paths in parallel on a device, and wait for the end of these processes.
 
-    In a batch job the children are distributed over all visible GPUs; elsewhere they share the GPU leased by this
-    process.
+    In a batch job the processes are distributed over all visible GPUs; elsewhere they share the GPU leased by this
+    process, or have their own CPU threads. A signal to this process is passed on to them, so that each of them saves
+    its state and stops.
+
+    Raises:
+        UserError: a child process failed with an error that the user must correct, and has printed the message.
+        StoppedError: a child process stopped early; another attempt resumes it.
     """
-    gpus: tuple[str, ...] = ()
+    children: list[subprocess.Popen[bytes]] = []
+    received: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for child in children:
+            child.send_signal(number)
+
+    export_workflow()  # if this process is killed, the children notice it, save and stop
     if device != "cpu":
         lease_gpu(say)
-        gpus = visible_gpus()
-    given = [{VISIBLE_VARIABLE: gpus[n % len(gpus)], GIVEN_VARIABLE: "1"} if gpus else {} for n in range(count)]
-    return [os.environ | one for one in given], list(_held)
+    gpus = () if device == "cpu" else visible_gpus()
+    with signals_to(pass_on):
+        for number, path in enumerate(paths):
+            if received:  # the next attempt trains it
+                break
+            given = {VISIBLE_VARIABLE: gpus[number % len(gpus)], GIVEN_VARIABLE: "1"} if gpus else {}
+            # In its own session, a child gets a Ctrl-C once, from here, and not a second time from the terminal.
+            child = subprocess.Popen(
+                [*command, "--run", path], env=os.environ | given, pass_fds=_held, start_new_session=True
+            )
+            children.append(child)
+        codes = {path: child.wait() for path, child in zip(paths, children, strict=False)}
+    codes |= dict.fromkeys(paths[len(children) :], TRY_AGAIN)
+    failed = {path: code if code > 0 else 128 - code for path, code in codes.items() if code}
+    if failed:
+        which = ", ".join(f"{path} (exit {code})" for path, code in failed.items())
+        message = f"{len(failed)} of {len(paths)} seeds did not end: {which}; run the same step again to resume them"
+        stopped = {*EXIT_CODES.values(), TRY_AGAIN}
+        code = min(failed.values(), key=lambda code: code in stopped)  # errors that need a correction come first
+        raise UserError(message) if code == UserError.exit_code else StoppedError(message, code)

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from softmax_bottleneck.jobs import slurm
-from softmax_bottleneck.jobs.processes import Process
+from softmax_bottleneck.jobs import processes
 from softmax_bottleneck.store.errors import BusyError
 from softmax_bottleneck.store.progress import duration
 from softmax_bottleneck.study.schema import seconds
@@ -87,9 +86,9 @@ def time_limit(
     Raises:
         UserError: a value is not a duration.
     """
-    own, job = max_wall or environment.get(MAX_WALL_VARIABLE), environment.get(slurm.JOB_VARIABLE)
+    own, job = max_wall or environment.get(MAX_WALL_VARIABLE), environment.get(processes.JOB_VARIABLE)
     limits = [TimeLimit(seconds(own), f"max_wall {own}", bool(job))] if own else []
-    left_s = slurm.seconds_left(environment)
+    left_s = processes.seconds_left(environment)
     if left_s is not None:
         margin_s = seconds(margin) if margin else min(MARGIN_S, MARGIN_SHARE * left_s)
         why = f"SLURM job {job} ends in {duration(left_s)}"
@@ -105,7 +104,7 @@ class Stop:
     process and would start another one for the same run; None if the process was started by hand.
     """
 
-    def __init__(self, limit_s: float | None = None, workflow: Process | None = None) -> None:
+    def __init__(self, limit_s: float | None = None, workflow: processes.Process | None = None) -> None:
         self.looked = time.monotonic()
         self.deadline = None if limit_s is None else self.looked + limit_s
         self.signal: signal.Signals | None = None

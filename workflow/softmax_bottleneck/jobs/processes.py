@@ -1,4 +1,4 @@
-"""The identity of processes: whether a given process still runs, and where its process id is valid.
+"""Processes and SLURM jobs: which ones this process belongs to, and whether another one still runs.
 
 Process ids are reused, and every machine and container counts its own. Therefore the start time distinguishes two
 processes with the same id, and the boot id and the process namespace say where an id is valid.
@@ -6,12 +6,19 @@ processes with the same id, and the boot id and the process namespace say where 
 
 import os
 import platform
+import re
+import subprocess
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-WORKFLOW_VARIABLE = "SOFTMAX_BOTTLENECK_WORKFLOW"  # the workflow's process, set for those that it starts
+JOB_VARIABLE = "SLURM_JOB_ID"
+TIMEOUT_S = 20.0
+# States of jobs that may have processes. A job that waits to run again, or is being configured, has none yet.
+LIVING_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"])
 
 
 @dataclass(frozen=True)
@@ -21,30 +28,24 @@ class Process:
     pid: int
     started: int
 
+    @classmethod
+    def of(cls, pid: int) -> "Process":
+        """Return the process with an id; its start is 0 if it has ended, also if it is a zombie.
+
+        The start is not counted from 1970, as psutil does, because that number changes when the clock is set, and
+        setting the clock must not end a lease.
+        """
+        try:
+            process = psutil.Process(pid)
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            return cls(pid, 0 if ended else round(100 * (process.create_time() - psutil.boot_time())))
+        except psutil.NoSuchProcess:
+            return cls(pid, 0)
+
     @property
     def lives(self) -> bool:
         """True while this process runs; False for a zombie, and if another process has reused the id."""
-        return bool(self.started) and self.started == started(self.pid)
-
-
-def started(pid: int) -> int:
-    """Return the start of a process in hundredths of a second since boot; 0 if the process has ended.
-
-    The start is not counted from 1970, as psutil does, because that number changes when the clock is set, and setting
-    the clock must not end a lease.
-    """
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return 0
-        return round(100 * (process.create_time() - psutil.boot_time()))
-    except psutil.NoSuchProcess:
-        return 0
-
-
-def myself() -> Process:
-    """Return this process."""
-    return Process(os.getpid(), started(os.getpid()))
+        return bool(self.started) and self == Process.of(self.pid)
 
 
 def pid_namespace_id() -> str:
@@ -56,16 +57,44 @@ def pid_namespace_id() -> str:
         return platform.node()
 
 
-def export_workflow() -> None:
-    """Set the environment variable that tells child processes which workflow process started them."""
-    process = myself()
-    os.environ[WORKFLOW_VARIABLE] = f"{process.pid} {process.started}"
+# --- SLURM ----------------------------------------------------------------------------------------------------------
+def batch_job() -> dict[str, str]:
+    """Return {"job": number} for this process's SLURM job; empty outside a job."""
+    job = os.environ.get(JOB_VARIABLE, "")
+    return {"job": job} if job else {}
 
 
-def workflow() -> Process | None:
-    """Return the workflow process that started this process; None if there is none on this machine."""
-    numbers = os.environ.get(WORKFLOW_VARIABLE, "").split()
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+def job_lives(job: str) -> bool | None:
+    """Return True if a job may still have running processes; None if SLURM does not answer."""
+    answer = _squeue("--format=%T", job)
+    if answer is None or answer.returncode:
+        return False if answer and "invalid job id" in answer.stderr.lower() else None
+    return any(state in LIVING_STATES for state in answer.stdout.split())
+
+
+def seconds_left(environment: Mapping[str, str]) -> float | None:
+    """Return the seconds until SLURM ends this job; None outside a job, without a limit, or if SLURM does not tell.
+
+    Newer versions of SLURM set SLURM_JOB_END_TIME. Older versions do not, and Snakemake's plugin clears the variable.
+    Then squeue is asked, which prints `[days-][[hours:]minutes:]seconds`, or a word such as UNLIMITED or INVALID.
+    """
+    job, end = environment.get(JOB_VARIABLE), environment.get("SLURM_JOB_END_TIME", "")
+    if not job:
         return None
-    process = Process(int(numbers[0]), int(numbers[1]))
-    return process if process.lives else None  # else it belongs to another machine or container
+    if end.isdecimal():
+        return max(0.0, float(end) - time.time())
+    answer = _squeue("--format=%L", job)
+    left = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", answer.stdout.strip() if answer else "")
+    if not left:
+        return None
+    days, hours, minutes, seconds = (int(number or 0) for number in left.groups())
+    return 86400.0 * days + 3600.0 * hours + 60.0 * minutes + seconds
+
+
+def _squeue(layout: str, job: str) -> subprocess.CompletedProcess[str] | None:
+    """Return squeue's answer about a job; None if squeue is missing or does not answer."""
+    command = ["squeue", "--noheader", layout, f"--jobs={job}"]
+    try:
+        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -5,8 +5,6 @@ saves its state every few minutes, and before it stops at a signal or a time lim
 often the work was interrupted. States and records that cannot be verified are never overwritten silently.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -16,11 +14,13 @@ from typing import Any, Protocol
 
 import torch
 
-from softmax_bottleneck.jobs import checkpoint, outcome_record, processes, slurm
+from softmax_bottleneck.jobs import checkpoint, outcome_record
 from softmax_bottleneck.jobs.devices import hardware_name
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit, signals_to, time_limit
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
+from softmax_bottleneck.jobs.processes import batch_job
 from softmax_bottleneck.jobs.run_lease import Lease
+from softmax_bottleneck.jobs.workflow import workflow_process
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import LOG_INTERVAL_S, Say, duration
@@ -79,7 +79,7 @@ class Options:
     save_interval_s: float = 300.0
 
     @classmethod
-    def of(cls, study: Study, say: Say, restart: bool) -> Options:
+    def of(cls, study: Study, say: Say, restart: bool) -> "Options":
         """Return the options of a step, with the time limits of the study and the batch system."""
         return cls(say, time_limit(study.max_wall, study.time_margin), restart)
 
@@ -98,7 +98,7 @@ class Work(Protocol):
     def where(self) -> str:
         """The current position as text, e.g. `epoch 2, update 11`."""
 
-    def step(self, session: Session) -> bool:
+    def step(self, session: "Session") -> bool:
         """Do one step, calling `session.tick` during a long one; return True if a part, such as an epoch, has ended."""
 
     def keep(self) -> None:
@@ -114,7 +114,7 @@ class Work(Protocol):
     def progress(self, wall_s: float) -> tuple[float, str]:
         """Return the finished share and a line of progress after `wall_s` seconds of work."""
 
-    def outcome(self, session: Session) -> Outcome:
+    def outcome(self, session: "Session") -> Outcome:
         """Write the output files; return the record, the hashes of its inputs, and more entries of its provenance."""
 
 
@@ -131,7 +131,7 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
             ended; the state is saved (exit code 143, 130 or 75).
         OSError: writing failed; earlier states are kept.
     """
-    stop = Stop(options.limit.seconds, processes.workflow())
+    stop = Stop(options.limit.seconds, workflow_process())
     if options.limit.seconds is not None:
         options.say(str(options.limit))
     with (
@@ -209,7 +209,7 @@ class Session:
         if state is not None:
             self.work.load(checkpoint.on_device(state["work"], self.job.device))
             self.history, self.before_s, self.steps = list(state["history"]), state["wall_s"], state["steps"]
-        hardware = {"device": hardware_name(self.job.device), "threads": torch.get_num_threads(), **slurm.batch_job()}
+        hardware = {"device": hardware_name(self.job.device), "threads": torch.get_num_threads(), **batch_job()}
         self.history.append({"from_step": self.steps, **hardware})
         self.started = self.saved = self.ticked = self.reported = time.monotonic()
 

@@ -5,8 +5,6 @@ same folder. With a lease, the second process is rejected, the lease of a dead o
 lost its lease stops. An operating-system lock does not suffice: it cannot detect an owner on another node of a cluster.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging
@@ -19,8 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from softmax_bottleneck.jobs import slurm
-from softmax_bottleneck.jobs.processes import Process, myself, pid_namespace_id
+from softmax_bottleneck.jobs import processes
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError
 
@@ -46,7 +43,7 @@ class Lease:
         self.token = uuid.uuid4().hex
         self.timeout_s = timeout_s
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> "Lease":
         deadline, said = time.monotonic() + self.timeout_s, False
         while True:
             try:
@@ -83,11 +80,11 @@ class Lease:
             if self.path.exists():
                 self._refuse_living_owner()
                 self.path.unlink(missing_ok=True)
-            where = {"pid_namespace_id": pid_namespace_id(), "host": platform.node(), **slurm.batch_job()}
-            facts = {"token": self.token, **vars(myself()), **where}
+            where = {"pid_namespace_id": processes.pid_namespace_id(), "host": platform.node()}
+            owner = vars(processes.Process.of(os.getpid())) | processes.batch_job()
             try:
                 with self.path.open("x", encoding="utf-8") as file:
-                    file.write(json.dumps(facts) + "\n")
+                    file.write(json.dumps({"token": self.token, **owner, **where}) + "\n")
             except FileExistsError:
                 raise BusyError(f"{self.folder}: another process has just started this run; try again later") from None
             except OSError as error:
@@ -122,10 +119,14 @@ def _lives(owner: dict[str, Any], age_s: float) -> bool:
     with the number of the present job is known to have ended.
     """
     pid, started, job = (owner.get(key) for key in ("pid", "started", "job"))
-    if owner.get("pid_namespace_id") == pid_namespace_id() and isinstance(pid, int) and isinstance(started, int):
-        return Process(pid, started).lives
+    if (
+        owner.get("pid_namespace_id") == processes.pid_namespace_id()
+        and isinstance(pid, int)
+        and isinstance(started, int)
+    ):
+        return processes.Process(pid, started).lives
     if isinstance(job, str) and job:
-        in_batch_system = job != slurm.batch_job().get("job") and slurm.job_lives(job)
+        in_batch_system = job != processes.batch_job().get("job") and processes.job_lives(job)
         if in_batch_system is not None:
             return in_batch_system
     return age_s < STALE_AFTER_S

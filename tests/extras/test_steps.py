@@ -16,11 +16,9 @@ from run_hash import result_hash
 from run_snakemake import in_process
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.jobs import interrupt, replicas
+from softmax_bottleneck.jobs import interrupt
 from softmax_bottleneck.jobs import run_lease as lease
-from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
 
@@ -135,29 +133,6 @@ def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str
     assert hashes(alone) == alone
     ends = [artefacts.read_json(Store().run_folder(path) / "done.json")["provenance"] for path in alone]
     assert [end["interruptions"] for end in ends] == [1, 1]
-
-
-EXITS = [
-    sys.executable,
-    "-c",
-    "import os, sys; n = int(sys.argv[-1]); os.kill(os.getpid(), -n) if n < 0 else sys.exit(n)",
-]
-
-
-@pytest.mark.parametrize(
-    ("codes", "error", "expected"),
-    [
-        (["0", "75"], StoppedError, 75),
-        (["143", "0"], StoppedError, 143),
-        (["75", "2"], UserError, 2),
-        (["75", "74"], StoppedError, 74),
-        (["-9", "0"], StoppedError, 137),
-    ],
-)
-def test_errors_that_need_a_correction_come_first(codes: list[str], error: type[Exception], expected: int) -> None:
-    with pytest.raises(error) as raised:
-        replicas.train_together(EXITS, codes)
-    assert raised.value.exit_code == expected  # type: ignore[attr-defined]
 
 
 # --- in the workflow ------------------------------------------------------------------------------------------------
