@@ -31,7 +31,7 @@ import torch
 from run_hash import content_sha256, result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus
-from softmax_bottleneck.jobs import checkpoint, resumable
+from softmax_bottleneck.jobs import resumable
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.records import collect, integrity, verify
@@ -92,8 +92,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "update": (trainer.Trainer, "update"),
     "validation": (trainer, "evaluate"),
     "half a save": (torch, "save"),
-    "before the rename": (artefacts, "_exchange"),
-    "before the hash": (artefacts, "_seal"),
+    "before a rename": (Path, "replace"),  # of a file, or of its hash
     "end": (resumable.Session, "finish"),
     "epoch log": (train.Training, "keep"),
 }
@@ -123,7 +122,7 @@ def injected(reference: Reference, folder: Path, draw: random.Random) -> list[st
     places = []
     for _ in range(draw.choice((1, 1, 2, 3))):
         place = draw.choice(list(PLACES))
-        at = draw.randrange(reference.updates if place in ("update", "half a save", "before the rename") else 4)
+        at = draw.randrange(reference.updates if place in ("update", "half a save", "before a rename") else 4)
         try:
             with killed(place, at):
                 train.train_run(reference.run, CORPUS, folder, Options(save_interval_s=draw.choice((0.0, 300.0))))
@@ -271,14 +270,14 @@ def _corrupt_result(
 
 def _corrupt_state(folder: Path, draw: random.Random) -> tuple[bool, str]:
     """Damage a resume state: the other one is loaded; if both are damaged, neither is."""
-    paths = [folder / name for name in checkpoint.NAMES]
+    paths = [folder / name for name in resumable.STATE_FILES]
     both = draw.random() < 0.3
     chosen = paths if both else [draw.choice(paths)]
-    whole = {path: checkpoint._read(path) for path in paths}
+    whole = {path: resumable._read_state(path) for path in paths}
     with restored(*paths):
         how = [mutate(path, draw, []) for path in chosen]
         try:
-            loaded = checkpoint.Checkpointer(folder, whole[paths[0]]["identity"]).load()
+            loaded = resumable.Checkpointer(folder, whole[paths[0]]["identity"]).load()
         except UserError:
             return both, f"{chosen}: {how}: refused"
     left = next((whole[path] for path in paths if path not in chosen), None)

@@ -19,7 +19,7 @@ import yte
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import reproduce as launcher
-from softmax_bottleneck.jobs import run_lease as lease
+from softmax_bottleneck.jobs import locks
 from softmax_bottleneck.jobs.interrupt import TimeLimit, time_limit
 from softmax_bottleneck.measuring.measure import measure as measure_step
 from softmax_bottleneck.records import collect
@@ -110,12 +110,12 @@ def test_a_job_left_behind_by_an_earlier_call_is_waited_for(
     begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The submitting machine was restarted; the next call's job of the same run finds the old one alive."""
-    monkeypatch.setattr(lease, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(locks, "LOOK_EVERY_S", 0.05)
     fake_slurm.add_job(cluster, id="42", state="RUNNING")
     fake_slurm.add_job(cluster, id="43", state="RUNNING", left="1:00:00")
     owner = {"token": "x", "pid": 1, "started": 1, "pid_namespace_id": "another machine", "host": "node17", "job": "42"}
     folder_of(begun).mkdir(parents=True)
-    (folder_of(begun) / lease.NAME).write_text(json.dumps(owner), encoding="utf-8")
+    (folder_of(begun) / locks.LEASE_FILE).write_text(json.dumps(owner), encoding="utf-8")
     monkeypatch.setenv("SLURM_JOB_ID", "43")
     result: list[int] = []
     second = threading.Thread(target=lambda: result.append(call(begun)))
@@ -125,7 +125,7 @@ def test_a_job_left_behind_by_an_earlier_call_is_waited_for(
         time.sleep(0.02)
     assert "(SLURM job 42)" in caplog.text and "waiting for its end" in caplog.text
     assert not (folder_of(begun) / "run.json").exists()
-    (folder_of(begun) / lease.NAME).unlink()  # the old job ends
+    (folder_of(begun) / locks.LEASE_FILE).unlink()  # the old job ends
     second.join(120)
     assert result == [0]
 

@@ -16,8 +16,7 @@ from run_hash import result_hash
 from run_snakemake import in_process
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.jobs import interrupt
-from softmax_bottleneck.jobs import run_lease as lease
+from softmax_bottleneck.jobs import interrupt, locks
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import plan
@@ -90,7 +89,7 @@ def test_other_seeds_make_another_job() -> None:
 def test_finished_seeds_stay_when_another_seed_stops(job: str, alone: dict[str, str], capfd) -> None:
     """The second seed is another process' for now; the next call trains it and leaves the first as it is."""
     first, second = alone
-    with lease.Lease(Store().run_folder(second)):
+    with locks.Lease(Store().run_folder(second)):
         assert main(["train", *WORDS, "--run", job]) == 75
     told = capfd.readouterr().err
     assert f"1 of 2 seeds did not end: {second} (exit 75); run the same step again" in told
@@ -101,7 +100,7 @@ def test_finished_seeds_stay_when_another_seed_stops(job: str, alone: dict[str, 
     assert done.stat().st_mtime_ns == written
     assert hashes(alone) == alone
     for path in alone:
-        assert not (Store().run_folder(path) / lease.NAME).exists()
+        assert not (Store().run_folder(path) / locks.LEASE_FILE).exists()
         assert artefacts.read_json(Store().run_folder(path) / "done.json")["provenance"]["interruptions"] == 0
     through = artefacts.read_json(Store().job_file(job))["done"]
     assert through == {path: artefacts.sha256_file(Store().run_folder(path) / "done.json") for path in alone}
@@ -118,7 +117,7 @@ def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str
             assert process.poll() is None and time.monotonic() < deadline
             for path in set(alone) - set(held):
                 if (Store().run_folder(path) / "epochs.jsonl").exists():
-                    held[path] = json.loads((Store().run_folder(path) / lease.NAME).read_bytes())["pid"]
+                    held[path] = json.loads((Store().run_folder(path) / locks.LEASE_FILE).read_bytes())["pid"]
                     os.kill(held[path], signal.SIGSTOP)
             time.sleep(0.005)
         process.send_signal(number)
@@ -126,7 +125,7 @@ def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str
         for pid in held.values():
             os.kill(pid, signal.SIGCONT)
         assert process.wait(300) == (143 if number == signal.SIGTERM else -number)
-    while any((Store().run_folder(path) / lease.NAME).exists() for path in alone):
+    while any((Store().run_folder(path) / locks.LEASE_FILE).exists() for path in alone):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert main(["train", *WORDS, "--run", job]) == 0

@@ -19,7 +19,7 @@ import pytest
 import small
 from run_snakemake import in_process
 from softmax_bottleneck import __main__ as program
-from softmax_bottleneck.jobs import workflow
+from softmax_bottleneck.jobs import locks
 from softmax_bottleneck.records import collect, verify
 from softmax_bottleneck.report import render
 from softmax_bottleneck.store import artefacts
@@ -187,7 +187,7 @@ def _assert_refused_at_once(study, capsys):
     assert call("train", "--run", study.needed[0].path) == 2
     assert "make it writable" in told(capsys)
     with pytest.raises(UserError, match="results: cannot be written"):
-        workflow.acquire_lock()
+        locks.acquire_lock()
 
 
 @contextlib.contextmanager
@@ -258,9 +258,9 @@ def test_e7_an_unusual_environment_without_a_display_changes_no_byte(study):
 
 # --- two at once ----------------------------------------------------------------------------------------------------
 HOLD = """
-from softmax_bottleneck.jobs import workflow
+from softmax_bottleneck.jobs import locks
 import time
-workflow.acquire_lock(); print('held', flush=True); time.sleep(120)
+locks.acquire_lock(); print('held', flush=True); time.sleep(120)
 """
 
 
@@ -290,12 +290,12 @@ def test_e8_a_second_workflow_is_turned_away_and_a_dry_run_is_not(finished, tmp_
 def test_e8_the_lock_ends_with_its_process(tmp_path, held, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BusyError, match=f"process {held.pid} "):
-        workflow.acquire_lock()
+        locks.acquire_lock()
     held.send_signal(signal.SIGKILL)
     held.wait()
-    workflow.acquire_lock()
+    locks.acquire_lock()
     assert f"process {os.getpid()} on" in Path("results/.workflow.lock").read_text(encoding="utf-8")
-    workflow._held.pop().close()
+    locks._held.pop().close()
 
 
 # --- results that are not what they were ----------------------------------------------------------------------------

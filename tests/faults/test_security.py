@@ -42,16 +42,15 @@ NEEDED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", Fals
           "jinja2.Environment": ("autoescape", True)}  # fmt: skip
 WRITERS = {  # modules that may open files for writing: everything else goes through artefacts
     "artefacts": "the one that writes",
-    "project_lock": "the lock of the workflow",
-    "run_lease": "the lock of a run",
+    "locks": "the lock of the workflow and the lease of a run",
     "__main__": "the log of a step",
     "crate": "a copy in a folder that gets its name when it is whole",
     "new_study": "files that belong to a person from then on, without hashes beside them",
     "reproduce": "the log of Snakemake",
 }
 ONLY = {
-    "torch.load": {"checkpoint"},
-    "torch.save": {"checkpoint"},
+    "torch.load": {"resumable"},
+    "torch.save": {"resumable"},
     "np.load": {"artefacts", "arrays", "measures"},
     "np.savez": {"artefacts"},
     "yaml.load": {"schema"},  # by a safe loader that rejects duplicate keys

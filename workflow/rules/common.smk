@@ -8,7 +8,8 @@ sys.path.insert(0, str(WORKFLOW))
 from snakemake.exceptions import WorkflowError
 
 from softmax_bottleneck import study as settings
-from softmax_bottleneck.jobs.workflow import acquire_lock, export_workflow
+from softmax_bottleneck.jobs.locks import acquire_lock
+from softmax_bottleneck.jobs.workflow import export_workflow
 from softmax_bottleneck.records import records
 from softmax_bottleneck.report import captions
 from softmax_bottleneck.store.paths import OVERVIEW, Store

@@ -153,21 +153,21 @@ TRAIN = STUDY + "--run --diverged-ok --measure" + RESUMABLE
 RANK = """--hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
     --compare --out"""
 COMMANDS = {
-    "plan": ("extras.plan:plan", STUDY + "--json", "list experiments with their runs, hours and disk space"),
+    "plan": ("extras.plan:print_plan", STUDY + "--json", "list experiments with their runs, hours and disk space"),
     "doctor": ("extras.doctor:doctor", STUDY, "check whether a study can run on this machine"),
     "reproduce": ("extras.reproduce:reproduce", STUDY + "--cores snakemake", "run a study to its report, or resume it"),
     "slurm": ("extras.reproduce:slurm", STUDY + "snakemake", "run a study on a SLURM cluster, after `doctor`"),
     "new-study": ("extras.new_study:new_study", "--texts --name", "write a study from a folder of texts"),
-    "partial": ("extras.results:partial", STUDY + "--reload", "write the interim report of an unfinished study"),
-    "claims": ("extras.results:claims", STUDY + "--explain archived", "print the verdict on every claim of the papers"),
-    "number": ("extras.results:number", STUDY + "number", "print a number with its definition, seeds and files"),
-    "archive": ("extras.results:archive", STUDY + "--unfinished", "pack a finished study into report/evidence"),
-    "compare": ("extras.results:compare", "studies --out", "compare finished studies: claims, heads, hardware"),
-    "verify": ("extras.results:verify", STUDY + "--json", "list results that are missing, damaged or stale"),
-    "repair": ("extras.results:repair", STUDY, "delete damaged results and what depends on them"),
+    "partial": ("extras.results:write_partial", STUDY + "--reload", "write the interim report of an unfinished study"),
+    "claims": ("extras.results:print_claims", STUDY + "--explain archived", "print the verdicts on the papers' claims"),
+    "number": ("extras.results:print_number", STUDY + "number", "print a number with its definition, seeds and files"),
+    "archive": ("extras.results:write_archive", STUDY + "--unfinished", "pack a finished study into report/evidence"),
+    "compare": ("extras.results:compare_studies", "studies --out", "compare finished studies: claims, heads, hardware"),
+    "verify": ("extras.results:verify_results", STUDY + "--json", "list results that are missing, damaged or stale"),
+    "repair": ("extras.results:repair_results", STUDY, "delete damaged results and what depends on them"),
     "crate": ("extras.crate:crate", STUDY + "--weights --zip", "pack a finished study as an RO-Crate"),
     "rank": ("own_model.rank:rank_command", RANK, "measure the rank of your own language model"),
-    "check": ("extras.plan:check", STUDY, "check options and count parameters without allocating memory"),
+    "check": ("extras.plan:check_study", STUDY, "check options and count parameters without allocating memory"),
     "download": ("extras.steps:run_step", STUDY + "--dataset", "download a dataset, or sample a synthetic language"),
     "tokenise": ("extras.steps:run_step", STUDY + "--dataset", "write token ids and vocabulary of a corpus"),
     "train": ("extras.steps:train", TRAIN, "train a run, or resume it"),
@@ -179,9 +179,9 @@ COMMANDS = {
     "wordsim": ("extras.steps:measure", STUDY + "--run", "evaluate word similarity of a run"),
     "fit": ("extras.steps:run_step", STUDY + "--unit" + RESUMABLE, "fit heads to known distributions"),
     "synthetic": ("extras.steps:run_step", STUDY, "measure untrained layers and noise; gather the fits"),
-    "collect": ("extras.results:collect", STUDY, "write the records of all runs"),
-    "render": ("extras.results:render", STUDY, "write tables, figures and claims"),
-    "report": ("extras.results:report", STUDY + "--out", "write the report"),
+    "collect": ("extras.results:collect_records", STUDY, "write the records of all runs"),
+    "render": ("extras.results:render_views", STUDY, "write tables, figures and claims"),
+    "report": ("extras.results:write_report", STUDY + "--out", "write the report"),
 }
 
 

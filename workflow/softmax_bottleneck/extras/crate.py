@@ -19,14 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rocrate.model.contextentity import ContextEntity
-from rocrate.model.entity import Entity
-from rocrate.model.file import File
+from rocrate.model import ContextEntity, Entity, File
 from rocrate.rocrate import ROCrate
 
 from softmax_bottleneck.records import verify
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import IncompleteError, UserError
+from softmax_bottleneck.store import artefacts, errors
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study, find_config, load_yaml
@@ -85,13 +82,13 @@ def _require_complete(study: Study) -> Path:
     found, page = verify.verify(study), study.store.study_folder(study.name) / "report" / "index.html"
     for finding in found.findings:
         if finding.kind not in ("missing", "diverged"):  # a diverged run is a result
-            raise IncompleteError(f"{finding.file}: {finding.words}; {ADVICE}")
+            raise errors.IncompleteError(f"{finding.file}: {finding.words}; {ADVICE}")
     absent = sum(found.counts[state] for state in ("missing", "stale", "unsound"))
     if absent:
         planned = found.counts["planned"]
-        raise IncompleteError(f"{study.name}: {absent} of {planned} runs are missing; finish the study first")
+        raise errors.IncompleteError(f"{study.name}: {absent} of {planned} runs are missing; finish the study first")
     if not page.exists():
-        raise IncompleteError(f"{page}: no report; finish the study first")
+        raise errors.IncompleteError(f"{page}: no report; finish the study first")
     return page
 
 
@@ -108,7 +105,7 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
     results += [path for path in files_of_runs if path.suffix in suffixes and path.name != "hidden.npz"]
     for path in results:
         if not artefacts.is_sound(path):
-            raise IncompleteError(f"{path}: content does not match its hash, or has none; {ADVICE}")
+            raise errors.IncompleteError(f"{path}: content does not match its hash, or has none; {ADVICE}")
     workflow = [ROOT / name for name in WORKFLOW_FILES if (ROOT / name).is_file()]
     workflow += [path for folder in WORKFLOW_FOLDERS for path in _visible(ROOT / folder)]
     files: dict[str, Source] = {path.relative_to(ROOT).as_posix(): path for path in workflow}
@@ -138,7 +135,7 @@ def _configuration(study: Study) -> dict[str, Source]:
     path: Path | None = study.file
     while path is not None:
         if not path.resolve().is_relative_to(near):
-            raise UserError(f"{path}: lies outside the study's folder. Expected both in one folder")
+            raise errors.UserError(f"{path}: lies outside the study's folder. Expected both in one folder")
         place = f"config/{path.resolve().relative_to(near).as_posix()}"
         # The mirror is a folder of the author's machine.
         text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -225,4 +222,4 @@ def _reject_private(folder: Path) -> None:
             match = private.search(path.read_bytes().decode("utf-8", errors="replace"))
             if match:
                 name = path.relative_to(folder).as_posix()
-                raise UserError(f"{name}: names {match[0]!r}, which is of this machine. Use a relative path")
+                raise errors.UserError(f"{name}: names {match[0]!r}, which is of this machine. Use a relative path")

@@ -12,11 +12,9 @@ from importlib import metadata
 from typing import NamedTuple
 
 from softmax_bottleneck.corpora.download import sources
-from softmax_bottleneck.store import paths
-from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store import errors, paths
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Dataset, Study, load_dataset, load_yaml
-from softmax_bottleneck.study.plan import is_done
+from softmax_bottleneck.study import Dataset, Study, load_dataset, load_yaml, plan
 
 OK, NOTE, BAD = "ok", "note", "bad"  # fine; worth knowing; must be fixed first
 TIMEOUT_S = 3.0  # for the programs of SLURM and of the GPU
@@ -49,7 +47,7 @@ def doctor(study: Study, options: argparse.Namespace, say: Say) -> None:
     optional = set() if options.step == "slurm" else {"SLURM"}  # other commands run without SLURM
     bad = [finding.check for finding in findings if finding.state == BAD and finding.check not in optional]
     if bad:
-        raise UserError(f"doctor: fix before the study is started: {', '.join(bad)}")
+        raise errors.UserError(f"doctor: fix before the study is started: {', '.join(bad)}")
 
 
 def examine(study: Study) -> list[Finding]:
@@ -123,9 +121,6 @@ def _slurm() -> Finding:
     """Check that SLURM's programs are installed and answer, and that the profile's partitions exist."""
     if shutil.which("sbatch") is None:
         return Finding("SLURM", OK, "not installed; jobs run on this machine")
-    absent = [name for name in ("squeue", "scancel") if shutil.which(name) is None]
-    if absent:
-        return Finding("SLURM", BAD, f"no {' and no '.join(absent)}", "install what watches and cancels jobs")
     listed = _output_of("sinfo", "--noheader", "--format=%R")
     if listed is None:
         return Finding("SLURM", BAD, f"sinfo does not answer in {TIMEOUT_S:.0f} s", "ask the cluster's administrators")
@@ -135,9 +130,7 @@ def _slurm() -> Finding:
     if unknown:
         advice = f"set gpu_partition and cpu_partition in {PROFILE.relative_to(paths.ROOT)}"
         return Finding("SLURM", BAD, f"no partition {' or '.join(unknown)} among {_few(listed.split())}", advice)
-    states = _output_of("sacct", "--noheader", "--allocations", "--starttime=now")
-    source = "squeue, as accounting does not answer" if states is None else "sacct"
-    return Finding("SLURM", OK, f"partitions {' and '.join(wanted)}; job states from {source}")
+    return Finding("SLURM", OK, f"partitions {' and '.join(wanted)}")
 
 
 # --- the study ------------------------------------------------------------------------------------------------------
@@ -163,9 +156,9 @@ def _size(study: Study) -> Finding:
     try:
         planned = check.costs(study)
         check.check_limits(study, planned)
-    except UserError as error:
+    except errors.UserError as error:
         state = NOTE if shutil.which("sbatch") else BAD  # a login node has less memory than those that compute
         return Finding("size", state, str(error), "free memory or disk, or change the study")
-    left = [run for run in study.needed if not is_done(study, run)]
+    left = [run for run in study.needed if not plan.is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
     return Finding("size", OK, f"{len(left)} of {len(study.needed)} runs are left; they need {disk_gb:.1f} GB of disk")

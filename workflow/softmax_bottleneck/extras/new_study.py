@@ -7,6 +7,8 @@ the splits. Without these files, the last two tenths of every file become the va
 
 import argparse
 import re
+import shutil
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from softmax_bottleneck.corpora.corpus import SPLITS, UNK
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Study, load_dataset, load_study, schema
+from softmax_bottleneck.study import Study, load_study, schema
 from softmax_bottleneck.training import check
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
@@ -51,31 +53,29 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
     name = name or re.sub(r"[^A-Za-z0-9._]+", "-", texts.resolve().name).strip("-._").lower()
     if not re.fullmatch(schema.NAME, name):
         raise UserError(f"NAME={name}: expected letters, digits, dots, dashes, underscores, as in NAME=war-and-peace")
-    file, folder = into / f"{name}.yaml", into / "datasets" / name
-    for path in (file, folder.with_name(f"{name}.yaml"), folder):
+    for path in (into / f"{name}.yaml", into / "datasets" / f"{name}.yaml", into / "datasets" / name):
         if path.exists():
             raise UserError(f"{path}: exists already; choose another NAME=<word>")
     splits = _splits(texts)
     title, tokens = name.replace("-", " "), sum(len(line) + 1 for line in splits["train"])
     batch_size = max(1, min(LARGEST_BATCH, tokens // (BPTT * UPDATES)))
-    template = STUDY.read_text(encoding="utf-8")
-    files = {folder / f"{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS}
-    files[folder.with_name(f"{name}.yaml")] = DATASET.format(name=name, title=title, folder=texts.name)
-    files[file] = template.format(name=name, title=title, batch_size=batch_size, bptt=BPTT)
-    folder.mkdir(parents=True)
-    for path, text in files.items():
-        path.write_text(text, encoding="utf-8", newline="\n")
-    try:
-        load_dataset.cache_clear()
-        study = load_study(file)
-        check.check_limits(study, check.costs(study))
-    except UserError as error:
-        for path in files:
-            path.unlink()
-        folder.rmdir()
-        message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
-        raise UserError(f"FROM={texts}: {message}; nothing was written") from None
-    return study
+    study = STUDY.read_text(encoding="utf-8").format(name=name, title=title, batch_size=batch_size, bptt=BPTT)
+    files = {
+        f"datasets/{name}/{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS
+    }
+    files |= {f"datasets/{name}.yaml": DATASET.format(name=name, title=title, folder=texts.name), f"{name}.yaml": study}
+    with tempfile.TemporaryDirectory() as scratch:  # the study is checked before it gets its place
+        Path(scratch, "datasets", name).mkdir(parents=True)
+        for file, text in files.items():
+            Path(scratch, file).write_text(text, encoding="utf-8", newline="\n")
+        try:
+            checked = load_study(Path(scratch, f"{name}.yaml"))
+            check.check_limits(checked, check.costs(checked))
+        except UserError as error:
+            message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
+            raise UserError(f"FROM={texts}: {message}; nothing was written") from None
+        shutil.copytree(scratch, into, dirs_exist_ok=True)
+    return load_study(into / f"{name}.yaml")
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
@@ -85,11 +85,12 @@ def _splits(folder: Path) -> dict[str, Lines]:
     Raises:
         UserError: there is no text, too little text, an incomplete set of splits, or a file that is not UTF-8.
     """
-    paths = {path: path.stem.rpartition(".")[2] for path in sorted(folder.glob("*.txt"))}
-    texts = {last if last in SPLITS else path.stem: _text(path) for path, last in paths.items()}
-    if not texts:
+    paths = sorted(folder.glob("*.txt"))
+    if not paths:
         problem = "no .txt files" if folder.is_dir() else "no such folder"
         raise UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
+    ends = [path.stem.rpartition(".")[2] for path in paths]  # `train` of wiki.train.txt
+    texts = {end if end in SPLITS else path.name: _text(path) for path, end in zip(paths, ends, strict=True)}
     if texts.keys() == set(SPLITS) and len(paths) == len(texts):
         splits = {split: _lines(texts[split]) for split in SPLITS}
     elif set(SPLITS) & texts.keys():

@@ -8,29 +8,28 @@ from collections.abc import Iterable, Iterator
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.report.views import check_options
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Study
-from softmax_bottleneck.study.costs import BASIS, Cost, estimate, evaluation_hours, fit_hours
+from softmax_bottleneck.study import Study, costs
 from softmax_bottleneck.study.plan import is_done
-from softmax_bottleneck.training import check as checking
+from softmax_bottleneck.training import check
 
 Hours = tuple[bool, float, float]  # of a run or another piece of work: whether it is done, GPU hours, CPU hours
 
 
-def check(study: Study, options: argparse.Namespace, say: Say) -> None:
+def check_study(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Check the options of the study's tables and figures, then every model (the step `check`)."""
     check_options(study)
-    checking.check(study, say)
+    check.check(study, say)
 
 
-def plan(study: Study, options: argparse.Namespace, say: Say) -> None:
+def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Print the plan as a table, or with `--json` as the JSON that the step `check` writes."""
     check_options(study)
-    print(json.dumps(checking.facts(study, checking.costs(study)), indent=1) if options.json else text(study))
+    print(json.dumps(check.facts(study, check.costs(study)), indent=1) if options.json else text(study))
 
 
 def text(study: Study) -> str:
     """Return the plan as two tables, of experiments and of models, with the hours of the runs that are not done."""
-    cost = checking.costs(study)
+    cost = check.costs(study)
     work = dict(_work(study, cost))
     lines = [f"{study.name}: {study.title}", ""]
     lines += [f"{'experiment':34} {'artefact':22} {'count':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9} {'disk GB':>8}"]
@@ -52,7 +51,7 @@ def text(study: Study) -> str:
         line = f"{model:34} {dataset:22} {seeds[dataset, model]:5} {count:15,}"
         line += f" {one.hours('gpu'):10.2f} {one.hours('cpu'):10.2f} {max(one.memory_gb, one.spectrum_gb):10.2f}"
         lines.append(line)
-    return "\n".join([*lines, "", f"Hours are of runs not done, with their perplexities and ranks. {BASIS}"])
+    return "\n".join([*lines, "", f"Hours are of runs not done, with their perplexities and ranks. {costs.BASIS}"])
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
@@ -63,7 +62,7 @@ def _line(name: str, about: str, work: Iterable[Hours]) -> str:
     return f"{name:34} {about:22} {len(listed):5} {len(listed) - len(left):5} {gpu_h:8.1f} {cpu_h:9.1f}"
 
 
-def _work(study: Study, cost: dict[str, tuple[int, Cost]]) -> Iterator[tuple[str, Hours]]:
+def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tuple[str, Hours]]:
     """Yield (path, (is done, GPU hours, CPU hours)) for every run, finetuning, evaluation and group of fits of a study.
 
     Finetuning is estimated with its maximum number of epochs.
@@ -74,14 +73,14 @@ def _work(study: Study, cost: dict[str, tuple[int, Cost]]) -> Iterator[tuple[str
         yield run.path, (is_done(study, run), one.hours("gpu"), one.hours("cpu"))
     for run in study.finetuned:
         size = sizes[run.dataset]
-        one = estimate(run, cost[run.start][0], size.tokens, size.vocabulary_size)
+        one = costs.estimate(run, cost[run.start][0], size.tokens, size.vocabulary_size)
         yield run.path, (is_done(study, run), one.gpu_h, one.cpu_h)
     for evaluation in study.evaluations:
         run = evaluation.run
         size, count = sizes[run.dataset], cost[run.start or run.path][0]
-        hours = evaluation_hours(evaluation, count, size.tokens, size.vocabulary_size)
+        hours = costs.evaluation_hours(evaluation, count, size.tokens, size.vocabulary_size)
         done = (study.store.run_folder(evaluation.path) / "dynamic.json").exists()
         yield evaluation.path, (done, hours["gpu"], hours["cpu"])
     for unit in study.units:
         done = (study.store.fits_folder(unit.path) / "done.json").exists()
-        yield unit.path, (done, fit_hours(unit, "gpu"), fit_hours(unit, "cpu"))
+        yield unit.path, (done, costs.fit_hours(unit, "gpu"), costs.fit_hours(unit, "cpu"))

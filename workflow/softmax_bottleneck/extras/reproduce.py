@@ -1,13 +1,15 @@
 """The commands that run a study to its report, on this machine (`reproduce`) or on a SLURM cluster (`slurm`).
 
 Both commands run Snakemake as a child process. Both can be repeated after a kill, Ctrl-C, a full disk, a time limit or
-a failed step: the results of finished steps stay. `reproduce` takes the project's lock and shows the progress. At the
-end it prints the result table, the path of the report and, if runs are missing, the reason.
+a failed step: the results of finished steps stay. `reproduce` takes the project's lock and shows the progress and an
+interim report, which is rewritten as runs finish. At the end it prints the result table, the path of the report and, if
+runs are missing, the reason.
 """
 
 import argparse
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,16 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from softmax_bottleneck.extras import status
 from softmax_bottleneck.extras.doctor import doctor
-from softmax_bottleneck.jobs import devices, workflow
+from softmax_bottleneck.jobs import devices, locks, workflow
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES, signals_to
-from softmax_bottleneck.records import records
+from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.records.verify import verify
-from softmax_bottleneck.store import paths
-from softmax_bottleneck.store.errors import BusyError, DataError, IncompleteError
-from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Study
+from softmax_bottleneck.store import artefacts, errors, paths
+from softmax_bottleneck.store.progress import Say, duration
+from softmax_bottleneck.study import Run, Study
 
 SETTLE_S = 60.0  # for steps that outlive Snakemake, to save and stop
 LOOK_EVERY_S = 0.05
@@ -34,17 +34,175 @@ TAIL = 12  # lines of the log to show if Snakemake itself fails
 TRIES = 5  # calls of Snakemake on a cluster
 PAUSE_S = 60.0  # before the second of them; it doubles with each further one
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+SHOWN = 4  # steps at work that the progress line names
+TERMINAL_S, LINES_S = 1.0, 30.0  # between updates of the line on a terminal, and between lines elsewhere
+CLEAR = "\r\x1b[K"
+PAGE = "report/index.html"
+FIRST_S, RELOAD_S = 45.0, 30  # before the first interim report, and before the browser reloads it
+REST = 10  # the pause after an interim report, as a multiple of the time that it took
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 
 
-class UnfinishedError(IncompleteError):
+class UnfinishedError(errors.IncompleteError):
     """The error for a study that did not finish; its exit code is that of the most important cause."""
 
-    def __init__(self, message: str, code: int = IncompleteError.exit_code) -> None:
+    def __init__(self, message: str, code: int = errors.IncompleteError.exit_code) -> None:
         super().__init__(f"{message} (exit code {code}{'' if code in (1, 2, 3) else ': the same command resumes'})")
         self.exit_code = code
 
 
+# --- the interim report ---------------------------------------------------------------------------------------------
+def interim_folder(study: Study) -> Path:
+    """Return the folder of an unfinished study's records and interim report; no step of the workflow reads it."""
+    return study.store.study_folder(study.name) / "partial"
+
+
+def write_interim_report(study: Study, reload_s: int | None = None) -> Path:
+    """Write records and report of the results so far; return the path of the report.
+
+    If `reload_s` is given, the report says that the study is running, and the browser reloads it every `reload_s`
+    seconds.
+
+    Raises:
+        DataError: a result is damaged.
+        OSError: the disk failed.
+    """
+    from softmax_bottleneck.report import render, report  # takes two seconds to import, also for a study that begins
+
+    folder = interim_folder(study)
+    collect.collect_to(study, folder)
+    render.render(study, folder)
+    return report.report(folder, reload_s)
+
+
+class InterimReport:
+    """The interim report of a running study, written by a child process of the lowest priority.
+
+    An error in that process does not affect the study; the messages of the process are in the log.
+    """
+
+    def __init__(self, study: Study, overrides: Sequence[str], log: IO[bytes]) -> None:
+        self.folder, self.log = interim_folder(study), log
+        self.call = ["nice", "-n", "19", sys.executable, "-m", "softmax_bottleneck", "partial"]
+        self.call += ["--study", str(study.file), "--reload", str(RELOAD_S)]
+        self.call += ["--set", *overrides] if overrides else []
+        self.child: subprocess.Popen[bytes] | None = None
+        self.started, self.due = 0.0, time.monotonic() + FIRST_S
+        self.runs_shown, self.is_there = 0, False
+
+    def update(self, runs_done: int, say: Say) -> None:
+        """Start writing a new report if one is due and more runs have finished; announce the first finished report."""
+        now = time.monotonic()
+        if self.child is not None and self.child.poll() is not None:
+            if self.child.returncode == 0 and not self.is_there:
+                self.is_there = True
+                say(f"interim report, updated as runs end: {(self.folder / PAGE).resolve()}")
+            self.child, self.due = None, now + REST * (now - self.started)
+        if self.child is None and runs_done > self.runs_shown and now >= self.due:
+            self.runs_shown, self.started = runs_done, now
+            self.child = subprocess.Popen(self.call, stdout=self.log, stderr=self.log, start_new_session=True)
+
+    def stop(self) -> None:
+        """Stop the process that is writing a report, if any, and remove the unfinished report."""
+        if self.child is not None and self.child.poll() is None:
+            self.child.kill()
+            self.child.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+class Display:
+    """The progress line and the interim report of a running study, active inside a `with` block."""
+
+    def __init__(self, study: Study, ends: Path, report: InterimReport, say: Say, on_terminal: bool) -> None:
+        self.study, self.ends, self.report, self._say, self.on_terminal = study, ends, report, say, on_terminal
+        self.runs = {run.path: run for run in study.needed}
+        self.hours: dict[str, float] = {}
+        self.began: tuple[float, float] | None = None  # time and hours of training left when training was first seen
+        self.updated = self.printed = time.monotonic()
+        self.reported = set[workflow.Attempt]()
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.report.stop()
+        if self.on_terminal:
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+    def say(self, message: str) -> None:
+        """Print a line that the progress line does not overwrite."""
+        if self.on_terminal:
+            print(CLEAR, end="", file=sys.stderr)
+        self._say(message)
+
+    def update(self) -> None:
+        """Update the progress line, report failed steps and start interim reports, at most once a second."""
+        now = time.monotonic()
+        if now - self.updated < TERMINAL_S:
+            return
+        self.updated = now
+        steps = workflow.attempts(self.ends)
+        for attempt in steps:  # a killed step has no exit code; `reproduce` reports it at the end
+            if attempt.code and attempt not in self.reported:
+                self.say(attempt.failure[1])
+                self.reported.add(attempt)
+        done = sum((self.study.store.run_folder(path) / "measured.json").exists() for path in self.runs)
+        self.report.update(done, self.say)
+        if self.on_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"{CLEAR}{self.line(done, steps, now)[:width]}", end="", file=sys.stderr, flush=True)
+        elif now - self.printed >= LINES_S:
+            self.printed = now
+            self._say(self.line(done, steps, now))
+
+    def line(self, done: int, attempts: Sequence[workflow.Attempt], now: float) -> str:
+        """Return the progress line.
+
+        Example: `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 of training left`.
+        """
+        at_work = [self._label(attempt.step, attempt.what) for attempt in attempts if attempt.works]
+        if len(at_work) > SHOWN:
+            at_work[SHOWN - 1 :] = [f"{len(at_work) - SHOWN + 1} more"]
+        seconds = self.seconds_left(now)
+        left = "" if seconds is None else f"about {duration(seconds)} of training left"
+        return "; ".join(filter(None, [f"{done} of {len(self.runs)} runs", ", ".join(at_work), left]))
+
+    def seconds_left(self, now: float) -> float | None:
+        """Estimate the seconds until all runs are trained, from the progress since the first call of this method.
+
+        Runs are weighted by the hours that `check` estimates; only the ratios of these hours matter. The result is None
+        if there is no progress yet.
+        """
+        path = self.study.store.study_folder(self.study.name) / "check.json"
+        if not self.hours and artefacts.is_sound(path):  # read once; `check` writes the file after the study has begun
+            self.hours = {run: costs["cpu_h"] for run, costs in artefacts.read_json(path)["runs"].items()}
+        if not self.hours:
+            return None
+        share = {path: self._epochs_done(run) / run.schedule.epochs for path, run in self.runs.items()}
+        left_h = sum(self.hours.get(path, 0.0) * max(0.0, 1 - share[path]) for path in self.runs)
+        self.began = self.began or (now, left_h)
+        done_h = self.began[1] - left_h
+        return (now - self.began[0]) * left_h / done_h if done_h > 0 and left_h > 0 else None
+
+    def _epochs_done(self, run: Run) -> int:
+        folder = self.study.store.run_folder(run.path)
+        if (folder / "done.json").exists():  # maybe after fewer epochs
+            return run.schedule.epochs
+        log = folder / "epochs.jsonl"
+        return log.read_bytes().count(b"\n") if log.exists() else 0
+
+    def _label(self, step: str, path: str) -> str:
+        """Return a step with the model and seed of its run, and the epoch if it trains: `train mos/1 epoch 5 of 8`."""
+        parts = path.split("/")
+        name = f"{parts[1]}/{parts[2].partition('-')[0]}" if len(parts) > 2 else path
+        if step != "train" or path not in self.runs:
+            return f"{step} {name}".strip()
+        epochs = self.runs[path].schedule.epochs
+        return f"{step} {name} epoch {min(self._epochs_done(self.runs[path]) + 1, epochs)} of {epochs}"
+
+
+# --- the commands ---------------------------------------------------------------------------------------------------
 def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Run a study as far as possible; print its results and the path of its report.
 
@@ -53,7 +211,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
         UserError: the results folder is not writable.
         UnfinishedError: runs are missing; the exit code is that of the cause.
     """
-    lock = workflow.acquire_lock()
+    lock = locks.acquire_lock()
     log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
     ends = log.with_suffix(".jsonl")
     ends.unlink(missing_ok=True)
@@ -63,21 +221,29 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
     words = ["--cores", str(options.cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *options.snakemake]
     command = snakemake_command("default", study.file, options.set, words)
     with log.open("wb") as file:
-        interim = status.InterimReport(study, options.set, file)
+        interim = InterimReport(study, options.set, file)
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
-        with status.Display(study, ends, interim, say, sys.stderr.isatty()) as display:
+        with Display(study, ends, interim, say, sys.stderr.isatty()) as display:
             code, stopped_by = _snakemake(command, environment, file, display)
-    problem = _problem(code, stopped_by, ends, log, say) or _missing(study)
-    folder: Path | None = study.store.study_folder(study.name)
-    if problem:
-        folder = _interim(study, say)
-    else:
-        interim.replace_by_final()
-    if folder:
+    problem = _problem(code, stopped_by, ends, log, say)
+    wrong = [] if problem else [finding for finding in verify(study).findings if finding.kind != "diverged"]
+    if wrong:  # a planned run is missing or a file behind the report is damaged, though Snakemake finished
+        more = f" ({len(wrong) - 1} more findings)" if len(wrong) > 1 else ""
+        advice = f"{more}; run `make repair`, then repeat the command"
+        problem = UnfinishedError(f"{wrong[0].file}: {wrong[0].words}{advice}")
+    folder = study.store.study_folder(study.name)
+    if not problem:
+        shutil.rmtree(interim.folder, ignore_errors=True)
+    elif (folder / "check.json").exists():
+        try:
+            folder = write_interim_report(study).parents[1]
+        except (errors.DataError, OSError) as error:
+            say(f"no interim report: {error}")
+    if not problem or folder == interim.folder:
         from softmax_bottleneck.report import render  # takes two seconds to import, which a starting study need not
 
         print(render.result_table(study, records.load(folder)), end="\n\n")
-        print(f"{'Interim report' if problem else 'Report'}: {(folder / status.PAGE).resolve()}", flush=True)
+        print(f"{'Interim report' if problem else 'Report'}: {(folder / PAGE).resolve()}", flush=True)
     if problem:
         raise problem
 
@@ -97,13 +263,13 @@ def slurm(study: Study, options: argparse.Namespace, say: Say) -> None:
     command = snakemake_command("slurm", study.file, options.set, options.snakemake)
     for attempt in range(1, TRIES + 1):
         code = subprocess.run(command, check=False).returncode
-        if code in (0, BusyError.exit_code) or attempt == TRIES:
+        if code in (0, errors.BusyError.exit_code) or attempt == TRIES:
             break
         pause_s = PAUSE_S * 2 ** (attempt - 1)
         say(f"Snakemake ended with exit code {code}; try {attempt + 1} of {TRIES} in {pause_s:.0f} s")
         time.sleep(pause_s)
     if code:
-        raise IncompleteError(f"Snakemake ended with exit code {code}; see its log above; repeat the command")
+        raise errors.IncompleteError(f"Snakemake ended with exit code {code}; see its log above; repeat the command")
 
 
 # --- Snakemake ------------------------------------------------------------------------------------------------------
@@ -115,7 +281,7 @@ def snakemake_command(profile: str, study: Path, overrides: Sequence[str], optio
 
 
 def _snakemake(
-    command: Sequence[str], environment: dict[str, str], log: IO[bytes], display: status.Display
+    command: Sequence[str], environment: dict[str, str], log: IO[bytes], display: Display
 ) -> tuple[int, list[signal.Signals]]:
     """Run Snakemake in its own process group; return its exit code and the signals that this process received."""
     received: list[signal.Signals] = []
@@ -129,7 +295,7 @@ def _snakemake(
             _prctl(DEATH_SIGNAL, signal.SIGKILL)
 
     # In its own session, Ctrl-C reaches it once, from here, and not from the terminal as well.
-    child = subprocess.Popen(command, env=environment, pass_fds=workflow.lock_descriptors(), stdout=log, stderr=log,
+    child = subprocess.Popen(command, env=environment, pass_fds=locks.lock_descriptors(), stdout=log, stderr=log,
                              start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
     with signals_to(pass_on):
         while child.poll() is None:
@@ -171,23 +337,3 @@ def _problem(
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]:
         say(line)
     return UnfinishedError(f"Snakemake ended with exit code {code}; see the lines above")
-
-
-def _missing(study: Study) -> UnfinishedError | None:
-    """Return an error if a planned run is missing or a file behind the report is damaged, though Snakemake finished."""
-    wrong = [finding for finding in verify(study).findings if finding.kind != "diverged"]
-    if not wrong:
-        return None
-    more = f" ({len(wrong) - 1} more findings)" if len(wrong) > 1 else ""
-    return UnfinishedError(f"{wrong[0].file}: {wrong[0].words}{more}; run `make repair`, then repeat the command")
-
-
-def _interim(study: Study, say: Say) -> Path | None:
-    """Write the interim report and return its folder; None if there are no results to show or writing failed."""
-    if not (study.store.study_folder(study.name) / "check.json").exists():
-        return None
-    try:
-        return status.write_interim_report(study).parents[1]
-    except (DataError, OSError) as error:
-        say(f"no interim report: {error}")
-        return None

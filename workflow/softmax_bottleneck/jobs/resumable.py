@@ -2,10 +2,16 @@
 
 Training, dynamic evaluation and fits run this way. A lease lets one process at a time work in a folder. The process
 saves its state every few minutes, and before it stops at a signal or a time limit. The result has the same bits however
-often the work was interrupted. States and records that cannot be verified are never overwritten silently.
+often the work was interrupted.
+
+A folder has two files with resume states, written in turn and verified on reading, so that a kill at any moment leaves
+one of them intact. States and records that cannot be verified, or that belong to another run, are never overwritten
+silently.
 """
 
+import logging
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,20 +20,21 @@ from typing import Any, Protocol
 
 import torch
 
-from softmax_bottleneck.jobs import checkpoint, outcome_record
+from softmax_bottleneck.jobs import outcome_record
 from softmax_bottleneck.jobs.devices import hardware_name
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit, signals_to, time_limit
+from softmax_bottleneck.jobs.locks import Lease
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.jobs.processes import batch_job
-from softmax_bottleneck.jobs.run_lease import Lease
 from softmax_bottleneck.jobs.workflow import workflow_process
-from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.errors import DataError
-from softmax_bottleneck.store.progress import LOG_INTERVAL_S, Say, duration
+from softmax_bottleneck.store import artefacts, errors, progress, provenance
 from softmax_bottleneck.study import Study
 
 SAVE_SHARE = 0.02  # at most this share of the time goes into saving if parts are short
 TICK_S = 5.0  # between signs of life
+STATE_FILES = ("resume-a.pt", "resume-b.pt")
+
+log = logging.getLogger(__name__)
 
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
@@ -73,13 +80,13 @@ class Options:
             epoch, unless parts are so short that saving would take a noticeable share of the time.
     """
 
-    say: Say = lambda line: None
+    say: progress.Say = lambda line: None
     limit: TimeLimit = field(default_factory=TimeLimit)
     restart: bool = False
     save_interval_s: float = 300.0
 
     @classmethod
-    def of(cls, study: Study, say: Say, restart: bool) -> "Options":
+    def of(cls, study: Study, say: progress.Say, restart: bool) -> "Options":
         """Return the options of a step, with the time limits of the study and the batch system."""
         return cls(say, time_limit(study.max_wall, study.time_margin), restart)
 
@@ -118,6 +125,92 @@ class Work(Protocol):
         """Write the output files; return the record, the hashes of its inputs, and more entries of its provenance."""
 
 
+# --- resume states --------------------------------------------------------------------------------------------------
+def _on_device(value: Any, device: torch.device) -> Any:
+    """Return a value with all tensors moved to a device, also those inside nested dicts and lists."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: _on_device(child, device) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_on_device(child, device) for child in value)
+    return value
+
+
+class Checkpointer:
+    """A store of resume states in a folder: it writes two files in turn, so that a kill leaves one of them intact.
+
+    A state is loaded only if it was saved with an equal `identity`, a flat mapping that describes the run.
+
+    Attributes:
+        write_s: duration of the last write in seconds; 0 before the first write.
+    """
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        self.paths = [folder / name for name in STATE_FILES]
+        self.identity = dict(identity)
+        self.serial = 0
+        self.write_s = 0.0
+        self.target = 0  # index of the next file: never the one loaded or written last
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write a state over the older file (OSError: the disk is full or fails; both old files then stay intact)."""
+        began = time.monotonic()
+        full = {**state, "identity": self.identity, "serial": self.serial + 1}
+        artefacts.write_with(self.paths[self.target], lambda file: torch.save({"state": full}, file))
+        self.serial += 1
+        self.target = 1 - self.target
+        self.write_s = time.monotonic() - began
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the newest intact state with its tensors on the CPU; None if there is no file.
+
+        Raises:
+            UserError: all files are damaged, or the newest state belongs to another run.
+        """
+        states = {index: _read_state(path) for index, path in enumerate(self.paths) if path.exists()}
+        sound = {index: state for index, state in states.items() if isinstance(state, dict)}
+        if not states:
+            return None
+        folder = self.paths[0].parent
+        problems = ", ".join(f"{self.paths[i].name} ({state})" for i, state in states.items() if i not in sound)
+        if not sound:
+            raise errors.UserError(f"{folder}: no resume state can be trusted: {problems}; "
+                            "restore one from a backup, or start this run over with --restart")  # fmt: skip
+        if problems:
+            log.warning("%s: %s is damaged; the other resume state is used", folder, problems)
+        newest = max(sound, key=lambda index: int(sound[index]["serial"]))
+        outcome_record.refuse_foreign(self.paths[newest], sound[newest]["identity"], self.identity)
+        self.serial, self.target = int(sound[newest]["serial"]), 1 - newest
+        return sound[newest]
+
+    def clear(self) -> None:
+        """Remove both files with resume states."""
+        for path in self.paths:
+            artefacts.remove(path)
+
+
+def _read_state(path: Path) -> dict[str, Any] | str:
+    """Return the state stored in a file, or the reason why the file cannot be used.
+
+    A kill between two renames leaves a state without its hash file. Such a state is checked by the CRC checksums of its
+    zip archive, which torch writes for every tensor but does not verify itself.
+    """
+    if artefacts.sidecar(path).exists() and not artefacts.is_sound(path):
+        return "its hash does not match"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                return "its content does not match the checksums inside"
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)["state"]
+        return state
+    except MemoryError:
+        raise
+    except Exception:  # readers raise many kinds of error for damaged files
+        return "it cannot be read"
+
+
+# --- the engine -----------------------------------------------------------------------------------------------------
 def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS) -> dict[str, Any]:
     """Do a job to its end, from its resume state if there is one, and return its record (also if already finished).
 
@@ -140,7 +233,7 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
         job.numerics,
     ):
         identity = {**job.identity, "torch": torch.__version__.split(".")[0]}
-        checkpointer = checkpoint.Checkpointer(job.folder, identity)
+        checkpointer = Checkpointer(job.folder, identity)
         for leftover in (path for folder in {job.folder, lease.folder} for path in folder.glob(".*.tmp")):
             leftover.unlink(missing_ok=True)
         if options.restart:
@@ -172,8 +265,8 @@ def _finished(job: Job) -> dict[str, Any] | None:
     sound = outcome_record.sound_record(job.folder, job.result)
     if sound is None:
         damaged = [path for path in outcome_record.paths(job.folder, job.result) if path.exists()]
-        if damaged and not any((job.folder / name).exists() for name in checkpoint.NAMES):
-            raise DataError(f"{damaged[0]}: the record of a finished run is damaged; restore it from a backup, "
+        if damaged and not any((job.folder / name).exists() for name in STATE_FILES):
+            raise errors.DataError(f"{damaged[0]}: the record of a finished run is damaged; restore it from a backup, "
                             "or do the run again with --restart")  # fmt: skip
         return None
     record: dict[str, Any] = artefacts.read_json(sound)
@@ -199,7 +292,7 @@ class Session:
     work: Work
     lease: Lease
     stop: Stop
-    checkpointer: checkpoint.Checkpointer
+    checkpointer: Checkpointer
     steps: int = 0
     before_s: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -207,7 +300,7 @@ class Session:
     def __post_init__(self) -> None:
         state = self.checkpointer.load()
         if state is not None:
-            self.work.load(checkpoint.on_device(state["work"], self.job.device))
+            self.work.load(_on_device(state["work"], self.job.device))
             self.history, self.before_s, self.steps = list(state["history"]), state["wall_s"], state["steps"]
         hardware = {"device": hardware_name(self.job.device), "threads": torch.get_num_threads(), **batch_job()}
         self.history.append({"from_step": self.steps, **hardware})
@@ -249,13 +342,13 @@ class Session:
         if now - self.ticked >= TICK_S:
             self.ticked = now
             self.lease.beat()
-            if now - self.reported >= LOG_INTERVAL_S:
+            if now - self.reported >= progress.LOG_INTERVAL_S:
                 self._report()
 
     def _report(self) -> None:
         self.reported = time.monotonic()
         share, words = self.work.progress(self.wall_s())  # share > 0: at least one step is done
-        self.options.say(f"{self.job.name}  {words}  {duration(self.wall_s() * (1 - share) / share)} left")
+        self.options.say(f"{self.job.name}  {words}  {progress.duration(self.wall_s() * (1 - share) / share)} left")
 
     def save(self) -> None:
         """Write the resume state (BusyError: another process took the lease over; then nothing is written)."""

@@ -51,7 +51,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
     Raises:
         OSError: the disk is full, over quota or failing; a full disk leaves the old file and its hash unchanged.
     """
-    temporary, mark = _temporary(path), _temporary(sidecar(path))
+    temporary, mark = (file.with_name(f".{file.name}.{os.getpid()}.tmp") for file in (path, sidecar(path)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -64,8 +64,9 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
             os.fsync(file.fileno())
         digest = sha256_file(temporary)
         mark.write_text(f"{digest}\n", encoding="ascii")  # before anything is renamed, because the disk may be full
-        _exchange(temporary, path)
-        _seal(mark, path)
+        sidecar(path).unlink(missing_ok=True)  # first of all: a new file never has an old hash beside it
+        temporary.replace(path)
+        mark.replace(sidecar(path))
         _sync_folder(path.parent)
     except OSError as error:
         raise explained(error, path) from None
@@ -73,10 +74,6 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
         temporary.unlink(missing_ok=True)
         mark.unlink(missing_ok=True)
     return digest
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 class _Watched:
@@ -96,16 +93,6 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
-
-
-def _exchange(temporary: Path, path: Path) -> None:
-    """Rename a file to `path`. The old hash is removed first, so that a new file never has an old hash beside it."""
-    sidecar(path).unlink(missing_ok=True)
-    temporary.replace(path)
-
-
-def _seal(mark: Path, path: Path) -> None:
-    mark.replace(sidecar(path))
 
 
 def explained(error: OSError, path: Path) -> OSError:
@@ -200,20 +187,22 @@ def checked(path: Path) -> Path:
     Raises:
         DataError: the file or its hash is missing, or content and hash differ.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: file not found; run the step that makes it")
     if not is_sound(path):
-        raise DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
+        raise _unusable(path)
     return path
+
+
+def _unusable(path: Path) -> DataError:
+    if not path.is_file():
+        return DataError(f"{path}: file not found; run the step that makes it")
+    return DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
 
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file (DataError: the file is missing or does not match its hash)."""
-    if not path.is_file():
-        raise DataError(f"{path}: file not found; run the step that makes it")
-    data = path.read_bytes()
-    if stored_hash(path) != sha256_bytes(data):
-        raise DataError(f"{path}: content does not match {sidecar(path).name}; delete the file and run its step again")
+    data = path.read_bytes() if path.is_file() else None
+    if data is None or stored_hash(path) != sha256_bytes(data):
+        raise _unusable(path)
     return data
 
 

@@ -7,7 +7,7 @@ standard library is used, because this module runs while Snakemake parses the wo
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -78,14 +78,12 @@ def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
         module = waiting.pop()
         if module not in reached:
             reached.add(module)
-            imported = {_module_of(name, files) for name in _read(files[module])[1]}
-            waiting.extend(other for other in imported if other and not is_neutral(other))
+            for name in _read(files[module])[1]:
+                while name and name not in files:  # `heads` for `heads.Head`
+                    name = name.rpartition(".")[0]
+                if name and (name in COUNTED or not {name, name.partition(".")[0]} & NEUTRAL.keys()):
+                    waiting.append(name)
     return reached
-
-
-def is_neutral(module: str) -> bool:
-    """Return True if no step has to be repeated after an edit of this module."""
-    return module not in COUNTED and (module in NEUTRAL or module.partition(".")[0] in NEUTRAL)
 
 
 @cache
@@ -96,13 +94,6 @@ def module_files(package: Path = PACKAGE) -> dict[str, Path]:
     return {".".join(words): path for words, path in parts.items() if words}
 
 
-def _module_of(imported: str, files: Mapping[str, Path]) -> str:
-    """Return the module that contains an imported name, as `heads` for `heads.Head`; "" for the package itself."""
-    while imported and imported not in files:
-        imported = imported.rpartition(".")[0]
-    return imported
-
-
 def _read(path: Path) -> tuple[str, frozenset[str]]:
     return _summary(path.read_text(encoding="utf-8"))
 
@@ -111,7 +102,7 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 def _summary(source: str) -> tuple[str, frozenset[str]]:
     """Return the hash of a source's syntax tree, and all names that the source imports from the package."""
     tree = ast.parse(source)
-    tree.body = [node for node in tree.body if not _is_for_type_checker(node)]
+    tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
     names: set[str] = set()
     for node in (tree, *_statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -131,7 +122,3 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
         for inner in getattr(node, name, ()):
             yield inner
             yield from _statements(inner)
-
-
-def _is_for_type_checker(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck.jobs import processes, workflow
-from softmax_bottleneck.jobs import run_lease as lease
+from softmax_bottleneck.jobs import locks, processes, workflow
 from softmax_bottleneck.store.errors import BusyError
 from tiny_runs import of_parent, write_lease
 
@@ -18,7 +17,7 @@ from tiny_runs import of_parent, write_lease
 def test_lease_of_a_living_process_on_this_machine_never_ages(tmp_path):
     write_lease(tmp_path, age_s=1e6, **of_parent())
     with pytest.raises(BusyError):
-        lease.Lease(tmp_path).__enter__()
+        locks.Lease(tmp_path).__enter__()
 
 
 def dead_pid() -> int:
@@ -39,7 +38,7 @@ def dead_pid() -> int:
 )
 def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
     write_lease(tmp_path, **facts | ({"pid": dead_pid(), "started": 0} if facts["pid"] == "dead" else {}))
-    with lease.Lease(tmp_path) as owner:
+    with locks.Lease(tmp_path) as owner:
         owner.check()
     assert "taken over" in caplog.text
     assert not (tmp_path / "lease.json").exists()
@@ -48,7 +47,7 @@ def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
 def test_fresh_lease_of_another_machine_is_respected(tmp_path):
     write_lease(tmp_path, host="elsewhere", pid_namespace_id="another", pid=1, started=1)
     with pytest.raises(BusyError, match="on elsewhere"):
-        lease.Lease(tmp_path).__enter__()
+        locks.Lease(tmp_path).__enter__()
 
 
 def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -77,11 +76,11 @@ def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, m
     with_squeue(tmp_path, monkeypatch, script)
     write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711")
     if taken_over:
-        with lease.Lease(tmp_path) as owner:
+        with locks.Lease(tmp_path) as owner:
             owner.check()
     else:
         with pytest.raises(BusyError, match=r"on node7 \(SLURM job 4711\)"):
-            lease.Lease(tmp_path).__enter__()
+            locks.Lease(tmp_path).__enter__()
 
 
 @pytest.mark.fault("A14", "F2")
@@ -89,7 +88,7 @@ def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypa
     with_squeue(tmp_path, monkeypatch, "echo RUNNING")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711")
-    with lease.Lease(tmp_path):
+    with locks.Lease(tmp_path):
         assert json.loads((tmp_path / "lease.json").read_text(encoding="utf-8"))["job"] == "4711"
 
 
@@ -98,9 +97,9 @@ def test_after_a_restart_of_the_machine_the_last_sign_of_life_decides(tmp_path, 
     """The same name, but process numbers of before mean nothing."""
     write_lease(tmp_path, age_s=60.0, pid_namespace_id="boot before", pid=os.getpid(), started=1)
     with pytest.raises(BusyError):
-        lease.Lease(tmp_path).__enter__()
-    write_lease(tmp_path, age_s=lease.STALE_AFTER_S + 1, pid_namespace_id="boot before", pid=os.getpid(), started=1)
-    with lease.Lease(tmp_path):
+        locks.Lease(tmp_path).__enter__()
+    write_lease(tmp_path, age_s=locks.STALE_AFTER_S + 1, pid_namespace_id="boot before", pid=os.getpid(), started=1)
+    with locks.Lease(tmp_path):
         assert "taken over" in caplog.text
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import small
-from softmax_bottleneck.extras import reproduce, status
-from softmax_bottleneck.jobs.workflow import KILLED, Attempt
+from softmax_bottleneck.extras import reproduce
+from softmax_bottleneck.jobs.workflow import Attempt
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
 DEAD = 2**22 + 1  # above any process number of Linux
 
 
-class Report(status.InterimReport):
+class Report(reproduce.InterimReport):
     """An interim report that is written by another command."""
 
     def __init__(self, study: Study, *command: str) -> None:
@@ -39,7 +39,7 @@ class Report(status.InterimReport):
 def display(study: Study, log: Path = Path("none.jsonl"), lines: Any = None, on_terminal: bool = False) -> Any:
     report = Report(study, "true")
     report.due = float("inf")
-    return status.Display(study, log, report, (lines if lines is not None else []).append, on_terminal)
+    return reproduce.Display(study, log, report, (lines if lines is not None else []).append, on_terminal)
 
 
 def log_epochs(study: Study, index: int, text: str) -> None:
@@ -86,43 +86,36 @@ def test_without_a_terminal_a_line_is_printed_every_half_minute(study: Study, ca
     with display(study, lines=lines, on_terminal=True) as shown:
         shown.updated = 0.0
         shown.update()
-    assert capsys.readouterr().err == f"{status.CLEAR}4 of 4 runs{status.CLEAR}" and len(lines) == 1
+    assert capsys.readouterr().err == f"{reproduce.CLEAR}4 of 4 runs{reproduce.CLEAR}" and len(lines) == 1
 
 
-def test_a_killed_step_is_reported_once(study: Study, tmp_path: Path) -> None:
+def test_a_failed_step_is_reported_once(study: Study, tmp_path: Path) -> None:
     log, lines = tmp_path / "steps.jsonl", list[str]()
+    ended = {"step": "train", "pid": DEAD, "at": 2.0}
     steps = [
         {"step": "train", "what": "tiny/mos/1-0", "pid": DEAD, "at": 1.0},
+        ended | {"what": "tiny/mos/1-0", "code": 2, "words": "file not found"},
         {"step": "train", "what": "tiny/mos/2-0", "pid": os.getpid(), "at": 1.0},
-        {"step": "measure", "what": "tiny/mos/3-0", "pid": DEAD, "at": 1.0},
-        {"step": "measure", "what": "tiny/mos/3-0", "pid": DEAD, "at": 2.0, "code": 0, "words": ""},
+        ended | {"what": "tiny/mos/3-0", "code": 0, "words": ""},
     ]
     log.write_text("".join(f"{json.dumps(line)}\n" for line in steps), encoding="utf-8")
     with display(study, log, lines) as shown:
         shown.printed = float("inf")
-        for updates in range(3):
+        for _ in range(2):
             shown.updated = 0.0
             shown.update()
-            assert len(lines) == (updates > 0)
-    assert lines == [f"train tiny/mos/1-0: {KILLED}"]
+    assert lines == ["train tiny/mos/1-0: file not found"]
 
 
 # --- the interim report ----------------------------------------------------------------------------------------------
 @pytest.mark.fault("A21")
 def test_an_interim_report_says_how_far_it_is_and_touches_nothing_else(study: Study) -> None:
-    folder = status.interim_folder(study)
     (study.store.run_folder(study.needed[0].path) / "rank.json").unlink()
     before = small.tree(Path("results"))
-    page = status.write_interim_report(study, reload_s=30).read_text(encoding="utf-8")
+    page = reproduce.write_interim_report(study, reload_s=30).read_text(encoding="utf-8")
     assert '<meta http-equiv="refresh" content="30">' in page and "<b>3 of 4 runs</b>" in page
     after = {name: digest for name, digest in small.tree(Path("results")).items() if "small/partial/" not in name}
     assert after == before
-    report = Report(study)
-    report.is_there = True
-    report.replace_by_final()
-    assert "url=../../report/index.html" in (folder / status.PAGE).read_text(encoding="utf-8")
-    Report(study).replace_by_final()
-    assert not folder.exists()
 
 
 @pytest.mark.fault("A21")

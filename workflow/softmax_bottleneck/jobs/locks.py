@@ -1,0 +1,192 @@
+"""Locks: one workflow at a time writes to a results folder, and one process to the folder of a run.
+
+Snakemake's own lock stays behind when Snakemake is killed, until somebody removes it; the profiles disable it. The lock
+of this module covers the results folder, the kernel releases it when its process ends, and no option of Snakemake
+removes it. `reproduce` passes the lock on to its Snakemake, so that it is held until both have ended. Some file systems
+have no such lock, and a workflow that uses this one as a module does not take it.
+
+The lease of a run is a small file that names the owner and is touched while it runs. If Snakemake is killed, an
+orphaned training process and its successor would write to the same folder. With a lease, the second process is
+rejected, the lease of a dead owner is taken over, and an owner that lost its lease stops. An operating-system lock does
+not suffice here: it cannot detect an owner on another node of a cluster.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import platform
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from softmax_bottleneck.jobs import processes
+from softmax_bottleneck.store import artefacts, errors, paths
+
+LOCK_FILE = ".workflow.lock"
+LOCK_VARIABLE = "SOFTMAX_BOTTLENECK_LOCK"  # the lock file whose lock the parent process holds and passes on
+LEASE_FILE = "lease.json"
+LOOK_EVERY_S = 5.0  # while waiting for another owner to end
+STALE_AFTER_S = 900.0  # without a sign of life, if neither process nor batch job can be looked up
+_held: list[IO[str]] = []  # the lock of the results folder, open until the process ends
+
+log = logging.getLogger(__name__)
+
+
+# --- the lock of a results folder -----------------------------------------------------------------------------------
+def acquire_lock() -> dict[str, str]:
+    """Lock the results folder until this process ends; return the environment that lets a child process share the lock.
+
+    The child must also inherit the file descriptors that `lock_descriptors` returns.
+
+    Raises:
+        BusyError: another process holds the lock.
+        UserError: the folder cannot be written, or the lock file is a symbolic link.
+    """
+    path = paths.Store().root.resolve() / LOCK_FILE
+    environment = {LOCK_VARIABLE: str(path)}
+    if os.environ.get(LOCK_VARIABLE) == str(path):
+        return environment
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The file is truncated: never through a link.
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror}); make it writable, or work in another folder (--directory)"
+        if error.errno == errno.ELOOP:
+            raise errors.UserError(f"{path}: is a link; remove it") from None
+        raise errors.UserError(f"{path.parent}: {problem}") from None
+    file = os.fdopen(descriptor, "a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            file.seek(0)
+            owner = file.read().strip() or "it has just been started"
+            message = f"a workflow is already running here ({owner}); wait for it, or stop it and try again"
+            raise errors.BusyError(f"{path.parent}: {message}") from None
+    _held.append(file)
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+    file.flush()
+    return environment
+
+
+def lock_descriptors() -> list[int]:
+    """Return the file descriptors of the lock, for `pass_fds` of a child process."""
+    return [file.fileno() for file in _held]
+
+
+# --- the lease of a run ---------------------------------------------------------------------------------------------
+class Lease:
+    """The ownership of a folder for the length of a `with` block.
+
+    `timeout_s` is the longest time to wait for another owner to end.
+
+    Raises:
+        BusyError: on entering, if another running process owns the folder; in `check`, if the lease was lost.
+    """
+
+    def __init__(self, folder: Path, timeout_s: float = 0.0) -> None:
+        self.folder = folder
+        self.path = folder / LEASE_FILE
+        self.token = uuid.uuid4().hex
+        self.timeout_s = timeout_s
+
+    def __enter__(self) -> "Lease":
+        deadline, waits = time.monotonic() + self.timeout_s, False
+        while True:
+            try:
+                self._take()
+                return self
+            except errors.BusyError as busy:
+                if time.monotonic() >= deadline:
+                    raise
+                if not waits:
+                    log.warning("%s; waiting for its end", busy)
+                waits = True
+            time.sleep(LOOK_EVERY_S)
+
+    def __exit__(self, *_: object) -> None:
+        if _read_lease(self.path).get("token") == self.token:
+            self.path.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Check that this process still owns the folder (BusyError: another process took it over)."""
+        if _read_lease(self.path).get("token") != self.token:
+            raise errors.BusyError(f"{self.folder}: another process took this run over; this one stops without writing")
+
+    def beat(self) -> None:
+        """Check the ownership and touch the lease file, which shows other processes that the owner still runs."""
+        self.check()
+        os.utime(self.path)
+
+    def _take(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _folder_lock(self.folder):
+            if self.path.exists():
+                _refuse_living_owner(self.path)
+                self.path.unlink(missing_ok=True)
+            where = {"pid_namespace_id": processes.pid_namespace_id(), "host": platform.node()}
+            owner = vars(processes.Process.of(os.getpid())) | processes.batch_job()
+            try:
+                with self.path.open("x", encoding="utf-8") as file:
+                    file.write(json.dumps({"token": self.token, **owner, **where}) + "\n")
+            except FileExistsError:
+                raise errors.BusyError(
+                    f"{self.folder}: another process has just started this run; try again later"
+                ) from None
+            except OSError as error:
+                with suppress(OSError):
+                    self.path.unlink()  # else the next call would take it for another owner's
+                raise artefacts.explained(error, self.path) from None
+
+
+def _read_lease(path: Path) -> dict[str, Any]:
+    """Return the content of a lease file; empty if the file is missing or half written."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _refuse_living_owner(path: Path) -> None:
+    """Check that the owner of a lease has ended (BusyError: it still runs).
+
+    The owner is looked up among this machine's processes, else in the batch system. If neither is possible, the owner
+    counts as running while the lease is younger than STALE_AFTER_S. A requeued batch job keeps its number, so an owner
+    with the number of the present job is known to have ended.
+    """
+    owner, age_s = _read_lease(path), max(0.0, time.time() - path.stat().st_mtime)
+    pid, started, job = (owner.get(key) for key in ("pid", "started", "job"))
+    lives: bool | None = None
+    if pid and started is not None and owner.get("pid_namespace_id") == processes.pid_namespace_id():
+        lives = processes.Process(pid, started).lives
+    elif job:
+        lives = job != processes.batch_job().get("job") and processes.job_lives(job)
+    if age_s < STALE_AFTER_S if lives is None else lives:
+        where = f"{owner.get('host', 'an unknown machine')}{f' (SLURM job {job})' if job else ''}"
+        message = f"this run is owned by process {pid or 'unknown'} on {where}, seen {age_s:.0f} s ago"
+        raise errors.BusyError(f"{path.parent}: {message}; wait for it, or stop it and try again")
+    log.warning("%s: process %s left its lease behind; taken over", path.parent, pid or "unknown")
+
+
+@contextmanager
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Lock a folder inside the context, so that one process at a time reads and replaces the lease.
+
+    The folder itself is locked, so that no lock file is left in it; the kernel releases the lock when the process ends.
+    On network file systems without flock, the exclusive creation of the lease file still lets only one process succeed.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
