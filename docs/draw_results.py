@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 
 from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
-from softmax_bottleneck.report import archive, cells, conclusions, findings, head_table, source  # noqa: E402
+from softmax_bottleneck.report import archive, cells, compare, findings, source  # noqa: E402
 from softmax_bottleneck.report.archive import FinishedStudy  # noqa: E402
 from softmax_bottleneck.report.report import environment  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
@@ -117,7 +117,7 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
 def results(study: Study, archived: FinishedStudy) -> list[str]:
     """Return the verdicts of a study and, for every corpus, a heading sentence and a table of the main models."""
     verdicts = [entry["verdict"] for entry in archived.claims]
-    tally = ", ".join(f"{verdicts.count(name)} {name}" for name in conclusions.OVERALL if name in verdicts)
+    tally = ", ".join(f"{verdicts.count(name)} {name}" for name in compare.OVERALL if name in verdicts)
     lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."]
     lines += ["", IMAGE] if study.name == PICTURED else []
     for dataset in study.datasets:
@@ -150,7 +150,7 @@ def _cell(values: Sequence[float], digits: int) -> str:
 def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     """Return every file that follows from the archived studies, with its text."""
     demo = config.load_study(ROOT / "config" / "demo.yaml")
-    heads = head_table.head_table(studies, demo)
+    heads = compare.head_table(studies, demo)
     assert heads is not None
     lines, figures = answer(studies)
     readme, page = (path.read_text(encoding="utf-8") for path in (README, PAGE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import claim_examples as examples
@@ -37,7 +38,7 @@ def test_the_rank_bound_is_overturned_by_one_run() -> None:
 def test_a_fixed_head_that_gains_five_percent_overturns_that_rank_gains_little(ppl: float, holds: bool) -> None:
     one = study(test_ppl={"softmax": 50.0, "ss": ppl}, rank_press={"softmax": 202, "ss": 2020})
     found = findings.rank_is_not_the_lever([one])
-    assert found.holds == holds and found.facts == {"least": "10", "most": "10"}
+    assert found.holds == holds and found.facts == {"lowest": "10", "highest": "10"}
     logs = np.log([[ppl, 1.002 * ppl, 0.998 * ppl], [50, 50.1, 49.9]])
     ends = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
     assert (found.figure.rows[0].low, found.figure.rows[0].high) == pytest.approx(
@@ -116,3 +117,15 @@ def test_claims_of_findings_exist() -> None:
     known = {entry["id"] for one in archive.load_all() for entry in one.claims}
     assert all(set(texts["claims"]) <= known for texts in findings.TEXTS["findings"].values())
     assert findings.TEXTS["findings"].keys() == findings.FINDINGS.keys()
+
+
+def test_a_figure_keeps_the_order_of_its_numbers() -> None:
+    rows = [findings.Row("a", -3.0, -4.0, -2.0), findings.Row("b", 1.0, 1.0, 1.0)]
+    svg = ElementTree.fromstring(findings.DotPlot(rows, "axis").svg())
+    name = "{http://www.w3.org/2000/svg}"
+    first, second = (float(dot.get("cx")) for dot in svg.iter(f"{name}circle"))
+    lines = [(line.get("class"), float(line.get("x1")), float(line.get("x2"))) for line in svg.iter(f"{name}line")]
+    bars = [(low, high) for kind, low, high in lines if "bar" in kind]
+    zero = next(low for kind, low, _ in lines if kind == "zero")
+    assert bars[0][0] < first < bars[0][1] < zero < second == bars[1][0] == bars[1][1] <= findings.PAGE
+    assert first - bars[0][0] == pytest.approx(bars[0][1] - first, abs=0.2)

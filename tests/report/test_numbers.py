@@ -1,5 +1,6 @@
-"""How numbers are printed."""
+"""How numbers and labels are printed."""
 
+import json
 import math
 
 import pytest
@@ -33,3 +34,18 @@ def test_spreads_intervals_and_shares() -> None:
 
 def test_counts_of_runs() -> None:
     assert [numbers.counts(n) for n in ([3], [3, 3], [3, 12])] == ["n = 3", "n = 3 each", "n = 3 and 12"]
+
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "a\u2028b\n\n.. raw:: html\n\n   <b>",
+    "*a* `b` |c| d_ \\",
+]
+
+
+@pytest.mark.fault("G16")
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_label_cannot_leave_the_script_it_is_written_into(text: str) -> None:
+    written = json.dumps({"title": numbers.label(text)}, ensure_ascii=False)
+    assert "<" not in written and ">" not in written and len(written.splitlines()) == 1

@@ -11,7 +11,7 @@ import fake_results as fake
 import pytest
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import source, views
-from softmax_bottleneck.report.views import overview
+from softmax_bottleneck.report.views.perplexity import overview_experiment
 from softmax_bottleneck.store import artefacts
 
 
@@ -29,7 +29,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_overview_shows_the_means_of_the_main_models(study) -> None:
-    drawn = views.build(study, overview.experiment(study), collect.collect(study))
+    drawn = views.build(study, overview_experiment(study), collect.collect(study))
     rows = {row["model"]: row for row in csv.DictReader(io.StringIO(drawn.csv))}
     assert list(rows) == list(study.labels)
     for model in ("softmax", "mos-equal"):

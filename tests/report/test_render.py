@@ -10,7 +10,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import reproduce
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import run_list
+from softmax_bottleneck.report import render
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 
@@ -47,8 +47,8 @@ def test_without_results_the_command_that_makes_them_is_named(study, capsys) -> 
 
 
 def test_what_differs_from_the_published_setting_is_named(study) -> None:
-    words = run_list.unlike_published(study, "truth-demo", "mos")
+    words = render.unlike_published(study, "truth-demo", "mos")
     assert "hidden_size 32, published 960" in words and words[0].startswith("corpus truth-demo, published ptb")
     paper = config.load_study(config.ROOT / "config" / "paper.yaml")
-    assert run_list.unlike_published(paper, "ptb", "mos") == []
-    assert run_list.unlike_published(paper, "ptb", "none") == [run_list.NO_COUNTERPART]
+    assert render.unlike_published(paper, "ptb", "mos") == []
+    assert render.unlike_published(paper, "ptb", "none") == [render.NO_COUNTERPART]

@@ -19,7 +19,7 @@ import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import render, run_list
+from softmax_bottleneck.report import render
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study.studies import STUDY_VARIABLE
@@ -155,7 +155,7 @@ def test_models_with_incomplete_runs_lead_the_list(results: Path) -> None:
     study = fake.load(results)
     fake.write_all(study)
     fake.write_done(next(run for run in study.needed if run.path.startswith("truth-demo/gss/2-")), "diverged", "nan")
-    (part,) = run_list.tables(study, collect.collect(study))
+    (part,) = render.run_tables(study, collect.collect(study))
     rows = [(model["key"], run["seed"], run["state"]) for model in part["models"] for run in model["runs"]]
     assert (len(rows), part["complete"]) == (18, 17)
     assert rows[:4] == [("gss", "1", "ok"), ("gss", "2", "diverged"), ("gss", "3", "ok"), ("softmax", "1", "ok")]

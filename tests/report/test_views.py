@@ -175,22 +175,6 @@ def test_no_run_at_all_leaves_no_numbers(place: Path) -> None:
             assert ElementTree.fromstring(shown.svg) is not None
 
 
-def test_diverged_runs_enter_a_second_mean_at_the_perplexity_where_they_stopped(place: Path) -> None:
-    """As Kanai et al. 2018 average ReLU (2.78e5 ± 8e5); the first mean leaves them out."""
-    study = fake.load(place)
-    fake.write_all(study)
-    gone, *kept = (run for run in study.needed if run.model == "gss")
-    fake.write_done(gone, "diverged", "valid perplexity 278000 is over 10 times the vocabulary size")
-    table = build((study, collect.collect(study)), "parthiban2021-table2")
-    values = [fake.perplexities(run)["valid_ppl"] for run in kept]
-    one = cell(table, "truth-demo", "gss", "Validation perplexity")
-    assert one.measured.mean == pytest.approx(plain.mean(values)) and one.count == "n = 2 of 3"
-    both = [*values, 278000.0]
-    assert one.note.startswith(f"{plain.mean(both):.2f} ± {plain.stdev(both):.2f} ")
-    other = cell(table, "truth-demo", "gss", "Test perplexity")
-    assert other.note == "" and "seed 1 diverged" in other.gap
-
-
 # --- single views ---------------------------------------------------------------------------------------------------
 def test_a_language_heads_its_table_with_two_kinds_of_exact_values(place: Path) -> None:
     """Those expected of its distribution, and those on this very text."""

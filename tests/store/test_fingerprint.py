@@ -22,7 +22,6 @@ COUNTED_ALL_THE_SAME = {"store.seeds", "study.costs", "jobs.numerics"}
 BESIDE_THE_STEPS = {
     "__main__",
     "records.verify",
-    "report.captions",
     "report.numbers",
     "records.metrics",
 }

@@ -11,7 +11,7 @@ from softmax_bottleneck import study as settings
 from softmax_bottleneck.jobs.locks import acquire_lock
 from softmax_bottleneck.jobs.workflow import export_workflow
 from softmax_bottleneck.records import records
-from softmax_bottleneck.report import captions
+from softmax_bottleneck.report import numbers
 from softmax_bottleneck.store.paths import OVERVIEW, Store
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.fingerprint import step_code

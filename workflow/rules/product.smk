@@ -69,6 +69,6 @@ def shown(experiment, suffix):
         f"{RESULTS}/{experiment.kind}s/{experiment.id}.{suffix}",
         caption="../../report/captions/experiment.rst",
         category=f"{experiment.kind.capitalize()}s",
-        subcategory=captions.label(experiment.source),
-        labels={name: captions.label(words) for name, words in labels.items()},
+        subcategory=numbers.label(experiment.source),
+        labels={name: numbers.label(words) for name, words in labels.items()},
     )

@@ -4,7 +4,6 @@ The step `collect` creates and saves them. Tables, figures, claims and the repor
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +28,6 @@ STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
 UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent words are, and no more
 # The perplexity in the reason of a diverged run, which is read nowhere else. done.json has only the trainer's message:
 # an edit of the trainer that adds a number would change the id of every run.
-STOPPED_AT = re.compile(r"valid perplexity ([0-9.e+]+)")
 CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
 
 
@@ -96,13 +94,6 @@ class Records:
         """
         states = self.stages[self.stages["stage"] == stage] if stage else self.states
         return states[(states["dataset"] == dataset) & (states["model"] == model)]
-
-    def stopped(self, dataset: str, model: str) -> dict[int, float]:
-        """Return {seed: last validation perplexity} of diverged runs; a run whose loss was not finite is left out."""
-        planned = self.planned(dataset, model)
-        diverged = planned[planned["state"] == "diverged"].set_index("seed")["reason"]
-        found = {seed: STOPPED_AT.search(reason) for seed, reason in diverged.items()}
-        return {int(str(seed)): float(match[1]) for seed, match in found.items() if match}
 
     def curve(self, path: str) -> list[dict[str, Any]]:
         """Return the epoch log of a run: one dict per epoch, in order."""

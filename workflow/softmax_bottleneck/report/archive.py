@@ -22,7 +22,6 @@ from pydantic import Field
 
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.integrity import Finding
-from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims.rules import SYNTHETIC
 from softmax_bottleneck.store import artefacts, paths
@@ -138,7 +137,7 @@ class FinishedStudy:
     hardware: str
     corpora: dict[str, str]
     claims: list[dict[str, Any]]
-    records: Records
+    records: records.Records
     runs: tuple[ArchivedRun, ...] = ()
 
     @cached_property
@@ -160,7 +159,7 @@ def called(file: Path) -> str:
     return next((full.relative_to(home).as_posix() for home in homes), file.name)
 
 
-def machines(found: Records) -> str:
+def machines(found: records.Records) -> str:
     """Return the machines of the runs as text: GPUs and processors, without the processors' instruction sets."""
     processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
     names = sorted(set(map(str, found.states["hardware"])) - {""}) or processors
@@ -189,6 +188,10 @@ def write(study: Study, unfinished: bool = False) -> Path:
     run_ids = {"", *states["run_id"], *found.stages["run_id"]}
     found = replace(found, rows=found.rows[found.rows["run_id"].isin(run_ids)], states=states)
     published = {run.path for run in study.needed if study.datasets[run.dataset].published_as} & found.spectra.keys()
+    first: dict[tuple[str, str], str] = {}  # run of every model on real text with predicted words
+    for run in study.needed:
+        if study.datasets[run.dataset].kind != "language" and found.detail(run.path, "predictions"):
+            first.setdefault((run.dataset, run.model), run.path)
     content = {
         "study": study.name,
         "title": study.title,
@@ -201,32 +204,21 @@ def write(study: Study, unfinished: bool = False) -> Path:
         "states": columns_of(found.states),
         "stages": columns_of(found.stages),
         "claims": [entry.to_json() for entry in claims.ledger(found, study=study)],
-        "runs": [_stored(run, found, study) for run in study.needed if run.path in published],
+        "runs": [
+            {
+                "name": f"{study.name}-{run.model}-{run.seed}",
+                "run": run.to_json() | {"run_id": run.run_id},
+                "history": found.curve(run.path),
+                "epoch_ranks": found.detail(run.path, "epoch_ranks") or [],
+                "spectrum": [[int(index), sigma] for index, sigma in found.spectra[run.path].T.tolist()],
+            }
+            for run in study.needed
+            if run.path in published
+        ],
     }
-    if predictions := _predictions(found, study):
-        content["predictions"] = predictions
+    if first:
+        content["predictions"] = {path: found.detail(path, "predictions") for path in first.values()}
     return save(content)
-
-
-def _predictions(found: Records, study: Study) -> dict[str, Any]:
-    """Return {path of a run: predicted words} for the first run of every model on real text."""
-    first: dict[tuple[str, str], tuple[str, Any]] = {}
-    for run in study.needed:
-        words = found.detail(run.path, "predictions")
-        if words and study.datasets[run.dataset].kind != "language":
-            first.setdefault((run.dataset, run.model), (run.path, words))
-    return dict(first.values())
-
-
-def _stored(run: Run, found: Records, study: Study) -> dict[str, Any]:
-    """Return the entry of a run on a published corpus in an archive, in the format of `StoredRun`."""
-    return {
-        "name": f"{study.name}-{run.model}-{run.seed}",
-        "run": run.to_json() | {"run_id": run.run_id},
-        "history": found.curve(run.path),
-        "epoch_ranks": found.details.get(run.path, {}).get("epoch_ranks", []),
-        "spectrum": [[int(index), sigma] for index, sigma in found.spectra[run.path].T.tolist()],
-    }
 
 
 def save(content: dict[str, Any]) -> Path:
@@ -275,7 +267,7 @@ def load(path: Path) -> FinishedStudy:
         states = pd.DataFrame(stored.states, columns=list(records.STATE_COLUMNS))
         stages = pd.DataFrame(stored.stages, columns=list(records.STAGE_COLUMNS))
         details = {run_path: {"predictions": words} for run_path, words in stored.predictions.items()}
-        found = Records(rows, states, stages, environments=tuple(stored.environments), details=details)
+        found = records.Records(rows, states, stages, environments=tuple(stored.environments), details=details)
         runs = tuple(_archived(run, found, path) for run in stored.runs)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
@@ -283,7 +275,7 @@ def load(path: Path) -> FinishedStudy:
     return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found, runs)
 
 
-def _archived(stored: StoredRun, found: Records, path: Path) -> ArchivedRun:
+def _archived(stored: StoredRun, found: records.Records, path: Path) -> ArchivedRun:
     """Return a stored run of an archive, with its numbers (UserError: the stored settings are not those of a run)."""
     run, run_id = Run.from_json(stored.run, f"{path}: {stored.name}"), stored.run.get("run_id")
     states, rows = (frame[frame["run_id"] == run_id] for frame in (found.states, found.rows))

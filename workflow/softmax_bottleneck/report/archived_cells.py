@@ -8,10 +8,8 @@ setting, then the larger number of runs, then the larger model.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from operator import itemgetter
 
 from softmax_bottleneck.report import archive, views
-from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.cells import Cell, Row, Section, Table
 from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
 from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
@@ -48,12 +46,12 @@ def best_cells(experiment: str) -> dict[Key, Cell]:
     """Return the best archived value of each cell of an experiment's table; cells that no archive has are left out."""
     found = [one for archived in archive.load_all() for one in _ranked(archived, experiment)]
     best: dict[Key, Cell] = {}
-    for _, key, cell in sorted(found, key=itemgetter(0), reverse=True):
+    for _, key, cell in sorted(found, key=lambda entry: entry[0], reverse=True):
         best.setdefault(key, cell)
     return best
 
 
-def _ranked(archived: FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Key, Cell]]:
+def _ranked(archived: archive.FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Key, Cell]]:
     """Yield (rank, key, cell) for each cell with a value in the table that an archived study gives for an experiment.
 
     The rank orders archives: (True for the published setting, number of runs, parameters of the model).

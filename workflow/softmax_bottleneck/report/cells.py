@@ -1,11 +1,9 @@
 """Tables as data: cells with a measured and a published number, rows, sections, and the CSV of a table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 import pandas as pd
 
@@ -100,7 +98,7 @@ class Cell:
     seeds: Mapping[int, float] = field(default_factory=dict)
     wanted: bool = True
     label: str = ""
-    archived: Cell | None = None
+    archived: "Cell | None" = None
     study: str = ""
     hardware: str = ""
 
@@ -127,7 +125,7 @@ class Cell:
         """True if the cell has a published value that this study has not measured."""
         return self.is_published and not (self.measured or self.label)
 
-    def format(self, value: float, *, signed: bool = False) -> str:
+    def format(self, value: float | None, *, signed: bool = False) -> str:
         """Return a number as text with the decimals of this cell; with `signed`, a positive number gets a plus sign."""
         if self.metric in P_VALUES:
             return numbers.p_value(value)
@@ -153,11 +151,6 @@ class Cell:
             return None
         is_time = self.definition is not None and self.definition.unit in TIMES
         return None if is_time or self.metric in P_VALUES else self.measured.mean - published
-
-    @property
-    def difference_text(self) -> str:
-        """The difference as text with its sign, or a dash if there is none."""
-        return numbers.DASH if self.difference is None else self.format(self.difference, signed=True)
 
     @property
     def inside(self) -> bool | None:
@@ -191,7 +184,7 @@ class Cell:
             "note": self.note,
             "words": self.label.replace("\n", ", "),
             "metric": self.metric,
-            "archived": value.mean if value else archived.label.replace("\n", ", ") if archived else None,
+            "archived": value.mean if value else archived and archived.label.replace("\n", ", "),
             "archived_sd": value.sd if value else None,
             "archived_n": value.n or None if value else None,
             "archived_study": archived.study if archived else "",
@@ -248,17 +241,11 @@ class Section:
         return next((metric for row in self.rows if (metric := row.cells[column].definition)), None)
 
 
-Column = TypeVar("Column")
+Labels = Mapping[Any, str]  # of rows or columns, by key
+CellOf = Callable[[str, Any], Cell]  # of a row's and a column's key
 
 
-def section(
-    dataset: str,
-    title: str,
-    rows: Mapping[str, str],
-    columns: Mapping[Column, str],
-    cell: Callable[[str, Column], Cell],
-    note: str = "",
-) -> Section:
+def section(dataset: str, title: str, rows: Labels, columns: Labels, cell: CellOf, note: str = "") -> Section:
     """Return a section with a cell for every row and column; `rows` and `columns` map keys to labels."""
     lines = (Row(row, label, tuple(cell(row, column) for column in columns)) for row, label in rows.items())
     return Section(dataset, title, tuple(columns.values()), tuple(lines), note)

@@ -1,29 +1,46 @@
-"""Finished studies side by side: the verdict of each on every claim, the means of every head, and the hardware.
+"""Finished studies side by side: an overall verdict on every claim, the heads against the softmax, and the means.
 
-The module reads the files that `collect` and `render` wrote to the folders of the studies, or archived studies. The
+`overall` is the rule that combines several verdicts into one. The rule was fixed before it was applied to any study.
+
+`find_studies` reads the files that `collect` and `render` wrote to the folders of the studies, or archived studies. The
 folders may be read-only and may come from another machine.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL, find
-from softmax_bottleneck.report import archive
-from softmax_bottleneck.report.archive import CLAIMS_FILE, FinishedStudy, from_results
+from softmax_bottleneck.report import archive, numbers
+from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.cells import mean_of
-from softmax_bottleneck.report.claims.rules import CANNOT, SYNTHETIC
-from softmax_bottleneck.report.numbers import spread
+from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.source import label
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.store.paths import ROOT, Store
+from softmax_bottleneck.study import Study
 
 HEAD_METRICS = (TEST_PPL, PRESS_RANK, f"{EFFECTIVE_RANK}1e-3")
+MIXED = "mixed"
+OVERALL = (r.REPRODUCED, r.NOT_REPRODUCED, MIXED, r.UNDECIDED, r.CONFOUNDED, r.CANNOT)
+SOUND = (r.REPRODUCED, r.NOT_REPRODUCED, r.UNDECIDED)  # verdicts of studies whose premises hold
 WIDEST = 44  # characters of a column on a terminal
+SOFTMAX = "softmax"
+# The models of a head; the first that a corpus has is taken: that of the softmax's size, if there is one.
+HEADS = (("ss",), ("gss",), ("lms-plif",), ("lms-plif-frozen",), ("moc-equal", "moc"), ("mos-equal", "mos"))
+BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
+BENCHMARKED = {"ss": "sigsoftmax", "lms-plif-frozen": "lms-plif"}  # names of heads there, where they differ
+RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
+TIME = r.interval_rule(r.against("sec_per_epoch", "×"), (0, 0))  # only its number is used
 
+Entry = Mapping[str, Any]  # a conclusion as claims.json has it
 Tables = Mapping[str, pd.DataFrame]  # title -> texts, a column per study and corpus
-Columns = Sequence[tuple[FinishedStudy, str]]
 
 
 def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
@@ -38,16 +55,199 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
     """
     studies: list[FinishedStudy] = []
     for name in names:
-        folders = [f for f in (Store().study_folder(name), Path(name)) if (f / CLAIMS_FILE).is_file()]
-        inside = [path.parent for path in sorted(Path(name).glob(f"*/{CLAIMS_FILE}"))]
-        own = [from_results(folders[0], name)] if folders else [from_results(one, str(one)) for one in inside]
-        studies += own or archive.find(name)
+        folders = [f for f in (Store().study_folder(name), Path(name)) if (f / archive.CLAIMS_FILE).is_file()]
+        inside = [path.parent for path in sorted(Path(name).glob(f"*/{archive.CLAIMS_FILE}"))]
+        places = [(folders[0], name)] if folders else [(folder, str(folder)) for folder in inside]
+        studies += [archive.from_results(*place) for place in places] or archive.find(name)
     if len(studies) < 2:
         raise UserError(f"compare: {len(studies)} finished study; name two or more, or a folder that holds them")
     return studies
 
 
-# --- tables ---------------------------------------------------------------------------------------------------------
+# --- the conclusions on the page -------------------------------------------------------------------------------------
+def overall(entries: Sequence[Entry]) -> str:
+    """Return the overall verdict on one conclusion from the verdicts of several studies.
+
+    1. A study counts only if its premises hold; its verdict is then reproduced, not reproduced or undecided.
+    2. Among these studies the best-powered ones decide: those with at least half as many units as the largest.
+    3. If all decided verdicts of the best-powered studies agree, the overall verdict is the same. If two disagree, the
+       overall verdict is mixed. If none is decided, the overall verdict is undecided.
+    4. If no study's premises hold, the overall verdict is confounded if one study's verdict is confounded; otherwise
+       the conclusion cannot be tested.
+    """
+    sound = [entry for entry in entries if entry["verdict"] in SOUND]
+    most = max(map(units, sound), default=0)
+    decided = {entry["verdict"] for entry in sound if 2 * units(entry) >= most} - {r.UNDECIDED}
+    if decided:
+        return MIXED if len(decided) > 1 else decided.pop()
+    if sound:
+        return r.UNDECIDED
+    return r.CONFOUNDED if any(entry["verdict"] == r.CONFOUNDED for entry in entries) else r.CANNOT
+
+
+def units(entry: Entry) -> int:
+    """Return the sample size of a verdict: the number of units (runs, models, contexts, ...) in the smallest sample."""
+    return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
+
+
+def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[str, Any]:
+    """Return the table of verdicts: a row per conclusion of the first study, and one or more columns per study.
+
+    A study has a column for each corpus on which it can test a conclusion. A conclusion that needs no corpus has one
+    cell that spans these columns. `titles` maps the key of a paper to the paper's title.
+    """
+    own = studies[0]
+    names = dict.fromkeys(entry["id"] for entry in own.claims)
+    columns = [(study, _places(study, names, study is own)) for study in studies]
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for name in names:
+        cells = [cell for study, places in columns for cell in _cells(study, places, name, study is own)]
+        entries = [cell["entry"] for cell in cells if cell["entry"]]
+        facts = {key: entries[0][key] for key in ("id", "statement", "where", "limits", "criterion")}
+        row = facts | {"cells": cells, "overall": overall(entries)}
+        parts.setdefault(titles.get(entries[0]["source"], entries[0]["source"]), []).append(row)
+    counted = Counter(row["overall"] for rows in parts.values() for row in rows)
+    groups = [
+        {key: getattr(study, key) for key in ("name", "study", "title", "hardware")}
+        | {"places": [study.corpora.get(place, "") for place in places]}
+        for study, places in columns
+        if places
+    ]
+    return {
+        "groups": groups,
+        "parts": [{"title": title, "rows": rows} for title, rows in parts.items()],
+        "counts": [(verdict, counted[verdict]) for verdict in OVERALL if counted[verdict]],
+    }
+
+
+def _places(study: FinishedStudy, names: Container[str], is_own: bool) -> list[str]:
+    """Return the corpora with a column in the table of verdicts, or SYNTHETIC alone if a study only fits them."""
+    tested = {entry["dataset"] for entry in study.claims if entry["id"] in names and entry["verdict"] != r.CANNOT}
+    return [place for place in study.datasets if is_own or place in tested] or [r.SYNTHETIC] * (r.SYNTHETIC in tested)
+
+
+def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a study in the row of the conclusion `name`: one per corpus, or one that spans all corpora."""
+    entries = {entry["dataset"]: entry for entry in study.claims if entry["id"] == name}
+    spans = {r.SYNTHETIC: len(places)} if r.SYNTHETIC in entries else dict.fromkeys(places, 1)
+    for place, span in spans.items() if places else ():
+        entry = entries.get(place)
+        number = next((one for one in entry["numbers"][:1] if one["value"] is not None), None) if entry else None
+        yield {
+            "study": ", ".join(filter(None, (study.study, study.hardware, study.corpora.get(place, "")))),
+            "span": span,
+            "entry": entry,
+            "number": f"{number['what']}: {number['text']}" if number else "",
+            "is_own": is_own,
+        }
+
+
+# --- "Which head should I use?" --------------------------------------------------------------------------------------
+def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any] | None:
+    """Return the table of heads relative to the softmax, or None if no study has a softmax and another head.
+
+    The table has a row per head, with labels from `study`, and a column of perplexities per study and corpus that has a
+    softmax and another head. A recommendation counts every corpus once. Sizes, ranks and times come from the first
+    column, because they depend on the width of the network and on the machine. Memory is the memory of the head alone,
+    benchmarked at the published size.
+    """
+    views = [(one, r.CorpusData(one.records, dataset)) for one in studies for dataset in one.datasets]
+    columns = [(one, data) for one, data in views if any(_model(data, models) for models in HEADS)]
+    rows = []
+    for models in ((SOFTMAX,), *HEADS) if columns else ():
+        cells = [_against_softmax(data, _model(data, models)) for _, data in columns]
+        compared = [(data.dataset, cell["sign"]) for (_, data), cell in zip(columns, cells, strict=True) if cell]
+        lower, higher = (len({corpus for corpus, own in compared if own == sign}) for sign in (-1, 1))
+        counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in compared})}
+        counts["unlearned"] = sum(cell.get("unlearned", 0) for cell in cells)
+        sizes = _sizes(columns[0][1], _model(columns[0][1], models))
+        facts = {
+            "label": label(study, models[-1]),
+            "cells": cells,
+            "memory": numbers.number(memory().get(models[-1]), 1),
+            "first": {name: numbers.number(value, 0 if name in RANKS else 2) for name, value in sizes.items()},
+            "advice": advice(counts, sizes),
+        }
+        rows += [facts | counts] * bool(compared)
+    heads = [
+        {"study": one.study, "hardware": one.hardware, "corpus": one.corpora.get(data.dataset, data.dataset)}
+        for one, data in columns
+    ]
+    return {"columns": heads, "rows": rows} if columns else None
+
+
+def _model(data: r.CorpusData, models: Sequence[str]) -> str:
+    """Return the first of some models with a test perplexity, or "" if no such model or no softmax result exists."""
+    return next((model for model in models if all(data.values(own, TEST_PPL) for own in (model, SOFTMAX))), "")
+
+
+def _against_softmax(data: r.CorpusData, model: str) -> dict[str, Any]:
+    """Return the cell of a model: the change in test perplexity against the softmax; for the softmax the mean itself.
+
+    `sign` is -1 or 1 if the interval of the change lies below or above zero, else 0. The cell is empty without a model.
+    """
+    if not model:
+        return {}
+    if model == SOFTMAX and (mean := mean_of(data.values(model, TEST_PPL).values())):
+        return {"value": numbers.spread(mean.mean, mean.sd), "n": numbers.counts([mean.n]), "sign": 0}
+    number = r.better().judge(data, model, SOFTMAX).numbers[0]
+    size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
+    low, high = (0.0 if end is None else end for end in (number.low, number.high))
+    return {
+        "value": f"{numbers.number(number.value, 1, signed=True)}\u00a0%",
+        "interval": numbers.interval(number.low, number.high, 1),
+        "n": numbers.counts(number.n),
+        "sign": -1 if high < 0 else int(low > 0),
+        "size": numbers.number(size, 2) if abs(size - 1) > r.SAME_SIZE else "",
+        "unlearned": sum(key[:2] == (data.dataset, model) for key in data.records.unlearned),
+    }
+
+
+def _sizes(data: r.CorpusData, model: str) -> dict[str, float | None]:
+    """Return a model's parameters and time per epoch relative to the softmax, and its ranks; empty without a model."""
+    if not model:
+        return {}
+    size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
+    times = [(number.value, number.low) for number in TIME.judge(data, model, SOFTMAX).numbers] or [(None, None)]
+    facts = {"size": size, "time": times[0][0], "least_time": times[0][1]}
+    return {name: data.mean(model, metric) for name, metric in RANKS.items()} | facts
+
+
+def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
+    """Return the key of the recommendation for a head; the first key applies whose condition is true.
+
+    mixed: the perplexity is significantly lower than the softmax's in some study, and significantly higher in another.
+    better: the perplexity is significantly lower in some study.
+    fragile: a run failed to learn, which says more about the training than about the head.
+    worse: the perplexity is significantly higher in some study.
+    unproven: the head has more parameters than the softmax, or a significantly longer time per epoch.
+    free: none of the above.
+    """
+    if counts["lower"] and counts["higher"]:
+        return "mixed"
+    if counts["lower"]:
+        return "better"
+    if counts["unlearned"]:
+        return "fragile"
+    if counts["higher"]:
+        return "worse"
+    costs_more = (sizes.get("size") or 1) > 1 + r.SAME_SIZE or (sizes.get("least_time") or 0) > 1
+    return "unproven" if costs_more else "free"
+
+
+@cache
+def memory() -> dict[str, float]:
+    """Return the peak memory for the loss and gradients of each benchmarked head, relative to the softmax.
+
+    The benchmark measures the memory at the published size of Penn Treebank.
+    """
+    rows = json.loads(BENCHMARKS.read_text(encoding="utf-8"))["heads"] if BENCHMARKS.is_file() else []
+    peaks = {row["head"]: row["peak_mib"] for row in rows if (row["corpus"], row["variant"]) == ("ptb", "ours")}
+    peaks |= {model: peaks[head] for model, head in BENCHMARKED.items() if head in peaks}
+    return {head: peak / peaks[SOFTMAX] for head, peak in peaks.items()}
+
+
+# --- tables on a terminal ---------------------------------------------------------------------------------------------
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     """Return the tables of claims and of heads, each with a column per study and corpus."""
     columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}
@@ -56,7 +256,7 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     for name, (study, _) in columns.items():
         kinds = sorted({*study.records.states["hardware"]} - {""})  # with instruction sets, which move last digits
         hardware[name] = {"Hardware": "; ".join(kinds) or study.hardware}
-        tested |= {entry["id"] for entry in study.claims if entry["verdict"] != CANNOT}
+        tested |= {entry["id"] for entry in study.claims if entry["verdict"] != r.CANNOT}
         # The first statement counts: archives may have an older wording.
         statements = {entry["id"]: f"{entry['statement']} [{entry['id']}]" for entry in study.claims} | statements
     claims = pd.DataFrame({name: _verdicts(*column) for name, column in columns.items()}).fillna("not evaluated")
@@ -65,16 +265,11 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     return {title: pd.concat([pd.DataFrame(hardware), table]).rename_axis("row") for title, table in tables.items()}
 
 
-def heads(study: FinishedStudy) -> str:
-    """Return the table of the heads of one study as text for a terminal."""
-    return text({"Heads": side_by_side([study])["Heads"]})
-
-
 def _verdicts(study: FinishedStudy, corpus: str) -> dict[str, str]:
     """Return {id of a claim: verdict and first number, as text} for the claims of a study on a corpus."""
-    entries = [entry for entry in study.claims if entry["dataset"] in (corpus, SYNTHETIC)]
-    numbers = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in entries}
-    return {entry["id"]: ": ".join([entry["verdict"], *numbers[entry["id"]]]) for entry in entries}
+    entries = [entry for entry in study.claims if entry["dataset"] in (corpus, r.SYNTHETIC)]
+    texts = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in entries}
+    return {entry["id"]: ": ".join([entry["verdict"], *texts[entry["id"]]]) for entry in entries}
 
 
 def _heads(study: FinishedStudy, corpus: str) -> dict[str, str]:
@@ -83,13 +278,13 @@ def _heads(study: FinishedStudy, corpus: str) -> dict[str, str]:
     The text has the means of HEAD_METRICS, and the numbers of finished and planned runs.
     """
     states, found = study.records.states, {}
-    for model, label in dict(zip(states["model"], states["label"], strict=True)).items():
+    for model, name in dict(zip(states["model"], states["label"], strict=True)).items():
         values = {m: study.records.values(corpus, model, m).values() for m in HEAD_METRICS}
         known = {m: mean for m, own in values.items() if (mean := mean_of(own))}
-        texts = [spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
+        texts = [numbers.spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
         planned, n = len(study.records.planned(corpus, model)), max((mean.n for mean in known.values()), default=0)
         if planned:
-            found[label if label == model else f"{label} [{model}]"] = ", ".join([*texts, f"n = {n}/{planned}"])
+            found[name if name == model else f"{name} [{model}]"] = ", ".join([*texts, f"n = {n}/{planned}"])
     return found
 
 

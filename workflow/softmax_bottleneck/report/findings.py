@@ -1,21 +1,20 @@
 """The findings at the top of the report and of the README: each has a sentence, a number with an interval, a figure.
 
 Each finding is computed from the records of this study and of all archived studies, and is omitted if they hold no
-evidence. report/findings.yaml has the sentences for each outcome (holds, open, fails); the functions here decide which
-outcome applies. The Press rank is the number of singular values of the log-probability matrix above the threshold of
-Press et al. 2007.
+evidence. report/findings.yaml has a sentence for each state of a finding (holds, open, fails); the functions here
+decide which applies. The Press rank is the number of singular values of the log-probability matrix above the threshold
+of Press et al. 2007.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from softmax_bottleneck.measuring.statistics import wilson
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL
@@ -23,7 +22,7 @@ from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import ceiling
-from softmax_bottleneck.report.dot_plot import DotPlot, Row
+from softmax_bottleneck.report.report import environment
 from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
@@ -42,15 +41,90 @@ CLOSING = ("truth-closes-gap", "truth-rank-is-not-enough")  # claims on the KL g
 LITTLE = 5.0  # percent: a smaller gain in perplexity, or share of the KL gap, is little
 SAME_RANK = (0.8, 1.25)  # ratios of ranks between which they are the same
 HALF = 0.5  # of a gain is much of it
+BOUNDS = {"little": f"{LITTLE:g}", "factor": f"{SAME_RANK[1]:g}"}  # in the sentences
 MOST_ROWS = 8  # of a figure
+PAGE, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
+SMALLEST = 1e-9  # on a log axis
 CHANGE = "change in test perplexity against Softmax, %"  # an axis
-BETTER, WIDTH = r.better(), attrgetter("width")
+BETTER = r.better()
 RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is used
 
 
+# --- figures ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Row:
+    """A row of a figure: a labelled value with an interval or range.
+
+    Without an interval, `low` and `high` equal the value. `is_second` draws the row in the second colour.
+    """
+
+    label: str
+    value: float
+    low: float
+    high: float
+    is_second: bool = False
+
+
+@dataclass(frozen=True)
+class DotPlot:
+    """A figure of rows on one axis: changes in percent on a linear axis, or ratios or counts on a log axis.
+
+    Attributes:
+        rows: the rows.
+        axis: the label of the axis.
+        is_log: True for a log axis.
+        reference: the value at which a dashed line is drawn.
+    """
+
+    rows: Sequence[Row]
+    axis: str
+    is_log: bool = False
+    reference: float = 0.0
+
+    def text(self, row: Row) -> str:
+        """Return value and interval as text: `−7.8 % (−11.7 to −3.8)`, or `18 (17 to 18)` on a log axis."""
+
+        def printed(value: float) -> str:
+            digits = 1 if not self.is_log else numbers.decimals(value, 0) if value < 10 else 0
+            return numbers.number(value, digits, signed=not self.is_log)
+
+        value, low, high = map(printed, (row.value, row.low, row.high))
+        unit = "" if self.is_log else "\u00a0%"
+        return f"{value}{unit}" if low == high else f"{value}{unit} ({low} to {high})"
+
+    def alt(self) -> str:
+        """Return the alternative text of the figure: the label of the axis and all rows."""
+        return f"{self.axis}: {'; '.join(f'{row.label} {self.text(row)}' for row in self.rows)}."
+
+    def svg(self) -> str:
+        """Return the figure as SVG."""
+
+        def scaled(value: float) -> float:
+            return math.log10(max(value, SMALLEST)) if self.is_log else value
+
+        ends = [self.reference, *(end for row in self.rows for end in (row.value, row.low, row.high))]
+        first, last = min(ends), max(ends)
+        pixels = (PAGE - 2 * MARGIN) / ((scaled(last) - scaled(first)) or 1.0)
+
+        def x(value: float) -> float:
+            return round(MARGIN + pixels * (scaled(value) - scaled(first)), 1)
+
+        locator = LogLocator() if self.is_log else MaxNLocator(5, steps=[1, 2, 5, 10])
+        ticks = [float(tick) for tick in locator.tick_values(first, last) if first <= tick <= last]
+        rows = [
+            {"label": row.label, "text": self.text(row), "kind": "second" if row.is_second else "first"}
+            | {"y": 18 + ROW * index, "x": x(row.value), "low": x(row.low), "high": x(row.high)}
+            for index, row in enumerate(self.rows)
+        ]
+        shown = [(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks]
+        facts = {"zero": x(self.reference), "axis": self.axis, "width": PAGE, "height": ROW * len(rows) + FOOT}
+        return environment().get_template("finding.svg.j2").render(rows=rows, ticks=shown, **facts)
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Finding:
-    """A finding: an outcome with the evidence for it.
+    """A finding: whether it holds, with the evidence.
 
     Attributes:
         holds: True if the finding holds.
@@ -89,9 +163,8 @@ class Comparison:
     models: tuple[str, str]
     number: r.Number
 
-    @property
     def width(self) -> float:
-        """The width of the confidence interval; infinite if there is no interval."""
+        """Return the width of the confidence interval; infinite if there is no interval."""
         low, high = self.number.low, self.number.high
         return math.inf if low is None or high is None else high - low
 
@@ -111,7 +184,7 @@ class Comparison:
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
-def compare(
+def comparisons(
     studies: Sequence[FinishedStudy], models: str, baseline: str, rule: r.Rule, most: float = r.SAME_SIZE
 ) -> list[Comparison]:
     """Return the comparison of a model with a baseline by a rule, for each corpus of the studies.
@@ -125,7 +198,7 @@ def compare(
         names = [name for name in models.split("|") if _are_alike(data, name, baseline, most=most)]
         for number in rule.judge(data, names[0], baseline).numbers if names else ():
             found = Comparison(study, place, data, (names[0], baseline), number)
-            best[place] = min(best.get(place, found), found, key=WIDTH)
+            best[place] = min(best.get(place, found), found, key=Comparison.width)
     return list(best.values())
 
 
@@ -158,11 +231,8 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     runs = every.pivot(index=["run_id", "model"], columns="metric", values="value")
     runs = runs.reindex(columns=[PRESS_RANK, "embedding_size"]).dropna()
     names = runs.index.get_level_values("model")
-    ratios = {
-        family: own[PRESS_RANK] / (own["embedding_size"] + 2)
-        for family, patterns in FAMILIES.items()
-        if len(own := runs[names.map(partial(r.matches, patterns=patterns))])
-    }
+    by_family = {name: runs[[r.matches(model, own) for model in names]] for name, own in FAMILIES.items()}
+    ratios = {name: own[PRESS_RANK] / (own["embedding_size"] + 2) for name, own in by_family.items() if len(own)}
     exceeds = [bool(ratio > 1) for family in LOG_LINEAR for ratio in ratios.get(family, ())]
     if not exceeds:
         return None
@@ -184,8 +254,8 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
 
     They fit better if their perplexity is lower, or if they close the KL gap of the softmax to known distributions.
     """
-    found = [(label, one) for model, label in FIXED.items() for one in compare(studies, model, "softmax", BETTER)]
-    ratios = [one.number.value for model in FIXED for one in compare(studies, model, "softmax", RANK_RATIO)]
+    found = [(label, one) for model, label in FIXED.items() for one in comparisons(studies, model, "softmax", BETTER)]
+    ratios = [one.number.value for model in FIXED for one in comparisons(studies, model, "softmax", RANK_RATIO)]
     known = [ratio for ratio in ratios if ratio is not None]
     if not known:
         return None
@@ -195,10 +265,10 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     closes = [(closed[model]["low"] or 0) > LITTLE for model in FIXED if model in closed]
     return Finding(
         holds=not any(one.is_below(-LITTLE) for _, one in found) and not any(closes),
-        number=min((one for _, one in found), key=WIDTH).text(),
+        number=min((one for _, one in found), key=Comparison.width).text(),
         figure=DotPlot([one.row(f"{label}, {one.place}") for label, one in found], CHANGE),
         studies=[*(one.study for _, one in found), *[fitted.name] * bool(closed)],
-        facts={"least": f"{min(known):.0f}", "most": f"{max(known):.0f}"},
+        facts={"lowest": f"{min(known):.0f}", "highest": f"{max(known):.0f}"},
         details=[
             f"KL gap to the true distribution that {label} closes: {closed[model]['text']}"
             for model, label in (FIXED | LEARNED).items()
@@ -212,8 +282,8 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
 
     The figure also shows Transformers.
     """
-    lstms = compare(studies, "mos-equal|mos", "softmax", BETTER)
-    others = compare(studies, "transformer-mos", "transformer", BETTER)
+    lstms = comparisons(studies, "mos-equal|mos", "softmax", BETTER)
+    others = comparisons(studies, "transformer-mos", "transformer", BETTER)
     if not lstms:
         return None
     lower = sum(one.is_below(0) for one in lstms)
@@ -221,7 +291,7 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
     rows = [one.row(one.place) for one in lstms] + [one.row(f"Transformer, {one.place}", True) for one in others]
     return Finding(
         holds=bool(lower) and not higher,
-        number=min(lstms, key=WIDTH).text(),
+        number=min(lstms, key=Comparison.width).text(),
         figure=DotPlot(rows, CHANGE),
         studies=(one.study for one in [*lstms, *others]),
         facts={"lower": lower, "higher": higher, "compared": len(lstms)},
@@ -254,7 +324,7 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     gains = [-math.log1p((one.number.value or 0.0) / 100) for one in (moc, mos)]
     own_gains = [math.log(lowest[place, "softmax"] / lowest[place, head]) for head in ("moc", "mos")]
     shares = [own / other if other > 0 else math.nan for own, other in (gains, own_gains)]
-    others = [one for one in compare(studies, "moc", "softmax", BETTER, most=math.inf) if one.place not in pairs]
+    others = [one for one in comparisons(studies, "moc", "softmax", BETTER, most=math.inf) if one.place not in pairs]
     tried = sorted(chosen, key=lambda pair: pair[0].models[0])
     rows = [one.row(one.data.label(one.models[0]), one is pair[1]) for pair in tried for one in pair]
     return Finding(
@@ -281,11 +351,11 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
 
     If a study varies the number of pieces of the function, the figure shows the ranks by that number.
     """
-    every = compare(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
+    every = comparisons(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
     every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]
     if not every:
         return None
-    best = min(every, key=WIDTH)
+    best = min(every, key=Comparison.width)
     low, high = best.number.low or 0.0, best.number.high or math.inf  # one run each has no interval: it decides nothing
     figure = DotPlot([one.row(one.place) for one in every], "Press rank of frozen over learned slopes", True, 1.0)
     for _, _, data in _places(studies):
@@ -303,13 +373,8 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     )
 
 
-FINDINGS: Mapping[str, Callable[[Sequence[FinishedStudy]], Finding | None]] = {
-    "rank-bound": rank_bound,
-    "rank-is-not-the-lever": rank_is_not_the_lever,
-    "mixtures-are": mixtures_are,
-    "rank-or-mixture": rank_or_mixture,
-    "rank-of-plif": rank_of_plif,
-}
+IN_ORDER = (rank_bound, rank_is_not_the_lever, mixtures_are, rank_or_mixture, rank_of_plif)
+FINDINGS = {find.__name__.replace("_", "-"): find for find in IN_ORDER}  # named as in report/findings.yaml
 DECIDING = ("rank-is-not-the-lever", "rank-or-mixture")  # of the answer
 
 
@@ -326,6 +391,6 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         facts: dict[str, Any] = {"svg": figure.svg(), "axis": figure.axis, "alt": figure.alt()}
         facts |= {"number": finding.number, "details": list(finding.details)}
         facts["studies"] = list(dict.fromkeys(finding.studies))
-        facts |= {key: texts[key] for key in ("title", "overturn", "claims")}
-        printed.append({"id": name, "sentence": texts[state].format(**finding.facts), **facts})
+        facts |= {"title": texts["title"], "overturn": texts["overturn"].format(**BOUNDS), "claims": texts["claims"]}
+        printed.append({"id": name, "sentence": texts[state].format(**BOUNDS, **finding.facts), **facts})
     return {"question": TEXTS["question"], "answer": TEXTS["answer" if is_answered else "open"], "findings": printed}

@@ -1,4 +1,4 @@
-"""Functions that format numbers for tables, figures, claims and sentences: decimals, signs, p-values, intervals."""
+"""Functions that format numbers for tables, figures, claims and sentences, and labels for Snakemake's own report."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ SMALLEST_P = 1e-300  # below it float64 has no digits left
 MIN_POINTS = 8  # of a correlation
 MOST_DECIMALS = 8  # a number that needs more is zero
 SEEDS_NAMED = 4  # in a cell; more are counted
+ANGLES = str.maketrans("<>", "‹›")  # `</script>` in a label would end an inline script
 
 
 def true_minus(text: str) -> str:
@@ -25,10 +26,10 @@ def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str
     return true_minus(text.lstrip("+-") if float(text) == 0 else text)
 
 
-def decimals(value: float, least: int) -> int:
-    """Return the number of decimals that shows two significant digits of a value, from `least` to MOST_DECIMALS."""
+def decimals(value: float, minimum: int) -> int:
+    """Return the number of decimals that shows two significant digits of a value, from `minimum` to MOST_DECIMALS."""
     needed = 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
-    return max(least, min(needed, MOST_DECIMALS))
+    return max(minimum, min(needed, MOST_DECIMALS))
 
 
 def spread(mean: float | None, sd: float | None, digits: int = 2) -> str:
@@ -73,3 +74,8 @@ def seeds(numbers: Sequence[int]) -> str:
     if len(numbers) > SEEDS_NAMED:
         return f"{len(numbers)} seeds"
     return f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def label(text: str) -> str:
+    """Return a text as one line without angle brackets: Snakemake's report writes labels unescaped into a script."""
+    return " ".join(text.split()).translate(ANGLES)

@@ -4,15 +4,14 @@ The same input gives the same bytes, because an SVG has no dates, fixed ids, and
 sheet with dark colours for browsers in dark mode.
 """
 
-import dataclasses
 import hashlib
 import io
 import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import astuple, dataclass
+from typing import Any, Literal
 
 import matplotlib as mpl
 import pandas as pd
@@ -22,7 +21,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from softmax_bottleneck.records.metrics import SUPERSCRIPT, TEST_PPL
+from softmax_bottleneck.records.metrics import SUPERSCRIPT
 from softmax_bottleneck.report.source import Source, label
 from softmax_bottleneck.study import ROOT, Study
 
@@ -43,13 +42,10 @@ SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8
 MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 LONGEST_NAME = 30
-ABSENT_NAMED = 6  # models without all their runs, below a figure; more are counted
 DASHED = (0, (4, 3))
 LEGEND_INCHES = 0.63, 0.078  # of an entry without its name, and of a letter
 NOTHING = "There is nothing to show yet."
 STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
-Row = TypeVar("Row")
-Column = TypeVar("Column")
 
 
 @dataclass(frozen=True)
@@ -127,16 +123,16 @@ def only_text(text: str, data: pd.DataFrame) -> Drawing:
     return Drawing(canvas, data)
 
 
-def by_corpus(
-    source: Source,
-    data: pd.DataFrame,
-    size: tuple[int, float, float],
-    draw: Callable[[NDArray[Any], str, pd.DataFrame], None],
-) -> Canvas:
-    """Return a canvas with a row of panels per corpus; `draw(panels, corpus, data of the corpus)` fills a row.
+Size = tuple[int, float, float]  # the number of panels in a row, and the width and height of a panel in inches
+DrawRow = Callable[[NDArray[Any], str, pd.DataFrame], None]  # fills the panels of a corpus with its data
 
-    A corpus without data shows a text instead. `size` is the number of panels in a row and the width and height of a
-    panel in inches.
+
+def by_corpus(
+    source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "", *, has_legend: bool = False
+) -> Drawing:
+    """Draw a row of panels per corpus, which `draw` fills; a corpus without data shows a text instead.
+
+    With `has_legend`, a legend names the models. The default note tells how many runs are drawn.
     """
     frames = {dataset: data[data["dataset"] == dataset] for dataset in source.corpora}
     frames = {dataset: own for dataset, own in frames.items() if dataset in source.datasets or len(own)}
@@ -148,15 +144,15 @@ def by_corpus(
             empty(row[0], f"{corpus_title(source, dataset)}: nothing to show yet")
             for panel in row[1:]:
                 panel.set_axis_off()
-    return canvas
+    if has_legend:
+        present = set(data["model"])
+        names = {model: short_name(source.study, model) for model in source.rows if model in present}
+        legend(canvas, names, styles(list(source.models)))
+    return Drawing(canvas, data, note or count_note(source, data))
 
 
 def crossed(
-    rows: Sequence[Row],
-    columns: Sequence[Column],
-    width: float,
-    height: float,
-    draw: Callable[[Axes, Row, Column], None],
+    rows: Sequence[Any], columns: Sequence[Any], width: float, height: float, draw: Callable[[Axes, Any, Any], None]
 ) -> Canvas:
     """Return a canvas with a panel for every pair of row and column; `draw(panel, row, column)` fills a panel."""
     canvas, axes = panels(len(rows), len(columns), width, height)
@@ -245,7 +241,7 @@ def to_svg(canvas: Canvas) -> str:
     svg = re.sub('<!--.*?-->|(?<=<g) id="[^"]*"', "", " ".join(buffer.getvalue().split())).replace("> <", "><")
     svg = re.sub("DejaVuSans-(?=[0-9a-f])", "c", svg)
     svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
-    pairs = zip(dataclasses.astuple(LIGHT), dataclasses.astuple(DARK), strict=True)
+    pairs = zip(astuple(LIGHT), astuple(DARK), strict=True)
     rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
     style = f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
     return svg.replace("<defs>", f"{style}<defs>", 1)
@@ -253,21 +249,11 @@ def to_svg(canvas: Canvas) -> str:
 
 # --- which runs are drawn, in words ---------------------------------------------------------------------------------
 def count_note(source: Source, have: int | pd.DataFrame) -> str:
-    """Return a note on how many planned runs are drawn and which models have no results, with reasons.
-
-    `have` is the number of drawn runs, or the data of the figure.
-    """
+    """Return a note on how many planned runs are drawn; `have` is this number, or the data of the figure."""
     if isinstance(have, pd.DataFrame):
         have = len(have[["dataset", "model", "seed"]].drop_duplicates())
     runs = [run for dataset in source.datasets for run in source.runs_on(dataset)]
-    absent = []
-    for dataset, model in dict.fromkeys((run.dataset, run.model) for run in runs):
-        if gaps := source.gaps(dataset, model, source.values(dataset, model, TEST_PPL)):
-            where = f" on {corpus_title(source, dataset)}" if len(source.corpora) > 1 else ""
-            absent.append(f"{short_name(source.study, model)}{where} ({'; '.join(map(str, gaps))})")
-    more = f" and {len(absent) - ABSENT_NAMED} more" if len(absent) > ABSENT_NAMED else ""
-    without = f" Without results: {', '.join(absent[:ABSENT_NAMED])}{more}." if absent else ""
-    return f"{have} of {len(runs)} planned runs are in this figure.{without}"
+    return f"{have} of {len(runs)} planned runs are in this figure."
 
 
 def corpus_title(source: Source, dataset: str) -> str:
@@ -291,21 +277,3 @@ def short_name(study: Study, model: str) -> str:
     """
     text, half = label(study, model), LONGEST_NAME // 2
     return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"
-
-
-def names_in(source: Source, data: pd.DataFrame) -> dict[str, str]:
-    """Return {model: short name} of the models in the data, in the experiment's order."""
-    present = set(data["model"])
-    return {model: short_name(source.study, model) for model in source.rows if model in present}
-
-
-def figure_by_corpus(
-    source: Source,
-    data: pd.DataFrame,
-    size: tuple[int, float, float],
-    draw: Callable[[NDArray[Any], str, pd.DataFrame], None],
-) -> Drawing:
-    """Return the drawing of `by_corpus`, with a legend of the models and a note on the runs that are drawn."""
-    canvas = by_corpus(source, data, size, draw)
-    legend(canvas, names_in(source, data), styles(list(source.models)))
-    return Drawing(canvas, data, count_note(source, data))

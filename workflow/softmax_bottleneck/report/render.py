@@ -9,29 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report import (
-    archive,
-    archived_cells,
-    cells,
-    claims,
-    compare,
-    conclusions,
-    findings,
-    head_table,
-    numbers,
-    run_list,
-    views,
-)
-from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report import archive, archived_cells, claims, compare, findings, numbers, views
+from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.report import table_page
-from softmax_bottleneck.report.source import PUBLISHED, label
-from softmax_bottleneck.report.views import overview
+from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
+from softmax_bottleneck.report.views.perplexity import overview_experiment
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT
@@ -40,7 +28,10 @@ from softmax_bottleneck.study import Experiment, Study, did_you_mean, load_exper
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
 SOURCE_TITLES = {name: about["title"] for name, about in CHAPTERS.items()}
-ARCHIVED = ("published-size", "published-size-spectra", "published-size-ranks")
+ARCHIVED = ("published-size", "published-size-spectra")
+STAGE_WORDS = {"": "", "finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # stages after training
+SHOWN_METRICS = {"test_ppl": 2, "rank_press": 0}  # metric -> decimals
+NO_COUNTERPART = "no published run of this model"
 
 
 def render(study: Study, folder: Path) -> None:
@@ -53,7 +44,7 @@ def render(study: Study, folder: Path) -> None:
     found = records.load(folder)
     show_archived = not study.is_of_own_texts and archive.archived_runs()
     archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]
-    experiments = (overview.experiment(study), *study.experiments, *archived)
+    experiments = (overview_experiment(study), *study.experiments, *archived)
     heads = heads_of(study)
     top, *entries = [_entry(study, experiment, found, folder, heads) for experiment in experiments]
     judged = claims.to_json(study, found, claims.ledger(found, claims.of_study(study), study))
@@ -62,7 +53,7 @@ def render(study: Study, folder: Path) -> None:
 
 
 def _entry(
-    study: Study, experiment: Experiment, found: Records, folder: Path, heads: Mapping[str, str]
+    study: Study, experiment: Experiment, found: records.Records, folder: Path, heads: Mapping[str, str]
 ) -> dict[str, Any]:
     """Write a table or figure and return the data that the page shows around it, such as title and caption.
 
@@ -72,7 +63,7 @@ def _entry(
     facts = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
     facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
     shown = views.build(study, experiment, found)
-    if isinstance(shown, cells.Table):
+    if isinstance(shown, Table):
         if not study.is_of_own_texts:
             shown = archived_cells.fill(shown, study)
         artefacts.write_text(path.with_suffix(".html"), table_page(shown, heads, archive.called(study.file)))
@@ -87,7 +78,7 @@ def _entry(
 
 
 def page_of(
-    study: Study, found: Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
+    study: Study, found: records.Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the data of the page besides tables and figures: findings, conclusions, lists of runs, provenance.
 
@@ -103,13 +94,13 @@ def page_of(
         "summary": "{ok} of {planned} planned training runs finished and were measured.".format_map(found.counts()),
         "answer": findings.answer(studies) if checks else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
-        "conclusions": conclusions.matrix(studies, SOURCE_TITLES) if judged else None,
-        "head_table": head_table.head_table(studies, study),
+        "conclusions": compare.matrix(studies, SOURCE_TITLES) if judged else None,
+        "head_table": compare.head_table(studies, study),
         "not_judged": {SOURCE_TITLES[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
         "gaps": gaps(study, found),
         "chapters": chapters(entries),
-        "run_tables": run_list.tables(study, found),
+        "run_tables": run_tables(study, found),
         "runs_csv": records.to_csv(found.wide(), digits=10),
         "heads": heads_of(study),
         "facts": facts_of(study, found),
@@ -137,13 +128,13 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"id": f"chapter-{name}", **about[name], **part} for name, part in parts.items() if part["entries"]]
 
 
-def gaps(study: Study, found: Records) -> list[str]:
+def gaps(study: Study, found: records.Records) -> list[str]:
     """Return a line of text per group of incomplete runs, and per experiment without results of the synthetic step."""
-    every, lines = run_list.with_stages(found), []
+    every, lines = with_stages(found), []
     keys = ("dataset", "model", "stage", "state", "reason")
     for (dataset, model, stage, state, reason), group in records.groups(every[every["state"] != "ok"], *keys):
         seeds = ", ".join(map(str, group["seed"]))
-        after = f", {run_list.STAGE_WORDS[stage]}" if stage else ""
+        after = f", {STAGE_WORDS[stage]}" if stage else ""
         where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
         total = len(found.planned(dataset, model, stage))
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}" + (f" ({reason})" if reason else ""))
@@ -151,8 +142,57 @@ def gaps(study: Study, found: Records) -> list[str]:
     return lines + [f"{e.artefact} of {SOURCE_TITLES.get(e.source, e.source)}: not drawn yet" for e in undrawn]
 
 
+# --- runs ----------------------------------------------------------------------------------------------------------
+def with_stages(found: records.Records) -> pd.DataFrame:
+    """Return the states of all training runs (stage "") and of their finetuning and dynamic evaluation."""
+    return pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
+
+
+def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
+    """Return the planned runs by corpus and model, as texts for the page. Models with incomplete runs come first."""
+    parts = []
+    for (dataset,), states in records.groups(with_stages(found), "dataset"):
+        models: list[dict[str, Any]] = []
+        for (model,), own in records.groups(states, "model"):
+            runs = [_run_texts(row, found) for row in own.to_dict("records")]
+            names = {"id": f"{dataset}-{model}", "label": label(study, model), "key": model}
+            models.append(names | {"runs": runs, "unlike_published": unlike_published(study, dataset, model)})
+        models.sort(key=lambda model: all(run["state"] == "ok" for run in model["runs"]))
+        trained = states[states["stage"] == ""].drop_duplicates("path")
+        facts = {"complete": int((trained["state"] == "ok").sum()), "planned": len(trained)}
+        parts.append({"title": study.datasets[dataset].title, "models": models, **facts})
+    return parts
+
+
+def _run_texts(row: dict[Any, Any], found: records.Records) -> dict[str, str]:
+    """Return the columns of one run as {name: text}."""
+    texts = {key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")}
+    texts["stage"] = STAGE_WORDS[row["stage"]]
+    texts["epochs"] = "" if pd.isna(row["epochs"]) else f"{row['epochs']:.0f} of {row['planned_epochs']:.0f}"
+    texts["minutes"] = "" if pd.isna(row["wall_s"]) else f"{row['wall_s'] / 60:.1f}"
+    for metric, digits in SHOWN_METRICS.items():
+        value = found.values(row["dataset"], row["model"], metric, row["stage"]).get(row["seed"])
+        texts[metric] = "" if value is None else numbers.number(value, digits)
+    return texts
+
+
+def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
+    """Return a line per setting of a model that differs from config/paper.yaml: `hidden_size 96, published 1150`."""
+    published, paper = published_dataset(study.datasets[dataset]), paper_study()
+    sides = ((study.runs, dataset), (paper.runs if paper else (), published))
+    runs = [next((r for r in runs if (r.dataset, r.model) == (place, model)), None) for runs, place in sides]
+    if None in runs:
+        return [NO_COUNTERPART]
+    ours, theirs = (pd.json_normalize(run.settings).iloc[0].drop("data_identity").to_dict() for run in runs if run)
+    lines = [] if study.datasets[dataset].published_as else [f"corpus {dataset}, published {published}"]
+    for name, value in ours.items():
+        if theirs.get(name) != value:
+            lines.append(f"{str(name).rpartition('.')[2]} {value}, published {theirs.get(name, 'without')}")
+    return lines
+
+
 # --- provenance ------------------------------------------------------------------------------------------------------
-def provenance_of(study: Study, found: Records) -> dict[str, Any]:
+def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
     """Return the provenance as JSON data: states of runs, settings, hashes of files, versions and hardware."""
     settings: dict[str, Any] = {}
     for run in study.needed:
@@ -173,7 +213,7 @@ def provenance_of(study: Study, found: Records) -> dict[str, Any]:
     }
 
 
-def facts_of(study: Study, found: Records) -> list[tuple[str, str]]:
+def facts_of(study: Study, found: records.Records) -> list[tuple[str, str]]:
     """Return the provenance as (label, text) pairs to read: corpora, code, versions, hardware, files and time."""
     facts = []
     for name, corpus in found.corpora.items():
@@ -201,18 +241,18 @@ def _distinct(values: Iterable[object]) -> str:
 
 
 # --- terminal -------------------------------------------------------------------------------------------------------
-def result_table(study: Study, found: Records) -> str:
+def result_table(study: Study, found: records.Records) -> str:
     """Return a plain-text table with the test perplexity and ranks of every model."""
-    return compare.heads(finished_study(study, found, []))
+    return compare.text({"Heads": compare.side_by_side([finished_study(study, found, [])])["Heads"]})
 
 
-def finished_study(study: Study, found: Records, judged: list[dict[str, Any]]) -> FinishedStudy:
+def finished_study(study: Study, found: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:
     """Return the study in the form in which it is compared with archived studies; `judged` are its claims."""
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
-    return FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
+    return archive.FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
 
 
-def lookup(study: Study, results: Records, name: str) -> Iterator[str]:
+def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:
     """Yield lines of text on the number `<corpus>/<model>/<metric>`: the mean and every run's value, by condition.
 
     Raises:
@@ -226,7 +266,7 @@ def lookup(study: Study, results: Records, name: str) -> Iterator[str]:
         raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, known)}")
     about = metrics.find(metric)
     yield f"{name}: {about.definition}"
-    paths = run_list.with_stages(results).set_index(["run_id", "stage"])["path"].to_dict()
+    paths = with_stages(results).set_index(["run_id", "stage"])["path"].to_dict()
     for (condition,), lines in records.groups(own.sort_values("seed"), "condition"):
         mean = Summary.of(lines["value"])
         yield f"{condition or 'mean'}: {numbers.spread(mean.mean, mean.sd, about.digits)} (n = {mean.n})"

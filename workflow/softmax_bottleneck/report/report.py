@@ -66,7 +66,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     page = artefacts.read_json(folder / "page.json")
     entries = [page["overview"], *(entry for chapter in page["chapters"] for entry in chapter["entries"])]
     for entry in entries:
-        entry |= _embedded(entry, folder)
+        _embed(entry, folder)
     for finding in page["answer"]["findings"] if page["answer"] else ():
         finding["image"] = data_address("image/svg+xml", finding["svg"])
     page["runs_csv"] = data_address("text/csv", page["runs_csv"])
@@ -79,15 +79,16 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     return path
 
 
-def _embedded(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the parts that the page embeds: a table's HTML rows or a figure's data address, and the CSV's address."""
+def _embed(entry: dict[str, Any], folder: Path) -> None:
+    """Add the parts that the page embeds: a table's HTML rows or a figure's data address, and the CSV's address."""
     path = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
-    data = {"data": data_address("text/csv", artefacts.read_text(path))}
+    entry["data"] = data_address("text/csv", artefacts.read_text(path))
     if entry["kind"] == "table":
         body = BODY.search(artefacts.read_text(path.with_suffix(".html")))
-        return data | {"html": Markup(body.group(1).replace(PAGE_LINK, "") if body else "")}  # escaped
+        entry["html"] = Markup(body.group(1).replace(PAGE_LINK, "") if body else "")  # escaped
+        return
     svg = artefacts.read_text(path.with_suffix(".svg"))
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
     image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
-    return data | {"image": data_address("image/svg+xml", image), "width": width, "height": height}
+    entry |= {"image": data_address("image/svg+xml", image), "width": width, "height": height}

@@ -7,7 +7,7 @@ others are missing.
 
 import re
 from collections import ChainMap, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Annotated, Any
@@ -16,15 +16,12 @@ import pandas as pd
 from pydantic import AfterValidator
 
 from softmax_bottleneck.heads.registry import declarations
-from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import Column as ColumnSpec
-from softmax_bottleneck.study import Dataset, Experiment, Run, Study, did_you_mean, load_dataset, load_study
+from softmax_bottleneck.study import Column, Dataset, Experiment, Run, Study, did_you_mean, load_dataset, load_study
 
 PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
 PUBLISHED = paths.ROOT / "report" / "published"
@@ -34,7 +31,6 @@ QUOTED = {
     "moc-yang2018": "MoC (as printed by Yang et al. 2018)",
 }
 NOT_IN_STUDY, BY_PAPER = "not in this study", "quoted by the paper itself"  # reasons of empty cells
-VALIDATION = (metrics.VALID_PPL, "valid_ppl_sound", "valid_ppl_static")
 OF_OPTIMIZERS = {"switch_after_epoch": "et-asgd", "nonmonotone_window": "nt-asgd"}  # settings that one alone has
 
 
@@ -92,7 +88,7 @@ def label(study: Study, model: str) -> str:
     return name if model in (first, name) or model not in study.labels else f"{name} ({model})"
 
 
-def exact_value(results: Records, dataset: str, metric: str) -> float | None:
+def exact_value(results: records.Records, dataset: str, metric: str) -> float | None:
     """Return an exact property of a synthetic language from the records of any run; None if there is no run yet."""
     rows = results.rows[(results.rows["dataset"] == dataset) & (results.rows["metric"] == metric)]
     return None if rows.empty else float(rows["value"].iloc[0])
@@ -109,7 +105,7 @@ class Source:
         rows: the same, followed by the models of the published table that this study lacks.
     """
 
-    def __init__(self, study: Study, experiment: Experiment, results: Records) -> None:
+    def __init__(self, study: Study, experiment: Experiment, results: records.Records) -> None:
         self.study, self.experiment, self.records = study, experiment, results
         self.published = read_published(experiment.published)
         self.datasets = experiment.datasets
@@ -119,13 +115,6 @@ class Source:
         self._runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
         for run in study.runs_of(experiment):
             self._runs[run.dataset, run.model].append(run)
-
-    @property
-    def published_alone(self) -> str:
-        """The sentence that lists published models and corpora that this study lacks; empty if there are none."""
-        absent = [self.rows[model] for model in self.experiment.absent if self.rows[model] != model]  # no grid's names
-        absent += [self.dataset(name).title for name in self.experiment.absent_datasets]
-        return f"Published alone: {', '.join(dict.fromkeys(absent))}." if absent else ""
 
     @property
     def caption(self) -> str:
@@ -169,13 +158,7 @@ class Source:
         """Return True if a corpus is one of the published corpora and not only a proxy for one."""
         return bool(self.dataset(dataset).published_as)
 
-    def section(
-        self,
-        dataset: str,
-        rows: Mapping[str, str],
-        columns: Mapping[cells.Column, str],
-        cell: Callable[[str, cells.Column], Cell],
-    ) -> Section:
+    def section(self, dataset: str, rows: cells.Labels, columns: cells.Labels, cell: cells.CellOf) -> Section:
         """Return a section of one corpus. Its title also names the corpus of the published numbers if that differs."""
         title, published = self.dataset(dataset).title, self.published_title(dataset)
         if self.experiment.quotes and published != title:
@@ -272,11 +255,11 @@ class Source:
         return PublishedCell(*distinct[0]) if distinct else None
 
     # --- cells ---
-    def column_labels(self, columns: Iterable[ColumnSpec]) -> dict[int, str]:
+    def column_labels(self, columns: Iterable[Column]) -> dict[int, str]:
         """Return {index of a column: heading}; without a label of its own, a column has its metric's label."""
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
 
-    def blank(self, dataset: str, model: str, column: ColumnSpec, condition: str = "") -> Cell:
+    def blank(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
         """Return the cell of a metric with its published number and without a measured number."""
         filters = dict(column.published)
         if condition:
@@ -291,22 +274,11 @@ class Source:
             wanted=column.measured,
         )
 
-    def cell(self, dataset: str, model: str, column: ColumnSpec, condition: str = "") -> Cell:
+    def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
         """Return the cell of a metric with its published number and the mean over the finished runs."""
         blank = self.blank(dataset, model, column, condition)
         values = self.values(dataset, model, column.metric, condition or column.stage)
         if column.metric == metrics.PARAMETERS_MILLIONS and len(set(values.values())) == 1:
             return replace(blank, measured=MeasuredCell(next(iter(values.values()))))  # the same for every seed
-        planned, note = self.planned(dataset, model), ""
-        stopped = self.records.stopped(dataset, model) if column.metric in VALIDATION else {}
-        if diverged := [stopped[seed] for seed in planned if seed in stopped]:
-            both = statistics.Summary.of([*values.values(), *diverged])
-            note = f"{numbers.spread(both.mean, both.sd)} with diverged runs where they were stopped"
-        return replace(
-            blank,
-            measured=mean_of(values.values()),
-            planned=len(planned),
-            gaps=self.gaps(dataset, model, values, column.stage),
-            seeds=values,
-            note=note,
-        )
+        gaps, planned = self.gaps(dataset, model, values, column.stage), len(self.planned(dataset, model))
+        return replace(blank, measured=mean_of(values.values()), planned=planned, gaps=gaps, seeds=values)

@@ -6,8 +6,6 @@ Symbols: r rank of the true distribution, d width of the fitted head. In fits to
 M contexts, N outcomes. In untrained layers: K softmaxes, H width, V words.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -105,7 +103,7 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
     return r.Quantity(collect, r.student, what, unit, names=names)
 
 
-def _least_step(own: pd.DataFrame) -> float:
+def _smallest_step(own: pd.DataFrame) -> float:
     """Return the smallest increase of log KL when r rises by one step, or d falls by one step, in the grid of fits."""
     logs = own.pivot(index="r", columns="d", values=LOSS).map(math.log)
     steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
@@ -161,7 +159,7 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
     return r.heads(rule, all_=False, chosen=chosen)
 
 
-def _largest_losses(data: r.CorpusData) -> pd.Series[float]:
+def _largest_losses(data: r.CorpusData) -> "pd.Series[float]":
     """Return, for each model, the largest KL loss (`lost`) of the fits wide enough to be exact, d >= r."""
     largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest
@@ -202,7 +200,7 @@ def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
 
 
 def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
-    def collect(data: r.CorpusData) -> pd.Series[bool]:
+    def collect(data: r.CorpusData) -> "pd.Series[bool]":
         cells = _cells(data, metric)
         return sign * cells["lms"] > (sign * cells[["softmax", "mos"]]).max(axis=1)
 
@@ -225,7 +223,7 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
 
     The numbers are integers up to rounding, so that the bound is -0.5.
     """
-    return r.above(r.Quantity(collect, r.least, what, units=units), -0.5, text)
+    return r.above(r.Quantity(collect, r.smallest, what, units=units), -0.5, text)
 
 
 def _noise(data: r.CorpusData) -> Iterable[float]:
@@ -269,14 +267,14 @@ FULLNESS = r.Quantity(lambda data: _layers(data, "mos").query(f"K >= {MANY}")["f
                       f"rank of MoS over V, {MANY} softmaxes or more", "share", units="samples")  # fmt: skip
 GAINS = r.Quantity(_gains, r.spearman, "Spearman’s ρ of M / D and the gain of LMS", units="cells")
 FALLS = r.Quantity(_falls, r.wilson, "steps of D at which the KL of Softmax falls", "share", units="steps")
-ERRORS = r.Quantity(_theorem_gaps, r.least, "squared error less its bound, smallest over fits", units="fits")
+ERRORS = r.Quantity(_theorem_gaps, r.smallest, "squared error less its bound, smallest over fits", units="fits")
 SOFTMAX, NARROW, UNIGRAM = "model == @head", "model == @head and r > d", "as a share of the unigram model’s KL"
 CLOSES = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
 LARGEST = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r",
                      lambda own: own["lost"].max())  # fmt: skip
 LEAST = over_seeds(f"smallest KL with r ≥ 2 d, {UNIGRAM}", "share", f"{SOFTMAX} and r >= 2 * d",
                    lambda own: own["lost"].min())  # fmt: skip
-STEP = over_seeds("smallest growth of KL at a step of r or d, r > d", "%", NARROW, _least_step)
+STEP = over_seeds("smallest growth of KL at a step of r or d, r > d", "%", NARROW, _smallest_step)
 WIDTH = over_seeds("Pearson’s r of rank over r, and KL", "", SOFTMAX, _width_and_loss)
 RANK_AND_LOSS = over_seeds("Pearson’s r of log rank and log KL, same distribution and width", "", "r > d",
                            partial(_within, PRESS_RANK, LOSS))  # fmt: skip

@@ -24,7 +24,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -154,7 +153,7 @@ class Interval:
         low, high: the ends of the interval.
         n: the number of units on each side.
         spread: the standard deviation of the value if each side had a single unit.
-        least: the number of units that an interval requires; with fewer units the interval is infinite.
+        min_units: the number of units that an interval requires; with fewer units the interval is infinite.
     """
 
     value: float
@@ -162,7 +161,7 @@ class Interval:
     high: float
     n: tuple[int, ...]
     spread: float
-    least: int
+    min_units: int
 
     def needed(self, distance: float) -> int:
         """Return how many units (such as seeds) each compared side needs for a decision.
@@ -171,8 +170,8 @@ class Interval:
         probability POWER.
         """
         if min(self.n) <= 1 or not math.isfinite(self.value):
-            return self.least
-        for k in range(self.least, MOST_NEEDED):
+            return self.min_units
+        for k in range(self.min_units, MOST_NEEDED):
             df = len(self.n) * (k - 1)
             if special.stdtrit(df, [1 - ALPHA / 2, POWER]).sum() * self.spread <= distance * math.sqrt(k):
                 return max(k, min(self.n) + 1)
@@ -225,7 +224,7 @@ def wilson(sides: Sequence[Float64], tail: float) -> Interval:
     return Interval(share, centre - half, centre + half, (n,), spread, MIN_POINTS)
 
 
-def least(sides: Sequence[Float64], tail: float) -> Interval:
+def smallest(sides: Sequence[Float64], tail: float) -> Interval:
     """Return the smallest number of the units [N, 1], as value and as both ends of the interval.
 
     This is the estimate for a claim that must hold in every unit and therefore needs no statistics.
@@ -341,7 +340,7 @@ def correlation(what: str, window: float = INF) -> Quantity:
     return Quantity(collect, fisher, what, metrics=(TEST_PPL, PRESS_RANK), units="models", models=points)
 
 
-# --- outcomes -------------------------------------------------------------------------------------------------------
+# --- decisions -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Number:
     """The value and interval of a quantity in its unit, ready for output; a number that is not finite is None."""
@@ -357,7 +356,7 @@ class Number:
     def text(self) -> str:
         """The number as text, such as `−3.4 % (95 % interval −4.0 to −2.9), n = 3 each`."""
         size = max(abs(x or 0) for x in (self.value, *((self.low, self.high) if self.unit != "×" else ())))
-        digits = numbers.decimals(size, least=1 if self.unit in UNITS else 2)
+        digits = numbers.decimals(size, minimum=1 if self.unit in UNITS else 2)
         printed = partial(numbers.number, digits=digits, signed=self.unit == "%")
         value, low, high = map(printed, (self.value, self.low, self.high))
         interval = "" if self.low is None or self.low == self.high else f" (95\u00a0% interval {low} to {high})"
@@ -365,7 +364,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Decision:
     """The verdict of a rule, and the numbers from which the verdict follows.
 
     Attributes:
@@ -383,8 +382,8 @@ class Outcome:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def _lacks(quantity: Quantity, models: str) -> Outcome:
-    return Outcome(CANNOT, missing={"quantity": quantity.what, "models": models})
+def _lacks(quantity: Quantity, models: str) -> Decision:
+    return Decision(CANNOT, missing={"quantity": quantity.what, "models": models})
 
 
 # --- rules ----------------------------------------------------------------------------------------------------------
@@ -395,7 +394,7 @@ class Rule:
     Attributes:
         text: the rule in English, for printing.
         quantities: the quantities that the rule reads.
-        judge: returns the outcome from (data, *models, tests=1); `tests` is the number of rules that share the error
+        judge: returns the decision from (data, *models, tests=1); `tests` is the number of rules that share the error
             probability ALPHA (Bonferroni).
         favours: +1 if more parameters of the first model help the claim, -1 if they hurt the claim, 0 if sizes are not
             compared.
@@ -408,7 +407,7 @@ class Rule:
 
     text: str
     quantities: tuple[Quantity, ...]
-    judge: Callable[..., Outcome]
+    judge: Callable[..., Decision]
     favours: int = 0
     control: Control | None = None
     hidden_by_ceiling: bool = False
@@ -426,7 +425,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
     """
     fails = fails or holds
 
-    def judge(data: CorpusData, *models: str, tests: int = 1) -> Outcome:
+    def judge(data: CorpusData, *models: str, tests: int = 1) -> Decision:
         sides = [(model,) for model in models] if quantity.is_comparison else [models]
         samples = [np.array(list(quantity.collect(data, *side)), dtype=np.float64) for side in sides]
         if empty := [side for side, sample in zip(sides, samples, strict=True) if not len(sample)]:
@@ -443,7 +442,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
         what = ", ".join(filter(None, (quantity.what, quantity.names.format(*map(data.label, models)))))
         shown = quantity.shown
         number = Number(what, quantity.unit, shown(value), shown(low), shown(high), interval.n)
-        return Outcome(verdict, (number,), interval.needed(distance), quantity.units)
+        return Decision(verdict, (number,), interval.needed(distance), quantity.units)
 
     return Rule(text or _text(quantity, holds, fails), (quantity,), judge)
 
@@ -480,28 +479,30 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
     """
     first = part.quantities[0]
 
-    def judge(data: CorpusData, pattern: str, *others: str, tests: int = 1) -> Outcome:
+    def judge(data: CorpusData, pattern: str, *others: str, tests: int = 1) -> Decision:
         if chosen:
             models = chosen(data)
         else:
             models = [model for model in data.matching(pattern) if data.values(model, first.metrics[0], first.stage)]
         share = tests if all_ else len(models)
-        outcomes = [part.judge(data, model, *others, tests=share) for model in models]
-        return _joined(outcomes, all_) if outcomes else _lacks(first, "any head" + " that qualifies" * bool(chosen))
+        decisions = [part.judge(data, model, *others, tests=share) for model in models]
+        return _joined(decisions, all_) if decisions else _lacks(first, "any head" + " that qualifies" * bool(chosen))
 
     return replace(part, text=f"for {'every' if all_ else 'some'} head: {part.text}", judge=judge)
 
 
-def _joined(outcomes: Sequence[Outcome], all_: bool) -> Outcome:
-    """Return the joint outcome of several rules, of which all must hold (`all_`), or at least one."""
-    if lacking := next((outcome for outcome in outcomes if outcome.missing), None):
+def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
+    """Return the joint decision of several rules, of which all must hold (`all_`), or at least one."""
+    if lacking := next((decision for decision in decisions if decision.missing), None):
         return lacking
-    verdicts = {outcome.verdict for outcome in outcomes}
+    verdicts = {decision.verdict for decision in decisions}
     first, second = (NOT_REPRODUCED, REPRODUCED) if all_ else (REPRODUCED, NOT_REPRODUCED)
     verdict = first if first in verdicts else second if verdicts == {second} else UNDECIDED
-    undecided = [outcome for outcome in outcomes if outcome.verdict == UNDECIDED]
-    most = max(undecided or outcomes[:1], key=attrgetter("needed"))
-    return replace(most, verdict=verdict, numbers=tuple(number for outcome in outcomes for number in outcome.numbers))
+    undecided = [decision for decision in decisions if decision.verdict == UNDECIDED]
+    most = max(undecided or decisions[:1], key=lambda one: one.needed)
+    return replace(
+        most, verdict=verdict, numbers=tuple(number for decision in decisions for number in decision.numbers)
+    )
 
 
 # --- rules that several claims use ----------------------------------------------------------------------------------

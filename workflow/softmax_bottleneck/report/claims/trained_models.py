@@ -134,7 +134,7 @@ HITS = r.Quantity(
     _hits, r.wilson, "share of a high-rank head’s hits that a low-rank head has too", "share", (TEST_PPL,), "contexts"
 )
 BELOW_LIMIT = "d + 2 less the Press rank, smallest over runs"
-ROOM = r.Quantity(_below_limit, r.least, BELOW_LIMIT, "", (PRESS_RANK,), "runs")
+ROOM = r.Quantity(_below_limit, r.smallest, BELOW_LIMIT, "", (PRESS_RANK,), "runs")
 LIMIT = r.above(ROOM, -0.5, "no run’s Press rank exceeds d + 2")
 SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
 FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")

@@ -1,4 +1,4 @@
-"""The verdict on a claim: the outcome of its rule, and its premises.
+"""The verdict on a claim: the decision of its rule, and its premises.
 
 A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
 only the verdicts that it could have caused. For example, if the compared models differ in size, a win of the larger
@@ -159,20 +159,20 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
     """Return the verdict on a claim from the runs on one corpus."""
     if missing := _missing(data, claim):
         return Entry(claim, data.dataset, r.CANNOT, missing)
-    outcome = claim.rule.judge(data, *claim.models)
-    verdict, reason = outcome.verdict, None
-    if outcome.missing:
-        return Entry(claim, data.dataset, verdict, Reason(Code.NO_VALUE, outcome.missing))
+    decision = claim.rule.judge(data, *claim.models)
+    verdict, reason = decision.verdict, None
+    if decision.missing:
+        return Entry(claim, data.dataset, verdict, Reason(Code.NO_VALUE, decision.missing))
     if verdict == r.UNDECIDED:
-        few = any(number.low is None for number in outcome.numbers)
-        facts = {"needed": outcome.needed, "units": outcome.units}
+        few = any(number.low is None for number in decision.numbers)
+        facts = {"needed": decision.needed, "units": decision.units}
         reason = Reason(Code.TOO_FEW if few else Code.INCONCLUSIVE, facts)
     premises = tuple(premises_of(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     if broken:
         reason = min(broken, key=lambda premise: premise.becomes != r.CANNOT)
         verdict = reason.becomes
-    return Entry(claim, data.dataset, verdict, reason, outcome.numbers, premises)
+    return Entry(claim, data.dataset, verdict, reason, decision.numbers, premises)
 
 
 def _missing(data: r.CorpusData, claim: Claim) -> Reason | None:
@@ -214,7 +214,7 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     """Yield the premises on settings, largest possible rank, learning and convergence that apply to a rule."""
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
-    compares = bool(models) and rule.quantities[0].estimate is not r.least  # a bound on every run compares no models
+    compares = bool(models) and rule.quantities[0].estimate is not r.smallest  # a bound on every run compares no models
     if compares and data.study:
         yield _settings(data.study, data.dataset, models)
     if PRESS_RANK in metrics:

@@ -15,24 +15,14 @@ import matplotlib as mpl
 import pandas as pd
 
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.source import Source
-from softmax_bottleneck.report.views import (
-    fits,
-    functions,
-    overview,
-    perplexity,
-    published_size,
-    ranks,
-    settings,
-    words,
-)
+from softmax_bottleneck.report.views import fits, perplexity, published_size, ranks, settings, words
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_config, load_experiment, read, schema
 
-MODULES = (fits, functions, overview, perplexity, published_size, ranks, settings, words)
+MODULES = (fits, perplexity, published_size, ranks, settings, words)
 # Kind of experiment -> name of a view -> the function that makes it: `rank-demo` of a table is `rank_demo_table`.
 VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     kind: {
@@ -62,7 +52,6 @@ class Figure:
         csv: the numbers drawn, as text of a CSV file.
     """
 
-    experiment: Experiment
     caption: str
     note: str
     svg: str
@@ -118,7 +107,7 @@ def _file_of(study: Study, experiment: Experiment) -> str:
     return str(find_config("experiments", experiment.id, study.file.parent))
 
 
-def build(study: Study, experiment: Experiment, results: Records) -> Table | Figure:
+def build(study: Study, experiment: Experiment, results: records.Records) -> Table | Figure:
     """Return the table or figure of an experiment. An unknown view or option raises UserError."""
     source, options = Source(study, experiment, results), options_of(study, experiment)
     view = VIEWS[experiment.kind][experiment.view]
@@ -139,5 +128,5 @@ def build(study: Study, experiment: Experiment, results: Records) -> Table | Fig
         else:
             drawing = view(source, **options)
         svg = plots.to_svg(drawing.canvas)
-    note = " ".join(filter(None, [drawing.note, "" if is_empty else experiment.needs, source.published_alone]))
-    return Figure(experiment, source.caption, note, svg, records.to_csv(drawing.data, digits=DIGITS))
+    note = " ".join(filter(None, [drawing.note, "" if is_empty else experiment.needs]))
+    return Figure(source.caption, note, svg, records.to_csv(drawing.data, digits=DIGITS))

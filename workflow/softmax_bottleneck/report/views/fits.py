@@ -9,8 +9,6 @@ concentration alpha and the number of words M; for a synthetic language the rank
 and the rank r + 2 of the log-probabilities.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -25,7 +23,6 @@ from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Section, mean_of, section
 from softmax_bottleneck.report.claims.known_distributions import BASELINE, wide
 from softmax_bottleneck.report.claims.rules import TRUTH
-from softmax_bottleneck.report.plots import DASHES, LIGHT, SPARE, Drawing, Style
 from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.study import schema
 
@@ -38,7 +35,6 @@ AXES = {
 }
 ENTROPY = "entropy_nats"
 LAW_RANKS = {PRESS_RANK: RANK_TRUTH}  # measured rank -> that of the distribution; others have the same name
-NOT_YET = "Nothing to show: nothing is fitted yet."
 LEAST_SHARE = -1.0  # gap closed that a panel shows: as much again as the softmax loses
 
 
@@ -58,14 +54,18 @@ class Frames:
     names: dict[str, str]
 
     @classmethod
-    def of(cls, source: Source, plan: str) -> Frames:
+    def of(cls, source: Source, plan: str) -> "Frames":
         """Return the fits of a plan from the records of a study."""
         rows = source.records.synthetic
         rows = rows[rows["table"] == plan]
         both = (wide(rows[rows["model"] != TRUTH]), wide(rows[rows["model"] == TRUTH]))
         # Log-probabilities are r products, a bias and a normaliser.
         fits, laws = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)
-        return cls(_with_gap_closed(fits), laws, dict(source.study.fit_labels.get(plan, {})))
+        if "r" in fits:  # with the fraction of the softmax's KL gap that each fit closes
+            keys, softmax = ["r", "d", "seed"], fits[fits["model"] == BASELINE]
+            baseline = fits[keys].merge(softmax[[*keys, KL]], on=keys, how="left")[KL].to_numpy(dtype=float)
+            fits = fits.assign(**{GAP_CLOSED: 1.0 - fits[KL] / baseline})
+        return cls(fits, laws, dict(source.study.fit_labels.get(plan, {})))
 
     @property
     def models(self) -> list[str]:
@@ -78,29 +78,16 @@ class Frames:
         return bool(len(self.fits)) and set(metrics) <= set(self.fits)
 
 
-def _with_gap_closed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with the fraction of the softmax's KL gap that each fit closes.
-
-    The fraction is 1 - KL / KL(softmax), where both fits have the same r, d and seed. A frame without softmax fits or
-    without a column r is returned as it is.
-    """
-    softmax, keys = frame[frame["model"] == BASELINE], ["r", "d", "seed"]
-    if softmax.empty or "r" not in frame:
-        return frame
-    baseline = frame[keys].merge(softmax[[*keys, KL]], on=keys, how="left")[KL].to_numpy(dtype=float)
-    return frame.assign(**{GAP_CLOSED: 1.0 - frame[KL] / baseline})
-
-
 def levels(frame: pd.DataFrame, column: str) -> list[float]:
     """Return the distinct values of a column in ascending order, or an empty list if there is no such column."""
     return sorted(set(frame[column])) if column in frame else []
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
+def fit_loss_table(source: Source, *, fits: str) -> Iterator[Section]:
     """Yield a section per true distribution P*, with a row per model and a column per width.
 
-    The cells show `metric`, by default KL(P*||Q), where Q is the fitted distribution.
+    The cells show KL(P*||Q), where Q is the fitted distribution.
     """
     frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
@@ -108,19 +95,21 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
     for law, own in frames.fits.groupby(keys, sort=True) if len(frames.fits) else ():
 
         def cell(model: str, width: float, own: pd.DataFrame = own) -> Cell:
-            values = own[(own["model"] == model) & (own["d"] == width)][metric].dropna()
-            return Cell(measured=mean_of(values), metric=metric, planned=own["seed"].nunique())
+            values = own[(own["model"] == model) & (own["d"] == width)][KL].dropna()
+            return Cell(measured=mean_of(values), metric=KL, planned=own["seed"].nunique())
 
         title = ", ".join(f"{LAW_NAMES[key]} {value:g}" for key, value in zip(keys, law, strict=True))
         yield section("synthetic", title, frames.names, widths, cell)
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
-def _nothing() -> Drawing:
-    return plots.only_text(NOT_YET, pd.DataFrame(columns=["model", "seed"]))
+def _nothing() -> plots.Drawing:
+    return plots.only_text(plots.NOTHING, pd.DataFrame(columns=["model", "seed"]))
 
 
-def _drawing(frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = "") -> Drawing:
+def _drawing(
+    frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = ""
+) -> plots.Drawing:
     """Add a legend to a canvas and return the drawing of the canvas; the note ends with the number of fits."""
     names = {model: name for model, name in frames.names.items() if model in set(fits["model"])}
     plots.legend(canvas, names, _looks(fits, list(names)))
@@ -128,13 +117,13 @@ def _drawing(frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequen
     data = fits[[*keys, "model", "equal", "seed", *columns]].sort_values([*keys, "model", "seed"])
     seeds = fits["seed"].nunique()
     count = f"{len(fits)} fits of {seeds} seed{'s' if seeds > 1 else ''} are in this figure."
-    return Drawing(canvas, data, f"{note} {count}".strip())
+    return plots.Drawing(canvas, data, f"{note} {count}".strip())
 
 
-def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, Style]:
+def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, plots.Style]:
     """Return the style of each model, dashed if its width was reduced to match another head's number of parameters."""
     cut = set(fits[fits["equal"] != ""]["model"])
-    return {m: replace(style, dash=DASHES[1] if m in cut else "-") for m, style in plots.styles(models).items()}
+    return {m: replace(style, dash=plots.DASHES[1] if m in cut else "-") for m, style in plots.styles(models).items()}
 
 
 def _log_axis(axes: Axes, frame: pd.DataFrame, x: str) -> None:
@@ -146,14 +135,6 @@ def _log_axis(axes: Axes, frame: pd.DataFrame, x: str) -> None:
     axes.set_xlabel(AXES.get(x, AXES["rank"]))
 
 
-def _log_y(axes: Axes, values: pd.Series[float]) -> None:
-    """Make the y axis logarithmic if the largest positive value is more than twenty times the smallest."""
-    positive = values[values > 0]
-    if len(positive) and positive.max() > 20 * positive.min():
-        plots.log_y(axes)
-        axes.set_ylim(bottom=max(float(positive.min()) / 1.5, float(positive.max()) * 1e-5))
-
-
 def fit_maps_figure(
     source: Source,
     *,
@@ -161,7 +142,7 @@ def fit_maps_figure(
     metrics: tuple[MetricName, ...],
     alphas: tuple[schema.Number, ...] = (),
     others: schema.Flag = False,
-) -> Drawing:
+) -> plots.Drawing:
     """Draw, for each concentration and metric, a row of heat maps and below it a row of curves.
 
     A heat map shows one model over the number of words M and the width D. A panel of curves shows all models over D at
@@ -199,7 +180,7 @@ def fit_maps_figure(
     return _drawing(frames, canvas, shown, metrics)
 
 
-def law_uniformity_figure(source: Source, *, fits: str) -> Drawing:
+def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
     """Draw the KL divergence of Dirichlet distributions from the uniform distribution, by concentration.
 
     Dots are sampled distributions, lines their expectation.
@@ -210,13 +191,13 @@ def law_uniformity_figure(source: Source, *, fits: str) -> Drawing:
     data = frames.laws[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
     data = data.assign(drawn=np.log(data["M"]) - data[ENTROPY])  # KL(P || 1/M) = ln M - H(P)
     canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
-    for (size, own), colour in zip(data.groupby("M"), SPARE, strict=False):
+    for (size, own), colour in zip(data.groupby("M"), plots.SPARE, strict=False):
         axes.plot(own["alpha"], own["drawn"], "o", color=colour, markersize=4, label=f"M = {size:g}")
-        axes.plot(own["alpha"], own[KL_UNIFORM], color=colour, linestyle=DASHES[1], linewidth=1.2)
+        axes.plot(own["alpha"], own[KL_UNIFORM], color=colour, linestyle=plots.DASHES[1], linewidth=1.2)
     _log_axis(axes, data, "alpha")
     axes.set(ylabel=find(KL_UNIFORM).label, ylim=(0, None))
     axes.legend()
-    return Drawing(canvas, data)
+    return plots.Drawing(canvas, data)
 
 
 REFERENCES = {"d": "Dotted: d = r.", "r": "Dotted: d = r.", "rank": "Dashed: the true distribution itself."}
@@ -230,7 +211,7 @@ def fit_curves_figure(
     x: Literal["d", "r", "rank", "alpha"],
     panels: Literal["d", "r", "M"],
     rows: Literal["", "d"] = "",
-) -> Drawing:
+) -> plots.Drawing:
     """Draw curves of metrics over `x`, with a row of panels per metric and a column per value of `panels`.
 
     If `rows` is given, a metric has a row of panels for each value of `rows`.
@@ -256,7 +237,7 @@ def fit_curves_figure(
         panel.set_title(f"{title}, {rows} = {level:g}" if rows else title)
         _references(panel, frames.laws, own, x, metric)
         if {x, panels} == {"d", "r"} and own[x].min() <= value <= own[x].max():
-            panel.axvline(value, color=LIGHT.muted, linewidth=1, linestyle=DASHES[2])
+            panel.axvline(value, color=plots.LIGHT.muted, linewidth=1, linestyle=plots.DASHES[2])
 
     lines = [(metric, level) for metric in metrics for level in levels(shown, rows) or [0.0]]
     canvas = plots.crossed(lines, levels(shown, panels), 3.1, 2.8, draw)
@@ -275,8 +256,11 @@ def _references(axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, x: str, metri
         axes.set_ylim(bottom=max(axes.get_ylim()[0], LEAST_SHARE))
     elif x == "rank":
         exact = laws.groupby("rank")[LAW_RANKS.get(metric, metric)].mean()
-        axes.plot(exact.index, exact, color=LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
+        axes.plot(exact.index, exact, color=plots.LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(plots.integer)
     else:
-        _log_y(axes, own[metric])
+        positive = own[metric][own[metric] > 0]
+        if len(positive) and positive.max() > 20 * positive.min():
+            plots.log_y(axes)
+            axes.set_ylim(bottom=max(float(positive.min()) / 1.5, float(positive.max()) * 1e-5))

@@ -1,34 +1,41 @@
-"""Tables of perplexity: models by metrics, tests of every pair of models, and synthetic languages.
+"""Tables of perplexity (models by metrics, tests of every pair of models, synthetic languages), and an overview figure.
 
 They correspond to the main table of every paper and to Table 3 of Kanai et al. 2018. Further tables show the scores of
-synthetic languages, whose true distribution is known.
+synthetic languages, whose true distribution is known. The figure at the top of every report comes from no paper.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import EngFormatter, NullFormatter
+
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records import metrics
-from softmax_bottleneck.records.metrics import ENTROPY_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
-from softmax_bottleneck.report import numbers
+from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
+from softmax_bottleneck.records.records import groups
+from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.source import Source, exact_value
-from softmax_bottleneck.study import Column as ColumnSpec
-from softmax_bottleneck.study import schema
+from softmax_bottleneck.study import ROOT, Column, Experiment, Study, load_experiment, schema
 
+RANK, SIZE = "rank_eff_1e-3", "parameters"
+COLUMNS = ["dataset", "model", "seeds", SIZE, TEST_PPL, RANK]
+REFERENCE = "softmax"
+FAR = 0.5  # of the models' range: a bound further below is written at the edge of the panel
+SHADES = "flare"  # light to dark, so that it survives every colour-vision deficiency and grey
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
 TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistics.welch_t}
 
 
 # --- models by metrics ----------------------------------------------------------------------------------------------
 def summary_table(
-    source: Source,
-    dataset: str,
-    *,
-    baseline: str = "softmax",
-    seeds_not_tested: tuple[schema.Integer, ...] = (),
+    source: Source, dataset: str, *, baseline: str = "softmax", seeds_not_tested: tuple[schema.Integer, ...] = ()
 ) -> Section:
     """Return a section with a row per model and a column per metric.
 
@@ -40,53 +47,46 @@ def summary_table(
     def cell(row: str, number: int) -> Cell:
         column = columns[number]
         metric, is_gain, other = column.metric.partition(metrics.GAIN)
+        is_reduction, blank = metric.endswith(metrics.REDUCTION), source.blank(dataset, row, column)
         if not column.measured:
-            return source.blank(dataset, row, column)
+            return blank
+        if not (is_gain or is_reduction or metric in TESTS):
+            return source.cell(dataset, row, column)
+        models = (row, other if is_gain else baseline)
+        if models[0] == models[1]:
+            return replace(blank, note="reference", runs="")
         if metric in TESTS:
-            return _test_cell(source, column, dataset, (row, baseline), seeds_not_tested)
-        if is_gain:
-            return _gain_cell(source, column, dataset, (row, other), metric)
-        if metric.endswith(metrics.REDUCTION):
-            metric = metric.removesuffix(metrics.REDUCTION)
-            return _gain_cell(source, column, dataset, (row, baseline), metric, percent=True)
-        return source.cell(dataset, row, column)
+            return _test_cell(source, blank, dataset, models, seeds_not_tested)
+        return _gain_cell(source, blank, dataset, models, metric.removesuffix(metrics.REDUCTION), is_reduction)
 
     return source.section(dataset, source.rows, source.column_labels(columns), cell)
 
 
-def _test_cell(
-    source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], without: Sequence[int]
-) -> Cell:
+def _test_cell(source: Source, blank: Cell, dataset: str, models: tuple[str, str], without: Sequence[int]) -> Cell:
     """Return a cell with the p-value of a two-sided unpaired t-test between the test perplexities of two models.
 
-    The column chooses Student's or Welch's test. The seeds in `without` are left out, as in Parthiban et al. 2021, SM
-    Table 1.
+    The metric of the `blank` cell chooses Student's or Welch's test. The seeds in `without` are left out, as in
+    Parthiban et al. 2021, SM Table 1.
     """
-    blank = source.blank(dataset, models[0], column)
-    if models[0] == models[1]:
-        return replace(blank, note="reference", runs="")
-    by_seed = [source.values(dataset, model, TEST_PPL, column.stage) for model in models]
+    by_seed = [source.values(dataset, model, TEST_PPL, blank.stage) for model in models]
     samples = [[value for seed, value in values.items() if seed not in without] for values in by_seed]
-    result = TESTS[column.metric](*samples)
+    result = TESTS[blank.metric](*samples)
     if result.p is None:
         return replace(blank, reason=result.reason)
     return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([len(sample) for sample in samples]))
 
 
 def _gain_cell(
-    source: Source, column: ColumnSpec, dataset: str, models: tuple[str, str], metric: str, *, percent: bool = False
+    source: Source, blank: Cell, dataset: str, models: tuple[str, str], metric: str, in_percent: bool
 ) -> Cell:
     """Return the second model's mean minus the first model's, or that difference in percent of the second's mean."""
-    blank = source.blank(dataset, models[0], column)
-    if models[0] == models[1]:
-        return replace(blank, note="reference", runs="")
     samples = [source.values(dataset, model, metric) for model in models]
     both = zip(models, samples, strict=True)
     gaps = tuple(gap for model, values in both for gap in source.gaps(dataset, model, values))
     own, other = (mean_of(values.values()) for values in samples)
     if own is None or other is None:
         return replace(blank, gaps=gaps)
-    gain = (other.mean - own.mean) * (100 / other.mean if percent else 1)
+    gain = (other.mean - own.mean) * (100 / other.mean if in_percent else 1)
     counts = numbers.counts([len(values) for values in samples])
     return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
 
@@ -102,7 +102,7 @@ def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetune
         if row == column:
             return Cell(wanted=False)
         samples = {model: source.values(dataset, model, TEST_PPL, stage) for model in (row, column)}
-        first, second = (Summary.of(values.values()) for values in samples.values())
+        first, second = (statistics.Summary.of(values.values()) for values in samples.values())
         result = statistics.student_t(first, second)
         if result.p is None or first.mean is None or second.mean is None:
             gaps = tuple(gap for model, own in samples.items() for gap in source.gaps(dataset, model, own, stage))
@@ -131,7 +131,7 @@ EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
 def truth_table(source: Source) -> Iterator[Section]:
     """Yield `summary_table` of each synthetic language, with rows for the true distribution's own values on top."""
 
-    def exact_cell(dataset: str, column: ColumnSpec, exact: str | None) -> Cell:
+    def exact_cell(dataset: str, column: Column, exact: str | None) -> Cell:
         value = 0.0 if exact is None else exact_value(source.records, dataset, exact)
         measured, note = (None, "") if value is None else (MeasuredCell(value), "exact")
         metric = exact or column.metric
@@ -145,3 +145,81 @@ def truth_table(source: Source) -> Iterator[Section]:
                 cells = (exact_cell(dataset, column, exact.get(column.metric, "")) for column in columns)
                 rows.append(Row(key, name, tuple(cells)))
             yield replace(section, rows=(*rows, *section.rows))
+
+
+# --- the overview ----------------------------------------------------------------------------------------------------
+def overview_experiment(study: Study) -> Experiment:
+    """Return the `Experiment` of the overview figure, with all models of a study that are not part of a grid."""
+    in_grids = {model for search in study.searches.values() for model in search.members}
+    models = dict.fromkeys(run.model for run in study.needed if run.model not in in_grids)
+    datasets = dict.fromkeys(run.dataset for run in study.needed)
+    return replace(load_experiment("overview", ROOT / "config"), models=tuple(models), datasets=tuple(datasets))
+
+
+def overview_figure(source: Source) -> plots.Drawing:
+    """Draw test perplexities: a panel per corpus with results, a dot per model (the best first) shaded by its rank.
+
+    The rank is the effective rank with epsilon = 0.001.
+    """
+    data = _points(source)
+    if data.empty:
+        return plots.only_text(plots.NOTHING, data)
+    frames = [(corpus, own.sort_values(TEST_PPL)) for (corpus,), own in groups(data, "dataset")]
+    amount = EngFormatter(places=1)
+    columns, most = min(2, len(frames)), max(len(own) for _, own in frames)
+    canvas, axes = plots.panels(-(-len(frames) // columns), columns, 6.3, 0.24 * most + 0.9)
+    low, high = (1.0, 2.0) if data[RANK].isna().all() else (float(data[RANK].min()), float(data[RANK].max()))
+    shades = ScalarMappable(LogNorm(low, max(high, 1.01 * low)), SHADES)
+    for panel, (dataset, own) in zip(axes.flat, frames, strict=False):
+        names = [
+            f"{plots.short_name(source.study, m)}, {amount(n)}" for m, n in zip(own["model"], own[SIZE], strict=True)
+        ]
+        colours = [plots.LIGHT.paper if np.isnan(rank) else shades.to_rgba(rank) for rank in own[RANK]]
+        panel.scatter(
+            own[TEST_PPL], range(len(own)), c=colours, s=48, edgecolors=plots.LIGHT.ink, linewidths=0.6, zorder=3
+        )
+        panel.set_yticks(range(len(own)), names)
+        panel.set(title=plots.corpus_title(source, dataset), xlabel="test perplexity", ylim=(len(own) - 0.4, -0.6))
+        _bound(source, panel, dataset, own[TEST_PPL])
+    for panel in axes.flat[len(frames) :]:
+        panel.set_axis_off()
+    bar = canvas.colorbar(shades, ax=axes, label="effective rank (ε = 0.001)", aspect=30, pad=0.02)
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.set_ticks([low, high], labels=[f"{low:.0f}", f"{high:.0f}"])
+    left_out = len(set(source.models) - set(data["model"]))
+    others = f" {left_out} more not drawn: another schedule, or no results." if left_out else ""
+    return plots.Drawing(canvas, data, f"Runs: {int(data['seeds'].sum())}, models: {len(data)}.{others}")
+
+
+def _points(source: Source) -> pd.DataFrame:
+    """Return a line per corpus and model trained for as many epochs as the softmax.
+
+    Each line has the means over runs of the number of parameters, test perplexity and effective rank.
+    """
+    rows = []
+    for dataset in source.datasets:
+        epochs = {model: {run.schedule.epochs for run in source.runs(dataset, model)} for model in source.models}
+        for model in source.models:
+            numbers = (source.values(dataset, model, name, learned=True) for name in (SIZE, TEST_PPL, RANK))
+            size, ppl, rank = (list(values.values()) for values in numbers)
+            if ppl and size and epochs[model] == epochs.get(REFERENCE, epochs[model]):
+                means = (float(np.mean(values)) if values else np.nan for values in (size, ppl, rank))
+                rows.append((dataset, model, len(ppl), *means))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series) -> None:
+    """Draw a dashed line at the true distribution's perplexity, or write the number at the edge if it is far below.
+
+    The perplexity is that on the test text if known, or else the expected one; if both are unknown, nothing is drawn.
+    """
+    expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
+    bound = expected if exact is None else exact
+    if bound is None:
+        return
+    text = f"true distribution{', as expected' if exact is None else ' on this text'}: {bound:.2f}"
+    if ppl.min() - bound > FAR * max(ppl.max() - ppl.min(), 0.01 * ppl.min()):
+        axes.text(0.99, 0.98, f"← {text}", transform=axes.transAxes, ha="right", va="top", fontsize=8.5)
+    else:
+        axes.axvline(bound, color=plots.LIGHT.ink, linewidth=1, linestyle=plots.DASHED)
+        axes.text(bound, 0.01, f" {text}", transform=axes.get_xaxis_transform(), va="bottom", fontsize=8.5)

@@ -8,7 +8,6 @@ number of the paper, or `printed` in the paper's text.
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,13 +20,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.measuring.statistics import Correlation
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.records.records import FINETUNED, groups
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of, section
-from softmax_bottleneck.report.plots import DASHES, LIGHT, Drawing, Style
 from softmax_bottleneck.report.source import MetricName, Source, label
 from softmax_bottleneck.study import schema
 
@@ -80,22 +77,12 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
     return _frame(rows, ("dataset", "model", "origin", "seed"), ("c", "k", *PAIR))
 
 
-def correlate(points: pd.DataFrame) -> Correlation:
-    """Return Pearson's r of test perplexity and Press rank with a bootstrap interval.
-
-    A negative r means that models with a higher rank are better. For fewer than MIN_POINTS runs, r is None.
-    """
-    result = statistics.pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
-    runs = f"{len(points)} run{'s' * (len(points) != 1)}"
-    few = f"no correlation from {runs}, at least {numbers.MIN_POINTS} are needed"
-    return result if len(points) >= numbers.MIN_POINTS else replace(result, r=None, low=None, high=None, reason=few)
-
-
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
-    """Return a section with Pearson's r over the whole grid (first row) and over a range of perplexities (second row).
+    """Return Pearson's r of test perplexity and Press rank over the whole grid and over a range of perplexities.
 
-    The columns are r over this study's runs, r over the published dots, and r as the paper prints it. `windows` gives
-    the range for each published corpus.
+    A negative r means that models with a higher rank are better. The columns are r over this study's runs, r over the
+    published dots, both with a bootstrap interval, and r as the paper prints it. `windows` gives the range for each
+    published corpus.
     """
     corpus, points = source.corpus(dataset), grid(source, dataset)
     text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
@@ -114,7 +101,11 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
             planned = sum(len(source.planned(dataset, model)) for model in source.models)
             gaps = [f"{planned - len(own)} of {planned} runs of the grid not in it"] if len(own) < planned else []
             gaps += filter(None, [source.unlearned_note])
-        result = correlate(own)
+        if len(own) < numbers.MIN_POINTS:
+            runs = f"{len(own)} run{'s' * (len(own) != 1)}"
+            few = f"no correlation from {runs}, at least {numbers.MIN_POINTS} are needed"
+            return Cell(metric=PEARSON, reason=few, gaps=tuple(gaps))
+        result = statistics.pearson(own[TEST_PPL], own[PRESS_RANK], np.random.default_rng(0))
         if result.r is None:
             return Cell(metric=PEARSON, reason=result.reason, gaps=tuple(gaps))
         note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
@@ -126,7 +117,7 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
 
 
 # --- scatter plots --------------------------------------------------------------------------------------------------
-def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
+def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
     """Draw Press rank against test perplexity for the grid of c and k, measured and published.
 
     The range of perplexities that the paper singles out is shaded in the published panel.
@@ -140,11 +131,10 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> Drawing:
         if has_published:
             _grid_panel(row[1], theirs, plots.paper_title(source, dataset, source.is_published(dataset)))
             window = windows.get(source.corpus(dataset), (math.nan, math.nan))
-            row[1].axvspan(*window, color=LIGHT.grid, zorder=0)
+            row[1].axvspan(*window, color=plots.LIGHT.grid, zorder=0)
 
-    canvas = plots.by_corpus(source, data, (1 + has_published, 4.7, 3.8), draw)
-    count = plots.count_note(source, data[data["origin"] == MEASURED])
-    return Drawing(canvas, data, f"{count} {source.unlearned_note}".rstrip())
+    note = f"{plots.count_note(source, data[data['origin'] == MEASURED])} {source.unlearned_note}".rstrip()
+    return plots.by_corpus(source, data, (1 + has_published, 4.7, 3.8), draw, note)
 
 
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
@@ -156,10 +146,12 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
         plots.empty(axes, f"{title}: nothing to show")
         return
     slopes = sorted(set(points["k"].dropna()))
-    colours = dict(zip(slopes, sns.color_palette("flare", len(slopes)).as_hex(), strict=True)) or {"": LIGHT.muted}
+    colours = dict(zip(slopes, sns.color_palette("flare", len(slopes)).as_hex(), strict=True)) or {
+        "": plots.LIGHT.muted
+    }
     for k, colour in colours.items():
         own = points[points["k"] == k] if k else points
-        look = Style(colour, "o", "-").dot | {"mec": LIGHT.paper, "mew": 0.7}
+        look = plots.Style(colour, "o", "-").dot | {"mec": plots.LIGHT.paper, "mew": 0.7}
         axes.plot(own[TEST_PPL], own[PRESS_RANK], label=f"k = {k:g}" if k else "", **look)
     axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
     axes.margins(0.12)
@@ -171,14 +163,12 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
     if len(points) > 2:
         slope, offset = np.polyfit(points[TEST_PPL], points[PRESS_RANK], 1)
         ends = np.array([points[TEST_PPL].min(), points[TEST_PPL].max()])
-        axes.plot(ends, slope * ends + offset, color=LIGHT.ink, linewidth=1, linestyle=DASHES[1])
+        axes.plot(ends, slope * ends + offset, color=plots.LIGHT.ink, linewidth=1, linestyle=plots.DASHES[1])
 
 
 # --- settings of a head (Figures 5 and 6) ---------------------------------------------------------------------------
-LOOKS: tuple[dict[str, Any], ...] = (
-    {"color": plots.PALETTE["mos"], "marker": "o"},
-    {"color": plots.PALETTE["gss"], "marker": "s"},
-)  # of the names in a panel
+COLOURS_AND_MARKERS = ((plots.PALETTE["mos"], "o"), (plots.PALETTE["gss"], "s"))
+LOOKS: list[dict[str, Any]] = [{"color": colour, "marker": mark} for colour, mark in COLOURS_AND_MARKERS]  # in a panel
 
 
 def sweep_figure(
@@ -187,7 +177,7 @@ def sweep_figure(
     sweeps: Mapping[str, str],
     panels: tuple[tuple[MetricName, ...], ...] = ((TEST_PPL,), (PRESS_RANK,)),
     beside: tuple[MetricName, ...] = (),
-) -> Drawing:
+) -> plots.Drawing:
     """Draw metrics, measured and published, against settings of the head.
 
     Args:
@@ -223,7 +213,7 @@ def sweep_figure(
             rows_of_panels += [(setting, points[is_ours], f"{ours}: measured"), (setting, points[~is_ours], theirs)]
     canvas = plots.crossed(rows_of_panels, panels, 4.7, 3.0, draw)
     note = "Dashed: published; where the setting is not the same, in a panel of its own."
-    return Drawing(canvas, data, f"{note} {plots.count_note(source, data[data['origin'] == MEASURED])}")
+    return plots.Drawing(canvas, data, f"{note} {plots.count_note(source, data[data['origin'] == MEASURED])}")
 
 
 def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
@@ -246,9 +236,9 @@ def _sweep_panel(axes: Axes, points: pd.DataFrame, names: Sequence[str]) -> None
     for metric, look in zip(names, LOOKS, strict=False):
         mean = ours.groupby("value")[metric].mean()
         axes.plot(mean.index, mean, color=look["color"])
-        axes.plot(ours["value"], ours[metric], linestyle="", markersize=6, mec=LIGHT.paper, **look)
-        colour = LIGHT.muted if len(names) == 1 else look["color"]
-        axes.plot(theirs["value"], theirs[metric], "x", linestyle=DASHES[1], linewidth=1.2, color=colour)
+        axes.plot(ours["value"], ours[metric], linestyle="", markersize=6, mec=plots.LIGHT.paper, **look)
+        colour = plots.LIGHT.muted if len(names) == 1 else look["color"]
+        axes.plot(theirs["value"], theirs[metric], "x", linestyle=plots.DASHES[1], linewidth=1.2, color=colour)
     if len(names) > 1:
         handles = [Line2D([], [], **look) for look in LOOKS[: len(names)]]
         axes.legend(handles, [metrics.find(metric).words for metric in names], fontsize=8)
@@ -267,7 +257,7 @@ def spectrum_figure(
     panels: tuple[Literal["first", "all", "raw"], ...] = ("first", "all"),
     first: schema.Positive = 500,
     top: schema.Number = 0.2,
-) -> Drawing:
+) -> plots.Drawing:
     """Draw the singular values of every model, with a row of panels per corpus.
 
     Args:
@@ -300,7 +290,7 @@ def spectrum_figure(
                 plots.level(panel, float(np.median(tolerances)), "Press tolerance", end="left")
 
     count = len(panels)
-    return plots.figure_by_corpus(source, data, (count, 4.7 if count > 1 else 7.0, 3.5), draw)
+    return plots.by_corpus(source, data, (count, 4.7 if count > 1 else 7.0, 3.5), draw, has_legend=True)
 
 
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
@@ -332,9 +322,7 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 
 
 # --- along training -------------------------------------------------------------------------------------------------
-
-
-def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> Drawing:
+def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> plots.Drawing:
     """Draw Press rank over epochs and over validation perplexity, for every run whose ranks were computed per epoch.
 
     The option `snapshots` makes the runs keep weights at some epochs, but does not change the figure.
@@ -359,7 +347,7 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> D
         row[1].set_title("against validation perplexity")
         row[1].invert_xaxis()
 
-    return plots.figure_by_corpus(source, data, (2, 4.7, 3.4), draw)
+    return plots.by_corpus(source, data, (2, 4.7, 3.4), draw, has_legend=True)
 
 
 # --- untrained layers (Merity 2017) ---------------------------------------------------------------------------------

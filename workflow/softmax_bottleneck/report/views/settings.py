@@ -1,14 +1,28 @@
-"""Tables of hyperparameters and of hyperparameter searches (Parthiban et al. 2021, SM Tables 6 to 9)."""
+"""Tables of hyperparameters and of hyperparameter searches, and figures of the pointwise functions of heads.
+
+They correspond to SM Tables 6 to 9 and Figure 1 of Parthiban et al. 2021 and to Figures 1 and 4 of Ganea et al. 2019.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section
 from softmax_bottleneck.report.source import Source, label
-from softmax_bottleneck.study import Run, Search, schema
+from softmax_bottleneck.study import Search, schema
+
+RANGE = (-6.0, 6.0)  # of logits, and of their images, in Figure 1
+CURVE_POINTS = 121
+CURVE_RANGE = 8.0  # of the logits around zero at which a learned function is shown
 
 
+# --- hyperparameters -------------------------------------------------------------------------------------------------
 @schema.section
 class Setting:
     """A row of a table of settings: the key in a study file, the name in report/published, and the label."""
@@ -27,28 +41,19 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
         runs = source.runs(dataset, model)
         if not runs:
             return Cell(published=published, gaps=source.gaps(dataset, model, ()))
-        value = _value_of(source, runs[0], setting)
-        if value is None:
+        value: float | None = source.study.author_seeds.get((dataset, model))  # of the published single run
+        if setting != "seed":
+            group, _, key = setting.partition(".")
+            value = runs[0].head.options.get(key) if group == "head" else getattr(getattr(runs[0], group), key)
+        if value is None:  # the head has no such option, or the seed is not published
             return Cell(published=published, label="none")
         exponent = Decimal(f"{value:.12g}").normalize().as_tuple().exponent
         same, digits = source.same(dataset, model), max(0, -int(exponent))
-        return Cell(MeasuredCell(value), published, digits, same=same, runs=f"{dataset}/{model}")
+        return Cell(MeasuredCell(float(value)), published, digits, same=same, runs=f"{dataset}/{model}")
 
     models = (*source.experiment.entries, *source.experiment.absent)
     columns = {model: label(source.study, model) for model in models}
     return source.section(dataset, {line.setting: line.label for line in settings}, columns, cell)
-
-
-def _value_of(source: Source, run: Run, setting: str) -> float | None:
-    """Return the value of a setting of a run; None if the run's head has no such option, or the seed is not published.
-
-    `setting` is `seed` (the published single run's) or a key like `body.dropout_input`.
-    """
-    if setting == "seed":
-        return source.study.author_seeds.get((run.dataset, run.model))
-    group, _, key = setting.partition(".")
-    value = run.head.options.get(key) if group == "head" else getattr(getattr(run, group), key)
-    return None if value is None else float(value)
 
 
 def _published_setting(source: Source, dataset: str, model: str, name: str) -> PublishedCell | None:
@@ -104,3 +109,77 @@ def _declared(source: Source, settings: tuple[Setting, ...], dataset: str) -> Se
     counts = {"size": "Combinations", "planned": "of them planned in this study"}
     columns = {entry: entry.rpartition("-")[0] for entry in (*source.experiment.entries, *source.experiment.absent)}
     return source.section(dataset, {line.setting: line.label for line in settings} | counts, columns, cell)
+
+
+# --- pointwise functions ---------------------------------------------------------------------------------------------
+@schema.section
+class Curve:
+    """The two parameters of GSS: the function has slope k far below c and slope 1 far above c."""
+
+    c: schema.Number
+    k: schema.Number
+
+
+def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> plots.Drawing:
+    """Draw, for each setting of c and k, the piecewise linear function and its smooth version, GSS.
+
+    They are equations 3 and 5 of Parthiban et al. 2021: a slope of k below c and of 1 above c, and
+    GSS(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1).
+    """
+    canvas, ((axes,),) = plots.panels(1, 1, 7.0, 4.4)
+    logits = np.linspace(*RANGE, CURVE_POINTS)
+    axes.plot(logits, logits, color=plots.LIGHT.muted, linewidth=1, label="identity (Softmax)")
+    frames = []
+    for colour, curve in zip(plots.SPARE, curves, strict=False):
+        below = curve.k * (logits - curve.c) + curve.c
+        sharp = np.where(logits < curve.c, below, logits)
+        rounded = below - (curve.k - 1) * np.logaddexp(logits - curve.c, 0)
+        axes.plot(logits, sharp, color=colour, linestyle=plots.DASHES[1], linewidth=1.2)
+        name = numbers.true_minus(f"c = {curve.c:g}, k = {curve.k:g}")
+        axes.plot(logits, rounded, color=colour, linewidth=2, label=name)
+        columns = {"c": curve.c, "k": curve.k, "logit": logits, "piecewise_linear": sharp, "smooth": rounded}
+        frames.append(pd.DataFrame(columns))
+    axes.set(xlim=RANGE, ylim=RANGE, xlabel="logit l", ylabel="f(l)")
+    axes.legend(loc="lower right")
+    return plots.Drawing(canvas, pd.concat(frames, ignore_index=True))
+
+
+def plif_pieces_figure(
+    source: Source, *, slopes: tuple[schema.Number, ...], bound: schema.Number = 2.0
+) -> plots.Drawing:
+    """Draw the piecewise linear function of LMS-PLIF on [−bound, bound] from the slopes of its equally wide pieces."""
+    slope_K, width = np.array(slopes), 2 * bound / len(slopes)
+    knots = np.linspace(-bound, bound, len(slope_K) + 1)
+    values = np.concatenate([[0.0], np.cumsum(slope_K) * width])
+    canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
+    axes.plot(knots, values, "o-", color=plots.SPARE[0], linewidth=2, markersize=5, mec=plots.LIGHT.paper)
+    axes.set(xlabel="logit l", ylabel="g(l)", title=f"{len(slope_K)} pieces of equal width")
+    return plots.Drawing(canvas, pd.DataFrame({"knot": knots, "value": values}))
+
+
+def learned_function_figure(source: Source) -> plots.Drawing:
+    """Draw g(l) - g(0) of each run's piecewise linear function g before and after training, and the difference."""
+    frames = [pd.DataFrame(columns=["dataset", "model", "seed", "logit", "initial", "learned"])]
+    for dataset in source.corpora:
+        for run in source.runs_on(dataset):
+            if function := source.records.detail(run.path, "function"):
+                curve = pd.DataFrame(function).rename(columns={"trained": "learned"})[["logit", "initial", "learned"]]
+                zero = curve.iloc[int(curve["logit"].abs().argmin())]
+                curve[["initial", "learned"]] -= zero[["initial", "learned"]]
+                frames.append(curve.assign(dataset=dataset, model=run.model, seed=run.seed)[list(frames[0])])
+    data = pd.concat(frames[1:] or frames, ignore_index=True)
+    looks = plots.styles(list(source.models))
+
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        left, right = row
+        own = own[own["logit"].abs() <= CURVE_RANGE]
+        for model, style in looks.items():
+            for _, run in own[own["model"] == model].groupby("seed"):
+                left.plot(run["logit"], run["initial"], color=plots.LIGHT.muted, linestyle=plots.DASHES[1], linewidth=1)
+                left.plot(run["logit"], run["learned"], color=style.colour, linewidth=1.6)
+                right.plot(run["logit"], run["learned"] - run["initial"], color=style.colour, linewidth=1.4)
+        left.set(title=plots.corpus_title(source, dataset), xlabel="logit l", ylabel="g(l) − g(0)")
+        right.set(title="what training changed", xlabel="logit l", ylabel="learned − initial")
+
+    note = f"Dashed: before training. {plots.count_note(source, data)}"
+    return plots.by_corpus(source, data, (2, 4.7, 3.4), draw, note)

@@ -19,13 +19,10 @@ from numpy.typing import NDArray
 from softmax_bottleneck.measuring.statistics import win_matrix
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
-from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
-from softmax_bottleneck.report.plots import LIGHT, Drawing
 from softmax_bottleneck.report.source import PUBLISHED, Source
-from softmax_bottleneck.study import Column as ColumnSpec
-from softmax_bottleneck.study import Run
+from softmax_bottleneck.study import Column, Run
 
 SIDES = ["measured", "published"]
 
@@ -36,7 +33,7 @@ def wordsim_table(source: Source, dataset: str) -> Section:
 
     Two more columns count the pairs of a benchmark, and those with a word that is not in the vocabulary.
     """
-    rho = next(iter(source.experiment.columns), ColumnSpec(SPEARMAN))
+    rho = next(iter(source.experiment.columns), Column(SPEARMAN))
     measured = source.records.conditions(SPEARMAN, dataset)
 
     def cell(benchmark: str, column: str) -> Cell:
@@ -96,7 +93,7 @@ def _wins(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
             yield dataset, model, other, measured, published.number if published else math.nan
 
 
-def wins_figure(source: Source) -> Drawing:
+def wins_figure(source: Source) -> plots.Drawing:
     """Draw heat maps of the number of benchmarks that a model wins over another, measured and published (Figure 4)."""
     rows = [row for dataset in source.corpora for row in _wins(source, dataset)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", *SIDES])
@@ -116,19 +113,15 @@ def wins_figure(source: Source) -> Drawing:
             axes.set_xticks(axes.get_xticks(), names, rotation=40, ha="right", rotation_mode="anchor")
 
     inches = 0.42 * len(models)  # of a map
-    canvas = plots.by_corpus(source, data, (len(sides), max(3.4, inches + 1.5), inches + 1.1), draw)
+    size = (len(sides), max(3.4, inches + 1.5), inches + 1.1)
     rated = set(source.records.rows.loc[source.records.rows["metric"] == SPEARMAN, "run_id"])
     used = {run.run_id for dataset in source.corpora for run in source.runs_on(dataset)} & rated
-    return Drawing(canvas, data, plots.count_note(source, len(used)))
+    return plots.by_corpus(source, data, size, draw, plots.count_note(source, len(used)))
 
 
 # --- predicted words ------------------------------------------------------------------------------------------------
 CONTEXTS = "parthiban2021_sm_table2_contexts.csv"
-GROUPS = {
-    "yang2018_cherry_picked": "Yang et al. 2018",
-    "authors_cherry_picked": "Authors' choice",
-    "random": "Random",
-}
+GROUPS = {"yang2018_cherry_picked": "Yang et al. 2018", "authors_cherry_picked": "Authors' choice", "random": "Random"}
 
 
 class Place(NamedTuple):
@@ -158,7 +151,7 @@ class Prediction(NamedTuple):
 Predictions = dict[str, dict[Place, Prediction]]  # by model and place
 
 
-def predictions(results: Records, run: Run) -> Iterator[Prediction]:
+def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
     """Yield a run's predictions at all measured positions of the test text, or nothing if none is measured yet."""
     for context in results.detail(run.path, "predictions") or ():
         target = str(context["published_target"] or context["target"])
@@ -173,11 +166,12 @@ def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Pla
 
     Among all positions, those that this study has measured come first.
     """
-    firsts = {model: run for model in source.models for run in source.runs(dataset, model)[:1]}
-    by_place = {
-        model: {shown.place: shown for shown in predictions(source.records, run)} for model, run in firsts.items()
+    measured = {
+        model: own
+        for model in source.models
+        for run in source.runs(dataset, model)[:1]
+        if (own := {shown.place: shown for shown in predictions(source.records, run)})
     }
-    measured = {model: own for model, own in by_place.items() if own}
     rows = records.read_csv(PUBLISHED / CONTEXTS)
     rows = rows[rows["dataset"] == source.corpus(dataset)]
     columns = (rows[key] for key in ("group", "context", "true_next_token"))
@@ -226,7 +220,7 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
     return source.section(dataset, rows, source.rows, cell)
 
 
-def hits_figure(source: Source) -> Drawing:
+def hits_figure(source: Source) -> plots.Drawing:
     """Draw whether the true next word is among the five most probable, for every model and position (Figure 3).
 
     Measured and published hits have panels of their own.
@@ -251,7 +245,7 @@ def hits_figure(source: Source) -> Drawing:
     height = 0.3 * len(source.rows) + 1.6 if len(data) else 0.6
     canvas = plots.crossed([(d, side) for d in source.corpora for side in sides], [None], 9.2, height, draw)
     measured = data.dropna(subset="measured")
-    return Drawing(canvas, data, plots.count_note(source, len(measured[["dataset", "model"]].drop_duplicates())))
+    return plots.Drawing(canvas, data, plots.count_note(source, len(measured[["dataset", "model"]].drop_duplicates())))
 
 
 def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
@@ -272,10 +266,10 @@ def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title:
         axes.text(len(hit) - 0.2, height, f"{np.nansum(hit):.0f} of {np.isfinite(hit).sum()}", va="center", fontsize=9)
         names.append(plots.short_name(source.study, model))
     for edge in np.flatnonzero(spots["group"].to_numpy()[1:] != spots["group"].to_numpy()[:-1]):
-        axes.axvline(edge + 0.5, color=LIGHT.muted, linewidth=1)
-    counts = ", ".join(f"{GROUPS.get(group, group)}: {len(own)}" for (group,), own in groups(spots, "group"))
+        axes.axvline(edge + 0.5, color=plots.LIGHT.muted, linewidth=1)
+    counts = ", ".join(f"{GROUPS.get(group, group)}: {len(own)}" for (group,), own in records.groups(spots, "group"))
     axes.set_yticks(range(len(names)), names)
     axes.set_xticks(range(len(spots)), list(spots["target"]), rotation=50, ha="right")
     axes.set(xlim=(-0.7, len(spots) + 0.9), ylim=(len(names) - 0.4, -0.6), title=f"{title} ({counts})")
-    axes.tick_params(length=0, labelcolor=LIGHT.ink)
+    axes.tick_params(length=0, labelcolor=plots.LIGHT.ink)
     axes.grid(visible=False)
