@@ -119,8 +119,6 @@ def test_the_demo_is_as_its_description_says(demo):
 
 
 # --- samples --------------------------------------------------------------------------------------------------------
-
-
 def test_samples_follow_the_true_distribution(nano, text):
     ids, states = text
     law = np.exp(nano.log_p_CV)

@@ -1,7 +1,5 @@
 """The crate of a study: metadata and files agree, nothing private is packed, and the study inside it works."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -17,7 +15,6 @@ import fake_results as fake
 import numpy as np
 import pytest
 import safetensors.numpy
-from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.extras import crate
@@ -108,16 +105,6 @@ def test_the_crate_describes_one_run_of_the_workflow(study: Study) -> None:
     assert {"@id": "results/fake/report/index.html"} in action["result"]
     assert (folder / path / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
     assert not (folder / path / "hidden.npz").exists()
-
-
-def test_a_study_is_packed_with_those_it_extends(study: Study, tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text(study.file.read_text(encoding="utf-8"), encoding="utf-8")
-    study.file.write_text("extends: base.yaml\nstudy: fake\n", encoding="utf-8")
-    folder = crate.build(config.load_study(study.file))
-    assert (folder / "config" / "study.yaml").read_text(encoding="utf-8") == "extends: base.yaml\nstudy: fake\n"
-    assert "mirror" not in (folder / "config" / "base.yaml").read_text(encoding="utf-8")
-    inside = config.load_study(folder / "config" / "study.yaml")
-    assert [run.path for run in inside.needed] == [run.path for run in study.needed]
 
 
 def test_no_folder_of_this_machine_is_packed(built: tuple[Study, Path]) -> None:

@@ -1,7 +1,5 @@
 """A study of one's own texts: written from plain files, and rejected by `plan` for whatever `tokenise` would reject."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

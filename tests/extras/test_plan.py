@@ -1,7 +1,5 @@
 """Hours of a plan against arithmetic by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

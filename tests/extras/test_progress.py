@@ -1,7 +1,5 @@
 """The progress line of a running study, and its interim report."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

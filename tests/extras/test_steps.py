@@ -1,7 +1,5 @@
 """Several seeds in one job: the same bits as alone, and what is finished stays when another seed is not."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -79,11 +77,6 @@ def test_every_run_is_in_one_job_with_seeds_of_its_model() -> None:
         seeds, _, identity = name.split("/")[2].rpartition("-")
         assert seeds == "+".join(str(run.seed) for run in runs) and re.fullmatch("[0-9a-f]{12}", identity)
     assert sorted(len(runs) for runs in jobs.values()) == [1, 1, 1, 2, 2, 2, 2, 2, 2]
-
-
-def test_other_seeds_make_another_job() -> None:
-    two, three = (config.load_study(NANO, {"seeds": seeds, "replicas_per_job": 3}) for seeds in ([1, 2], [1, 2, 3]))
-    assert not set(plan.jobs(two)) & set(plan.jobs(three))
 
 
 def test_finished_seeds_stay_when_another_seed_stops(job: str, alone: dict[str, str], capfd) -> None:

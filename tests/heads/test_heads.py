@@ -75,8 +75,6 @@ def gradients(loss: torch.Tensor, head: Head, h_ND: torch.Tensor) -> list[torch.
 
 
 # --- probabilities -----------------------------------------------------------------------------------------------
-
-
 @every_case
 def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
     full = heads.options(name, options)
@@ -141,8 +139,6 @@ def test_awkward_shapes(
 
 
 # --- gradients ---------------------------------------------------------------------------------------------------
-
-
 @every_case
 def test_gradcheck(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the derivatives by the contexts and every parameter, in several chunks, in a random direction."""
@@ -172,8 +168,6 @@ def test_float32_gradients_are_as_good_as_materialised(name: str, options: dict[
 
 
 # --- mixtures ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mixture", ["mos", "moc"])
 def test_latent_dropout_is_locked_over_time(mixture: str) -> None:
     """A sequence loses the same units at every step, other sequences lose others, and the kept ones are scaled."""
@@ -195,8 +189,6 @@ def test_latent_dropout_is_locked_over_time(mixture: str) -> None:
 
 
 # --- single heads ------------------------------------------------------------------------------------------------
-
-
 @every_case
 def test_log_linear_heads_give_their_contexts(name: str, options: dict[str, Any]) -> None:
     head = make(name, options)

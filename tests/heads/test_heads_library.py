@@ -15,7 +15,6 @@ import pytest
 import torch
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads.base import Head
-from softmax_bottleneck.store.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"vocabulary_size": 9, "context_size": 4, "embedding_size": 4}
@@ -53,13 +52,6 @@ def test_every_head_has_a_class_that_equals_what_a_study_builds(attribute, name)
     assert set(inspect.signature(kind).parameters) == {*SIZES, *heads.declaration(name).options}
     again = pickle.loads(pickle.dumps(own))
     torch.testing.assert_close(again.log_probs(hidden), own.log_probs(hidden), rtol=0, atol=0)
-
-
-def test_options_are_checked_and_unknown_names_name_the_known():
-    with pytest.raises(UserError, match=r'no option "kk".*did you mean "k"'):
-        heads.GSS(**SIZES, kk=1)
-    with pytest.raises(AttributeError, match=r"'Softmin'.*MoS"):
-        _ = heads.Softmin
 
 
 def test_the_examples_of_the_page_run():

@@ -1,7 +1,5 @@
 """Leases: who owns a folder, judged by processes, batch jobs and signs of life."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

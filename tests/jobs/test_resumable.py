@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import signal
 import subprocess
 import time
@@ -411,15 +410,3 @@ def test_a_process_that_lost_its_lease_at_the_end_writes_no_record(kind, tmp_pat
     with pytest.raises(BusyError, match="took this run over"):
         kind.run(tmp_path)
     assert not [path for pattern in kind.last_files for path in tmp_path.rglob(pattern)]
-
-
-@ONE
-def test_heartbeat_and_progress(kind, alone, tmp_path, monkeypatch):
-    monkeypatch.setattr(resumable, "TICK_S", 0.0)
-    monkeypatch.setattr(resumable.progress, "LOG_INTERVAL_S", 0.0)
-    beats, lines, beat = [], [], locks.Lease.beat
-    monkeypatch.setattr(locks.Lease, "beat", lambda self: (beats.append(1), beat(self)))
-    kind.run(tmp_path, Options(say=lines.append))
-    assert len(beats) >= alone.steps and len(lines) >= alone.steps
-    assert all(re.fullmatch(r"\S+  .+  [0-9:]+ left", line) for line in lines)
-    assert lines[-1].endswith("  0:00 left")

@@ -22,8 +22,6 @@ def make_corpus(test_tokens: int = 500) -> Corpus:
 
 
 # --- places ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.corpora
 def test_published_places_are_in_penn_treebank(mirror: Path):
     """All 18 next words stand where the published contexts end; in the cut with 2,000 words some are `<unk>`."""

@@ -1,7 +1,5 @@
 """A small output layer in files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The probe of examples/multi_mode.py: against loops in float64, and with parallelograms made by hand."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import math

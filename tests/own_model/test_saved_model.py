@@ -1,7 +1,5 @@
 """A Hugging Face folder before transformers reads it: what is missing or damaged is one line with exit code 2."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The catalogue of metrics: complete, and the only place that says what a number is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Damage to any file of a finished study is found, removed with what was made from it, and what is left is sound."""
 
-from __future__ import annotations
-
 import filecmp
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`verify` finds every damage to a study's files, and nothing in a sound study."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -6,8 +6,6 @@ A printed number *follows* if some values that round to the printed inputs give 
 is printed twice must be equal. Correlations of figures were read off vector drawings and may differ by DOT_TOLERANCE.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys
@@ -130,12 +128,12 @@ class Rows:
     frame: pd.DataFrame
 
     @classmethod
-    def of(cls, *names: str) -> Rows:
+    def of(cls, *names: str) -> "Rows":
         """Rows of `parthiban2021_<name>.csv`, or of a whole file name."""
         files = tuple(name if name.endswith(".csv") else f"parthiban2021_{name}.csv" for name in names)
         return cls(read_published(files))
 
-    def where(self, condition: str = "", **columns: str) -> Rows:
+    def where(self, condition: str = "", **columns: str) -> "Rows":
         """Rows with these values whose condition contains a text."""
         chosen = self.frame
         for key, value in columns.items():
@@ -160,7 +158,7 @@ class Rows:
         return list(dict.fromkeys(self.frame["model"]))
 
 
-def _runs_of(dataset: str) -> Rows:
+def _runs_of(dataset: str) -> "Rows":
     """SM Table 10 or 11: the author-seed runs of both optimiser switches."""
     return Rows.of("sm_table10" if dataset == "ptb" else "sm_table11")
 

@@ -1,14 +1,11 @@
 """Archived studies: the numbers of the study itself, the same bytes every time, and refused when they are damaged."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
 
 import claim_examples as examples
 import fake_results as fake
-import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
@@ -107,18 +104,6 @@ def test_archived_runs_are_possible_and_whole(archived: archive.ArchivedRun) -> 
     sigmas = [sigma for _, sigma in archived.spectrum]
     assert sigmas == sorted(sigmas, reverse=True) and archived.spectrum[0][0] == 1 and sigmas[-1] >= 0
     assert values["test_ppl"] < values["unigram_ppl"] and values["epochs"] == settings.schedule.epochs
-
-
-def test_machines_are_named_without_their_instruction_sets() -> None:
-    def machines(*kinds: str) -> set[str]:
-        states = pd.DataFrame({"hardware": kinds}, dtype=str)
-        found = records.Records(pd.DataFrame(), states, environments=({"hardware": {"cpu": "Other"}},))
-        return set(archive.machines(found).split(" and "))
-
-    assert machines("cpu AVX512, AMD EPYC", "cpu AVX2, AMD EPYC", "") == {"AMD EPYC"}
-    assert machines("cpu AVX2, cpu AVX512, AMD EPYC", "cpu AVX2, Intel Xeon") == {"Intel Xeon", "AMD EPYC"}
-    assert machines("NVIDIA H100, AMD EPYC") == {"NVIDIA H100, AMD EPYC"}
-    assert machines() == {"Other"}  # fits alone
 
 
 CONTENT = {

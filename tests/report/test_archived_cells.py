@@ -1,7 +1,5 @@
 """Empty published cells take the value of the best archived study."""
 
-from __future__ import annotations
-
 import csv
 import io
 import statistics as plain

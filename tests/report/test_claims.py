@@ -1,7 +1,5 @@
 """The ledger of claims: rules on made-up records, premises, controls, the published numbers."""
 
-from __future__ import annotations
-
 import csv
 import math
 import statistics as exact
@@ -471,17 +469,3 @@ def test_the_published_numbers_by_these_rules(corpus: str) -> None:
     expected = {name: verdict for verdict, names in PUBLISHED_VERDICTS[corpus].items() for name in names.split()}
     assert found == expected
     assert NOT_REPRODUCED not in found.values() and CONFOUNDED not in found.values()
-
-
-# --- files and page -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("unit", "numbers", "text"),
-    [
-        ("×", (0.0431, 0.01, 1.7), "0.043\u00a0times (95\u00a0% interval 0.010 to 1.700), n = 3 each"),
-        ("%", (0.004, -0.3, 0.31), "0.00\u00a0% (95\u00a0% interval −0.30 to +0.31), n = 3 each"),
-        ("", (0.0, None, None), "0.00, n = 3 each"),
-    ],
-)
-def test_small_numbers_keep_two_significant_digits(unit: str, numbers: tuple[float, ...], text: str) -> None:
-    value, low, high = numbers
-    assert rules.Number("a number", unit, value, low, high, (3, 3)).text == text

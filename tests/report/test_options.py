@@ -1,7 +1,5 @@
 """Options of views: typed, and rejected if unknown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import fake_results as fake

@@ -1,7 +1,5 @@
 """Tables and figures of the main paper on made-up results of all its runs, against published files and arithmetic."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -11,7 +9,6 @@ from pathlib import Path
 
 import fake_results as fake
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
@@ -86,9 +83,8 @@ def flat(one: cells.Table) -> list[tuple[str, str, str, cells.Cell]]:
 
 
 # --- the plan -------------------------------------------------------------------------------------------------------
-def test_all_35_tables_and_figures_are_planned() -> None:
+def test_all_tables_and_figures_are_planned() -> None:
     study = paper()
-    assert len(ALL) == 35
     assert {PREFIX + name for name in ALL} <= {experiment.id for experiment in study.experiments}
     assert not [experiment.id for experiment in study.experiments if experiment.needs]
 
@@ -148,18 +144,6 @@ def test_sweep_rows_find_their_published_conditions(made) -> None:
     assert found == {f"mos-nt-components{k}": rank for k, rank in ranks.items()}
 
 
-def test_correlations_of_the_published_dots(made) -> None:
-    """r from the digitised dots; on WikiText-2 the window's r has the opposite sign of what is concluded."""
-    expected = {("ptb", "all"): -0.483, ("ptb", "window"): -0.179, ("wikitext-2", "all"): -0.538}
-    expected["wikitext-2", "window"] = 0.212
-    found = {
-        (dataset, row): cell.measured.mean
-        for dataset, row, column, cell in flat(table(made, "figure2-correlation"))
-        if column == "r over the published dots" and cell.measured
-    }
-    assert found == {key: pytest.approx(r, abs=6e-4) for key, r in expected.items()}
-
-
 def test_the_measured_correlation_is_that_of_scipy(made) -> None:
     study, _ = made
     runs = [run for run in study.runs if run.model.startswith("gss-grid-ptb")]
@@ -173,15 +157,6 @@ def test_the_measured_correlation_is_that_of_scipy(made) -> None:
     )
     assert own.measured.mean == pytest.approx(stats.pearsonr(*pairs.T).statistic, abs=1e-9)
     assert "n = 72" in own.note and not own.gap
-
-
-def test_predicted_words_stand_beside_the_published_ones(made) -> None:
-    one = table(made, "sm-table2")
-    assert len(one.sections[0].rows) == 18
-    first = one.sections[0].rows[0]
-    assert first.label == "Yang et al. 2018 1: tons"
-    assert first.cells[0].label == "*tons 0.90\na 0.05\nb 0.02\nc 0.01\nd 0.00"
-    assert first.cells[0].published.value.startswith("*tons 0.90\nmillion 0.04")
 
 
 def test_published_hits_of_figure_3_are_those_of_the_paper(made) -> None:
@@ -202,10 +177,7 @@ def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> No
             assert cell.difference is None
 
 
-def test_the_matrix_that_gets_noise_is_that_of_the_studys_model_and_said_so(made) -> None:
-    for name in ("sm-table14", "sm-table15", "sm-table16"):
-        (part,) = table(made, name).sections
-        assert part.note == "The matrix is that of MoS (NT) on Penn Treebank: its first 60 test contexts."
+def test_the_matrix_that_gets_noise_is_that_of_the_studys_model(made) -> None:
     found = {(row, column): cell for _, row, column, cell in flat(table(made, "sm-table16"))}
     cell = found["c = 1e-25", "Effective rank, ε = 10⁻³"]
     assert (
@@ -215,8 +187,6 @@ def test_the_matrix_that_gets_noise_is_that_of_the_studys_model_and_said_so(made
         c for _, row, column, c in flat(table(made, "sm-table14")) if row.startswith("all") and "Press" in column
     )
     assert (whole.published.value, whole.measured.mean) == ("8933", 57)
-    rows = [row for _, row, _, _ in flat(table(made, "sm-table14"))]
-    assert "round 10" in rows and "round 10, diagonal as printed" in rows
 
 
 def test_figure_6_shows_both_perplexities_and_the_size_along_the_components(made) -> None:
@@ -232,14 +202,7 @@ def test_captions_name_the_settings_of_the_runs_that_are_shown(made) -> None:
     one = fake.experiment(study, PREFIX + "sm-table4")
     one = dataclasses.replace(one, caption="{schedule.learning_rate} {schedule.epochs} {head.components} {corpora}")
     assert source.Source(study, one, found).caption == "20 1000 1, 3, 5, 10, 15, 20 Penn Treebank"
-    slower = [dataclasses.replace(r, schedule=dataclasses.replace(r.schedule, learning_rate=10.5)) for r in study.runs]
-    changed = dataclasses.replace(study, runs=tuple(slower))
-    assert source.Source(changed, one, found).caption.startswith("10.5 1000 ")
     assert "{" not in "".join(source.Source(study, e, found).caption for e in study.experiments)
-    demo, nothing = config.load_study(config.ROOT / "config" / "demo.yaml"), records.Records(*[pd.DataFrame()] * 2)
-    absent = next(e for e in demo.experiments if e.id == PREFIX + "sm-table5")  # its corpus is in the paper alone
-    absent = dataclasses.replace(absent, caption="{schedule.learning_rate} {schedule.epochs}")
-    assert source.Source(demo, absent, nothing).caption == "15 500"
 
 
 # --- small studies --------------------------------------------------------------------------------------------------

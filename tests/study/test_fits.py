@@ -1,7 +1,5 @@
 """Units of fits: their names and identities, and mistakes in their plans."""
 
-from __future__ import annotations
-
 import pytest
 from fit_plans import DIRICHLET, LANGUAGE, LAW, units
 from softmax_bottleneck import study as config

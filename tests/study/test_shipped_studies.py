@@ -1,7 +1,5 @@
 """The studies in config/: their settings and numbers of runs are those that the papers and their code state."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs, grids, duplicates and experiments that follow from a study file; run_ids change when they must."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
