@@ -1,9 +1,5 @@
 """A: kills, crashes and signals, from the command line and from the workflow."""
 
-from __future__ import annotations
-
-import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,22 +18,9 @@ from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training import trainer
 from tiny_runs import Kill
 
 ROOT = Path(__file__).parents[2]
-
-
-def at_update(monkeypatch: pytest.MonkeyPatch, update: int, act: Callable[[], object]) -> None:
-    """Do something just before an update, counted over the run."""
-    original = trainer.Trainer.update
-
-    def step(self: trainer.Trainer) -> None:
-        if self.place.updates == update:
-            act()
-        original(self)
-
-    monkeypatch.setattr(trainer.Trainer, "update", step)
 
 
 def command(study: Study, *words: str) -> list[str]:
@@ -46,13 +29,6 @@ def command(study: Study, *words: str) -> list[str]:
 
 def folder_of(study: Study) -> Path:
     return Store().run_folder(study.needed[0].path)
-
-
-def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of error there must be."""
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
-    assert len(lines) == 1
-    return lines[0]
 
 
 def home(study: Study) -> Path:
@@ -109,33 +85,32 @@ from softmax_bottleneck.__main__ import main
 original = trainer.Trainer.update
 def update(self):
     original(self)
-    if self.place.updates == 4:
+    if self.place.updates == {update}:
         print("ready", flush=True)
-        time.sleep({pause})
+        [time.sleep({pause}) for _ in range({pauses})]
 trainer.Trainer.update = update
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def start(study: Study, pause: float, **environment: str) -> subprocess.Popen[str]:
-    """A training process of its own that says when four updates are done, and then waits."""
-    script = WAITING.format(paths=[str(ROOT / "workflow")], pause=pause)
+def start(study: Study, update: int, pause: float, pauses: int = 1) -> subprocess.Popen[str]:
+    """Start a training process that says when so many updates are done, and then waits."""
+    script = WAITING.format(paths=[str(ROOT / "workflow")], update=update, pause=pause, pauses=pauses)
     words = [sys.executable, "-c", script, *command(study)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(words, env=os.environ | environment, **pipes)  # type: ignore[call-overload]
-    assert process.stdout.readline() == "ready\n", process.stderr.read()
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n", process.stderr.read()
     return process
 
 
 @pytest.mark.fault("A3", "A4")
 def test_real_signals_to_a_real_process(begun, finished):
     """SIGTERM saves; a second Ctrl-C leaves at once and what was saved stays sound; then the run ends the same."""
-    with start(begun, 0.2) as process:
+    with start(begun, 4, 0.2) as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
     kept = small.tree(folder_of(begun))
     assert "resume-a.pt" in kept and "lease.json" not in kept
-    with start_stuck(begun) as process:
+    with start(begun, 5, 1, 60) as process:  # so that one Ctrl-C is not enough
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
@@ -144,32 +119,3 @@ def test_real_signals_to_a_real_process(begun, finished):
     assert main(command(begun)) == 0
     path = begun.needed[0].path
     assert result_hash(folder_of(begun)) == result_hash(finished / "results" / "runs" / path)
-
-
-def start_stuck(study: Study) -> subprocess.Popen[str]:
-    """A process that hangs in the update after its resume, so that one Ctrl-C is not enough."""
-    script = WAITING.replace("== 4", "== 5").replace("time.sleep({pause})", "[time.sleep(1) for _ in range(60)]")
-    words = [sys.executable, "-c", script.format(paths=[str(ROOT / "workflow")]), *command(study)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    return process
-
-
-# --- other machines, and too small ones -----------------------------------------------------------------------------
-
-
-@pytest.mark.fault("A17")
-@pytest.mark.parametrize("module", ["train", "measure"])
-def test_out_of_memory_is_reported_with_its_peak_and_may_be_tried_again(begun, monkeypatch, capsys, module):
-    def fails(*_: object) -> None:
-        raise MemoryError
-
-    if module == "measure":
-        assert main(command(begun)) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "update", fails)
-        patch.setattr("softmax_bottleneck.measuring.perplexity.hidden_states", fails)
-        assert main([module, *command(begun)[1:]]) == 75
-    line = said(capsys)
-    assert re.search(r"out of memory at a peak of [0-9.]+ GB", line) and "mem_mb" in line
-    assert main([module, *command(begun)[1:]]) == 0
