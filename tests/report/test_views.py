@@ -19,6 +19,7 @@ from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, numbers, plots, source, views
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.views import VIEWS, ranks
+from softmax_bottleneck.report.views.perplexity import overview_experiment
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -155,7 +156,7 @@ def test_a_difference_on_the_edge_of_the_published_spread() -> None:
 
     assert compared(57.25, "57.00", "0.25").inside is True and compared(57.26, "57.00", "0.25").inside is False
     assert compared(57.26, "57.00").inside is None
-    assert compared(56.5, "57.00", "0.25").difference_text == "−0.50"
+    assert compared(56.5, "57.00", "0.25").difference == -0.5
     assert compared(1.0, "N/A").difference is None
 
 
@@ -276,3 +277,25 @@ def test_every_declared_experiment_has_a_view_and_published_files() -> None:
         experiment = config.load_experiment(path.stem, path.parent)
         assert experiment.view in VIEWS[experiment.kind], path
         source.read_published(experiment.published)
+
+
+# --- the overview ---------------------------------------------------------------------------------------------------
+def test_the_overview_shows_the_means_of_the_main_models(place: Path) -> None:
+    text = fake.showing("known-truth: {models: all}").replace(
+        "  moc: {head: moc}\n",
+        "  moc: {head: moc}\n  mos-equal: {head: {name: mos, components: 2, dropout_latent: 0}}\n",
+    )
+    study = fake.load(place, text)
+    fake.write_all(study)
+    drawn = views.build(study, overview_experiment(study), collect.collect(study))
+    by_model = {row["model"]: row for row in rows(drawn)}
+    assert list(by_model) == list(study.labels)
+    for model in ("softmax", "mos-equal"):
+        values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
+        assert float(by_model[model]["test_ppl"]) == pytest.approx(sum(values) / 3, rel=1e-7)
+
+
+def test_models_of_one_name_show_their_keys(place: Path) -> None:
+    study = fake.load(place)
+    twice = dataclasses.replace(study, labels=study.labels | {"ss": "Softmax"})
+    assert [source.label(twice, model) for model in ("softmax", "ss", "gss")] == ["Softmax", "Softmax (ss)", "GSS"]

@@ -49,12 +49,10 @@ MetricName = Annotated[str, AfterValidator(_known_metric)]  # as an option of a 
 @cache
 def read_published(names: tuple[str, ...]) -> pd.DataFrame:
     """Return the rows of files in report/published, with every value as text. An unknown file raises UserError."""
-    frames = []
-    for name in names:
-        path = PUBLISHED / name
-        if not path.is_file():
-            raise UserError(f"published: no file {path}{did_you_mean(name, [p.name for p in PUBLISHED.glob('*.csv')])}")
-        frames.append(records.read_csv(path))
+    known = [path.name for path in PUBLISHED.glob("*.csv")]
+    if unknown := next((name for name in names if name not in known), None):
+        raise UserError(f"published: no file {PUBLISHED / unknown}{did_you_mean(unknown, known)}")
+    frames = [records.read_csv(PUBLISHED / name) for name in names]
     columns = [column for column in records.COLUMNS if column not in ("seed", "run_id")]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns, dtype=str)
 

@@ -26,7 +26,7 @@ from softmax_bottleneck.report.claims.rules import TRUTH
 from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.study import schema
 
-LAW_NAMES = {"alpha": "α =", "M": "M =", "r": "Rank of the true logits, r ="}
+DISTRIBUTIONS = {"alpha": "α =", "M": "M =", "r": "Rank of the true logits, r ="}
 AXES = {
     "d": "width of the model d",
     "r": "rank of the true logits r",
@@ -34,7 +34,7 @@ AXES = {
     "alpha": "concentration α",
 }
 ENTROPY = "entropy_nats"
-LAW_RANKS = {PRESS_RANK: RANK_TRUTH}  # measured rank -> that of the distribution; others have the same name
+TRUE_RANKS = {PRESS_RANK: RANK_TRUTH}  # measured rank -> that of the distribution; others have the same name
 LEAST_SHARE = -1.0  # gap closed that a panel shows: as much again as the softmax loses
 
 
@@ -45,12 +45,12 @@ class Frames:
 
     Attributes:
         fits: a frame with one line per fit and one column per metric; empty before anything is fitted.
-        laws: a frame with one line per true distribution and one column per known property.
+        truths: a frame with one line per true distribution and one column per known property.
         names: the plan's models and their labels, in the order of the plan.
     """
 
     fits: pd.DataFrame
-    laws: pd.DataFrame
+    truths: pd.DataFrame
     names: dict[str, str]
 
     @classmethod
@@ -60,12 +60,12 @@ class Frames:
         rows = rows[rows["table"] == plan]
         both = (wide(rows[rows["model"] != TRUTH]), wide(rows[rows["model"] == TRUTH]))
         # Log-probabilities are r products, a bias and a normaliser.
-        fits, laws = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)
+        fits, truths = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)
         if "r" in fits:  # with the fraction of the softmax's KL gap that each fit closes
             keys, softmax = ["r", "d", "seed"], fits[fits["model"] == BASELINE]
             baseline = fits[keys].merge(softmax[[*keys, KL]], on=keys, how="left")[KL].to_numpy(dtype=float)
             fits = fits.assign(**{GAP_CLOSED: 1.0 - fits[KL] / baseline})
-        return cls(fits, laws, dict(source.study.fit_labels.get(plan, {})))
+        return cls(fits, truths, dict(source.study.fit_labels.get(plan, {})))
 
     @property
     def models(self) -> list[str]:
@@ -91,14 +91,14 @@ def fit_loss_table(source: Source, *, fits: str) -> Iterator[Section]:
     """
     frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
-    keys = [key for key in LAW_NAMES if key in frames.fits]
-    for law, own in frames.fits.groupby(keys, sort=True) if len(frames.fits) else ():
+    keys = [key for key in DISTRIBUTIONS if key in frames.fits]
+    for truth, own in frames.fits.groupby(keys, sort=True) if len(frames.fits) else ():
 
         def cell(model: str, width: float, own: pd.DataFrame = own) -> Cell:
             values = own[(own["model"] == model) & (own["d"] == width)][KL].dropna()
             return Cell(measured=mean_of(values), metric=KL, planned=own["seed"].nunique())
 
-        title = ", ".join(f"{LAW_NAMES[key]} {value:g}" for key, value in zip(keys, law, strict=True))
+        title = ", ".join(f"{DISTRIBUTIONS[key]} {value:g}" for key, value in zip(keys, truth, strict=True))
         yield section("synthetic", title, frames.names, widths, cell)
 
 
@@ -171,9 +171,9 @@ def fit_maps_figure(
             of_size = own[own["M"] == size]
             plots.curves(panel, of_size, "d", metric, _looks(of_size, models), dots=True)
             _log_axis(panel, of_size, "d")
-            law = frames.laws[(frames.laws["alpha"] == alpha) & (frames.laws["M"] == size)]
-            if metric == KL and len(law):
-                plots.level(panel, float(law[KL_UNIFORM].mean()), "no context")
+            truth = frames.truths[(frames.truths["alpha"] == alpha) & (frames.truths["M"] == size)]
+            if metric == KL and len(truth):
+                plots.level(panel, float(truth[KL_UNIFORM].mean()), "no context")
             panel.set(title=f"α = {alpha:g}, M = {size:g}", ylabel=label, ylim=(0, None))
         for panel in (*squares[len(models) :], *lines[len(sizes) :]):
             panel.set_axis_off()
@@ -186,9 +186,9 @@ def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
     Dots are sampled distributions, lines their expectation.
     """
     frames = Frames.of(source, fits)
-    if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.laws):
+    if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.truths):
         return _nothing()
-    data = frames.laws[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
+    data = frames.truths[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
     data = data.assign(drawn=np.log(data["M"]) - data[ENTROPY])  # KL(P || 1/M) = ln M - H(P)
     canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
     for (size, own), colour in zip(data.groupby("M"), plots.SPARE, strict=False):
@@ -235,7 +235,7 @@ def fit_curves_figure(
         panel.set_ylabel(find(metric).label)
         title = f"{panels} = {value:g}"
         panel.set_title(f"{title}, {rows} = {level:g}" if rows else title)
-        _references(panel, frames.laws, own, x, metric)
+        _references(panel, frames.truths, own, x, metric)
         if {x, panels} == {"d", "r"} and own[x].min() <= value <= own[x].max():
             panel.axvline(value, color=plots.LIGHT.muted, linewidth=1, linestyle=plots.DASHES[2])
 
@@ -248,14 +248,14 @@ def fit_curves_figure(
     return _drawing(frames, canvas, shown, columns, " ".join(filter(None, notes)))
 
 
-def _references(axes: Axes, laws: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
+def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
     """Draw the reference values of a metric (the softmax or the true distribution) and choose the y scale."""
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(lambda share, _: numbers.percent(share))
         axes.set_ylim(bottom=max(axes.get_ylim()[0], LEAST_SHARE))
     elif x == "rank":
-        exact = laws.groupby("rank")[LAW_RANKS.get(metric, metric)].mean()
+        exact = truths.groupby("rank")[TRUE_RANKS.get(metric, metric)].mean()
         axes.plot(exact.index, exact, color=plots.LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(plots.integer)
