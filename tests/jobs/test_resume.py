@@ -12,7 +12,7 @@ import pytest
 import small
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.measuring.measure import measure_step
+from softmax_bottleneck.measuring import measure
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts
@@ -42,7 +42,7 @@ MEASURING_FILES = {
 }
 LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
     **{
-        step: (lambda study, path, step=step: measure_step(study, path, step, small.quiet), files)
+        step: (lambda study, path, step=step: measure._call(study, path, step, small.quiet), files)
         for step, files in MEASURING_FILES.items()
     },
     "collect": (lambda study, _: collect.collect_to(study, home(study)), (*records.FILES, "verify.json")),

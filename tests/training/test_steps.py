@@ -48,8 +48,9 @@ def test_an_infinite_log_probability_is_refused_and_never_a_rank(study, monkeypa
 
     model.head.log_probs = with_one_minus_infinity
     monkeypatch.setattr(trained, "load_model", lambda *_: model)
+    (study.store.run_folder(run.path) / "rank.json").unlink()
     before = small.tree(Path("results"))
-    assert main(["spectrum", "--study", str(study.file), "--run", run.path]) == 2
+    assert main(["measure", "--study", str(study.file), "--run", run.path]) == 2
     assert "row 0, column 3 of the matrix is -inf" in capsys.readouterr().err
     assert small.tree(Path("results")) == before
 

@@ -23,9 +23,8 @@ from rocrate.model import ContextEntity, Entity, File
 from rocrate.rocrate import ROCrate
 
 from softmax_bottleneck.records import verify
-from softmax_bottleneck.store import artefacts, errors
+from softmax_bottleneck.store import artefacts, errors, progress
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study, find_config, load_yaml
 
 PROFILES = {
@@ -35,10 +34,8 @@ PROFILES = {
 }
 WORKFLOW_PROFILE = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
 SHA256_TERM = "https://w3id.org/ro/terms/workflow-run#sha256"
-WORKFLOW_FILES = (
-    *("Snakefile", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
-    *("LICENSE", "CITATION.cff", "pyproject.toml"),
-)
+WORKFLOW_FILES = ["Snakefile", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+WORKFLOW_FILES += ["LICENSE", "CITATION.cff", "pyproject.toml"]
 WORKFLOW_FOLDERS = ("workflow", "config", "docs", "envs", "report")
 RUN_FILES = {".json", ".jsonl", ".npz"}  # suffixes; with --weights also .safetensors
 PACKED = ("crate", "crate.zip", "report.zip", "partial")  # made from the study's folder, not part of it
@@ -47,7 +44,7 @@ ADVICE = "nothing was packed. `make verify` lists all problems; `make repair` re
 Source = Path | BytesIO  # the content of a file of the crate
 
 
-def crate(study: Study, options: argparse.Namespace, say: Say) -> None:
+def crate(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Package a finished study as an RO-Crate (files with metadata) in the folder results/<study>/crate.
 
     `--weights` adds the models' weights; `--zip` also writes crate.zip.
@@ -63,33 +60,24 @@ def build(study: Study, with_weights: bool = False) -> Path:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
         UserError: a file to pack contains the path of a folder of this machine, or its host name.
     """
-    page = _require_complete(study)
-    folder = study.store.study_folder(study.name) / "crate"
-    work = folder.with_name(".crate.tmp")
-    shutil.rmtree(work, ignore_errors=True)
-    try:
-        _write(study, page, _contents(study, with_weights), work)
-        _reject_private(work)
-        shutil.rmtree(folder, ignore_errors=True)
-        work.replace(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return folder
-
-
-def _require_complete(study: Study) -> Path:
-    """Return the path of a study's report (IncompleteError: a run or the report is missing, or a file is damaged)."""
-    found, page = verify.verify(study), study.store.study_folder(study.name) / "report" / "index.html"
+    home = study.store.study_folder(study.name)
+    found, page = verify.verify(study), home / "report" / "index.html"
     for finding in found.findings:
         if finding.kind not in ("missing", "diverged"):  # a diverged run is a result
             raise errors.IncompleteError(f"{finding.file}: {finding.words}; {ADVICE}")
     absent = sum(found.counts[state] for state in ("missing", "stale", "unsound"))
-    if absent:
-        planned = found.counts["planned"]
-        raise errors.IncompleteError(f"{study.name}: {absent} of {planned} runs are missing; finish the study first")
-    if not page.exists():
-        raise errors.IncompleteError(f"{page}: no report; finish the study first")
-    return page
+    if absent or not page.exists():
+        problem = f"{absent} of {found.counts['planned']} runs are missing" if absent else "there is no report"
+        raise errors.IncompleteError(f"{study.name}: {problem}; finish the study first")
+    work = home / ".crate.tmp"
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        _write(study, page, _contents(study, with_weights), work)
+        _reject_private(work)
+        shutil.rmtree(home / "crate", ignore_errors=True)
+        return work.replace(home / "crate")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 # --- the files ------------------------------------------------------------------------------------------------------
@@ -132,16 +120,15 @@ def _configuration(study: Study) -> dict[str, Source]:
         files[f"config/datasets/{dataset.name}.yaml"] = dataset.folder / f"{dataset.name}.yaml"
     for experiment in study.experiments:
         files[f"config/experiments/{experiment.id}.yaml"] = find_config("experiments", experiment.id, near)
-    path: Path | None = study.file
-    while path is not None:
+    chain = [study.file]
+    while base := load_yaml(chain[-1]).get("extends"):
+        chain.append(chain[-1].parent / base)
+    for path in chain:
         if not path.resolve().is_relative_to(near):
             raise errors.UserError(f"{path}: lies outside the study's folder. Expected both in one folder")
-        place = f"config/{path.resolve().relative_to(near).as_posix()}"
         # The mirror is a folder of the author's machine.
         text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        files[place] = BytesIO(text.encode("utf-8"))
-        base = load_yaml(path).get("extends")
-        path = path.parent / base if base else None
+        files[f"config/{path.resolve().relative_to(near).as_posix()}"] = BytesIO(text.encode("utf-8"))
     return files
 
 

@@ -5,19 +5,17 @@ Nothing is changed, downloaded or submitted. Each check reports its result and, 
 
 import argparse
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from importlib import metadata
 from typing import NamedTuple
 
 from softmax_bottleneck.corpora.download import sources
-from softmax_bottleneck.store import errors, paths
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.jobs import processes
+from softmax_bottleneck.store import errors, paths, progress
 from softmax_bottleneck.study import Dataset, Study, load_dataset, load_yaml, plan
 
 OK, NOTE, BAD = "ok", "note", "bad"  # fine; worth knowing; must be fixed first
-TIMEOUT_S = 3.0  # for the programs of SLURM and of the GPU
 PROFILE = paths.ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"
 LOCK = paths.ROOT / "envs" / "requirements.lock"
 NOT_NEEDED_TO_RUN = {"pytest", "hypothesis", "ruff", "mypy", "snakefmt", "import-linter", "pytest-xdist"}
@@ -32,7 +30,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def doctor(study: Study, options: argparse.Namespace, say: Say) -> None:
+def doctor(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Print the results of all checks, with advice below each result that needs it.
 
     Raises:
@@ -54,10 +52,8 @@ def examine(study: Study) -> list[Finding]:
     """Return the results of all checks of this machine for a study."""
     near = study.file.resolve().parent
     datasets = {dataset.name: dataset for dataset in study.datasets.values()}
-    for dataset in study.datasets.values():
-        for name in (dataset.base, dataset.wordsim):
-            if name and name != "self":
-                datasets.setdefault(name, load_dataset(name, near))
+    used = {name for dataset in datasets.values() for name in (dataset.base, dataset.wordsim) if name}
+    datasets |= {name: load_dataset(name, near) for name in sorted(used - datasets.keys() - {"self"})}
     data = [_files(study, dataset) for dataset in datasets.values() if dataset.kind != "language" and dataset.files]
     packages = _packages()
     # The other checks import torch, which may be missing.
@@ -93,11 +89,8 @@ def _few(names: Iterable[str], shown: int = 4) -> str:
 
 def _output_of(*command: str) -> str | None:
     """Return the output of a program; None if the program is missing, fails or does not answer in time."""
-    try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+    answer = processes.answer_of(*command)
+    return answer.stdout if answer and answer.returncode == 0 else None
 
 
 def _device(study: Study) -> Finding:
@@ -123,7 +116,7 @@ def _slurm() -> Finding:
         return Finding("SLURM", OK, "not installed; jobs run on this machine")
     listed = _output_of("sinfo", "--noheader", "--format=%R")
     if listed is None:
-        return Finding("SLURM", BAD, f"sinfo does not answer in {TIMEOUT_S:.0f} s", "ask the cluster's administrators")
+        return Finding("SLURM", BAD, f"sinfo does not answer in {processes.TIMEOUT_S:.0f} s", "ask the administrators")
     profile = load_yaml(PROFILE)["__variables__"]
     wanted = dict.fromkeys([profile["gpu_partition"], profile["cpu_partition"]])
     unknown = [name for name in wanted if name not in listed.split()]

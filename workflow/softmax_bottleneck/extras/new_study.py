@@ -14,8 +14,7 @@ from pathlib import Path
 
 from softmax_bottleneck.corpora.corpus import SPLITS, UNK
 from softmax_bottleneck.extras import plan
-from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store import errors, progress
 from softmax_bottleneck.study import Study, load_study, schema
 from softmax_bottleneck.training import check
 
@@ -37,7 +36,7 @@ files:
 """
 
 
-def new_study(options: argparse.Namespace, say: Say) -> None:
+def new_study(options: argparse.Namespace, say: progress.Say) -> None:
     """Write a study file and a corpus from the texts in a folder, and print the plan of the study."""
     study = write_study(options.texts, Path("config"), options.name)
     say(f"wrote {study.file} and {study.file.parent / 'datasets' / study.file.name}")
@@ -52,10 +51,10 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
     """
     name = name or re.sub(r"[^A-Za-z0-9._]+", "-", texts.resolve().name).strip("-._").lower()
     if not re.fullmatch(schema.NAME, name):
-        raise UserError(f"NAME={name}: expected letters, digits, dots, dashes, underscores, as in NAME=war-and-peace")
+        raise errors.UserError(f"NAME={name}: expected letters, digits, dots, dashes and underscores")
     for path in (into / f"{name}.yaml", into / "datasets" / f"{name}.yaml", into / "datasets" / name):
         if path.exists():
-            raise UserError(f"{path}: exists already; choose another NAME=<word>")
+            raise errors.UserError(f"{path}: exists already; choose another NAME=<word>")
     splits = _splits(texts)
     title, tokens = name.replace("-", " "), sum(len(line) + 1 for line in splits["train"])
     batch_size = max(1, min(LARGEST_BATCH, tokens // (BPTT * UPDATES)))
@@ -71,9 +70,9 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
         try:
             checked = load_study(Path(scratch, f"{name}.yaml"))
             check.check_limits(checked, check.costs(checked))
-        except UserError as error:
+        except errors.UserError as error:
             message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
-            raise UserError(f"FROM={texts}: {message}; nothing was written") from None
+            raise errors.UserError(f"FROM={texts}: {message}; nothing was written") from None
         shutil.copytree(scratch, into, dirs_exist_ok=True)
     return load_study(into / f"{name}.yaml")
 
@@ -88,13 +87,14 @@ def _splits(folder: Path) -> dict[str, Lines]:
     paths = sorted(folder.glob("*.txt"))
     if not paths:
         problem = "no .txt files" if folder.is_dir() else "no such folder"
-        raise UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
+        raise errors.UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
     ends = [path.stem.rpartition(".")[2] for path in paths]  # `train` of wiki.train.txt
     texts = {end if end in SPLITS else path.name: _text(path) for path, end in zip(paths, ends, strict=True)}
     if texts.keys() == set(SPLITS) and len(paths) == len(texts):
         splits = {split: _lines(texts[split]) for split in SPLITS}
     elif set(SPLITS) & texts.keys():
-        raise UserError(f"FROM={folder}: expected all of train.txt, valid.txt and test.txt and no other text, or none")
+        problem = "expected all of train.txt, valid.txt and test.txt and no other text, or none"
+        raise errors.UserError(f"FROM={folder}: {problem}")
     else:
         splits = {split: [] for split in SPLITS}
         for lines in map(_lines, texts.values()):
@@ -104,7 +104,7 @@ def _splits(folder: Path) -> dict[str, Lines]:
             splits["valid"] += lines[train : train + part]
             splits["test"] += lines[train + part :]
     if not splits["test"]:
-        raise UserError(f"FROM={folder}: too little text: no file has {HELD_OUT} lines or paragraphs")
+        raise errors.UserError(f"FROM={folder}: too little text: no file has {HELD_OUT} lines or paragraphs")
     if any(UNK in text for text in texts.values()):
         return splits
     counts = Counter(word for line in splits["train"] for word in line)
@@ -120,8 +120,8 @@ def _text(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file") from None
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        raise errors.UserError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; convert the file") from None
 
 
 def _lines(text: str) -> Lines:

@@ -16,16 +16,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from softmax_bottleneck.extras.doctor import doctor
 from softmax_bottleneck.jobs import devices, locks, workflow
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES, signals_to
-from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.records.verify import verify
-from softmax_bottleneck.store import artefacts, errors, paths
-from softmax_bottleneck.store.progress import Say, duration
+from softmax_bottleneck.records import collect, records, verify
+from softmax_bottleneck.store import artefacts, errors, paths, progress
 from softmax_bottleneck.study import Run, Study
 
 SETTLE_S = 60.0  # for steps that outlive Snakemake, to save and stop
@@ -34,7 +31,6 @@ TAIL = 12  # lines of the log to show if Snakemake itself fails
 TRIES = 5  # calls of Snakemake on a cluster
 PAUSE_S = 60.0  # before the second of them; it doubles with each further one
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-SHOWN = 4  # steps at work that the progress line names
 TERMINAL_S, LINES_S = 1.0, 30.0  # between updates of the line on a terminal, and between lines elsewhere
 CLEAR = "\r\x1b[K"
 PAGE = "report/index.html"
@@ -88,15 +84,12 @@ class InterimReport:
         self.call += ["--set", *overrides] if overrides else []
         self.child: subprocess.Popen[bytes] | None = None
         self.started, self.due = 0.0, time.monotonic() + FIRST_S
-        self.runs_shown, self.is_there = 0, False
+        self.runs_shown = 0
 
-    def update(self, runs_done: int, say: Say) -> None:
-        """Start writing a new report if one is due and more runs have finished; announce the first finished report."""
+    def update(self, runs_done: int) -> None:
+        """Start writing a new report if one is due and more runs have finished."""
         now = time.monotonic()
         if self.child is not None and self.child.poll() is not None:
-            if self.child.returncode == 0 and not self.is_there:
-                self.is_there = True
-                say(f"interim report, updated as runs end: {(self.folder / PAGE).resolve()}")
             self.child, self.due = None, now + REST * (now - self.started)
         if self.child is None and runs_done > self.runs_shown and now >= self.due:
             self.runs_shown, self.started = runs_done, now
@@ -114,7 +107,7 @@ class InterimReport:
 class Display:
     """The progress line and the interim report of a running study, active inside a `with` block."""
 
-    def __init__(self, study: Study, ends: Path, report: InterimReport, say: Say, on_terminal: bool) -> None:
+    def __init__(self, study: Study, ends: Path, report: InterimReport, say: progress.Say, on_terminal: bool) -> None:
         self.study, self.ends, self.report, self._say, self.on_terminal = study, ends, report, say, on_terminal
         self.runs = {run.path: run for run in study.needed}
         self.hours: dict[str, float] = {}
@@ -148,7 +141,7 @@ class Display:
                 self.say(attempt.failure[1])
                 self.reported.add(attempt)
         done = sum((self.study.store.run_folder(path) / "measured.json").exists() for path in self.runs)
-        self.report.update(done, self.say)
+        self.report.update(done)
         if self.on_terminal:
             width = shutil.get_terminal_size().columns - 1
             print(f"{CLEAR}{self.line(done, steps, now)[:width]}", end="", file=sys.stderr, flush=True)
@@ -162,10 +155,8 @@ class Display:
         Example: `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 of training left`.
         """
         at_work = [self._label(attempt.step, attempt.what) for attempt in attempts if attempt.works]
-        if len(at_work) > SHOWN:
-            at_work[SHOWN - 1 :] = [f"{len(at_work) - SHOWN + 1} more"]
         seconds = self.seconds_left(now)
-        left = "" if seconds is None else f"about {duration(seconds)} of training left"
+        left = "" if seconds is None else f"about {progress.duration(seconds)} of training left"
         return "; ".join(filter(None, [f"{done} of {len(self.runs)} runs", ", ".join(at_work), left]))
 
     def seconds_left(self, now: float) -> float | None:
@@ -203,7 +194,7 @@ class Display:
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
-def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
+def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Run a study as far as possible; print its results and the path of its report.
 
     Raises:
@@ -223,10 +214,11 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
     with log.open("wb") as file:
         interim = InterimReport(study, options.set, file)
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
+        say(f"interim report, from the first finished run on: {(interim.folder / PAGE).resolve()}")
         with Display(study, ends, interim, say, sys.stderr.isatty()) as display:
             code, stopped_by = _snakemake(command, environment, file, display)
     problem = _problem(code, stopped_by, ends, log, say)
-    wrong = [] if problem else [finding for finding in verify(study).findings if finding.kind != "diverged"]
+    wrong = [] if problem else [finding for finding in verify.verify(study).findings if finding.kind != "diverged"]
     if wrong:  # a planned run is missing or a file behind the report is damaged, though Snakemake finished
         more = f" ({len(wrong) - 1} more findings)" if len(wrong) > 1 else ""
         advice = f"{more}; run `make repair`, then repeat the command"
@@ -248,7 +240,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: Say) -> None:
         raise problem
 
 
-def slurm(study: Study, options: argparse.Namespace, say: Say) -> None:
+def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Check the machine with `doctor`, then call Snakemake up to TRIES times until the study is finished.
 
     Snakemake itself retries failed jobs. These retries are used up in seconds if SLURM does not answer, and are lost if
@@ -286,7 +278,7 @@ def _snakemake(
     """Run Snakemake in its own process group; return its exit code and the signals that this process received."""
     received: list[signal.Signals] = []
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def pass_on(number: int, frame: object) -> None:
         received.append(signal.Signals(number))
         _to_group(child.pid, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
@@ -320,7 +312,7 @@ def _to_group(group: int, number: int) -> bool:
 
 # --- the end --------------------------------------------------------------------------------------------------------
 def _problem(
-    code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: Say
+    code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: progress.Say
 ) -> UnfinishedError | None:
     """Return an error for the most important reason why Snakemake did not finish; None if it did."""
     if stopped_by:

@@ -8,13 +8,12 @@ from softmax_bottleneck.extras import reproduce
 from softmax_bottleneck.jobs.locks import acquire_lock
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.report import archive, claims, compare, render, report
-from softmax_bottleneck.store import artefacts, errors
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store import artefacts, errors, progress
 from softmax_bottleneck.study import Study
 
 
 # --- steps of the workflow ------------------------------------------------------------------------------------------
-def collect_records(study: Study, options: argparse.Namespace, say: Say) -> None:
+def collect_records(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Collect the records of all runs and write them to the study's folder."""
     found = collect.collect_to(study, study.store.study_folder(study.name))
     for warning in found.mixtures():
@@ -22,13 +21,13 @@ def collect_records(study: Study, options: argparse.Namespace, say: Say) -> None
     say(f"{study.name}: {len(found.rows)} records, {found.counts()}")
 
 
-def render_views(study: Study, options: argparse.Namespace, say: Say) -> None:
+def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Write the tables, figures and claims of a study."""
     render.render(study, study.store.study_folder(study.name))
     say(f"{study.name}: {len(study.experiments)} tables and figures")
 
 
-def write_report(study: Study, options: argparse.Namespace, say: Say) -> None:
+def write_report(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Write the report (IncompleteError: no planned run has results)."""
     folder = study.store.study_folder(study.name)
     say(f"wrote {report.report(folder, out=options.out)}")
@@ -52,12 +51,12 @@ def _records(study: Study) -> records.Records:
     )
 
 
-def write_partial(study: Study, options: argparse.Namespace, say: Say) -> None:
+def write_partial(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Write the interim report of an unfinished study."""
     say(f"wrote {reproduce.write_interim_report(study, options.reload)}")
 
 
-def print_claims(study: Study, options: argparse.Namespace, say: Say) -> None:
+def print_claims(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Print the verdict on every claim of the papers, from the study's results or from archived studies."""
     entries = [entry for name in options.archived for found in archive.find(name) for entry in found.claims]
     if not options.archived:
@@ -65,17 +64,17 @@ def print_claims(study: Study, options: argparse.Namespace, say: Say) -> None:
     print("\n".join(claims.explain(entries, options.explain)))
 
 
-def write_archive(study: Study, options: argparse.Namespace, say: Say) -> None:
+def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Pack a finished study, without its weights, into an archive in the repository."""
     say(f"wrote {archive.write(study, options.unfinished)}")
 
 
-def print_number(study: Study, options: argparse.Namespace, say: Say) -> None:
+def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Print one number of the report with its definition, seeds, files and hashes."""
     print("\n".join(render.lookup(study, _records(study), options.number)))
 
 
-def compare_studies(options: argparse.Namespace, say: Say) -> None:
+def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
     """Print finished studies side by side; with `--out`, also write compare.csv."""
     tables = compare.side_by_side(compare.find_studies(options.studies))
     print(compare.text(tables))
@@ -84,7 +83,7 @@ def compare_studies(options: argparse.Namespace, say: Say) -> None:
         say(f"wrote {options.out / 'compare.csv'}")
 
 
-def verify_results(study: Study, options: argparse.Namespace, say: Say) -> None:
+def verify_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Print all results that are missing, damaged, outdated or impossible (IncompleteError: there are such results)."""
     found = verify.verify(study)
     found = replace(found, findings=(*found.findings, *archive.findings()))
@@ -93,7 +92,7 @@ def verify_results(study: Study, options: argparse.Namespace, say: Say) -> None:
         raise errors.IncompleteError(f"{study.name}: incomplete or damaged")
 
 
-def repair_results(study: Study, options: argparse.Namespace, say: Say) -> None:
+def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Delete damaged results and everything made from them."""
     acquire_lock()
     found, removed = verify.repair(study)

@@ -6,14 +6,11 @@ from importlib import import_module
 
 from softmax_bottleneck.jobs.devices import train_together
 from softmax_bottleneck.measuring import measure as measuring
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DivergedResultError
-from softmax_bottleneck.store.fingerprint import STEPS
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store import artefacts, errors, fingerprint, progress
 from softmax_bottleneck.study import Study, plan
 
 
-def run_step(study: Study, options: argparse.Namespace, say: Say) -> None:
+def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Call the function of a step, such as `fit` in training/fit.py, for the run, dataset or fit that the options name.
 
     With the option `--measure`, the run is measured afterwards.
@@ -21,17 +18,17 @@ def run_step(study: Study, options: argparse.Namespace, say: Say) -> None:
     Raises:
         DivergedResultError: the run diverged, and `--diverged-ok` is not given.
     """
-    function = getattr(import_module(f"softmax_bottleneck.{STEPS[options.step][0]}"), options.step)
+    function = getattr(import_module(f"softmax_bottleneck.{fingerprint.STEPS[options.step][0]}"), options.step)
     subjects = [vars(options)[key] for key in ("run", "dataset", "unit") if key in options]
     restart = {"restart": options.restart} if "restart" in options else {}
     done = function(study, *subjects, say, **restart)
     if "measure" in options and options.measure:
         measuring.measure_after_training(study, options.run, say)
     if done and done["status"] == "diverged" and not options.diverged_ok:
-        raise DivergedResultError(f"{options.run}: diverged: {done['reason']}; recorded; do not try it again")
+        raise errors.DivergedResultError(f"{options.run}: diverged: {done['reason']}; recorded; do not try it again")
 
 
-def train(study: Study, options: argparse.Namespace, say: Say) -> None:
+def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Train a run, or all runs of a job in parallel, each in its own process."""
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:
@@ -47,9 +44,6 @@ def train(study: Study, options: argparse.Namespace, say: Say) -> None:
         artefacts.write_json(study.store.job_file(options.run), {"done": hashes})
 
 
-def measure(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Take all measurements of a run, or only those of the measuring step that `options.step` names."""
-    if options.step == "measure":
-        measuring.measure(study, options.run, say)
-    else:
-        measuring.measure_step(study, options.run, options.step, say)
+def measure(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
+    """Take all measurements of a run."""
+    measuring.measure(study, options.run, say)

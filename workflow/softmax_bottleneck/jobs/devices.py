@@ -19,13 +19,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES, TRY_AGAIN, StoppedError, signals_to
+from softmax_bottleneck.jobs.processes import answer_of
 from softmax_bottleneck.jobs.workflow import export_workflow
-from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store import errors, progress
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +32,11 @@ if TYPE_CHECKING:
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"  # read by the driver when a process first uses a GPU
 GIVEN_VARIABLE = "SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"  # set by a parent process that holds the lease
 BATCH_VARIABLES = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "_CONDOR_JOB_AD")
-LIST_TIMEOUT_S = 20.0
 LOOK_EVERY_S = 1.0
 _held: list[int] = []  # descriptors of this process's lease, open until it ends
 
 
-def choose_device(name: str, say: Say = lambda line: None) -> "torch.device":
+def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.device":
     """Return the device for `auto`, `cuda` or `cpu`; unless `cpu` is asked for, first lease a GPU for this process.
 
     Raises:
@@ -50,7 +48,7 @@ def choose_device(name: str, say: Say = lambda line: None) -> "torch.device":
         lease_gpu(say)
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
-        raise UserError("device: cuda was asked for, but PyTorch sees no GPU; check the driver and "
+        raise errors.UserError("device: cuda was asked for, but PyTorch sees no GPU; check the driver and "
                         "CUDA_VISIBLE_DEVICES, or set device: cpu")  # fmt: skip
     return torch.device("cuda" if available and name != "cpu" else "cpu")
 
@@ -67,12 +65,8 @@ def hardware_name(device: "torch.device") -> str:
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
     """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
-    try:
-        command = ["nvidia-smi", "--list-gpus"]
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=LIST_TIMEOUT_S, check=False)
-        listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", done.stdout, re.MULTILINE))
-    except (OSError, subprocess.TimeoutExpired):
-        listed = ()
+    answer = answer_of("nvidia-smi", "--list-gpus")
+    listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", answer.stdout if answer else "", re.MULTILINE))
     named = os.environ.get(VISIBLE_VARIABLE)
     if named is None:
         return listed
@@ -80,7 +74,7 @@ def visible_gpus() -> tuple[str, ...]:
     return tuple(listed[int(name)] if name.isdecimal() and int(name) < len(listed) else name for name in names)
 
 
-def lease_gpu(say: Say = lambda line: None) -> None:
+def lease_gpu(say: progress.Say = lambda line: None) -> None:
     """Lease a GPU and make it the only GPU that this process sees; wait while other processes have leased all GPUs.
 
     The function does nothing without a GPU, in a batch job, if the parent process holds a lease for this process, or if
@@ -127,7 +121,7 @@ def lent_gpu() -> Iterator[None]:
 
 # --- several runs in one job ----------------------------------------------------------------------------------------
 def train_together(
-    command: Sequence[str], paths: Sequence[str], device: str = "cpu", say: Say = lambda line: None
+    command: Sequence[str], paths: Sequence[str], device: str = "cpu", say: progress.Say = lambda line: None
 ) -> None:
     """Run `command --run <path>` for all paths in parallel on a device, and wait for the end of these processes.
 
@@ -142,7 +136,7 @@ def train_together(
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def pass_on(number: int, frame: object) -> None:
         received.append(number)
         for child in children:
             child.send_signal(number)
@@ -169,4 +163,4 @@ def train_together(
         message = f"{len(failed)} of {len(paths)} seeds did not end: {which}; run the same step again to resume them"
         stopped = {*EXIT_CODES.values(), TRY_AGAIN}
         code = min(failed.values(), key=lambda code: code in stopped)  # errors that need a correction come first
-        raise UserError(message) if code == UserError.exit_code else StoppedError(message, code)
+        raise errors.UserError(message) if code == errors.UserError.exit_code else StoppedError(message, code)

@@ -16,22 +16,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 from softmax_bottleneck.jobs import processes
-from softmax_bottleneck.store.errors import BusyError
-from softmax_bottleneck.store.progress import duration
+from softmax_bottleneck.store import errors, progress
 from softmax_bottleneck.study.schema import seconds
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
-TRY_AGAIN = BusyError.exit_code
+TRY_AGAIN = errors.BusyError.exit_code
 LOOK_EVERY_S = 1.0  # for the workflow
 MAX_WALL_VARIABLE = "SOFTMAX_BOTTLENECK_MAX_WALL"
 MARGIN_S = 180.0  # default: for the step in progress, a validation and a save ...
 MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that short jobs make progress
 
 
-class StoppedError(BusyError):
+class StoppedError(errors.BusyError):
     """The error that ends a process which was told to stop and has saved its state; `exit_code` tells the cause."""
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -67,10 +65,6 @@ class TimeLimit:
             return 0.0
         return math.inf if self.seconds is None else self.seconds
 
-    def __str__(self) -> str:
-        """Return the limit as a line of the log: `stops itself in 3:57:00 at the latest (...)`."""
-        return f"stops itself in {duration(max(0.0, self.seconds or 0.0))} at the latest ({self.why})"
-
 
 def time_limit(
     max_wall: str | None = None, margin: str | None = None, environment: Mapping[str, str] = os.environ
@@ -91,7 +85,7 @@ def time_limit(
     left_s = processes.seconds_left(environment)
     if left_s is not None:
         margin_s = seconds(margin) if margin else min(MARGIN_S, MARGIN_SHARE * left_s)
-        why = f"SLURM job {job} ends in {duration(left_s)}"
+        why = f"SLURM job {job} ends in {progress.duration(left_s)}"
         limits.append(TimeLimit(max(0.0, left_s - margin_s), why, bool(job)))
     return min(limits, key=lambda limit: limit.seconds or 0.0, default=TimeLimit(in_batch_job=bool(job)))
 
@@ -110,7 +104,7 @@ class Stop:
         self.signal: signal.Signals | None = None
         self.workflow = workflow
 
-    def receive(self, number: int, frame: FrameType | None = None) -> None:
+    def receive(self, number: int, frame: object = None) -> None:
         """Record a received signal (signal handler); a second Ctrl-C exits at once and keeps the last saved state."""
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             os._exit(EXIT_CODES[signal.SIGINT])
@@ -131,7 +125,7 @@ class Stop:
 
 
 @contextmanager
-def signals_to(receive: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def signals_to(receive: Callable[[int, object], object]) -> Iterator[None]:
     """Call `receive` for SIGINT, SIGTERM and SIGUSR1 inside the context.
 
     Outside the main thread the context does nothing, because Python allows signal handlers only there.

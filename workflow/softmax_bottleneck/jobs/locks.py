@@ -19,8 +19,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,7 +44,7 @@ def acquire_lock() -> dict[str, str]:
 
     Raises:
         BusyError: another process holds the lock.
-        UserError: the folder cannot be written, or the lock file is a symbolic link.
+        UserError: the lock file cannot be written, or is a symbolic link.
     """
     path = paths.Store().root.resolve() / LOCK_FILE
     environment = {LOCK_VARIABLE: str(path)}
@@ -56,10 +55,8 @@ def acquire_lock() -> dict[str, str]:
         # The file is truncated: never through a link.
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        problem = f"cannot be written ({error.strerror}); make it writable, or work in another folder (--directory)"
-        if error.errno == errno.ELOOP:
-            raise errors.UserError(f"{path}: is a link; remove it") from None
-        raise errors.UserError(f"{path.parent}: {problem}") from None
+        advice = "make it writable, or work in another folder (--directory)"
+        raise errors.UserError(f"{path}: cannot be written ({error.strerror}); {advice}") from None
     file = os.fdopen(descriptor, "a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,24 +123,32 @@ class Lease:
         os.utime(self.path)
 
     def _take(self) -> None:
+        """Write the lease file (BusyError: the owner of an existing lease still runs).
+
+        Meanwhile the folder itself is locked, so that one process at a time reads and replaces the lease. On network
+        file systems without flock, the exclusive creation of the file still lets only one process succeed.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _folder_lock(self.folder):
+        where = {"pid_namespace_id": processes.pid_namespace_id(), "host": platform.node()}
+        owner = vars(processes.Process.of(os.getpid())) | processes.batch_job()
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             if self.path.exists():
                 _refuse_living_owner(self.path)
                 self.path.unlink(missing_ok=True)
-            where = {"pid_namespace_id": processes.pid_namespace_id(), "host": platform.node()}
-            owner = vars(processes.Process.of(os.getpid())) | processes.batch_job()
-            try:
-                with self.path.open("x", encoding="utf-8") as file:
-                    file.write(json.dumps({"token": self.token, **owner, **where}) + "\n")
-            except FileExistsError:
-                raise errors.BusyError(
-                    f"{self.folder}: another process has just started this run; try again later"
-                ) from None
-            except OSError as error:
-                with suppress(OSError):
-                    self.path.unlink()  # else the next call would take it for another owner's
-                raise artefacts.explained(error, self.path) from None
+            with self.path.open("x", encoding="utf-8") as file:
+                file.write(json.dumps({"token": self.token, **owner, **where}) + "\n")
+        except FileExistsError:
+            raise errors.BusyError(f"{self.folder}: another process has just started this run; try later") from None
+        except OSError as error:
+            with suppress(OSError):
+                if not _read_lease(self.path):
+                    self.path.unlink()  # half written: the next call would take it for another owner's
+            raise artefacts.explained(error, self.path) from None
+        finally:
+            os.close(descriptor)
 
 
 def _read_lease(path: Path) -> dict[str, Any]:
@@ -174,19 +179,3 @@ def _refuse_living_owner(path: Path) -> None:
         message = f"this run is owned by process {pid or 'unknown'} on {where}, seen {age_s:.0f} s ago"
         raise errors.BusyError(f"{path.parent}: {message}; wait for it, or stop it and try again")
     log.warning("%s: process %s left its lease behind; taken over", path.parent, pid or "unknown")
-
-
-@contextmanager
-def _folder_lock(folder: Path) -> Iterator[None]:
-    """Lock a folder inside the context, so that one process at a time reads and replaces the lease.
-
-    The folder itself is locked, so that no lock file is left in it; the kernel releases the lock when the process ends.
-    On network file systems without flock, the exclusive creation of the lease file still lets only one process succeed.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

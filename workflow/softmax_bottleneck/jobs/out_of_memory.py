@@ -34,12 +34,6 @@ def keep_freed() -> bool:
     return bool(mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD) and mallopt(M_TRIM_THRESHOLD, LARGEST_INT))
 
 
-def peak_gb() -> float:
-    """Return the peak memory of this process so far, in GB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, on macOS bytes
-    return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9
-
-
 def as_out_of_memory_error(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
     """Return the error to raise instead if `error` means that the machine's or the GPU's memory ran out; else None.
 
@@ -50,6 +44,8 @@ def as_out_of_memory_error(error: BaseException, where: object) -> UserError | M
         return UserError(f"{where}: the GPU's memory is too small ({reason}); use a larger GPU, or "
                          "a smaller schedule.batch_size (another run, with other results)")  # fmt: skip
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and CPU_ALLOCATOR in reason):
-        return MemoryExhaustedError(f"{where}: out of memory at a peak of {peak_gb():.1f} GB ({reason}); "
+        unit = 1 if sys.platform == "darwin" else 1024  # bytes, of the peak of this process so far
+        peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+        return MemoryExhaustedError(f"{where}: out of memory at a peak of {peak_gb:.1f} GB ({reason}); "
                                     "give the job more (in a batch system: mem_mb) and call again")  # fmt: skip
     return None

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 JOB_VARIABLE = "SLURM_JOB_ID"
-TIMEOUT_S = 20.0
+TIMEOUT_S = 20.0  # for the programs of SLURM and of the GPU
 # States of jobs that may have processes. A job that waits to run again, or is being configured, has none yet.
 LIVING_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"])
 
@@ -57,6 +57,14 @@ def pid_namespace_id() -> str:
         return platform.node()
 
 
+def answer_of(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """Return the answer of a program; None if the program is missing or does not answer."""
+    try:
+        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
 # --- SLURM ----------------------------------------------------------------------------------------------------------
 def batch_job() -> dict[str, str]:
     """Return {"job": number} for this process's SLURM job; empty outside a job."""
@@ -66,7 +74,7 @@ def batch_job() -> dict[str, str]:
 
 def job_lives(job: str) -> bool | None:
     """Return True if a job may still have running processes; None if SLURM does not answer."""
-    answer = _squeue("--format=%T", job)
+    answer = answer_of("squeue", "--noheader", "--format=%T", f"--jobs={job}")
     if answer is None or answer.returncode:
         return False if answer and "invalid job id" in answer.stderr.lower() else None
     return any(state in LIVING_STATES for state in answer.stdout.split())
@@ -83,18 +91,9 @@ def seconds_left(environment: Mapping[str, str]) -> float | None:
         return None
     if end.isdecimal():
         return max(0.0, float(end) - time.time())
-    answer = _squeue("--format=%L", job)
+    answer = answer_of("squeue", "--noheader", "--format=%L", f"--jobs={job}")
     left = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", answer.stdout.strip() if answer else "")
     if not left:
         return None
     days, hours, minutes, seconds = (int(number or 0) for number in left.groups())
     return 86400.0 * days + 3600.0 * hours + 60.0 * minutes + seconds
-
-
-def _squeue(layout: str, job: str) -> subprocess.CompletedProcess[str] | None:
-    """Return squeue's answer about a job; None if squeue is missing or does not answer."""
-    command = ["squeue", "--noheader", layout, f"--jobs={job}"]
-    try:
-        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None

@@ -226,7 +226,8 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
     """
     stop = Stop(options.limit.seconds, workflow_process())
     if options.limit.seconds is not None:
-        options.say(str(options.limit))
+        left = progress.duration(options.limit.seconds)
+        options.say(f"stops itself in {left} at the latest ({options.limit.why})")
     with (
         Lease(job.owned or job.folder, options.limit.lock_timeout_s) as lease,
         signals_to(stop.receive),

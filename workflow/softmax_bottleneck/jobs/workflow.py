@@ -6,7 +6,6 @@ begins and one line when it ends. A step that has no second line is running, or 
 
 import json
 import os
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,23 +40,22 @@ def workflow_process() -> Process | None:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The last attempt at a step of the workflow for one subject, with times in seconds since 1970.
+    """An attempt at a step of the workflow for one subject.
 
-    `what` names the subject: a run, a dataset or the fits of a seed. `words` is the error message of the attempt.
+    `what` names the subject: a run, a dataset or the fits of a seed. Until the attempt ends, the exit code is None;
+    then `words` is the error message.
     """
 
     step: str
     what: str
     pid: int
-    began: float
-    ended: float | None = None
     code: int | None = None
     words: str = KILLED
 
     @property
     def works(self) -> bool:
         """True while the process of the step is running."""
-        return self.ended is None and psutil.pid_exists(self.pid)
+        return self.code is None and psutil.pid_exists(self.pid)
 
     @property
     def failure(self) -> tuple[int, str]:
@@ -66,17 +64,15 @@ class Attempt:
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
 
 
-def note(step: str, what: str, code: int | None = None, words: str = "") -> None:
+def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> None:
     """Log that a step has begun or, if `code` is given, that the step has ended with this exit code and error message.
 
     Disk errors are ignored.
     """
     path = os.environ.get(LOG_VARIABLE)
     if path:
-        line = {"step": step, "what": what, "pid": os.getpid(), "at": time.time()}
-        line |= {} if code is None else {"code": code, "words": words}
         with suppress(OSError):
-            artefacts.append_line(Path(path), json.dumps(line))
+            artefacts.append_line(Path(path), json.dumps(vars(Attempt(step, what, os.getpid(), code, words))))
 
 
 def attempts(path: Path) -> list[Attempt]:
@@ -84,12 +80,9 @@ def attempts(path: Path) -> list[Attempt]:
     found: dict[tuple[str, str], Attempt] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
-        with suppress(ValueError, KeyError, TypeError):
-            facts = json.loads(line)
-            key, pid, at = (facts["step"], facts["what"]), facts["pid"], facts["at"]
-            began = found[key].began if "code" in facts and key in found else at
-            end = (at, facts["code"], facts["words"]) if "code" in facts else ()
-            found[key] = Attempt(*key, pid, began, *end)
+        with suppress(ValueError, TypeError):
+            attempt = Attempt(**json.loads(line))
+            found[attempt.step, attempt.what] = attempt
     return list(found.values())
 
 

@@ -49,18 +49,6 @@ def measure(study: Study, path: str, say: Say) -> None:
     for step in STEPS:
         if not is_fresh(study, run, folder, step):
             _call(study, path, step, say)
-    _record(folder)
-
-
-def measure_step(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute one step of STEPS for a run, even if the files of that step are up to date."""
-    _call(study, path, step, say)
-    folder = study.store.run_folder(path)
-    if (folder / MEASURED_FILE).exists():  # its new date lets Snakemake collect the new numbers
-        _record(folder)
-
-
-def _record(folder: Path) -> None:
     hashes = {name: artefacts.sha256_file(artefacts.checked(folder / name)) for name in STEPS.values()}
     artefacts.write_json(folder / MEASURED_FILE, {"files": hashes})
 

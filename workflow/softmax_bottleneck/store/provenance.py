@@ -42,12 +42,11 @@ def _versions() -> dict[str, str]:
 
 
 def _git_state() -> dict[str, object]:
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, encoding="utf-8", check=True)
-        return done.stdout.strip()
-
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]  # the commit, with `-dirty` if changed
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        done = subprocess.run(["git", "-C", str(ROOT), *describe], capture_output=True, encoding="utf-8", check=True)
+        commit = done.stdout.strip()
+        return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "dirty": False}
 
