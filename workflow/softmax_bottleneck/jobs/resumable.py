@@ -151,15 +151,14 @@ class Checkpointer:
         self.identity = dict(identity)
         self.serial = 0
         self.write_s = 0.0
-        self.target = 0  # index of the next file: never the one loaded or written last
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a state over the older file (OSError: the disk is full or fails; both old files then stay intact)."""
         began = time.monotonic()
         full = {**state, "identity": self.identity, "serial": self.serial + 1}
-        artefacts.write_with(self.paths[self.target], lambda file: torch.save({"state": full}, file))
+        # Serial numbers alternate between the files: never over the one loaded or written last.
+        artefacts.write_with(self.paths[self.serial % 2], lambda file: torch.save({"state": full}, file))
         self.serial += 1
-        self.target = 1 - self.target
         self.write_s = time.monotonic() - began
 
     def load(self) -> dict[str, Any] | None:
@@ -181,7 +180,7 @@ class Checkpointer:
             log.warning("%s: %s is damaged; the other resume state is used", folder, problems)
         newest = max(sound, key=lambda index: int(sound[index]["serial"]))
         outcome_record.refuse_foreign(self.paths[newest], sound[newest]["identity"], self.identity)
-        self.serial, self.target = int(sound[newest]["serial"]), 1 - newest
+        self.serial = int(sound[newest]["serial"])
         return sound[newest]
 
     def clear(self) -> None:

@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -21,24 +22,18 @@ def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str
         parents: name -> sha256 of every input.
         facts: further entries, such as run_id, flags and interruptions.
     """
+    versions = {"python": platform.python_version()} | dict.fromkeys(PACKAGES, "not installed")
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return {
         "schema": SCHEMA,
         "parents": dict(parents or {}),
         "git": _git_state(),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": versions,
         "hardware": {"cpu": _cpu_model(), "cores": os.cpu_count(), "machine": platform.machine()},
         **facts,
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def _git_state() -> dict[str, object]:
