@@ -42,7 +42,7 @@ MEASURING_FILES = {
 }
 LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
     **{
-        step: (lambda study, path, step=step: measure._call(study, path, step, small.quiet), files)
+        step: (lambda study, path, step=step: measure.measure(study, path, small.quiet, only=step), files)
         for step, files in MEASURING_FILES.items()
     },
     "collect": (lambda study, _: collect.collect_to(study, home(study)), (*records.FILES, "verify.json")),

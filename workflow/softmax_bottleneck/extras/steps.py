@@ -45,5 +45,5 @@ def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
 
 def measure(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Take all measurements of a run."""
-    measuring.measure(study, options.run, say)
+    """Take all measurements of a run, or repeat the measuring step that `options.step` names."""
+    measuring.measure(study, options.run, say, only="" if options.step == "measure" else options.step)
