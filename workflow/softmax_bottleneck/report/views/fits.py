@@ -84,10 +84,10 @@ def levels(frame: pd.DataFrame, column: str) -> list[float]:
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-def fit_loss_table(source: Source, *, fits: str) -> Iterator[Section]:
+def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
     """Yield a section per true distribution P*, with a row per model and a column per width.
 
-    The cells show KL(P*||Q), where Q is the fitted distribution.
+    The cells show `metric`, by default KL(P*||Q), where Q is the fitted distribution.
     """
     frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
@@ -95,8 +95,8 @@ def fit_loss_table(source: Source, *, fits: str) -> Iterator[Section]:
     for truth, own in frames.fits.groupby(keys, sort=True) if len(frames.fits) else ():
 
         def cell(model: str, width: float, own: pd.DataFrame = own) -> Cell:
-            values = own[(own["model"] == model) & (own["d"] == width)][KL].dropna()
-            return Cell(measured=mean_of(values), metric=KL, planned=own["seed"].nunique())
+            values = own[(own["model"] == model) & (own["d"] == width)][metric].dropna()
+            return Cell(measured=mean_of(values), metric=metric, planned=own["seed"].nunique())
 
         title = ", ".join(f"{DISTRIBUTIONS[key]} {value:g}" for key, value in zip(keys, truth, strict=True))
         yield section("synthetic", title, frames.names, widths, cell)
