@@ -21,10 +21,18 @@ except ImportError:  # the report half is tested without torch
 ROOT = Path(__file__).parents[1]
 # Steps that tests start as processes of their own, in any folder, find the package.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "workflow"), os.environ.get("PYTHONPATH")]))
+os.fsync = lambda descriptor: None  # nothing of a test has to survive a power cut
 # Hundreds of processes would each compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Steps that run inside a test would keep a GPU's lease until the tests end, and those in other processes wait for it.
 os.environ["SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"] = "1"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -158,3 +158,10 @@ def tree(folder: Path) -> dict[str, str]:
     """Every file below a folder by its hash."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): artefacts.sha256_file(path) for path in files}
+
+
+def flip(path: Path) -> None:
+    """Flip one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)

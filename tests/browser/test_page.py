@@ -15,7 +15,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from softmax_bottleneck.records import metrics
-from softmax_bottleneck.store import artefacts
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TABLE = "#parthiban2021-table2"
@@ -54,7 +53,6 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         study = fake.load(folder, fake.paper_text("[1001, 1002, 1003]"))
         for run in study.needed:
             fake.write_run(run)

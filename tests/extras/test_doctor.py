@@ -1,7 +1,5 @@
 """Every check of `doctor`, with a problem and without one."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from importlib import metadata

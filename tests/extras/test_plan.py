@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.study import costs
 from softmax_bottleneck.training import check
 
@@ -65,12 +64,3 @@ def test_a_dynamic_evaluation_by_hand(paper: config.Study) -> None:
     hours = costs.evaluation_hours(wanted, parameters, TOKENS, 10_000)
     assert hours["cpu"] == pytest.approx((static_s + followed_s + gathered_s) / 3600, rel=1e-12)
     assert hours["gpu"] < hours["cpu"]
-
-
-def test_a_plan_adds_up_the_hours_of_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    study = config.load_study(ROOT / "config" / "truth.yaml")
-    assert main(["plan", "--study", str(study.file)]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("truth  ")).split()
-    hours = {unit.path: costs.fit_hours(unit, "gpu") for unit in study.fits["truth"]}
-    assert line[4:6] == ["15", "0"]
-    assert float(line[6]) == pytest.approx(sum(hours.values()), abs=0.05)

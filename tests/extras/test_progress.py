@@ -70,21 +70,6 @@ def test_the_time_left_follows_from_the_share_of_training_that_is_done(begun: St
     assert shown.seconds_left(160.0) == pytest.approx(60 * (sum(hours) - hours[1] / 3) / (hours[1] / 3))
 
 
-def test_without_a_terminal_a_line_is_printed_every_half_minute(study: Study, capsys: Any) -> None:
-    lines: list[str] = []
-    with display(study, lines=lines) as shown:
-        shown.update()
-        assert lines == []
-        shown.updated = shown.printed = time.monotonic() - 31
-        shown.update()
-        shown.update()
-    assert lines == ["4 of 4 runs"] and capsys.readouterr().err == ""
-    with display(study, lines=lines, on_terminal=True) as shown:
-        shown.updated = 0.0
-        shown.update()
-    assert capsys.readouterr().err == f"{reproduce.CLEAR}4 of 4 runs{reproduce.CLEAR}" and len(lines) == 1
-
-
 def test_a_failed_step_is_reported_once(study: Study, tmp_path: Path) -> None:
     log, lines = tmp_path / "steps.jsonl", list[str]()
     ended = {"step": "train", "pid": DEAD}

@@ -1,7 +1,5 @@
 """After any interruption the same command resumes the study and gives the bits of an undisturbed one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Faults of the disk, the file system, the environment: what is there stays whole, and the rest is said in a line."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -108,32 +106,6 @@ def test_e1_a_full_disk_leaves_what_is_there_and_says_what_to_free(finished, tmp
         assert call(step, *words) == 0
         assert verify.verify(study).counts["ok"] == (3 if step == "train" else 4)
         monkeypatch.chdir(finished)  # leaves the disk
-
-
-@pytest.mark.fault("E1")
-def test_e1_after_freeing_the_bits_are_the_same(finished, begun, monkeypatch, capsys):
-    """The disk is full at the third state that training saves."""
-    path = begun.needed[0].path
-    original, written = artefacts._Watched.write, []
-
-    def write(self, data):
-        if "resume" in str(self._file.name):
-            written.append(self._file.name)
-            if len(set(written)) == 2 and written.count(self._file.name) == 2:
-                error = OSError(errno.ENOSPC, "No space left on device")
-                self.trouble = self.trouble or error
-                raise error
-        return original(self, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(artefacts._Watched, "write", write)
-        patch.setattr("softmax_bottleneck.jobs.resumable.SAVE_SHARE", 1e9)
-        code = call("train", "--run", path)
-    assert code == 74
-    assert "disk full (No space left on device)" in told(capsys)
-    assert call("train", "--run", path) == 0
-    ours, theirs = (folder / "results" / "runs" / path / "done.json" for folder in (Path(), finished))
-    assert artefacts.read_json(ours)["model_sha256"] == artefacts.read_json(theirs)["model_sha256"]
 
 
 @pytest.mark.fault("E3")

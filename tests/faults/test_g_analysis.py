@@ -42,13 +42,6 @@ def few(seeds: str, more: str = "") -> str:
 BENCHMARKS = "\n  parthiban2021-sm-table3: {models: all}"
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
-    return tmp_path
-
-
 class Page(HTMLParser):
     """The structure of a page, without its text."""
 
@@ -171,31 +164,7 @@ def test_g1_the_page_begins_with_its_gaps_and_verify_exits_3(place, capsys):
     assert "error: fake: incomplete or damaged" in capsys.readouterr().err
 
 
-def _cells(study: Study) -> dict[tuple[str, str, str], tuple[object, ...]]:
-    found = collect.collect(study)
-    experiment = fake.experiment(study, "parthiban2021-table2")
-    parts = views.build(study, experiment, found).sections
-    return {
-        (part.dataset, row.key, column): (cell.text, cell.count, cell.gap)
-        for part in parts for row in part.rows for column, cell in zip(part.columns, row.cells, strict=True)
-    }  # fmt: skip
-
-
 # --- which results --------------------------------------------------------------------------------------------------
-@pytest.mark.fault("G4")
-def test_g4_results_of_other_settings_are_never_averaged_in(place):
-    study = fake.load(place, few("[1, 2]"))
-    for run in study.needed:
-        fake.write_run(run)
-    before = _cells(study)
-    gss = next(run for run in study.needed if run.model == "gss")
-    others = [dataclasses.replace(gss, schedule=dataclasses.replace(gss.schedule, epochs=n)) for n in (11, 12)]
-    for other in others:
-        fake.write_run(other)
-    assert _cells(study) == before
-    assert verify.verify(study).complete
-
-
 @pytest.mark.fault("G5")
 def test_g5_the_order_in_which_files_are_found_changes_no_byte(study, monkeypatch):
     def made() -> tuple[bytes, ...]:

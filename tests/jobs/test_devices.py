@@ -1,7 +1,5 @@
 """GPUs of a workstation, with stand-ins for them: nine jobs on three, never two on one, in every order of ending."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Every way of stopping training, a dynamic evaluation or fits, against the same work that was left alone."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

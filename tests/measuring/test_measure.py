@@ -29,12 +29,6 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return steps
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def folder_of(study: Study) -> Path:
     return study.store.run_folder(study.needed[0].path)
 
@@ -51,7 +45,7 @@ def folder_of(study: Study) -> Path:
         ("wordsim.json", ["wordsim"]),
     ],
 )
-@pytest.mark.parametrize("damage", [Path.unlink, flip])
+@pytest.mark.parametrize("damage", [Path.unlink, small.flip])
 def test_only_a_step_with_a_missing_or_damaged_file_is_repeated(study, called, name, steps, damage):
     folder = folder_of(study)
     before = small.tree(folder)

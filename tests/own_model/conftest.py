@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from softmax_bottleneck.store import artefacts
 
 N, V, D = 90, 70, 6
 
@@ -13,7 +12,6 @@ N, V, D = 90, 70, 6
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, ...]:
     """h.npy, w.npy, b.npy of 90 contexts, 70 words and width 6, and targets y.npy, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     rng = np.random.default_rng(0)
     h_ND, w_VD, b_V = (rng.normal(size=shape).astype(np.float32) for shape in ((N, D), (V, D), (V,)))
     y_N = rng.integers(-1, V, N)

@@ -13,12 +13,6 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def lose(path: Path) -> None:
     path.unlink()
     artefacts.sidecar(path).unlink(missing_ok=True)
@@ -34,7 +28,7 @@ def garble_the_hash(path: Path) -> None:
 
 
 DAMAGE: tuple[Callable[[Path], None], ...] = (
-    flip,
+    small.flip,
     lose,
     become_a_folder,
     garble_the_hash,
@@ -118,7 +112,7 @@ def test_an_unfinished_study_loses_nothing_to_repair_but_what_is_damaged(home: S
     before = small.tree(home.store.root / "runs")
     found, _ = repair(home)
     assert not found.complete and small.tree(home.store.root / "runs") == before
-    flip(home.store.run_folder(home.needed[-1].path) / "rank.json")
+    small.flip(home.store.run_folder(home.needed[-1].path) / "rank.json")
     _, removed = repair(home)
     kept = small.tree(home.store.root / "runs")
     gone = {Path(name).name.removesuffix(".sha256") for name in before.keys() - kept.keys()}
@@ -132,7 +126,7 @@ def test_what_was_removed_is_made_again_to_the_same_bits(home: Study, name: str)
     folder = home.store.run_folder(run.path)
     bits = ("model.safetensors", "hidden.npz", "spectrum.npz")
     before = {file: artefacts.sha256_file(folder / file) for file in bits}
-    flip(folder / name)
+    small.flip(folder / name)
     repair(home)
     for step in small.STEPS:
         step(home, run.path, small.quiet)

@@ -8,7 +8,6 @@ import claim_examples as examples
 import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import archive, views
 from softmax_bottleneck.report.report import table_page
@@ -25,7 +24,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("archive")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         study = fake.load(folder, fake.showing("parthiban2021-table2: {models: all}"))
         fake.write_all(study)
         examples.judged(study)
@@ -149,21 +147,6 @@ def test_verify_finds_damaged_bytes_with_and_without_a_new_hash(folder: Path, da
         archive.load.cache_clear()
         (finding,) = archive.findings()
         assert finding.kind == "damaged" and finding.file.endswith("small-some.json.gz")
-
-
-def test_commands_take_archived_studies_by_name(folder: Path, monkeypatch, capsys) -> None:
-    claim = {"id": "mos-better", "dataset": "a", "verdict": "reproduced", "statement": "MoS beats Softmax.",
-             "numbers": [{"what": "ppl", "text": "−3.0 %", "value": -3.0}], "reason": ""}  # fmt: skip
-    archive.save(CONTENT | {"claims": [claim]})
-    archive.save(CONTENT | {"hardware": "Other", "claims": [claim | {"verdict": "undecided"}]})
-    monkeypatch.chdir(folder)
-    assert main(["compare", "small"]) == 0
-    shown = capsys.readouterr().out
-    assert "small-some: synthetic" in shown and "small-other: synthetic" in shown
-    assert main(["claims", "small-some"]) == 0
-    assert capsys.readouterr().out == "mos-better, a: reproduced\n"
-    assert main(["claims", "nowhere"]) == 2
-    assert main(["compare", "small-some", "nowhere"]) == 2
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name.removesuffix(".json.gz"))

@@ -12,7 +12,6 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import archive, archived_cells, cells, views
-from softmax_bottleneck.store import artefacts
 
 ARCHIVED = {"demo": ("softmax", "ss"), "ptb-cpu": ("softmax", "ss", "mos")}  # models of each that have run
 Made = tuple[config.Study, Records, dict[str, config.Study]]
@@ -23,7 +22,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     """A study of the softmax alone, and two archived studies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("archived"))
-        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         finished, studies = [], {}
         for name, models in ARCHIVED.items():
             study = studies[name] = config.load_study(config.ROOT / "config" / f"{name}.yaml")

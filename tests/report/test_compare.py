@@ -1,7 +1,5 @@
 """Studies side by side: the matrix of conclusions, on the terminal, as files, from read-only folders."""
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil
@@ -17,7 +15,6 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.report import compare
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
-from softmax_bottleneck.report.report import environment
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
@@ -31,7 +28,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compare")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         text = fake.showing("known-truth: {models: all}", "parthiban2021-table2: {models: all}")
         text = text.replace("seeds: [1, 2, 3]", "seeds: [1]")
         fewer = re.sub(r"  (gss|lms-plif|moc): .*\n", "", text).replace("study: fake", "study: fewer")
@@ -122,17 +118,6 @@ def test_columns_are_corpora_that_test_something_and_what_needs_no_corpus_spans_
     assert all(sum(cell["span"] for cell in row["cells"]) == 3 for row in rows.values())
     assert dict(found["counts"]) == {REPRODUCED: 1, compare.MIXED: 1, CANNOT: 1}
     assert [cell["is_own"] for cell in rows["mos-better"]["cells"]] == [True, False, False]
-
-
-def test_the_page_shows_the_symbol_of_every_verdict() -> None:
-    place = examples.CORPUS
-    facts: dict[str, Any] = {"premises": []}
-    own = [entry(UNDECIDED, dataset=place) | facts, entry(CANNOT, 0, "k-helps", place) | facts]
-    found = compare.matrix([study("own", own), study("other", [entry(REPRODUCED, dataset=place) | facts])], {})
-    html = str(environment().get_template("claims.html.j2").module.matrix(found))
-    shown = html.split('id="claim-mos-better"')[1].split("</tr>")[0].split("</details></th>")[-1]
-    assert [text.split('"')[0] for text in shown.split('aria-label="')[1:]] == [REPRODUCED, UNDECIDED, REPRODUCED]
-    assert 'id="claim-k-helps"' in html.split("no study can test yet")[1]
 
 
 # --- which head ---

@@ -1,7 +1,5 @@
 """The findings at the top of the report: each follows from the records, and is overturned by its criterion."""
 
-from __future__ import annotations
-
 import math
 import xml.etree.ElementTree as ElementTree
 from typing import Any
@@ -97,15 +95,6 @@ def test_an_interval_that_decides_neither_way_leaves_the_rank_of_plif_open() -> 
         assert found.is_open and not found.holds
     apart = findings.rank_of_plif([study(rank_press={"lms-plif": 300.0, "lms-plif-frozen": 500.0})])
     assert not apart.is_open and not apart.holds
-
-
-def test_ranks_by_number_of_knots_are_drawn_where_they_are_known() -> None:
-    levels = {"softmax": 18.0, "lms-plif-200": 500.0, "lms-plif": 19.0, "lms-plif-frozen": 19.0}
-    one = study({}, rank_press=dict.fromkeys(levels, 200.0), **{"rank_eff_1e-5": levels})
-    figure = findings.rank_of_plif([one]).figure
-    assert [row.value for row in figure.rows] == pytest.approx([18, 500, 19, 19]) and figure.reference == pytest.approx(
-        18
-    )
 
 
 def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:

@@ -97,13 +97,6 @@ def filled(study: Study, tmp_path_factory) -> records.Records:
         return collect.collect(study)
 
 
-@pytest.fixture(scope="module")
-def bare(study: Study, tmp_path_factory) -> records.Records:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("nothing"))
-        return collect.collect(study)
-
-
 def data(study: Study, found: records.Records, name: str) -> tuple[views.Figure, pd.DataFrame]:
     figure = views.build(study, fake.experiment(study, name), found)
     lines = [line.split(",") for line in figure.csv.splitlines()]
@@ -151,13 +144,6 @@ def test_the_loss_stands_by_law_head_and_width(study, filled):
     first = rows["GSS"].cells[0]
     assert first.measured == cells.MeasuredCell(pytest.approx(0.4015), pytest.approx(0.001 / math.sqrt(2)), 2)
     assert first.text == "0.4015 ± 0.0007" and first.count == "n = 2"
-
-
-def test_the_illustration_is_the_formula(study, bare):
-    _, shown = data(study, bare, "ganea2019-figure1")
-    slopes = [0.4, 1.7, 0.2, 1.1, 2.2, 0.6]
-    knots, values = shown["knot"].astype(float), shown["value"].astype(float)
-    assert np.allclose(np.diff(knots), 1) and np.allclose(np.diff(values) / np.diff(knots), slopes)
 
 
 def test_the_learned_function_is_drawn_from_its_value_at_zero(study, tmp_path, monkeypatch):

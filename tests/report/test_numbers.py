@@ -25,17 +25,6 @@ def test_numbers_have_their_decimals_and_a_true_minus_sign(value, digits, signed
     assert numbers.number(value, digits, signed=signed) == text
 
 
-def test_spreads_intervals_and_shares() -> None:
-    assert numbers.spread(57.084, 0.104) == "57.08 ± 0.10" and numbers.spread(57.084, None) == "57.08"
-    assert numbers.interval(-0.12, 0.3) == "−0.12 to +0.30" and numbers.interval(None, 1.0) == ""
-    assert numbers.percent(-0.034, 1) == "−3.4 %"
-    assert [numbers.seeds(s) for s in ([3], [4, 5], range(9))] == ["seed 3", "seeds 4, 5", "9 seeds"]
-
-
-def test_counts_of_runs() -> None:
-    assert [numbers.counts(n) for n in ([3], [3, 3], [3, 12])] == ["n = 3", "n = 3 each", "n = 3 and 12"]
-
-
 HOSTILE = [
     "</script><script>alert(1)</script>",
     "<!--<script>",

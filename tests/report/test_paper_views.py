@@ -44,7 +44,6 @@ def made(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("paper")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         study = fake.load(
             folder, fake.paper_text(experiments=()).replace("size: 10000", "size: 60").replace("4000", "60")
         )

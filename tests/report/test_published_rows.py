@@ -1,7 +1,5 @@
 """Every published number of a table stands in every study that shows the table, with what is missing beside it."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

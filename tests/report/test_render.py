@@ -1,7 +1,5 @@
 """A number of the page, printed again with everything behind it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import fake_results as fake
@@ -18,7 +16,6 @@ from softmax_bottleneck.store.paths import Store
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
     study = fake.load(tmp_path)
     fake.write_all(study)
     return study

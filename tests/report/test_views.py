@@ -1,7 +1,5 @@
 """Tables and figures of made-up results: cells against published files and independent arithmetic, and their gaps."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -18,7 +16,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, numbers, plots, source, views
 from softmax_bottleneck.report.report import table_page
-from softmax_bottleneck.report.views import VIEWS, ranks
+from softmax_bottleneck.report.views import ranks
 from softmax_bottleneck.report.views.perplexity import overview_experiment
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
@@ -34,20 +32,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(artefacts.os, "fsync", lambda descriptor: None)
         made = {}
         for name, text in (("fake", fake.STUDY), ("paper", fake.paper_text())):
             study = fake.load(folder, text)
             fake.write_all(study)
             made[name] = (study, collect.collect(study))
         yield made
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(artefacts.os, "fsync", lambda descriptor: None)
-    return tmp_path
 
 
 def build(made: Made, name: str) -> cells.Table | views.Figure:
@@ -270,13 +260,6 @@ def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished)
             assert not key.endswith("href") or value.startswith("#")
     assert "<dc:date>" not in figure.svg and "url(http" not in figure.svg and "@import" not in figure.svg
     assert rows(figure)
-
-
-def test_every_declared_experiment_has_a_view_and_published_files() -> None:
-    for path in sorted((config.ROOT / "config" / "experiments").glob("*.yaml")):
-        experiment = config.load_experiment(path.stem, path.parent)
-        assert experiment.view in VIEWS[experiment.kind], path
-        source.read_published(experiment.published)
 
 
 # --- the overview ---------------------------------------------------------------------------------------------------

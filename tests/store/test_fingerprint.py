@@ -1,7 +1,5 @@
 """An edit re-runs what it concerns: neither less nor more."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 from functools import cache

@@ -4,6 +4,7 @@ import dataclasses
 from functools import cache
 from pathlib import Path
 
+import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
 
@@ -16,10 +17,6 @@ def load(name: str) -> config.Study:
     return config.load_study(ROOT / "config" / f"{name}.yaml")
 
 
-def experiment(one: config.Study, name: str) -> config.Experiment:
-    return next(experiment for experiment in one.experiments if experiment.id == name)
-
-
 def test_grids_on_different_corpora_may_share_their_members_names() -> None:
     study = load("paper")
     found = {(run.dataset, run.head.options["components"]) for run in study.runs if "nt-components" in run.model}
@@ -29,7 +26,7 @@ def test_grids_on_different_corpora_may_share_their_members_names() -> None:
 
 def test_table_2_needs_its_110_runs_of_which_ten_are_the_authors_own() -> None:
     study = load("paper")
-    table = experiment(study, "parthiban2021-table2")
+    table = fake.experiment(study, "parthiban2021-table2")
     planned = study.runs_of(table)
     assert len({run.path for run in planned}) == 5 * 11 * 2
     seeds = {(run.dataset, run.model): run.seed for run in reversed(planned)}  # the first of each: the authors' own
@@ -125,7 +122,7 @@ def test_a_day_on_a_gpu_has_the_papers_models_at_full_size() -> None:
 def test_kanais_tables_need_six_heads_five_seeds_and_each_stage_once() -> None:
     paper = load("paper")
     for name, corpus in (("kanai2018-table1", "ptb"), ("kanai2018-table2", "wikitext-2")):
-        table = experiment(paper, name)
+        table = fake.experiment(paper, name)
         planned = paper.runs_of(table)
         assert len(planned) == 6 * 5 and {run.dataset for run in planned} == {corpus}
         assert {run.head.name for run in planned} == KANAI
@@ -159,8 +156,8 @@ def test_benkas_tables_need_their_runs() -> None:
     paper = load("paper")
     counts = {"benka2021-table1": 2 * 2, "benka2021-table2": 4, "benka2021-heads": 9}
     for name, count in counts.items():
-        assert len({run.path for run in paper.runs_of(experiment(paper, name))}) == count, name
-    sweep = paper.runs_of(experiment(paper, "benka2021-table2"))
+        assert len({run.path for run in paper.runs_of(fake.experiment(paper, name))}) == count, name
+    sweep = paper.runs_of(fake.experiment(paper, "benka2021-table2"))
     assert [run.head.options["components"] for run in sweep] == [2, 5, 10, 15] and {run.seed for run in sweep} == {26}
     mixed = next(run for run in paper.runs if (run.dataset, run.model) == ("ptb", "transformer-mos"))
     assert mixed.run_id == sweep[2].run_id  # ten softmaxes: trained once for both tables

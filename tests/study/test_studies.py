@@ -4,7 +4,9 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import fake_results as fake
 import pytest
+import small
 import yaml
 from softmax_bottleneck import study as config
 from softmax_bottleneck.store.errors import UserError
@@ -19,23 +21,14 @@ def load(tmp_path: Path, values: dict[str, Any] | str) -> config.Study:
     return config.load_study(file)
 
 
-def changed(*path: str | int, value: Any) -> dict[str, Any]:
-    values = copy.deepcopy(NANO)
-    place: Any = values
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    return values
-
-
 def runs(values: dict[str, Any], tmp_path: Path) -> dict[tuple[str, int], str]:
     return {(run.model, run.seed): run.run_id for run in load(tmp_path, values).runs}
 
 
 def test_run_id_depends_on_the_models_settings_and_not_on_how_a_number_is_written(tmp_path: Path) -> None:
     before = runs(NANO, tmp_path)
-    assert runs(changed("settings", 0, "schedule", "learning_rate", value=5.0), tmp_path) == before
-    after = runs(changed("models", "mos", "head", "components", value=3), tmp_path)
+    assert runs(small.changed(NANO, ("settings", 0, "schedule", "learning_rate"), 5.0), tmp_path) == before
+    after = runs(small.changed(NANO, ("models", "mos", "head", "components"), 3), tmp_path)
     assert {key for key in before if before[key] != after[key]} == {("mos", 1), ("mos", 2)}
 
 
@@ -98,7 +91,7 @@ def test_a_grid_is_the_product_of_its_lists_and_its_name_stands_for_all(tmp_path
 def test_a_long_name_ends_in_a_hash_of_its_values(tmp_path: Path) -> None:
     keys = ("input", "hidden", "output", "embedding", "weight")
     grid = {f"body.dropout_{key}": [0.125, 0.25] for key in keys}
-    study = load(tmp_path, changed("models", "wide", value={"head": "gss", "grid": grid}))
+    study = load(tmp_path, small.changed(NANO, ("models", "wide"), {"head": "gss", "grid": grid}))
     names = study.searches["wide"].members
     assert len(set(names)) == 2**5 and all(len(name) == len("wide-") + 8 for name in names)
     assert study.labels[names[0]].startswith("GSS: dropout input 0.125, dropout hidden 0.125")
@@ -162,21 +155,17 @@ def test_a_bad_extension_is_rejected_by_key(tmp_path: Path, values: dict[str, An
 
 
 # --- what an experiment shows ---------------------------------------------------------------------------------------
-def experiment(study: config.Study, name: str) -> config.Experiment:
-    return next(experiment for experiment in study.experiments if experiment.id == name)
-
-
 def test_a_corpus_that_stands_for_the_published_one_takes_its_place_and_absent_ones_are_named(tmp_path: Path) -> None:
     study = load(tmp_path, NANO)
-    table2 = experiment(study, "parthiban2021-table2")
+    table2 = fake.experiment(study, "parthiban2021-table2")
     assert table2.datasets == ("truth-nano",) and "WikiText-2" in table2.needs and "Penn" not in table2.needs
 
 
 def test_what_a_study_cannot_make_says_why_and_needs_no_run(tmp_path: Path) -> None:
     values = copy.deepcopy(NANO)
     values["experiments"]["parthiban2021-table6"] = {"needs": "A GPU."}
-    table6 = experiment(load(tmp_path, values), "parthiban2021-table6")
+    table6 = fake.experiment(load(tmp_path, values), "parthiban2021-table6")
     assert (table6.needs, table6.models) == ("A GPU.", ())
     values["models"] = {"other": {"head": "gss"}}
     values["experiments"] = {"parthiban2021-table6": None, "known-truth": {"models": "all"}}
-    assert "none of its models (softmax, ss" in experiment(load(tmp_path, values), "parthiban2021-table6").needs
+    assert "none of its models (softmax, ss" in fake.experiment(load(tmp_path, values), "parthiban2021-table6").needs
