@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.own_model import rank, request, saved_model
+from softmax_bottleneck.own_model import inputs, rank, saved_model
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import read
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install softmax-bottleneck[hf]")
 V, D, WINDOW = 61, 8, 30
@@ -166,7 +167,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def analyse(**options: Any) -> rank.Result:
     options = {"model": "model", "seconds": 0} | (options or {"text": "text.txt"})
-    return rank.rank(request.request(options, "test"), lambda line: None, Path("export"))
+    return rank.rank(read(inputs.Request, options, "test"), lambda line: None, Path("export"))
 
 
 def own_log_probs(model: Any) -> np.ndarray:

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from softmax_bottleneck.own_model import rank, request
+from softmax_bottleneck.own_model import inputs, rank
 from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.study import read
 
 N, V, D = 90, 70, 6
 
 
 def analyse(**options: Any) -> rank.Result:
     layer = {"hidden": ["h.npy"], "weight": ["w.npy"], "bias": "b.npy"} | options
-    return rank.rank(request.request(layer, "test"), lambda line: None, Path("export"))
+    return rank.rank(read(inputs.Request, layer, "test"), lambda line: None, Path("export"))
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
@@ -73,7 +74,7 @@ def test_unargmaxable_words_are_found_in_files(files) -> None:
     assert not set(found.never) & set((contexts @ files[1].T + files[2]).argmax(1))
     assert found.never and found.unsettled == 0 and analyse(seconds=0).measures.words is None
     np.save("line.npy", np.arange(5.0)[:, None] * [[1.0, 2.0]])
-    alone = request.request({"weight": ["line.npy"], "weights_only": True}, "test")
+    alone = read(inputs.Request, {"weight": ["line.npy"], "weights_only": True}, "test")
     assert rank.rank(alone, lambda line: None, Path("export")).measures.words.never == (1, 2, 3)
 
 

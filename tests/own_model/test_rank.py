@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.own_model import log_probs, rank, request
+from softmax_bottleneck.own_model import inputs, log_probs, rank
 from softmax_bottleneck.ranks import Spectrum, spectra
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
-from softmax_bottleneck.study import Study
+from softmax_bottleneck.study import Study, read
 
 ROOT = Path(__file__).parents[2]
 D = 6
@@ -28,7 +28,7 @@ CALL = ["rank", "--hidden", "h.npy", "--weight", "w.npy", "--seconds", "0", "--o
 
 
 def analyse(**options: Any) -> rank.Result:
-    return rank.rank(request.request({"seconds": 0} | options, "test"), lambda line: None, Path("export"))
+    return rank.rank(read(inputs.Request, {"seconds": 0} | options, "test"), lambda line: None, Path("export"))
 
 
 def save_layer(m: int, n: int) -> tuple[np.ndarray, ...]:

@@ -10,21 +10,18 @@ There are three kinds of input:
 Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C a block.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck import heads
-from softmax_bottleneck.own_model import arrays
-from softmax_bottleneck.own_model.arrays import Floats, Shard
-from softmax_bottleneck.own_model.request import Request, parse_head
+from softmax_bottleneck.own_model import inputs
+from softmax_bottleneck.own_model.inputs import Floats, Shard
 from softmax_bottleneck.ranks import Spectrum, rank_report, spectra, spectral_cliff
 from softmax_bottleneck.ranks.spectrum import Float64
 from softmax_bottleneck.store.errors import DataError, UserError
@@ -62,28 +59,78 @@ class Bound:
     cliff: tuple[int, float]
 
 
-def open_log_probs(request: Request) -> LogProbs:
-    """Return the matrix of log-probabilities that a request describes, after checking the shapes of its files.
-
-    Raises:
-        UserError: as in `arrays.find`, or the head cannot be computed from an output layer alone.
-        DataError: as in `arrays.find`, or shapes do not fit together.
-    """
-    if request.log_probs:
-        return StoredLogProbs(arrays.find(request.log_probs, "log_probs"))
-    weight = arrays.find(request.weight, "weight")
-    if request.weights_only:
-        return OutputMatrix(weight)
-    bias = arrays.find([request.bias], "bias") if request.bias else []
-    return Layer(arrays.find(request.hidden, "hidden"), weight, bias, *parse_head(request.head))
-
-
 def _base_bytes(files: list[Shard]) -> int:
     """Return the estimated memory of the program itself and of the largest shard while it is read."""
-    return BASE_BYTES + arrays.dtype_of(files).itemsize * max(shard.rows * shard.columns for shard in files)
+    return BASE_BYTES + inputs.dtype_of(files).itemsize * max(shard.rows * shard.columns for shard in files)
 
 
 # --- hidden states and an output layer ------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class LoadedLayer:
+    """The matrix ln P = g(H W^T + b) - log Z, computed block by block in the floating-point type of H.
+
+    Z is the normaliser of each row.
+
+    Raises:
+        DataError: a logit overflows.
+    """
+
+    hidden_ND: Floats
+    weight_VD: Floats
+    bias_V: Floats
+    pointwise: Pointwise | None
+
+    def of_rows(self, rows: Indices) -> Self:
+        """Return the layer for a selection of contexts."""
+        return replace(self, hidden_ND=self.hidden_ND[rows])
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _scores(self, rows: slice, words: slice | Indices) -> Floats:
+        logits_RC = self.hidden_ND[rows] @ self.weight_VD[words].T
+        logits_RC += self.bias_V[words]
+        scores_RC = logits_RC if self.pointwise is None else self.pointwise(logits_RC)
+        if not np.isfinite(scores_RC).all():
+            row = (rows.start or 0) + np.argwhere(~np.isfinite(scores_RC))[0][0]
+            raise DataError(
+                f"hidden: row {row} gives logits that overflow {self.hidden_ND.dtype}: are hidden states and weight of"
+                " one model? If so, export both in float64"
+            )
+        return scores_RC
+
+    @cached_property
+    def log_z_N(self) -> Float64:
+        """The logarithm of the normaliser Z of each context, summed over all words in float64."""
+        parts = []
+        for rows in slices(len(self.hidden_ND), len(self.bias_V)):
+            scores_RV = self._scores(rows, slice(None))
+            largest_R = scores_RV.max(1).astype(np.float64)
+            np.exp(np.subtract(scores_RV, largest_R[:, None], out=scores_RV, casting="same_kind"), out=scores_RV)
+            parts.append(largest_R + np.log(scores_RV.sum(1, dtype=np.float64)))
+        return np.concatenate(parts)
+
+    def block(self, rows: slice = slice(None), words: slice | Indices = slice(None)) -> Floats:
+        """Return ln P [R, C] for a selection of rows and words."""
+        scores_RC = self._scores(rows, words)
+        return np.subtract(scores_RC, self.log_z_N[rows, None], out=scores_RC, casting="same_kind")
+
+    def slopes(self, rows: slice) -> Floats:
+        """Return the derivative g'(H W^T + b) [R, n] for a selection of rows, by difference quotients in float64.
+
+        The head must have a function g, so it must not be a softmax.
+        """
+        assert self.pointwise is not None
+        logits_RC = (self.hidden_ND[rows] @ self.weight_VD.T + self.bias_V).astype(np.float64)
+        rise_RC = self.pointwise(logits_RC + SLOPE_STEP) - self.pointwise(logits_RC - SLOPE_STEP)
+        return (rise_RC / (2 * SLOPE_STEP)).astype(self.hidden_ND.dtype)
+
+    def blocks(self, transposed: bool) -> Iterator[Floats]:
+        """Yield ln P in order as blocks of rows [R, n], or if `transposed`, as transposed blocks of columns [C, m]."""
+        m, n = len(self.hidden_ND), len(self.bias_V)
+        if transposed:
+            return (self.block(words=words).T for words in slices(n, m))
+        return (self.block(rows) for rows in slices(m, n))
+
+
 class Layer:
     """An output layer on hidden states: log_softmax(g(H W^T + b)), where g is the function of the head.
 
@@ -118,7 +165,7 @@ class Layer:
     def bytes_needed(self) -> int:
         """Return the estimated peak memory in bytes: H, W, work arrays and, for heads with a g, a Gram matrix."""
         files = [*self._hidden, *self._weight, *self._bias]
-        dtype, entries = arrays.dtype_of(files), (self.m + self.n) * self.width
+        dtype, entries = inputs.dtype_of(files), (self.m + self.n) * self.width
         if self.pointwise is None:
             work = 8 * TRIANGLES * (self.width + 2) ** 2
         else:
@@ -128,9 +175,9 @@ class Layer:
     @cached_property
     def loaded(self) -> LoadedLayer:
         """The hidden states, weights and biases in memory, in one type that represents all of them exactly."""
-        dtype = arrays.dtype_of([*self._hidden, *self._weight, *self._bias])
-        bias_V = arrays.load(self._bias).ravel() if self._bias else np.zeros(self.n)
-        factors = (arrays.load(self._hidden), arrays.load(self._weight), bias_V)
+        dtype = inputs.dtype_of([*self._hidden, *self._weight, *self._bias])
+        bias_V = inputs.load(self._bias).ravel() if self._bias else np.zeros(self.n)
+        factors = (inputs.load(self._hidden), inputs.load(self._weight), bias_V)
         hidden_ND, weight_VD, bias_V = (array.astype(dtype, copy=False) for array in factors)
         return LoadedLayer(hidden_ND, weight_VD, bias_V, self.pointwise)
 
@@ -185,72 +232,6 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
     return pointwise
 
 
-@dataclass(frozen=True, eq=False)
-class LoadedLayer:
-    """The matrix ln P = g(H W^T + b) - log Z, computed block by block in the floating-point type of H.
-
-    Z is the normaliser of each row.
-
-    Raises:
-        DataError: a logit overflows.
-    """
-
-    hidden_ND: Floats
-    weight_VD: Floats
-    bias_V: Floats
-    pointwise: Pointwise | None
-
-    def of_rows(self, rows: Indices) -> LoadedLayer:
-        """Return the layer for a selection of contexts."""
-        return replace(self, hidden_ND=self.hidden_ND[rows])
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def _scores(self, rows: slice, words: slice | Indices) -> Floats:
-        logits_RC = self.hidden_ND[rows] @ self.weight_VD[words].T
-        logits_RC += self.bias_V[words]
-        scores_RC = logits_RC if self.pointwise is None else self.pointwise(logits_RC)
-        if not np.isfinite(scores_RC).all():
-            row = (rows.start or 0) + np.argwhere(~np.isfinite(scores_RC))[0][0]
-            raise DataError(
-                f"hidden: row {row} gives logits that overflow {self.hidden_ND.dtype}: are hidden states and weight of"
-                " one model? If so, export both in float64"
-            )
-        return scores_RC
-
-    @cached_property
-    def log_z_N(self) -> Float64:
-        """The logarithm of the normaliser Z of each context, summed over all words in float64."""
-        parts = []
-        for rows in slices(len(self.hidden_ND), len(self.bias_V)):
-            scores_RV = self._scores(rows, slice(None))
-            largest_R = scores_RV.max(1).astype(np.float64)
-            np.exp(np.subtract(scores_RV, largest_R[:, None], out=scores_RV, casting="same_kind"), out=scores_RV)
-            parts.append(largest_R + np.log(scores_RV.sum(1, dtype=np.float64)))
-        return np.concatenate(parts)
-
-    def block(self, rows: slice = slice(None), words: slice | Indices = slice(None)) -> Floats:
-        """Return ln P [R, C] for a selection of rows and words."""
-        scores_RC = self._scores(rows, words)
-        return np.subtract(scores_RC, self.log_z_N[rows, None], out=scores_RC, casting="same_kind")
-
-    def slopes(self, rows: slice) -> Floats:
-        """Return the derivative g'(H W^T + b) [R, n] for a selection of rows, by difference quotients in float64.
-
-        The head must have a function g, so it must not be a softmax.
-        """
-        assert self.pointwise is not None
-        logits_RC = (self.hidden_ND[rows] @ self.weight_VD.T + self.bias_V).astype(np.float64)
-        rise_RC = self.pointwise(logits_RC + SLOPE_STEP) - self.pointwise(logits_RC - SLOPE_STEP)
-        return (rise_RC / (2 * SLOPE_STEP)).astype(self.hidden_ND.dtype)
-
-    def blocks(self, transposed: bool) -> Iterator[Floats]:
-        """Yield ln P in order as blocks of rows [R, n], or if `transposed`, as transposed blocks of columns [C, m]."""
-        m, n = len(self.hidden_ND), len(self.bias_V)
-        if transposed:
-            return (self.block(words=words).T for words in slices(n, m))
-        return (self.block(rows) for rows in slices(m, n))
-
-
 # --- matrices as they are -------------------------------------------------------------------------------------------
 class OutputMatrix:
     """The output matrix [words, D] alone, without any context; the attributes are those of `Layer`."""
@@ -264,7 +245,7 @@ class OutputMatrix:
 
     def bytes_needed(self) -> int:
         """Return the estimated peak memory in bytes: a Gram matrix and a shard, or all rows to transpose them."""
-        dtype = arrays.dtype_of(self.files)
+        dtype = inputs.dtype_of(self.files)
         held = self.m if self.m < self.n else max(shard.rows for shard in self.files)
         return _base_bytes(self.files) + dtype.itemsize * held * self.n + _gram_bytes(self.m, self.n, dtype)
 
@@ -278,14 +259,14 @@ class OutputMatrix:
     def _blocks(self, transposed: bool) -> Iterator[Floats]:
         """Yield the rows of each shard, or if `transposed`, transposed blocks of columns."""
         if transposed:
-            whole_mn = arrays.load(self.files)
+            whole_mn = inputs.load(self.files)
             self._require_usable(whole_mn, self.files[0])
             yield from (whole_mn[:, words].T for words in slices(self.n, self.m))
             return
         for shard in self.files:
             rows_RV = shard.read()
             self._require_usable(rows_RV, shard)
-            yield rows_RV.astype(arrays.dtype_of(self.files), copy=False)
+            yield rows_RV.astype(inputs.dtype_of(self.files), copy=False)
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
         """Do nothing: weights may be any finite numbers. The subclass for log-probabilities checks their sums."""
@@ -324,6 +305,22 @@ class StoredLogProbs(OutputMatrix):
 
 
 LogProbs = Layer | OutputMatrix
+
+
+def open_log_probs(request: inputs.Request) -> LogProbs:
+    """Return the matrix of log-probabilities that a request describes, after checking the shapes of its files.
+
+    Raises:
+        UserError: as in `inputs.find`, or the head cannot be computed from an output layer alone.
+        DataError: as in `inputs.find`, or shapes do not fit together.
+    """
+    if request.log_probs:
+        return StoredLogProbs(inputs.find(request.log_probs, "log_probs"))
+    weight = inputs.find(request.weight, "weight")
+    if request.weights_only:
+        return OutputMatrix(weight)
+    bias = inputs.find([request.bias], "bias") if request.bias else []
+    return Layer(inputs.find(request.hidden, "hidden"), weight, bias, *inputs.parse_head(request.head))
 
 
 # --- singular values ------------------------------------------------------------------------------------------------

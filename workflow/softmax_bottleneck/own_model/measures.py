@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck import ranks
-from softmax_bottleneck.own_model import arrays
-from softmax_bottleneck.own_model.arrays import Floats
-from softmax_bottleneck.own_model.log_probs import LoadedLayer, LogProbs, OutputMatrix, StoredLogProbs, slices
-from softmax_bottleneck.own_model.request import Request
+from softmax_bottleneck.own_model import inputs, log_probs
+from softmax_bottleneck.own_model.inputs import Floats, Request
 from softmax_bottleneck.ranks.spectra import Centring
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
@@ -72,12 +70,12 @@ class Measures:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def measure(request: Request, matrix: LogProbs, say: Say) -> Measures:
+def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
     """Compute all measures that the given kind of input allows; the others are None or empty."""
-    if isinstance(matrix, StoredLogProbs):
+    if isinstance(matrix, log_probs.StoredLogProbs):
         return Measures()
-    if isinstance(matrix, OutputMatrix):
-        weight_VD = arrays.load(matrix.files)
+    if isinstance(matrix, log_probs.OutputMatrix):
+        weight_VD = inputs.load(matrix.files)
         return Measures(weight=_saturation(weight_VD), words=_words(weight_VD, None, request, say))
     layer = matrix.loaded
     hidden_ND, weight_VD, bias_V = layer.hidden_ND, layer.weight_VD, layer.bias_V
@@ -136,7 +134,7 @@ def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
     return target_N
 
 
-def _gradients(layer: LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
+def _gradients(layer: log_probs.LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
     """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b.
 
     Each gradient is (p - e_target) g'(logits), where p holds the probabilities and e_target is the one-hot target.
@@ -144,7 +142,7 @@ def _gradients(layer: LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floa
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]
     layer = layer.of_rows(some)
-    for rows in slices(len(some), len(layer.bias_V)):
+    for rows in log_probs.slices(len(some), len(layer.bias_V)):
         gradient_RV, target_R = np.exp(layer.block(rows)), target_N[some[rows]]
         gradient_RV[np.arange(len(target_R)), target_R] -= 1.0
         yield gradient_RV * layer.slopes(rows) if layer.pointwise else gradient_RV

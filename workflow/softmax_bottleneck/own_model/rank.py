@@ -5,34 +5,35 @@ index.html, a page with the results.
 """
 
 import argparse
+import base64
 import io
+import json
+import re
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import matplotlib as mpl
 import numpy as np
 import psutil
 from matplotlib.figure import Figure as Canvas
 
-from softmax_bottleneck.own_model import request as requests
-from softmax_bottleneck.own_model import saved_model
-from softmax_bottleneck.own_model.log_probs import Bound, LogProbs, open_log_probs
-from softmax_bottleneck.own_model.measures import Measures, measure
-from softmax_bottleneck.own_model.page import page
-from softmax_bottleneck.own_model.request import Request
+from softmax_bottleneck.own_model import log_probs, measures, saved_model
+from softmax_bottleneck.own_model.inputs import Request
 from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report
-from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store import artefacts, paths, provenance
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import read
 
 NAMED = 20  # tokens in a note
 POINTS = 2000  # of a curve
 LISTED = 12  # singular values that are printed; all are in spectrum.npz
 CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
+NOT_COMPARED = r"^provenance\.|notes?$|wall_s$|memory_estimate_bytes$|bound\.where$"  # no measures of a model
 
 
 @dataclass(frozen=True)
@@ -40,29 +41,27 @@ class Result:
     """The spectrum, ranks and measures of a model; `notes` are caveats about these numbers."""
 
     request: Request
-    matrix: LogProbs
+    matrix: log_probs.LogProbs
     bytes_needed: int
     spectrum: Spectrum
     ranks: RankReport
-    bound: Bound | None
-    measures: Measures
+    bound: log_probs.Bound | None
+    measures: measures.Measures
     notes: list[str]
     seconds: float
 
 
 def rank_command(options: argparse.Namespace, say: Say) -> None:
     """Analyse a model, print its results and write them to a folder; or compare models analysed before."""
-    values = ((key, value) for key, value in vars(options).items() if key in requests.KEYS)
-    given = {key: value for key, value in values if value is not None and value is not False}
+    values = {field.name: getattr(options, field.name) for field in fields(Request)}
+    given = {key: value for key, value in values.items() if value is not None and value is not False}
     if options.compare:
-        from softmax_bottleneck.own_model.compare import compare  # pandas takes half a second to import
-
         if given or options.out:
             raise UserError("--compare: takes no other option")
         print(compare(options.compare))
         return
-    request = requests.request(given, "rank")
-    folder = options.out or Store().own_folder(Path(request.model or "model").resolve().stem)
+    request = read(Request, given, "rank")
+    folder = options.out or paths.Store().own_folder(Path(request.model or "model").resolve().stem)
     result = rank(request, say, folder / "export")
     write(result, folder)
     for label, text in rows(result):
@@ -81,7 +80,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     """
     started = time.monotonic()
     export = saved_model.export_layer(request, folder, say) if request.model else saved_model.Export(request, [], [])
-    matrix = open_log_probs(export.request)
+    matrix = log_probs.open_log_probs(export.request)
     needed, free = matrix.bytes_needed(), free_bytes()
     text = f"the {matrix.title} of {matrix.m} x {matrix.n} needs {gib(needed)} of memory, and {gib(free)} are free"
     if needed > free:
@@ -89,16 +88,16 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     say(text)
     spectrum = matrix.spectrum(say)
     ranks = rank_report(spectrum)
-    bound, measures = matrix.bound(), measure(export.request, matrix, say)
+    bound, measured = matrix.bound(), measures.measure(export.request, matrix, say)
     notes = [*export.notes, *([ranks.note] if ranks.note else [])]
     if spectrum.sigma_max > 0 and ranks.press.rank == min(spectrum.m, spectrum.n) and not request.weights_only:
         notes.append("full rank: more contexts (or words) might show a higher one")
-    if export.tokens and measures.words and measures.words.never:
-        never = [repr(export.tokens[word]) for word in measures.words.never]
+    if export.tokens and measured.words and measured.words.never:
+        never = [repr(export.tokens[word]) for word in measured.words.never]
         more = f" and {len(never) - NAMED:,} more" if len(never) > NAMED else ""
         notes.append(f"unargmaxable: {', '.join(never[:NAMED])}{more}")
     seconds = time.monotonic() - started
-    return Result(request, matrix, needed, spectrum, ranks, bound, measures, notes, seconds)
+    return Result(request, matrix, needed, spectrum, ranks, bound, measured, notes, seconds)
 
 
 def free_bytes() -> int:
@@ -123,8 +122,21 @@ def write(result: Result, folder: Path) -> None:
         parents[f"{index} {name}"] = artefacts.sha256_file(path)
     plot, title = _plot(result), folder.resolve().name
     artefacts.write_text(folder / "spectrum.svg", plot)
-    artefacts.write_text(folder / "index.html", page(title, rows(result), result.notes, parents, plot))
+    artefacts.write_text(folder / "index.html", _page(title, result, parents, plot))
     artefacts.write_json(folder / "rank.json", to_json(result) | {"provenance": provenance.block(parents)})
+
+
+def _page(title: str, result: Result, files: Mapping[str, str], svg: str) -> str:
+    """Return a page of the results: one file without scripts that loads nothing; all text in it is escaped.
+
+    `files` has the sha256 of every file that was read or written, by name; `svg` is the plot of the singular values.
+    """
+    loader = jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8")
+    templates = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    image = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode('utf-8')).decode('ascii')}"
+    facts = {"title": title, "rows": rows(result), "notes": result.notes, "files": files, "image": image}
+    html = templates.get_template("page.html.j2").render(facts)
+    return html.encode("utf-8", "backslashreplace").decode("utf-8")  # a file name may contain any bytes
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -167,20 +179,20 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
     yield "memory, time", f"{gib(result.bytes_needed)} planned, {result.seconds:.0f} s"
 
 
-def _measure_rows(measures: Measures) -> Iterator[tuple[str, str]]:
-    for centring, ranks in measures.centred.items():
+def _measure_rows(measured: measures.Measures) -> Iterator[tuple[str, str]]:
+    for centring, ranks in measured.centred.items():
         effective = ", ".join(f"{rank:,} at {e:g}" for e, rank in ranks.effective.items())
         yield CENTRINGS[centring], f"Press rank {ranks.press.rank:,}; effective ranks {effective}"
-    for name, value in (("output matrix", measures.weight), ("hidden states", measures.hidden)):
+    for name, value in (("output matrix", measured.weight), ("hidden states", measured.hidden)):
         if value:
             text = f"entropy of singular values {value.entropy:.3f} of 1, mean cosine {value.anisotropy:.3f}"
             yield f"saturation, {name}", text
-    if words := measures.words:
+    if words := measured.words:
         how = f"{words.by_direction:,} by a direction, {words.by_program:,} by a linear program"
         reachable = f"{words.by_direction + words.by_program:,} ({how}); {words.unsettled:,} unsettled"
         yield "argmax-reachable words", f"{reachable} in {words.wall_s:.0f} s"
         yield "unargmaxable words", f"{len(words.never):,}" + (" at least" if words.unsettled else "")
-    gradient = measures.gradient
+    gradient = measured.gradient
     for kind in ("norm", "energy") if gradient else ():
         mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))
         text = f"{mean:.4f} mean of contexts, {pooled:.4f} pooled; suppressed {1 - mean:.4f}, {1 - pooled:.4f}"
@@ -213,3 +225,37 @@ def _plot(result: Result) -> str:
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     return buffer.getvalue()
+
+
+# --- several models -------------------------------------------------------------------------------------------------
+def compare(files: Sequence[Path]) -> str:
+    """Return a table with a column per rank.json and a row per number that differs; "-" means not measured.
+
+    Raises:
+        UserError: fewer than two files, or a file that is not a rank.json of `rank`.
+    """
+    import pandas as pd  # takes half a second
+
+    if len(files) < 2:
+        raise UserError("--compare: got one file. Expected the rank.json of two models or more")
+    columns = {}
+    for path in files:
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            facts = None
+        if not isinstance(facts, dict) or not {"metrics", "contexts", "words"} <= facts.keys():
+            raise UserError(f"--compare: {path}: not a rank.json of `rank`. Expected results/own/<model>/rank.json")
+        numbers = pd.json_normalize(facts).iloc[0].dropna()
+        compared = {str(key): value for key, value in numbers.items() if not re.search(NOT_COMPARED, str(key))}
+        columns[str(path).removesuffix("/rank.json")] = {key: _text(key, value) for key, value in compared.items()}
+    table = pd.DataFrame(columns).fillna("-")
+    differing = table[table.nunique(axis=1) > 1]
+    return "no number differs" if differing.empty else str(differing.to_string())
+
+
+def _text(key: str, value: Any) -> str:
+    """Return a value of rank.json as text; a list of unargmaxable words is replaced by the number of words."""
+    if isinstance(value, list):
+        return str(len(value)) if key.endswith("never") else ", ".join(_text(key, entry) for entry in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from softmax_bottleneck.corpora.archives import damage_refused
-from softmax_bottleneck.own_model.arrays import Floats
+from softmax_bottleneck.own_model.inputs import Floats, Request
 from softmax_bottleneck.own_model.log_probs import slices
-from softmax_bottleneck.own_model.request import Request
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say

@@ -1,8 +1,9 @@
-"""Reading of arrays from other programs: .npy, .npz and .safetensors files, in any precision, whole or in shards.
+"""The input of the command `rank`: its options, and arrays from .npy, .npz and .safetensors files.
 
-A file is never unpickled. It is never mapped into memory either, because a mapped file that somebody shortens kills its
-reader. Half precision becomes float32, which holds every float16 and bfloat16 exactly. A number that is not finite, or
-too large to be squared, raises an error that names its file and row.
+Arrays have any precision and lie in one file or in shards. A file is never unpickled. It is never mapped into memory
+either, because a mapped file that somebody shortens kills its reader. Half precision becomes float32, which holds every
+float16 and bfloat16 exactly. A number that is not finite, or too large to be squared, raises an error that names its
+file and row.
 
 Suffixes: N rows, C columns (the last axis; all axes before it count as rows).
 """
@@ -15,19 +16,99 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from softmax_bottleneck import heads
 from softmax_bottleneck.corpora.archives import damage_refused
 from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.study import schema
 
 Floats = NDArray[np.floating[Any]]
 
 LARGEST = 1e70  # a larger number is no log-probability, and its products overflow a Gram matrix
 SAFETENSORS_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 FLOAT_TYPES = ("float16", "float32", "float64")
+ARRAYS = ("hidden", "weight", "log_probs")  # options that name arrays, with `bias`
+SOURCES = ("hidden weight", "log_probs", "model text", "weight weights_only")
+Files = tuple[schema.Line, ...]
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+@schema.section
+class Request:
+    """The options of the command `rank`, which name the model to analyse.
+
+    Attributes:
+        hidden: hidden states [contexts, width] that enter the output layer: FILE or FILE::NAME, patterns allowed.
+        weight: output matrix [words, width], whole or in shards of words.
+        bias: output bias [words].
+        head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
+        log_probs: log-probabilities [contexts, words] in shards of contexts, instead of the four options above.
+        model: Hugging Face folder or .gguf file, instead of arrays; needs `text`.
+        text: UTF-8 file whose tokens are the contexts of `model`.
+        targets: .npy file with the index of the word that follows each hidden state, or -1 for none.
+        weights_only: True to analyse the output matrix `weight` alone.
+        seconds: time limit of the search for unargmaxable words; 0 skips the search.
+    """
+
+    hidden: Files = ()
+    weight: Files = ()
+    bias: str | None = None
+    head: str = "softmax"
+    log_probs: Files = ()
+    model: schema.Line | None = None
+    text: schema.Line | None = None
+    targets: schema.Line | None = None
+    weights_only: schema.Flag = False
+    seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
+
+    def __post_init__(self) -> None:
+        """Check that the options name exactly one kind of input."""
+        sources = " ".join(key for key in (*ARRAYS, "model", "text", "weights_only") if getattr(self, key))
+        if sources not in SOURCES:
+            raise ValueError(
+                "give hidden and weight (with bias and head), or log_probs alone, or model and text, or weight with"
+                " weights_only"
+            )
+        if sources != "hidden weight" and (self.bias or self.targets or self.head != "softmax"):
+            raise ValueError(f"bias, head and targets belong to hidden and weight; leave them out with {sources}")
+
+    def files(self) -> list[Path]:
+        """Return all files that the request reads, without duplicates."""
+        if self.model:
+            path = Path(self.model)
+            inside = sorted(file for pattern in ("*.json", "*.safetensors") for file in path.glob(pattern))
+            return [*(inside or [path]), *([Path(self.text)] if self.text else [])]
+        patterns = {key: getattr(self, key) for key in ARRAYS} | {"bias": (self.bias,) if self.bias else ()}
+        paths = [shard.path for key, names in patterns.items() for shard in find(names, key)]
+        return list(dict.fromkeys([*paths, *([Path(self.targets)] if self.targets else [])]))
+
+
+def parse_head(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and all options of a head from text such as `gss:c=-1.5,k=2.5`.
+
+    Raises:
+        UserError: the text is malformed, or the head or an option is invalid.
+    """
+    name, _, rest = text.partition(":")
+    given: dict[str, Any] = {}
+    for pair in filter(None, rest.split(",")):
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise UserError(f"head {text}: expected NAME:OPTION=VALUE,OPTION=VALUE")
+        number = value.strip()
+        try:
+            given[key.strip()] = int(number) if number.lstrip("-").isdecimal() else float(number)
+        except ValueError:
+            given[key.strip()] = number
+    return name, heads.options(name, given)
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

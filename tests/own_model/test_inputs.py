@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
-from softmax_bottleneck.own_model import arrays
+from softmax_bottleneck.own_model import inputs
 from softmax_bottleneck.store.errors import UserError
 
 D = 4
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(*names: str) -> np.ndarray:
-    return arrays.load(arrays.find(names, "hidden"))
+    return inputs.load(inputs.find(names, "hidden"))
 
 
 # --- sound files ----------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def test_every_format_gives_the_same_numbers() -> None:
     save_file({"a": torch.ones(3), "h": torch.from_numpy(VALUES)}, "h.safetensors")
     names = ["plain.npy", "plain.npz::h", "small.npz", "fortran.npy", "fortran.npz", "deep.npy", "h.safetensors::h"]
     for name in names:
-        (shard,) = arrays.find([name], "hidden")
+        (shard,) = inputs.find([name], "hidden")
         assert (shard.rows, shard.columns) == (200, D)
         np.testing.assert_array_equal(shard.read(), VALUES, err_msg=name)
 
@@ -199,7 +199,7 @@ def test_a_name_that_chooses_no_array_is_one_line(names: list[str], message: str
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.safetensors"])
 def test_a_file_cut_short_before_it_is_read(name: str) -> None:
     np.save("x.npy", VALUES), np.savez("x.npz", x=VALUES), save_file({"x": torch.from_numpy(VALUES)}, "x.safetensors")
-    (shard,) = arrays.find([name], "hidden")
+    (shard,) = inputs.find([name], "hidden")
     os.truncate(name, 2000)
     with pytest.raises(UserError, match=r"damaged \(.*\); export it again"):
         shard.read()
@@ -225,7 +225,7 @@ def test_any_bytes_are_numbers_or_one_line(name: str, edits: list[tuple[int, byt
         data = data[:place] + new + data[place + len(new) :]
     Path(name).write_bytes(data[:cut])
     try:
-        (shard,) = arrays.find([name], "hidden")
+        (shard,) = inputs.find([name], "hidden")
         rows = len(shard.read())
     except UserError as error:
         assert name in str(error) and "\n" not in str(error) and len(str(error)) < 1000
