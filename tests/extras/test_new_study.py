@@ -48,7 +48,9 @@ def prepared(file: Path, name: str) -> dict[str, Any]:
 
 
 def test_three_plain_files_become_a_study_that_can_be_run(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("config").mkdir(mode=0o755)
     assert main(["new-study", "--texts", str(texts)]) == 0
+    assert Path("config").stat().st_mode & 0o777 == 0o755  # others can still read it
     out, err = capsys.readouterr()
     assert "make reproduce CONFIG=config/war-peace.yaml" in out and "config/datasets/war-peace.yaml" in err
     study = config.load_study(Path("config/war-peace.yaml"))

@@ -34,10 +34,10 @@ class Report(reproduce.InterimReport):
         return started
 
 
-def display(study: Study, log: Path = Path("none.jsonl"), lines: Any = None, on_terminal: bool = False) -> Any:
+def display(study: Study, log: Path = Path("none.jsonl"), lines: Any = None) -> Any:
     report = Report(study, "true")
     report.due = float("inf")
-    return reproduce.Display(study, log, report, (lines if lines is not None else []).append, on_terminal)
+    return reproduce.Display(study, log, report, (lines if lines is not None else []).append, False)
 
 
 def log_epochs(study: Study, index: int, text: str) -> None:
@@ -127,3 +127,12 @@ def test_what_snakemake_itself_stumbles_over_is_shown(tmp_path: Path) -> None:
     ends = tmp_path / "ends.jsonl"
     ends.write_text("\n".join(json.dumps(step) for step in steps), encoding="utf-8")
     assert f"1 more steps failed, see {log}" in str(reproduce._problem(1, [], ends, log, lines.append))
+
+
+def test_a_browser_on_the_interim_report_reaches_the_final_one(study: Study) -> None:
+    report = Report(study, "true")
+    report.replace_by_final()
+    assert not report.folder.exists()  # no interim report was written
+    report.is_written(1)
+    report.replace_by_final()
+    assert "url=../../report/index.html" in (report.folder / reproduce.PAGE).read_text(encoding="utf-8")

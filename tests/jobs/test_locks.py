@@ -42,6 +42,12 @@ def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
     assert not (tmp_path / "lease.json").exists()
 
 
+def test_a_lease_whose_owner_ends_meanwhile_is_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path: True)  # it was there a moment ago
+    with locks.Lease(tmp_path) as owner:
+        owner.check()
+
+
 def test_fresh_lease_of_another_machine_is_respected(tmp_path):
     write_lease(tmp_path, host="elsewhere", pid_namespace_id="another", pid=1, started=1)
     with pytest.raises(BusyError, match="on elsewhere"):

@@ -1,4 +1,4 @@
-"""How numbers and labels are printed."""
+"""The formats of printed numbers and labels."""
 
 import json
 import math

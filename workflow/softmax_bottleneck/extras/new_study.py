@@ -7,9 +7,9 @@ the splits. Without these files, the last two tenths of every file become the va
 
 import argparse
 import re
-import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from softmax_bottleneck.corpora.corpus import SPLITS, UNK
@@ -64,17 +64,22 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
     }
     files |= {f"datasets/{name}.yaml": DATASET.format(name=name, title=title, folder=texts.name), f"{name}.yaml": study}
     with tempfile.TemporaryDirectory() as scratch:  # the study is checked before it gets its place
-        Path(scratch, "datasets", name).mkdir(parents=True)
-        for file, text in files.items():
-            Path(scratch, file).write_text(text, encoding="utf-8", newline="\n")
+        _write(Path(scratch), files)
         try:
             checked = load_study(Path(scratch, f"{name}.yaml"))
             check.check_limits(checked, check.costs(checked))
         except errors.UserError as error:
             message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
             raise errors.UserError(f"FROM={texts}: {message}; nothing was written") from None
-        shutil.copytree(scratch, into, dirs_exist_ok=True)
+    _write(into, files)
     return load_study(into / f"{name}.yaml")
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write texts to files below a folder; `files` maps relative paths to texts."""
+    for file, text in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text, encoding="utf-8", newline="\n")
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------

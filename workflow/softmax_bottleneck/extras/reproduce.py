@@ -35,6 +35,9 @@ TERMINAL_S, LINES_S = 1.0, 30.0  # between updates of the line on a terminal, an
 CLEAR = "\r\x1b[K"
 PAGE = "report/index.html"
 FIRST_S, RELOAD_S = 45.0, 30  # before the first interim report, and before the browser reloads it
+FORWARD = """<!doctype html><meta charset="utf-8"><title>Finished</title>
+<meta http-equiv="refresh" content="0; url=../../report/index.html">
+"""
 REST = 10  # the pause after an interim report, as a multiple of the time that it took
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 
@@ -101,6 +104,12 @@ class InterimReport:
             self.child.kill()
             self.child.wait()
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def replace_by_final(self) -> None:
+        """Replace the interim report of a finished study by a page that forwards a browser to the final report."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.runs_shown:
+            artefacts.write_text(self.folder / PAGE, FORWARD)
 
 
 # --- progress -------------------------------------------------------------------------------------------------------
@@ -225,7 +234,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         problem = UnfinishedError(f"{wrong[0].file}: {wrong[0].words}{advice}")
     folder = study.store.study_folder(study.name)
     if not problem:
-        shutil.rmtree(interim.folder, ignore_errors=True)
+        interim.replace_by_final()
     elif (folder / "check.json").exists():
         try:
             folder = write_interim_report(study).parents[1]

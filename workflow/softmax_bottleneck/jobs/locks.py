@@ -167,7 +167,10 @@ def _refuse_living_owner(path: Path) -> None:
     counts as running while the lease is younger than STALE_AFTER_S. A requeued batch job keeps its number, so an owner
     with the number of the present job is known to have ended.
     """
-    owner, age_s = _read_lease(path), max(0.0, time.time() - path.stat().st_mtime)
+    try:
+        owner, age_s = _read_lease(path), max(0.0, time.time() - path.stat().st_mtime)
+    except FileNotFoundError:  # the owner has just ended
+        return
     pid, started, job = (owner.get(key) for key in ("pid", "started", "job"))
     lives: bool | None = None
     if pid and started is not None and owner.get("pid_namespace_id") == processes.pid_namespace_id():

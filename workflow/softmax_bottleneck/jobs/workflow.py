@@ -1,7 +1,7 @@
-"""What a step and the command that started its workflow know of each other: the workflow's process, a log of the steps.
+"""The identity of the workflow's process, which its steps watch, and the log of steps, which `reproduce` reads.
 
-The log is for the command, because Snakemake reports neither progress nor reasons. Every step appends one line when it
-begins and one line when it ends. A step that has no second line is running, or was killed.
+Snakemake reports neither progress nor reasons. Therefore every step appends one line to the log when it begins and one
+line when it ends. A step that has no second line is running, or was killed.
 """
 
 import json
