@@ -24,9 +24,9 @@ from softmax_bottleneck.records.records import (
     STAGE_COLUMNS,
     STATE_COLUMNS,
     Records,
+    is_unlearned,
     save,
     thinned,
-    unlearned_words,
 )
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Run, Study
@@ -244,7 +244,9 @@ def _state_row(study: Study, reading: Reading) -> dict[str, Any]:
     state, reason = _state(study, reading)
     metrics = mapping(reading.files.get("measure", {}).get("metrics"))
     ppl, unigram = metrics.get("test_ppl"), metrics.get("unigram_ppl")
-    remark = unlearned_words(ppl, unigram) if is_number(ppl) and is_number(unigram) else ""
+    remark = ""
+    if is_number(ppl) and is_number(unigram) and is_unlearned(ppl, unigram):
+        remark = f"learned no more than how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
     return {
         "dataset": run.dataset,
         "model": run.model,

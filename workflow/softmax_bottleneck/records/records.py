@@ -74,18 +74,18 @@ class Records:
         return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
 
     @cached_property
-    def unlearned(self) -> dict[tuple[str, str, int], str]:
-        """The runs that are no better than a unigram model: (dataset, model, seed) -> a sentence that says so.
+    def unlearned(self) -> frozenset[tuple[str, str, int]]:
+        """The runs (dataset, model, seed) that are no better than a unigram model.
 
         The rank of such a run says nothing about its head, so correlations of rank and perplexity leave it out.
         """
-        found: dict[tuple[str, str, int], str] = {}
+        found = set()
         for (dataset, model, metric, condition), by_seed in self._index.items():
             if (metric, condition) == ("test_ppl", ""):
                 unigram = self.values(dataset, model, "unigram_ppl")
-                words = {seed: unlearned_words(ppl, unigram.get(seed, math.inf)) for seed, ppl in by_seed.items()}
-                found |= {(dataset, model, seed): remark for seed, remark in words.items() if remark}
-        return found
+                found |= {(dataset, model, seed) for seed, ppl in by_seed.items()
+                          if is_unlearned(ppl, unigram.get(seed, math.inf))}  # fmt: skip
+        return frozenset(found)
 
     def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
         """Return the states of a model's planned runs on one dataset.
@@ -155,11 +155,9 @@ class Records:
         return {"planned": len(runs), **states, "mixed hardware": int(runs["mixed_hardware"].sum())}
 
 
-def unlearned_words(ppl: float, unigram: float) -> str:
-    """Return a sentence that says that a model is no better than a unigram model; "" if it is better."""
-    if ppl <= UNLEARNED * unigram:
-        return ""
-    return f"learned no more than how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
+def is_unlearned(ppl: float, unigram: float) -> bool:
+    """Return True if a model's test perplexity is no better than that of a unigram model."""
+    return ppl > UNLEARNED * unigram
 
 
 def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:

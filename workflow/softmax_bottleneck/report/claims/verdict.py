@@ -220,7 +220,9 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     if PRESS_RANK in metrics:
         yield ceiling(data, models, rule)
     if (models and TEST_PPL in metrics) or (compares and PRESS_RANK in metrics):
-        unlearned = [(model, seed) for dataset, model, seed in data.records.unlearned if dataset == data.dataset]
+        unlearned = [
+            (model, seed) for dataset, model, seed in sorted(data.records.unlearned) if dataset == data.dataset
+        ]
         text = ", ".join(f"{data.label(model)} with seed {seed}" for model, seed in unlearned if model in models)
         yield Premise(Code.LEARNED, {"runs": text or "none"}, not text)
     if models and TEST_PPL in metrics:  # a run that is not converged shows which head is slow, not which is worse
