@@ -12,9 +12,7 @@ from typing_extensions import TypedDict
 
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
-from softmax_bottleneck.study import schema
-from softmax_bottleneck.study.languages import LanguageSettings
-from softmax_bottleneck.study.runs import digest
+from softmax_bottleneck.study import languages, runs, schema
 
 OWN_BENCHMARK = "self"  # of a language: word pairs whose similarity it knows
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -118,7 +116,7 @@ class Dataset:
     train_tokens: Annotated[schema.Integer, Field(ge=10)] | None = None
     contexts: Annotated[str, Field(pattern=r"^[a-z0-9_]+_contexts\.csv$")] | None = None
     rank_contexts: schema.Positive | None = None
-    language: LanguageSettings | None = None
+    language: languages.LanguageSettings | None = None
     wordsim: schema.Name | None = None
 
     def __post_init__(self) -> None:
@@ -144,28 +142,29 @@ class Dataset:
         the declared hash of the tokens, or else the hash of the base and the sizes, or else that of the files.
         """
         if self.language:
-            return digest({"language": asdict(self.language), "code": fingerprint("corpora.language")})
+            return runs.digest({"language": asdict(self.language), "code": fingerprint("corpora.language")})
         if "token_sha256" in self.expected:
             return self.expected["token_sha256"]
         if self.base:
-            return digest({"base": load_dataset(self.base, self.folder).identity, **self.cut})
-        return digest({name: self._file_sha256(name) for name in sorted(self.files)})
-
-    def _file_sha256(self, name: str) -> str:
-        entry = self.files[name]
-        within = f"/{entry['member']}" if "member" in entry else ""  # the hash is the archive's
-        if "sha256" in entry:
-            return entry["sha256"] + within
-        path = self.folder / entry["path"]
-        if not path.is_file():
-            raise UserError(f"{self.folder / self.name}.yaml: files.{name}.path: no file at {path}")
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() + within
+            return runs.digest({"base": load_dataset(self.base, self.folder).identity, **self.cut})
+        hashes = {}
+        for name, entry in sorted(self.files.items()):
+            if "sha256" in entry:
+                hashes[name] = entry["sha256"]
+            else:
+                path = self.folder / entry["path"]
+                if not path.is_file():
+                    raise UserError(f"{self.folder / self.name}.yaml: files.{name}.path: no file at {path}")
+                with path.open("rb") as file:
+                    hashes[name] = hashlib.file_digest(file, "sha256").hexdigest()
+            if "member" in entry:  # the hash is the archive's
+                hashes[name] += f"/{entry['member']}"
+        return runs.digest(hashes)
 
     @property
     def tokens_id(self) -> str:
         """The hash of the corpus and of the code that tokenises it."""
-        return digest({"corpus": self.identity, "code": step_code("tokenise")})[:12]
+        return runs.digest({"corpus": self.identity, "code": step_code("tokenise")})[:12]
 
     @property
     def corpus(self) -> str:

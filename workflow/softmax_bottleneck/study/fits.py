@@ -1,9 +1,8 @@
 """Fits of output heads to known distributions, with one free vector per context (`fits` of a study)."""
 
-import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -11,10 +10,8 @@ from pydantic import Field
 
 from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
-from softmax_bottleneck.study import schema
-from softmax_bottleneck.study.languages import LanguageSettings
-from softmax_bottleneck.study.models import HeadEntry
-from softmax_bottleneck.study.runs import Head, digest
+from softmax_bottleneck.study import languages, schema
+from softmax_bottleneck.study.runs import Head, HeadEntry, digest
 
 # A language that is fitted is not sampled as a text; these lengths are never used.
 NO_TEXT = {"train_tokens": 100, "valid_tokens": 100, "test_tokens": 100}
@@ -96,7 +93,7 @@ class FitPlan:
         return {name: model.label or declaration(model.head["name"]).label for name, model in self.models.items()}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Fit:
     """A fit of one head at one width.
 
@@ -130,7 +127,7 @@ class Fit:
         return f"d={self.width};head={self.head.name}" + (f";equal={self.equal_to.name}" if self.equal_to else "")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Unit:
     """A unit of work: all fits of a plan to the distributions of one setting and one seed.
 
@@ -214,23 +211,19 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
         for model, entry in plan.models.items()
         for width in plan.widths
     )
-    recipe = {key: getattr(plan, key) for key in RECIPE}
-    return tuple(
-        Unit(name, plan.kind, law_name, condition, law, seed, **recipe, fits=fits, **execution)
-        for (law, condition, law_name), seed in itertools.product(list(_laws(plan, where)), plan.seeds)
-    )
-
-
-def _laws(plan: FitPlan, where: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Yield (settings, name in the records, name within the plan) for each kind of distributions that a plan has."""
+    laws: list[tuple[str, str, dict[str, Any]]] = []  # name within the plan, name in the records, settings
     if plan.kind == "dirichlet":
         for alpha, words in itertools.product(plan.alphas, plan.words):
             law = {"alpha": alpha, "words": words, "contexts": plan.contexts}
-            yield law, f"alpha={alpha:g};M={words};N={plan.contexts}", f"alpha{alpha:g}-M{words}"
-        return
-    for rank in plan.ranks:
-        given = {**plan.language, **NO_TEXT, "rank": rank, "seed": 0}
-        settings = schema.read(LanguageSettings, given, f"{where}: language")
-        law = asdict(settings)
-        del law["seed"]
-        yield law, f"r={rank};V={settings.vocabulary_size}", f"rank{rank}"
+            laws.append((f"alpha{alpha:g}-M{words}", f"alpha={alpha:g};M={words};N={plan.contexts}", law))
+    else:
+        for rank in plan.ranks:
+            given = {**plan.language, **NO_TEXT, "rank": rank, "seed": 0}
+            law = asdict(schema.read(languages.LanguageSettings, given, f"{where}: language"))
+            del law["seed"]
+            laws.append((f"rank{rank}", f"r={rank};V={law['vocabulary_size']}", law))
+    recipe = {key: getattr(plan, key) for key in RECIPE}
+    return tuple(
+        Unit(name, plan.kind, law_name, condition, law, seed, **recipe, fits=fits, **execution)
+        for (law_name, condition, law), seed in itertools.product(laws, plan.seeds)
+    )

@@ -1,9 +1,7 @@
 """Settings of a synthetic language with a known distribution; `corpora.language` builds the language from them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -64,6 +62,6 @@ class LanguageSettings:
                 raise ValueError(f"{key}: {getattr(self, key)} is not allowed (at most {most} for {size} words)")
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> LanguageSettings:
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Return the settings under the `language` key of a dataset. A wrong key or value raises UserError."""
         return read(cls, values, "language")

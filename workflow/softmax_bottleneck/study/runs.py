@@ -3,21 +3,17 @@
 The run_id of a run is a hash of everything that the result depends on: settings, corpus, seed and code.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from softmax_bottleneck.heads.registry import module_path
-from softmax_bottleneck.heads.registry import options as complete_options
+from softmax_bottleneck.heads import registry
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import STEPS, step_code
 from softmax_bottleneck.study import schema
@@ -25,6 +21,19 @@ from softmax_bottleneck.study import schema
 # The longest chunk of finetuning is bptt plus this in the AWD-LSTM's code; mixtures keep the value of training.
 FINETUNE_LENGTH_DELTA = 10
 UpTo1000 = Annotated[schema.Number, Field(ge=0, le=1000)]
+
+
+def _check_head(head: schema.Options) -> schema.Options:
+    if not isinstance(head.get("name"), str):
+        raise ValueError("a head has a `name`, and options beside it")
+    return head
+
+
+HeadEntry = Annotated[  # a head in YAML: a name, or a mapping of its name and options
+    schema.Options,
+    BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
+    AfterValidator(_check_head),
+]
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,10 @@ class Head:
     def modules(self) -> tuple[str, ...]:
         """The modules of the package that compute this head, including those of the parts of a mixture."""
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
-        return tuple(sorted(f"heads.{module_path(name).stem}" for name in names))
+        return tuple(sorted(f"heads.{registry.module_path(name).stem}" for name in names))
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], where: str) -> Head:
+    def of(cls, options: Mapping[str, Any], where: str) -> Self:
         """Return the head for a mapping of `name` and options; `where` locates the mapping in error messages.
 
         Raises:
@@ -50,9 +59,9 @@ class Head:
         given = dict(options)
         name = given.pop("name")
         try:
-            complete = complete_options(name, given)
+            complete = registry.options(name, given)
             if "pointwise" in complete:
-                complete_options(complete["pointwise"], complete.get("pointwise_options", {}))
+                registry.options(complete["pointwise"], complete.get("pointwise_options", {}))
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         return cls(name, complete)
@@ -222,7 +231,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that affect the result, apart from the seed and the code."""
-        parts = {key: asdict(getattr(self, key)) for key in ("head", "body", "schedule")}
+        parts = {key: dataclasses.asdict(getattr(self, key)) for key in ("head", "body", "schedule")}
         return parts | {"data_identity": self.data_identity} | ({"start": self.start} if self.start else {})
 
     @cached_property
@@ -248,10 +257,10 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of run.json: all attributes, the run_id and the fingerprint of the code."""
-        return asdict(self) | {"run_id": self.run_id, "code": self.code}
+        return dataclasses.asdict(self) | {"run_id": self.run_id, "code": self.code}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], where: str = "run.json") -> Run:
+    def from_json(cls, value: Mapping[str, Any], where: str = "run.json") -> Self:
         """Return the run that a run.json holds.
 
         Its run_id is that of the current code and may differ from the one in the file's path.
@@ -259,7 +268,7 @@ class Run:
         Raises:
             UserError: a setting is unknown or missing, or a value is not allowed.
         """
-        known = {field.name for field in fields(cls)}
+        known = {field.name for field in dataclasses.fields(cls)}
         return schema.read(cls, {key: given for key, given in value.items() if key in known}, where)
 
 
@@ -271,7 +280,7 @@ class Stages:
     dynamic: Dynamic
 
     @classmethod
-    def of(cls, head: Head, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Stages:
+    def of(cls, head: Head, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Self:
         """Return the settings of the two stages that follow training: finetuning and dynamic evaluation.
 
         Finetuning uses the training schedule `schedule` with two changes: the optimiser averages weights from the first

@@ -7,27 +7,19 @@ import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
+from softmax_bottleneck.study import study_file
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.fits import Unit, units_of
-from softmax_bottleneck.study.models import Model, Search, models_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
 from softmax_bottleneck.study.schema import did_you_mean, read, section
-from softmax_bottleneck.study.study_file import (
-    REQUIRED,
-    Experiment,
-    ExperimentChanges,
-    Layer,
-    StudyFile,
-    load_experiment,
-    read_values,
-)
+from softmax_bottleneck.study.study_file import Experiment, ExperimentChanges, Search, StudyFile
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
 UNCHANGED = ("title", "description", "replicas_per_job", "device", "max_wall", "time_margin")
@@ -76,9 +68,9 @@ class Study:
     @cached_property
     def digest(self) -> str:
         """The hash of the study's plan and texts; if the hash changes, tables and report are recomputed."""
-        shown = [[asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
+        shown = [[dataclasses.asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
         made = [part.path for parts in (self.finetuned, self.evaluations, self.units) for part in parts]
-        datasets = {name: asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}
+        datasets = {name: dataclasses.asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}
         words = [self.name, self.title, self.description, self.labels, self.fit_labels]
         return digest([*words, shown, made, datasets])[:12]
 
@@ -185,23 +177,24 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         UserError: the file cannot be read, a key is unknown or missing, or a value is not allowed.
     """
     given, where, near = dict(overrides or {}), str(file), file.resolve().parent
-    declared = read(StudyFile, given if given.keys() >= REQUIRED else read_values(file) | given, where)
+    is_complete = given.keys() >= study_file.REQUIRED
+    declared = read(StudyFile, given if is_complete else study_file.read_values(file) | given, where)
     datasets = {name: load_dataset(name, near) for name in declared.datasets}
     for name, dataset in datasets.items():
         if dataset.kind == "benchmarks":
             raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
-    families = models_of(declared.models, declared.datasets, where)
+    families = study_file.models_of(declared.models, declared.datasets, where)
     members = {model.name: [model.name] for models in families.values() for model in models}
     members |= {entry: [model.name for model in models] for entry, models in families.items()}
     _check_names(declared, members, where)
     execution = {key: getattr(declared, key) for key in ("threads", "device", "deterministic")}
-    planned = [
-        _plan(declared, dataset, model, execution | {"graphs": declared.graphs}, f"{where}: models.{model.name}")
+    planned = {
+        (dataset.name, model.name): _plan(declared, dataset, model, execution | {"graphs": declared.graphs}, where)
         for dataset in datasets.values()
         for name, models in families.items()
         if dataset.name in (declared.models[name].datasets or datasets)
         for model in models
-    ]
+    }
     resolver = _ExperimentResolver(declared, datasets, members, near, where)
     return Study(
         name=declared.study,
@@ -213,14 +206,14 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         experiments=tuple(
             resolver.resolve(name, changes or ExperimentChanges()) for name, changes in declared.experiments.items()
         ),
-        runs=_with_duplicates(run for plan in planned for run in plan.runs),
+        runs=_with_duplicates(run for runs, _, _ in planned.values() for run in runs),
         searches={
             name: Search(entry.grid, math.prod(map(len, entry.grid.values())), tuple(members[name]))
             for name, entry in declared.models.items()
             if entry.grid
         },
-        author_seeds={plan.key: plan.author_seed for plan in planned if plan.author_seed is not None},
-        stages={plan.key: plan.stages for plan in planned},
+        author_seeds={key: seed for key, (_, seed, _) in planned.items() if seed is not None},
+        stages={key: stages for key, (_, _, stages) in planned.items()},
         fits={name: units_of(name, plan, execution, f"{where}: fits.{name}") for name, plan in declared.fits.items()},
         fit_labels={name: plan.labels for name, plan in declared.fits.items()},
         **{key: getattr(declared, key) for key in UNCHANGED},
@@ -242,18 +235,6 @@ def _check_known(names: Iterable[str] | None, known: Collection[str], place: str
             raise UserError(f"{place}: {name!r} is not in this study{did_you_mean(name, known)}")
 
 
-class _Plan(NamedTuple):
-    """The runs of a model on a dataset, the authors' seed, and the settings of the stages after training.
-
-    `key` is (dataset, model).
-    """
-
-    key: tuple[str, str]
-    runs: list[Run]
-    author_seed: int | None
-    stages: Stages
-
-
 @section
 class _Settings:
     """The settings of a run, with all layers of settings applied."""
@@ -262,25 +243,27 @@ class _Settings:
     schedule: Schedule
 
 
-def _plan(declared: StudyFile, dataset: Dataset, model: Model, execution: Mapping[str, Any], where: str) -> _Plan:
-    """Return the plan of a model on a dataset, with the layers of settings applied."""
+def _plan(
+    declared: StudyFile, dataset: Dataset, model: study_file.Model, execution: Mapping[str, Any], where: str
+) -> tuple[list[Run], int | None, Stages]:
+    """Return the runs of a model on a dataset, the authors' seed, and the settings of the stages after training."""
     entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
-    for layer in (*declared.settings, Layer(body=entry.body, schedule=entry.schedule)):
+    for layer in (*declared.settings, study_file.Layer(body=entry.body, schedule=entry.schedule)):
         if layer.when.holds(dataset.name, model.inherits_from):
             for part in PARTS:
                 merged[part] |= getattr(layer, part)
             author = author if layer.author_seed is None else layer.author_seed
-    body = merged["body"]
+    where, body = f"{where}: models.{model.name}", merged["body"]
     if body.get("context_size") is None:
         body["context_size"] = body.get("embedding_size", 1)  # an absent embedding_size is an error below
     settings = read(_Settings, {"body": body, "schedule": merged["schedule"]}, where)
     head = Head.of(merged["head"] | entry.head, where)
-    key, choice = (dataset.name, model.name), entry.seeds or "all"
+    choice = entry.seeds or "all"
     given = (author, *declared.seeds) if isinstance(choice, str) else choice
     seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
-    common = (*key, head, settings.body, settings.schedule)
+    common = (dataset.name, model.name, head, settings.body, settings.schedule)
     runs = [Run(*common, seed, dataset.identity, **execution) for seed in (seeds[:1] if choice == "author" else seeds)]
-    return _Plan(key, runs, author, Stages.of(head, settings.schedule, merged["finetune"], merged["dynamic"]))
+    return runs, author, Stages.of(head, settings.schedule, merged["finetune"], merged["dynamic"])
 
 
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -316,7 +299,7 @@ class _ExperimentResolver:
 
     def resolve(self, name: str, changes: ExperimentChanges) -> Experiment:
         """Return an experiment with the models and datasets that this study shows; `changes` may name them."""
-        original, place = load_experiment(name, self.near), f"{self.where}: experiments.{name}"
+        original, place = study_file.load_experiment(name, self.near), f"{self.where}: experiments.{name}"
         if changes.models == ("all",):
             entries = [name for name, entry in self.declared.models.items() if not entry.is_variant]
         else:

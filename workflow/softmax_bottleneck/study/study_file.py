@@ -1,21 +1,24 @@
-"""The YAML of a study and of its experiments: their keys, and how one study extends another."""
+"""The YAML of a study and of its experiments: their keys, the models of a grid, and how one study extends another."""
 
 import dataclasses
+import hashlib
+import itertools
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import pydantic
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
+from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import SHARED
-from softmax_bottleneck.study import schema
+from softmax_bottleneck.study import runs, schema
 from softmax_bottleneck.study.fits import FitPlan
-from softmax_bottleneck.study.models import ModelEntry
-from softmax_bottleneck.study.runs import BodyPart, DynamicPart, SchedulePart
 
 SeedChoice = Literal["all", "author", "random"]
+LONGEST_NAME = 80  # of a model; it is a folder
 CsvName = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.csv$")]
 
 
@@ -145,6 +148,170 @@ def load_experiment(name: str, near: Path) -> Experiment:
     return experiment
 
 
+# --- models ---
+# A word or a list: the message is about whichever was meant.
+Seeds = Annotated[
+    Annotated[Literal["all", "author"], Tag("~word")] | Annotated[schema.NonEmpty[schema.Seed], Tag("~list")],
+    Discriminator(lambda value: "~list" if isinstance(value, list | tuple) else "~word"),
+]
+Axis = Annotated[tuple[Any, ...], Field(min_length=1)]
+Grid = Annotated[dict[Annotated[str, Field(pattern="^(head|body|schedule)[.][a-z_]+$")], Axis], Field(min_length=1)]
+
+
+@schema.section
+class ModelEntry:
+    """A model as a study's YAML declares it.
+
+    Attributes:
+        head: a name (a file in workflow/softmax_bottleneck/heads), or `{name: ..., option: ...}`.
+        label: name of the model in tables and figures (default: the head's own).
+        like: another model from which this model inherits layers of settings and the values of `body` and `schedule`,
+            and the head's options if both have the same head. That model may have a `like` of its own.
+        datasets: corpora to train on; all corpora of the study when absent.
+        seeds: `all` (the default); `author`, only the authors' own seed (the first if there is none); or a list.
+        grid: lists of values, such as `{head.c: [-1.5, 0], head.k: [2, 3]}`; each combination is a model.
+        stem: prefix of the names of a grid's models (default: the entry's name). Grids on different corpora may have
+            the same stem.
+        max_runs: number of a grid's combinations to train; 0 declares a search and trains nothing.
+        body: settings of the body for this model, applied after all layers of settings.
+        schedule: settings of training for this model, applied after all layers of settings.
+    """
+
+    head: runs.HeadEntry
+    label: schema.Label | None = None
+    like: schema.Name | None = None
+    datasets: schema.NonEmpty[schema.Name] | None = None
+    seeds: Seeds | None = None
+    grid: Grid | None = None
+    stem: schema.Name | None = None
+    max_runs: Annotated[schema.Integer, Field(ge=0)] | None = None
+    body: runs.BodyPart = schema.EMPTY
+    schedule: runs.SchedulePart = schema.EMPTY
+
+    def __post_init__(self) -> None:
+        if self.max_runs is not None and self.grid is None:
+            raise ValueError("max_runs: it has no grid to choose from")
+
+    @property
+    def is_variant(self) -> bool:
+        """True if the entry is a variant of another model, that is, has `like`, `grid` or `seeds`."""
+        return not (self.like is None and self.grid is None and self.seeds is None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A hyperparameter search over a grid of settings.
+
+    Attributes:
+        axes: setting, such as `head.c` -> values to try.
+        size: number of all combinations.
+        members: names of the models of the grid that the study trains.
+    """
+
+    axes: Mapping[str, tuple[Any, ...]]
+    size: int
+    members: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model of a study, which is an entry under `models` or one combination of an entry's grid.
+
+    `inherits_from` are the names whose layers of settings apply to the model: the model's own name, the entry's name,
+    and the names of all models that `like` leads to, directly or not.
+    """
+
+    name: str
+    entry: ModelEntry
+    label: str
+    inherits_from: frozenset[str]
+
+
+def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], where: str) -> dict[str, list[Model]]:
+    """Return {entry under `models`: its models}; an entry without a grid is one model.
+
+    Raises:
+        UserError: a head or a model under `like` is unknown, `like` leads back to its start, a value of a grid is not
+            allowed, or two models on one dataset have the same name.
+    """
+    families: dict[str, list[Model]] = {}
+    taken = set(itertools.product(datasets, entries))
+    for name, declared in entries.items():
+        place = f"{where}: models.{name}"
+        ancestors = _ancestors(name, entries, place)
+        # Nearer entries take precedence. Options of a head are inherited only from entries with the same head.
+        parts: dict[str, dict[str, Any]] = {"head": {}, "body": {}, "schedule": {}}
+        for other in (entries[ancestor] for ancestor in reversed(ancestors)):
+            parts["head"] |= other.head if other.head["name"] == declared.head["name"] else {}
+            parts["body"] |= other.body
+            parts["schedule"] |= other.schedule
+        entry = dataclasses.replace(declared, **cast(Any, parts))
+        try:
+            label = entry.label or declaration(entry.head["name"]).label
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        family = Model(name, entry, label, frozenset(ancestors))
+        families[name] = [family] if entry.grid is None else _members(family, entry.grid, place)
+        for key in itertools.product(entry.datasets or datasets, (member.name for member in families[name])):
+            if entry.grid and key in taken:
+                raise UserError(f"{place}.grid: its member {key[1]!r} has the name of another model")
+            taken.add(key)
+    return families
+
+
+def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list[str]:
+    """Return the names of a model and of all models that `like` leads to, the nearest first.
+
+    Raises:
+        UserError: a model under `like` is unknown, or `like` leads back to a model of the chain.
+    """
+    chain = [name]
+    while (other := entries[chain[-1]].like) is not None:
+        if other not in entries:
+            raise UserError(f"{where}.like: unknown {other!r}{schema.did_you_mean(other, entries)}")
+        if other in chain:
+            raise UserError(f"{where}.like: goes round in a circle ({' -> '.join([*chain, other])})")
+        chain.append(other)
+    return chain
+
+
+def _members(family: Model, grid: Grid, where: str) -> list[Model]:
+    """Return the models of a grid: all combinations, or `max_runs` of them.
+
+    A hash chooses the combinations, and thus a larger `max_runs` only adds combinations. The values of a combination
+    replace those of the entry. The name of a model lists the values, or ends with a hash of them if it would be too
+    long.
+    """
+    entry = family.entry
+    points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+    budget = entry.max_runs
+    if budget is not None and budget < len(points):
+        hashes = [hashlib.sha256(f"{family.name} {index}".encode()).digest() for index in range(len(points))]
+        chosen = sorted(range(len(points)), key=hashes.__getitem__)[:budget]
+        points = [points[index] for index in sorted(chosen)]
+    members = []
+    for point in points:
+        stem = name = entry.stem or family.name
+        parts = {"head": dict(entry.head), "body": dict(entry.body), "schedule": dict(entry.schedule)}
+        words = []
+        for key, value in point.items():
+            part, _, option = key.partition(".")
+            parts[part][option] = value
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            text = f"{value:g}" if is_number else str(value).lower()
+            # `mos-nt-components` with head.components needs no second `components`
+            name += text if name.endswith(f"-{option}") else f"-{option}{text}"
+            words.append(f"{option.replace('_', ' ')} {text}".replace("-", "\N{MINUS SIGN}"))
+        if len(name) > LONGEST_NAME:
+            name = f"{stem}-{runs.digest(point)[:8]}"
+        if not re.fullmatch(schema.NAME, name):
+            advice = "write values of letters, digits, . _ -"
+            raise UserError(f"{where}.grid: its member {name!r} would be a folder; {advice}")
+        own = schema.read(ModelEntry, vars(entry) | parts, f"{where}.grid")
+        members.append(Model(name, own, f"{family.label}: {', '.join(words)}", family.inherits_from | {name}))
+    return members
+
+
 # --- studies ---
 @schema.section
 class When:
@@ -182,11 +349,11 @@ class Layer:
     """
 
     when: When = When()
-    body: BodyPart = schema.EMPTY
+    body: runs.BodyPart = schema.EMPTY
     head: schema.Options = schema.EMPTY
-    schedule: SchedulePart = schema.EMPTY
-    finetune: SchedulePart = schema.EMPTY
-    dynamic: DynamicPart = schema.EMPTY
+    schedule: runs.SchedulePart = schema.EMPTY
+    finetune: runs.SchedulePart = schema.EMPTY
+    dynamic: runs.DynamicPart = schema.EMPTY
     author_seed: schema.Seed | None = None
 
 
@@ -270,8 +437,9 @@ REQUIRED = {f.name for f in dataclasses.fields(StudyFile) if f.default is f.defa
 def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the keys of a study's file, merged with the keys of the study that it extends.
 
-    `settings` are appended to the extended study's; `models` and `fits` are merged by key (null removes an entry); all
-    other keys replace the extended study's. `chain` has the files that extend this one.
+    `settings` are appended to the extended study's. The keys of an entry under `models` or `fits` replace those of the
+    same entry of the extended study; null removes the entry. All other keys replace the extended study's. `chain` has
+    the files that extend this one.
 
     Raises:
         UserError: a file does not exist or is not a mapping, or studies extend each other.
@@ -291,19 +459,12 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
         merged["settings"] = base["settings"] + values["settings"]
     for key in ("models", "fits"):
         if isinstance(base.get(key), dict) and isinstance(values.get(key), dict):
-            merged[key] = _merged(base[key], values[key], f"{file}: {key}")
+            entries = dict(base[key])
+            for name, entry in values[key].items():
+                if entry is None and name not in entries:
+                    hint = schema.did_you_mean(name, entries)
+                    raise UserError(f"{file}: {key}.{name}: there is none to take away{hint}")
+                both = isinstance(entry, dict) and isinstance(entries.get(name), dict)
+                entries[name] = {**entries[name], **entry} if both else entry
+            merged[key] = {name: entry for name, entry in entries.items() if entry is not None}
     return merged
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the merged entries under `models` or `fits`.
-
-    The keys of an entry in `changes` replace those of the same entry in `base`; null removes the entry.
-    """
-    merged = dict(base)
-    for name, entry in changes.items():
-        if entry is None and name not in merged:
-            raise UserError(f"{where}.{name}: there is none to take away{schema.did_you_mean(name, merged)}")
-        both = isinstance(entry, dict) and isinstance(merged.get(name), dict)
-        merged[name] = {**merged[name], **entry} if both else entry
-    return {name: entry for name, entry in merged.items() if entry is not None}
