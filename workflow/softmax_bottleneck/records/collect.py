@@ -13,26 +13,22 @@ from typing import Any
 
 import pandas as pd
 
-from softmax_bottleneck.records import integrity
-from softmax_bottleneck.records.integrity import FILE, RunFiles, inspect_study, is_number, mapping
+from softmax_bottleneck.records import integrity, records
+from softmax_bottleneck.records.integrity import RunFiles, is_number, mapping
 from softmax_bottleneck.records.metrics import SIGMA_10, TOP5_HIT
-from softmax_bottleneck.records.records import (
-    COLUMNS,
-    CURVE_COLUMNS,
-    DYNAMIC,
-    FINETUNED,
-    STAGE_COLUMNS,
-    STATE_COLUMNS,
-    Records,
-    is_unlearned,
-    save,
-    thinned,
-)
+from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Run, Study
 
 DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
 NO_SIMILARITIES = "word similarity not done yet"
+# Results of a run that are not metrics but appear in tables and figures -> file without ending, key in the file.
+DETAILS = {
+    "predictions": ("topk", "contexts"),
+    "hits": ("topk", "hits"),
+    "function": ("measure", "function"),
+    "epoch_ranks": ("epochs_rank", "rows"),
+}
 RANK_FACTS = {"m": "rank_rows", "n": "rank_columns", "tolerance": "rank_tolerance", "sigma_max": "sigma_max"}
 
 
@@ -66,7 +62,13 @@ class Reading:
         if self.stage == DYNAMIC and "dynamic" not in self.files:
             return "missing", "not evaluated yet"
         if self.stage != DYNAMIC and "done" not in self.files:
-            return "missing", _unfinished(self.run, self.found)
+            epochs, curve = self.run.schedule.epochs, self.found.curve
+            if curve:
+                last = curve[-1].get("epoch", len(curve))
+                return "missing", f"stopped after epoch {last} of {epochs}; it resumes there"
+            if any(self.found.folder.glob("resume-?.pt")):
+                return "missing", f"stopped in epoch 1 of {epochs}; it resumes there"
+            return "missing", "not finetuned yet" if self.run.start else "not trained yet"
         for name, content in self.files.items():
             status = content.get("status", "failed")
             if status != "ok":
@@ -119,15 +121,6 @@ def _with_interval(
             yield table, condition, metric, float(facts[key]), int(n) if is_number(n) else None
 
 
-def _unfinished(run: Run, found: RunFiles) -> str:
-    epochs = run.schedule.epochs
-    if found.curve:
-        return f"stopped after epoch {found.curve[-1].get('epoch', len(found.curve))} of {epochs}; it resumes there"
-    if any(found.folder.glob("resume-?.pt")):
-        return f"stopped in epoch 1 of {epochs}; it resumes there"
-    return "not finetuned yet" if run.start else "not trained yet"
-
-
 def hardware(provenance: Mapping[str, Any]) -> str:
     """Return one line that names the machines of a provenance block: the devices of its sessions, and the processor."""
     sessions = provenance.get("sessions") or []
@@ -148,64 +141,49 @@ def collect(study: Study) -> Records:
     later += [(one.run, one.path, DYNAMIC) for one in study.shown_evaluations]
     runs = {path: integrity.read(run, study.store.run_folder(path)) for run, path, _ in (*trained, *later)}
     readings = [Reading(run, path, runs[path], stage) for run, path, stage in (*trained, *later)]
-    rows = [row for reading in readings for row in run_rows(study, reading)] + _synthetic_rows(study)
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
-    order = ["dataset", "model", "seed", "table", "metric", "condition"]
-    states, stages = readings[: len(trained)], readings[len(trained) :]
-    read = {f"{path}/{name}": digest for path, own in runs.items() for name, digest in sorted(own.hashes.items())}
-    records = Records(
-        rows=frame.sort_values(order, kind="stable").reset_index(drop=True),
-        states=pd.DataFrame([_state_row(study, reading) for reading in states], columns=list(STATE_COLUMNS)),
-        stages=pd.DataFrame([_state_row(study, reading) for reading in stages], columns=list(STAGE_COLUMNS)),
-        parents=read,
-        environments=_environments([*(reading.files.get("done", {}) for reading in readings), _synthetic(study)]),
-        details={path: detail for path, own in runs.items() if (detail := _detail(own.contents))},
+    file = study.store.study_folder(study.name) / "synthetic.json"
+    synthetic = artefacts.read_json(file) if file.exists() else {}
+    details, spectra = {}, {}
+    for path, own in runs.items():
+        values = {key: own.contents.get(name, {}).get(inner) for key, (name, inner) in DETAILS.items()}
+        details[path] = {key: value for key, value in values.items() if value}
+        if own.sigma_K is not None:
+            # A spectrum may drop at the measured ranks, and at d + 2, the largest rank of a softmax on d dimensions.
+            ranks = mapping(own.contents.get("rank", {}).get("metrics")).values()
+            cliffs = [*(int(rank) for rank in ranks if is_number(rank)), own.run.body.embedding_size + 2]
+            spectra[path] = records.thinned(own.sigma_K, cliffs)
+    states = [_state_row(study, reading) for reading in readings]
+    found = Records(
+        rows=_rows(study, readings, synthetic),
+        states=pd.DataFrame(states[: len(trained)], columns=list(records.STATE_COLUMNS)),
+        stages=pd.DataFrame(states[len(trained) :], columns=list(records.STAGE_COLUMNS)),
+        parents={f"{path}/{name}": own.hashes[name] for path, own in runs.items() for name in sorted(own.hashes)},
+        environments=_environments([*(reading.files.get("done", {}) for reading in readings), synthetic]),
+        details={path: detail for path, detail in details.items() if detail},
         curves=_curves(runs),
-        spectra={path: thinned(own.sigma_K, _cliffs(own)) for path, own in runs.items() if own.sigma_K is not None},
+        spectra=spectra,
         corpora=_corpora(study),
     )
-    return replace(records, verification=inspect_study(study, runs, records).to_json())
+    return replace(found, verification=integrity.inspect_study(study, runs, found).to_json())
 
 
 def collect_to(study: Study, folder: Path) -> Records:
     """Collect the records of a study; save them, and the result of their verification, in a folder."""
-    records = collect(study)
-    save(records, folder)
-    artefacts.write_json(folder / FILE, dict(records.verification) | {"provenance": provenance.block()})
-    return records
-
-
-def _detail(files: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results of a run that are not metrics but appear in tables and figures, such as predicted words."""
-    kept = {
-        "predictions": ("topk", "contexts"),
-        "hits": ("topk", "hits"),
-        "function": ("measure", "function"),
-        "epoch_ranks": ("epochs_rank", "rows"),
-    }
-    values = {key: files.get(name, {}).get(inner) for key, (name, inner) in kept.items()}
-    return {key: value for key, value in values.items() if value}
+    found = collect(study)
+    records.save(found, folder)
+    artefacts.write_json(folder / integrity.FILE, dict(found.verification) | {"provenance": provenance.block()})
+    return found
 
 
 def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
     """Return the epoch logs of all runs; an epoch that was logged again after a resume counts once."""
     rows = [
-        (path, epoch, *(line.get(key) for key in CURVE_COLUMNS[2:]))
+        (path, epoch, *(line.get(key) for key in records.CURVE_COLUMNS[2:]))
         for path, own in runs.items()
         for epoch, line in sorted({line["epoch"]: line for line in own.curve if "epoch" in line}.items())
     ]
-    frame = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(records.CURVE_COLUMNS))
     return frame.astype({"epoch": "int64", "train_ppl": "float64", "valid_ppl": "float64"})
-
-
-def _cliffs(files: RunFiles) -> list[int]:
-    """Return the indices where a spectrum may drop: the measured ranks, and d + 2, the largest rank of a softmax.
-
-    d is the size of the word embeddings.
-    """
-    metrics = mapping(files.contents.get("rank", {}).get("metrics"))
-    return [*(int(rank) for rank in metrics.values() if is_number(rank)), files.run.body.embedding_size + 2]
 
 
 def _corpora(study: Study) -> dict[str, Any]:
@@ -217,25 +195,26 @@ def _state(study: Study, reading: Reading) -> tuple[str, str]:
     return reading.state(wordsim=bool(study.datasets[reading.run.dataset].wordsim) and not reading.stage)
 
 
-def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
-    """Yield one row, with the columns COLUMNS, per number of a run, also of a run with unfinished measurements."""
-    run = reading.run
-    if _state(study, reading)[0] in ("ok", "missing"):
-        for table, condition, metric, value, n in reading.numbers():
-            row = ("measured", table, run.dataset, run.model, condition, metric, value, math.nan, n)
-            yield (*row, run.seed, run.run_id)
+def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a row per number of a run, and per sample of the experiments that need no training (`synthetic.json`).
 
-
-def _synthetic(study: Study) -> Mapping[str, Any]:
-    path = study.store.study_folder(study.name) / "synthetic.json"
-    return artefacts.read_json(path) if path.exists() else {}
-
-
-def _synthetic_rows(study: Study) -> list[tuple[object, ...]]:
-    """Return the rows of results/<study>/synthetic.json: one per sample of the experiments that need no training."""
+    Runs with unfinished measurements are included.
+    """
+    rows: list[tuple[object, ...]] = []
+    for reading in readings:
+        if _state(study, reading)[0] in ("ok", "missing"):
+            run = reading.run
+            for table, condition, metric, value, n in reading.numbers():
+                row = ("measured", table, run.dataset, run.model, condition, metric, value, math.nan, n)
+                rows.append((*row, run.seed, run.run_id))
     usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}
-    fixed = {"n": 1, "run_id": ""}
-    return [tuple((usual | row | fixed)[key] for key in COLUMNS) for row in _synthetic(study).get("rows", ())]
+    for sample in synthetic.get("rows", ()):
+        values = usual | sample | {"n": 1, "run_id": ""}
+        rows.append(tuple(values[key] for key in records.COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(records.COLUMNS))
+    frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
+    order = ["dataset", "model", "seed", "table", "metric", "condition"]
+    return frame.sort_values(order, kind="stable").reset_index(drop=True)
 
 
 def _state_row(study: Study, reading: Reading) -> dict[str, Any]:
@@ -245,7 +224,7 @@ def _state_row(study: Study, reading: Reading) -> dict[str, Any]:
     metrics = mapping(reading.files.get("measure", {}).get("metrics"))
     ppl, unigram = metrics.get("test_ppl"), metrics.get("unigram_ppl")
     remark = ""
-    if is_number(ppl) and is_number(unigram) and is_unlearned(ppl, unigram):
+    if is_number(ppl) and is_number(unigram) and records.is_unlearned(ppl, unigram):
         remark = f"learned no more than how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
     return {
         "dataset": run.dataset,
@@ -266,9 +245,9 @@ def _state_row(study: Study, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _environments(records: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+def _environments(results: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     blocks = []
-    for record in records:
+    for record in results:
         block = mapping(record.get("provenance"))
         facts = {key: block.get(key) for key in ("git", "versions", "hardware", "deterministic") if block.get(key)}
         if facts and facts not in blocks:

@@ -126,7 +126,13 @@ def read(run: Run, folder: Path) -> RunFiles:
         if content is not None:
             found.contents[name] = content
     found.sigma_K = found.load("spectrum.npz", lambda data: artefacts.arrays_in(data)["singular_values"].astype(float))
-    _read_curve(found)
+    log = folder / "epochs.jsonl"  # its hash is written once training has ended
+    try:
+        found.curve = [line for line in artefacts.read_lines(log) if isinstance(line, dict)]
+        if artefacts.sidecar(log).exists():
+            found.hashes[log.name] = artefacts.sha256_file(log)
+    except UNREADABLE:
+        found.find("damaged", log.name, f"{log.name} is damaged")
     before = folder.parent / "done.json"  # of the run that finetuning or a dynamic evaluation starts from
     if (run.start or found.is_evaluation) and before.exists():
         found.hashes["start/done.json"] = artefacts.sha256_file(before)
@@ -145,17 +151,6 @@ def _record(data: bytes) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("run", {}), dict):
         raise ValueError("no record")
     return content
-
-
-def _read_curve(found: RunFiles) -> None:
-    """Read the epoch log; its hash is checked only after training has ended, because no hash exists before."""
-    path = found.folder / "epochs.jsonl"
-    try:
-        found.curve = [line for line in artefacts.read_lines(path) if isinstance(line, dict)]
-        if artefacts.sidecar(path).exists():
-            found.hashes[path.name] = artefacts.sha256_file(path)
-    except UNREADABLE:
-        found.find("damaged", path.name, f"{path.name} is damaged")
 
 
 def inspect(found: RunFiles) -> list[Finding]:

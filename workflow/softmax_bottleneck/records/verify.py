@@ -28,27 +28,22 @@ MEASURED = (
 
 
 def verify(study: Study) -> Verification:
-    """Check all files that the study's results rest on, including its report; write nothing."""
-    found = Verification.from_json(collect(study).verification)
-    files = list(_own_files(study))
-    findings = [finding for path in files for finding in damage(study.store, path)]
-    return replace(found, files=found.files + len(files), findings=(*found.findings, *findings))
+    """Check all files that the study's results rest on, including its report; write nothing.
 
-
-def _own_files(study: Study) -> Iterator[Path]:
-    """Yield the expected files of the study's own folder.
-
-    A step that wrote at least one of its files is expected to have written all of them.
+    A step that wrote at least one of its files in the study's own folder is expected to have written all of them.
     """
-    home = study.store.study_folder(study.name)
+    found = Verification.from_json(collect(study).verification)
+    home, files = study.store.study_folder(study.name), list[Path]()
     shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]
     shown += paths.OVERVIEW
     for names in (("check.json",), ("synthetic.json",), records.FILES, ("verify.json", *shown, *MADE_FROM_RECORDS)):
         if any((home / name).exists() for name in names):
-            yield from (home / name for name in names)
+            files += [home / name for name in names]
     others = (path for folder in ("tables", "figures") for path in sorted((home / folder).glob("*")))
     planned = {home / name for name in shown}
-    yield from (path for path in others if path not in planned and artefacts.sidecar(path).exists())
+    files += [path for path in others if path not in planned and artefacts.sidecar(path).exists()]
+    findings = [finding for path in files for finding in damage(study.store, path)]
+    return replace(found, files=found.files + len(files), findings=(*found.findings, *findings))
 
 
 def repair(study: Study) -> tuple[Verification, list[Path]]:

@@ -26,28 +26,21 @@ def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    return {
-        "schema": SCHEMA,
-        "parents": dict(parents or {}),
-        "git": _git_state(),
-        "versions": versions,
-        "hardware": {"cpu": _cpu_model(), "cores": os.cpu_count(), "machine": platform.machine()},
-        **facts,
-    }
-
-
-def _git_state() -> dict[str, object]:
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]  # the commit, with `-dirty` if changed
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *describe], capture_output=True, encoding="utf-8", check=True)
         commit = done.stdout.strip()
-        return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
     except (OSError, subprocess.CalledProcessError):
-        return {"commit": "unknown", "dirty": False}
-
-
-def _cpu_model() -> str:
+        commit = "unknown"
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
     model = re.search(r"^model name[^:]*:(.*)$", text, re.MULTILINE)
-    return model[1].strip() if model else platform.processor() or "unknown"
+    cpu = model[1].strip() if model else platform.processor() or "unknown"
+    return {
+        "schema": SCHEMA,
+        "parents": dict(parents or {}),
+        "git": {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")},
+        "versions": versions,
+        "hardware": {"cpu": cpu, "cores": os.cpu_count(), "machine": platform.machine()},
+        **facts,
+    }
