@@ -82,7 +82,12 @@ def build(study: Study, with_weights: bool = False) -> Path:
 
 # --- the files ------------------------------------------------------------------------------------------------------
 def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
-    """Return {path in the crate: file or bytes to pack} (IncompleteError: a result does not match its hash)."""
+    """Return {path in the crate: file or bytes to pack}.
+
+    Raises:
+        IncompleteError: a result does not match its hash.
+        UserError: the study extends a file outside its own folder.
+    """
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
     for name in study.datasets:  # what identifies a corpus, but never its text
@@ -97,7 +102,21 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
     workflow = [ROOT / name for name in WORKFLOW_FILES if (ROOT / name).is_file()]
     workflow += [path for folder in WORKFLOW_FOLDERS for path in _visible(ROOT / folder)]
     files: dict[str, Source] = {path.relative_to(ROOT).as_posix(): path for path in workflow}
-    return files | _configuration(study) | {path.as_posix(): path for path in results}
+    # The YAML files of the study, of its datasets and of its experiments may lie outside the repository.
+    near, chain = study.file.resolve().parent, [study.file]
+    for dataset in study.datasets.values():
+        files[f"config/datasets/{dataset.name}.yaml"] = dataset.folder / f"{dataset.name}.yaml"
+    for experiment in study.experiments:
+        files[f"config/experiments/{experiment.id}.yaml"] = find_config("experiments", experiment.id, near)
+    while base := load_yaml(chain[-1]).get("extends"):
+        chain.append(chain[-1].parent / base)
+    for path in chain:
+        if not path.resolve().is_relative_to(near):
+            raise errors.UserError(f"{path}: lies outside the study's folder. Expected both in one folder")
+        # The mirror is a folder of the author's machine.
+        text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        files[f"config/{path.resolve().relative_to(near).as_posix()}"] = BytesIO(text.encode("utf-8"))
+    return files | {path.as_posix(): path for path in results}
 
 
 def _visible(folder: Path) -> Iterator[Path]:
@@ -107,29 +126,6 @@ def _visible(folder: Path) -> Iterator[Path]:
         hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
         if path.is_file() and path.suffix != ".sha256" and not hidden:
             yield path
-
-
-def _configuration(study: Study) -> dict[str, Source]:
-    """Return the YAML files of a study: its own, those that it extends, and those of its datasets and experiments.
-
-    Datasets and experiments may lie outside the repository.
-    """
-    near = study.file.resolve().parent
-    files: dict[str, Source] = {}
-    for dataset in study.datasets.values():
-        files[f"config/datasets/{dataset.name}.yaml"] = dataset.folder / f"{dataset.name}.yaml"
-    for experiment in study.experiments:
-        files[f"config/experiments/{experiment.id}.yaml"] = find_config("experiments", experiment.id, near)
-    chain = [study.file]
-    while base := load_yaml(chain[-1]).get("extends"):
-        chain.append(chain[-1].parent / base)
-    for path in chain:
-        if not path.resolve().is_relative_to(near):
-            raise errors.UserError(f"{path}: lies outside the study's folder. Expected both in one folder")
-        # The mirror is a folder of the author's machine.
-        text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        files[f"config/{path.resolve().relative_to(near).as_posix()}"] = BytesIO(text.encode("utf-8"))
-    return files
 
 
 # --- the metadata ---------------------------------------------------------------------------------------------------

@@ -163,7 +163,14 @@ class Display:
 
         Example: `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 of training left`.
         """
-        at_work = [self._label(attempt.step, attempt.what) for attempt in attempts if attempt.works]
+        at_work = []
+        for step, path in ((attempt.step, attempt.what) for attempt in attempts if attempt.works):
+            parts = path.split("/")
+            name = f"{parts[1]}/{parts[2].partition('-')[0]}" if len(parts) > 2 else path  # model and seed of a run
+            if step == "train" and path in self.runs:
+                epochs = self.runs[path].schedule.epochs
+                name += f" epoch {min(self._epochs_done(self.runs[path]) + 1, epochs)} of {epochs}"
+            at_work.append(f"{step} {name}".strip())
         seconds = self.seconds_left(now)
         left = "" if seconds is None else f"about {progress.duration(seconds)} of training left"
         return "; ".join(filter(None, [f"{done} of {len(self.runs)} runs", ", ".join(at_work), left]))
@@ -191,15 +198,6 @@ class Display:
             return run.schedule.epochs
         log = folder / "epochs.jsonl"
         return log.read_bytes().count(b"\n") if log.exists() else 0
-
-    def _label(self, step: str, path: str) -> str:
-        """Return a step with the model and seed of its run, and the epoch if it trains: `train mos/1 epoch 5 of 8`."""
-        parts = path.split("/")
-        name = f"{parts[1]}/{parts[2].partition('-')[0]}" if len(parts) > 2 else path
-        if step != "train" or path not in self.runs:
-            return f"{step} {name}".strip()
-        epochs = self.runs[path].schedule.epochs
-        return f"{step} {name} epoch {min(self._epochs_done(self.runs[path]) + 1, epochs)} of {epochs}"
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------

@@ -82,31 +82,25 @@ def lease_gpu(say: progress.Say = lambda line: None) -> None:
     """
     given = GIVEN_VARIABLE in os.environ or any(variable in os.environ for variable in BATCH_VARIABLES)
     gpus = () if _held or given else visible_gpus()
+    folder = Path(tempfile.gettempdir()) / f"softmax-bottleneck-{os.getuid()}"
     waits = False
     while gpus:
+        folder.mkdir(mode=0o700, exist_ok=True)
         for gpu in gpus:
-            if _lock(gpu):
-                os.environ[VISIBLE_VARIABLE] = gpu
-                return
+            path = folder / re.sub(r"[^A-Za-z0-9.-]", "_", gpu)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # another process has leased it
+                os.close(descriptor)
+                continue
+            _held.append(descriptor)
+            os.environ[VISIBLE_VARIABLE] = gpu
+            return
         if not waits:
             say(f"every GPU here ({len(gpus)}) is at work for other runs; waiting for one")
             waits = True
         time.sleep(LOOK_EVERY_S)
-
-
-def _lock(name: str) -> bool:
-    """Lock a GPU until this process ends; return False if another process has locked it."""
-    folder = Path(tempfile.gettempdir()) / f"softmax-bottleneck-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / re.sub(r"[^A-Za-z0-9.-]", "_", name)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return False
-    _held.append(descriptor)
-    return True
 
 
 @contextmanager

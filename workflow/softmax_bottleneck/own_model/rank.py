@@ -10,7 +10,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -115,28 +115,24 @@ def gib(count: int) -> str:
 
 # --- what is written and printed ------------------------------------------------------------------------------------
 def write(result: Result, folder: Path) -> None:
-    """Write rank.json, spectrum.npz, spectrum.svg and index.html to a folder."""
+    """Write rank.json, spectrum.npz, spectrum.svg and index.html to a folder.
+
+    The page is one file without scripts that loads nothing; all text in it is escaped.
+    """
     parents = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **result.spectrum.to_arrays())}
     for index, path in enumerate(result.request.files()):  # names only, never their folders; they may be any bytes
         name = path.name.encode("utf-8", "backslashreplace").decode("utf-8")
         parents[f"{index} {name}"] = artefacts.sha256_file(path)
     plot, title = _plot(result), folder.resolve().name
     artefacts.write_text(folder / "spectrum.svg", plot)
-    artefacts.write_text(folder / "index.html", _page(title, result, parents, plot))
-    artefacts.write_json(folder / "rank.json", to_json(result) | {"provenance": provenance.block(parents)})
-
-
-def _page(title: str, result: Result, files: Mapping[str, str], svg: str) -> str:
-    """Return a page of the results: one file without scripts that loads nothing; all text in it is escaped.
-
-    `files` has the sha256 of every file that was read or written, by name; `svg` is the plot of the singular values.
-    """
     loader = jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8")
     templates = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    image = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode('utf-8')).decode('ascii')}"
-    facts = {"title": title, "rows": rows(result), "notes": result.notes, "files": files, "image": image}
+    image = f"data:image/svg+xml;base64,{base64.b64encode(plot.encode('utf-8')).decode('ascii')}"
+    facts = {"title": title, "rows": rows(result), "notes": result.notes, "files": parents, "image": image}
     html = templates.get_template("page.html.j2").render(facts)
-    return html.encode("utf-8", "backslashreplace").decode("utf-8")  # a file name may contain any bytes
+    # A file name may contain any bytes.
+    artefacts.write_text(folder / "index.html", html.encode("utf-8", "backslashreplace").decode("utf-8"))
+    artefacts.write_json(folder / "rank.json", to_json(result) | {"provenance": provenance.block(parents)})
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -172,21 +168,14 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
         verdict = "holds" if bound.holds else "BROKEN: these are not log-probabilities of a softmax of that width"
         fall = f"; centred, they fall by {bound.cliff[1]:.2g} after {bound.cliff[0]:,}"
         yield f"softmax bound d + 2 = {bound.limit}", f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
-    yield from _measure_rows(result.measures)
-    yield "tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"
-    yield "noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"
-    yield "largest singular values", ", ".join(f"{sigma:.6g}" for sigma in result.spectrum.sigma[:LISTED])
-    yield "memory, time", f"{gib(result.bytes_needed)} planned, {result.seconds:.0f} s"
-
-
-def _measure_rows(measured: measures.Measures) -> Iterator[tuple[str, str]]:
+    measured = result.measures
     for centring, ranks in measured.centred.items():
         effective = ", ".join(f"{rank:,} at {e:g}" for e, rank in ranks.effective.items())
         yield CENTRINGS[centring], f"Press rank {ranks.press.rank:,}; effective ranks {effective}"
-    for name, value in (("output matrix", measured.weight), ("hidden states", measured.hidden)):
+    for label, value in (("output matrix", measured.weight), ("hidden states", measured.hidden)):
         if value:
             text = f"entropy of singular values {value.entropy:.3f} of 1, mean cosine {value.anisotropy:.3f}"
-            yield f"saturation, {name}", text
+            yield f"saturation, {label}", text
     if words := measured.words:
         how = f"{words.by_direction:,} by a direction, {words.by_program:,} by a linear program"
         reachable = f"{words.by_direction + words.by_program:,} ({how}); {words.unsettled:,} unsettled"
@@ -197,6 +186,10 @@ def _measure_rows(measured: measures.Measures) -> Iterator[tuple[str, str]]:
         mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))
         text = f"{mean:.4f} mean of contexts, {pooled:.4f} pooled; suppressed {1 - mean:.4f}, {1 - pooled:.4f}"
         yield f"preserved gradient, {kind}", text
+    yield "tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"
+    yield "noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"
+    yield "largest singular values", ", ".join(f"{sigma:.6g}" for sigma in result.spectrum.sigma[:LISTED])
+    yield "memory, time", f"{gib(result.bytes_needed)} planned, {result.seconds:.0f} s"
 
 
 def _plot(result: Result) -> str:

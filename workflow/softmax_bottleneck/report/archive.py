@@ -253,7 +253,7 @@ def load(path: Path) -> FinishedStudy:
 
     Raises:
         DataError: the file is damaged.
-        UserError: the content does not fit the format.
+        UserError: the content does not fit the format, or stored settings are not those of a run.
     """
     data = artefacts.read_bytes(path)
     try:
@@ -268,21 +268,18 @@ def load(path: Path) -> FinishedStudy:
         stages = pd.DataFrame(stored.stages, columns=list(records.STAGE_COLUMNS))
         details = {run_path: {"predictions": words} for run_path, words in stored.predictions.items()}
         found = records.Records(rows, states, stages, environments=tuple(stored.environments), details=details)
-        runs = tuple(_archived(run, found, path) for run in stored.runs)
+        runs = []
+        for one in stored.runs:
+            run, run_id = Run.from_json(one.run, f"{path}: {one.name}"), one.run.get("run_id")
+            own, numbers = (frame[frame["run_id"] == run_id] for frame in (states, rows))
+            plain = numbers[numbers["condition"] == ""]
+            values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))
+            label, hardware = own["label"].iloc[0], own["hardware"].iloc[0]
+            runs.append(ArchivedRun(one.name, label, hardware, run, values, one.epoch_ranks, one.spectrum))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
     facts = (stored.study, stored.title, stored.hardware, stored.corpora)
-    return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found, runs)
-
-
-def _archived(stored: StoredRun, found: records.Records, path: Path) -> ArchivedRun:
-    """Return a stored run of an archive, with its numbers (UserError: the stored settings are not those of a run)."""
-    run, run_id = Run.from_json(stored.run, f"{path}: {stored.name}"), stored.run.get("run_id")
-    states, rows = (frame[frame["run_id"] == run_id] for frame in (found.states, found.rows))
-    plain = rows[rows["condition"] == ""]
-    values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))
-    label, hardware = states["label"].iloc[0], states["hardware"].iloc[0]
-    return ArchivedRun(stored.name, label, hardware, run, values, stored.epoch_ranks, stored.spectrum)
+    return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found, tuple(runs))
 
 
 def archived_runs() -> list[ArchivedRun]:

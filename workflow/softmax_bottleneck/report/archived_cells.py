@@ -5,7 +5,6 @@ the same published corpus, row and column. If several archives have a value, the
 setting, then the larger number of runs, then the larger model.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -15,7 +14,7 @@ from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
 from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
 
 Key = tuple[str, str, str]  # published corpus, row, column
-Rank = tuple[bool, int, float]
+Rank = tuple[bool, int, float]  # of an archive: has the published setting, number of runs, parameters of the model
 
 
 def fill(table: Table, study: Study) -> Table:
@@ -44,32 +43,26 @@ def published_corpus(study: Study, dataset: str) -> str:
 @cache
 def best_cells(experiment: str) -> dict[Key, Cell]:
     """Return the best archived value of each cell of an experiment's table; cells that no archive has are left out."""
-    found = [one for archived in archive.load_all() for one in _ranked(archived, experiment)]
+    ranked: list[tuple[Rank, Key, Cell]] = []
+    for archived in archive.load_all():
+        study, found = study_of(archived.study), archived.records
+        planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
+        if study is None or planned is None:
+            continue
+        table = views.build(study, planned, found)
+        assert isinstance(table, Table)
+        pairs = zip(found.states["dataset"], found.states["model"], strict=True)
+        trained = {"", *(f"{dataset}/{model}" for dataset, model in pairs)}
+        for dataset, row, column, cell in table.every_cell:
+            if cell.wanted and (cell.measured or cell.label) and cell.runs in trained:
+                size = max(found.values(dataset, row, "parameters").values(), default=0.0)
+                rank = (cell.same, cell.measured.n if cell.measured else 0, size)
+                value = replace(cell, study=archived.study, hardware=archived.hardware)
+                ranked.append((rank, (published_corpus(study, dataset), row, column), value))
     best: dict[Key, Cell] = {}
-    for _, key, cell in sorted(found, key=lambda entry: entry[0], reverse=True):
+    for _, key, cell in sorted(ranked, key=lambda entry: entry[0], reverse=True):
         best.setdefault(key, cell)
     return best
-
-
-def _ranked(archived: archive.FinishedStudy, experiment: str) -> Iterator[tuple[Rank, Key, Cell]]:
-    """Yield (rank, key, cell) for each cell with a value in the table that an archived study gives for an experiment.
-
-    The rank orders archives: (True for the published setting, number of runs, parameters of the model).
-    """
-    study = study_of(archived.study)
-    planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
-    if study is None or planned is None:
-        return
-    table = views.build(study, planned, archived.records)
-    assert isinstance(table, Table)
-    states = archived.records.states
-    trained = {f"{dataset}/{model}" for dataset, model in zip(states["dataset"], states["model"], strict=True)} | {""}
-    for dataset, row, column, cell in table.every_cell:
-        if cell.wanted and (cell.measured or cell.label) and cell.runs in trained:
-            size = max(archived.records.values(dataset, row, "parameters").values(), default=0.0)
-            rank = (cell.same, cell.measured.n if cell.measured else 0, size)
-            value = replace(cell, study=archived.study, hardware=archived.hardware)
-            yield rank, (published_corpus(study, dataset), row, column), value
 
 
 @cache

@@ -251,25 +251,24 @@ def memory() -> dict[str, float]:
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     """Return the tables of claims and of heads, each with a column per study and corpus."""
     columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}
-    hardware, tested = {}, set()
+    hardware, verdicts, heads, tested = {}, {}, {}, set()
     statements: dict[str, str] = {}
-    for name, (study, _) in columns.items():
+    for name, (study, corpus) in columns.items():
         kinds = sorted({*study.records.states["hardware"]} - {""})  # with instruction sets, which move last digits
         hardware[name] = {"Hardware": "; ".join(kinds) or study.hardware}
         tested |= {entry["id"] for entry in study.claims if entry["verdict"] != r.CANNOT}
         # The first statement counts: archives may have an older wording.
         statements = {entry["id"]: f"{entry['statement']} [{entry['id']}]" for entry in study.claims} | statements
-    claims = pd.DataFrame({name: _verdicts(*column) for name, column in columns.items()}).fillna("not evaluated")
-    heads = pd.DataFrame({name: _heads(*column) for name, column in columns.items()}).fillna("—")
-    tables = {"Conclusions": claims[claims.index.isin(tested)].rename(statements), "Heads": heads}
+        own = [entry for entry in study.claims if entry["dataset"] in (corpus, r.SYNTHETIC)]
+        texts = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in own}
+        verdicts[name] = {entry["id"]: ": ".join([entry["verdict"], *texts[entry["id"]]]) for entry in own}
+        heads[name] = _heads(study, corpus)
+    claims = pd.DataFrame(verdicts).fillna("not evaluated")
+    tables = {
+        "Conclusions": claims[claims.index.isin(tested)].rename(statements),
+        "Heads": pd.DataFrame(heads).fillna("—"),
+    }
     return {title: pd.concat([pd.DataFrame(hardware), table]).rename_axis("row") for title, table in tables.items()}
-
-
-def _verdicts(study: FinishedStudy, corpus: str) -> dict[str, str]:
-    """Return {id of a claim: verdict and first number, as text} for the claims of a study on a corpus."""
-    entries = [entry for entry in study.claims if entry["dataset"] in (corpus, r.SYNTHETIC)]
-    texts = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in entries}
-    return {entry["id"]: ": ".join([entry["verdict"], *texts[entry["id"]]]) for entry in entries}
 
 
 def _heads(study: FinishedStudy, corpus: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from softmax_bottleneck.report.views.perplexity import overview_experiment
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Experiment, Study, did_you_mean, load_experiment
+from softmax_bottleneck.study import Study, did_you_mean, load_experiment
 
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
@@ -46,35 +46,29 @@ def render(study: Study, folder: Path) -> None:
     archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]
     experiments = (overview_experiment(study), *study.experiments, *archived)
     heads = heads_of(study)
-    top, *entries = [_entry(study, experiment, found, folder, heads) for experiment in experiments]
+    entries = []  # what the page shows around tables and figures, such as title and caption
+    for experiment in experiments:
+        path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
+        facts = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
+        facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
+        shown = views.build(study, experiment, found)
+        if isinstance(shown, Table):
+            if not study.is_of_own_texts:
+                shown = archived_cells.fill(shown, study)
+            artefacts.write_text(path.with_suffix(".html"), table_page(shown, heads, archive.called(study.file)))
+            if experiment in study.experiments:  # the tables of archived runs do not count as the study's
+                facts["published_cells"] = shown.published_cells
+        else:
+            artefacts.write_text(path.with_suffix(".svg"), shown.svg)
+            lines = shown.csv.count("\n") - 1
+            about = f"the figure that the caption describes; its {lines:,} lines of data follow"
+            facts["alt"] = f"{experiment.title}: {about}."
+        artefacts.write_text(path, shown.csv)
+        entries.append(facts | {"caption": shown.caption, "note": shown.note})
     judged = claims.to_json(study, found, claims.ledger(found, claims.of_study(study), study))
     artefacts.write_json(folder / "claims.json", judged)
-    artefacts.write_json(folder / "page.json", page_of(study, found, entries, judged["claims"]) | {"overview": top})
-
-
-def _entry(
-    study: Study, experiment: Experiment, found: records.Records, folder: Path, heads: Mapping[str, str]
-) -> dict[str, Any]:
-    """Write a table or figure and return the data that the page shows around it, such as title and caption.
-
-    `heads` maps each model to the label of its head.
-    """
-    path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
-    facts = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
-    facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
-    shown = views.build(study, experiment, found)
-    if isinstance(shown, Table):
-        if not study.is_of_own_texts:
-            shown = archived_cells.fill(shown, study)
-        artefacts.write_text(path.with_suffix(".html"), table_page(shown, heads, archive.called(study.file)))
-        if experiment in study.experiments:  # the tables of archived runs do not count as the study's
-            facts["published_cells"] = shown.published_cells
-    else:
-        artefacts.write_text(path.with_suffix(".svg"), shown.svg)
-        lines = shown.csv.count("\n") - 1
-        facts["alt"] = f"{experiment.title}: the figure that the caption describes; its {lines:,} lines of data follow."
-    artefacts.write_text(path, shown.csv)
-    return facts | {"caption": shown.caption, "note": shown.note}
+    page = page_of(study, found, entries[1:], judged["claims"])
+    artefacts.write_json(folder / "page.json", page | {"overview": entries[0]})
 
 
 def page_of(
@@ -154,7 +148,17 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
     for (dataset,), states in records.groups(with_stages(found), "dataset"):
         models: list[dict[str, Any]] = []
         for (model,), own in records.groups(states, "model"):
-            runs = [_run_texts(row, found) for row in own.to_dict("records")]
+            runs = []
+            for row in own.to_dict("records"):
+                texts = {key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")}
+                texts["stage"] = STAGE_WORDS[row["stage"]]
+                epochs, wall_s = row["epochs"], row["wall_s"]
+                texts["epochs"] = "" if pd.isna(epochs) else f"{epochs:.0f} of {row['planned_epochs']:.0f}"
+                texts["minutes"] = "" if pd.isna(wall_s) else f"{wall_s / 60:.1f}"
+                for metric, digits in SHOWN_METRICS.items():
+                    value = found.values(dataset, model, metric, row["stage"]).get(row["seed"])
+                    texts[metric] = "" if value is None else numbers.number(value, digits)
+                runs.append(texts)
             names = {"id": f"{dataset}-{model}", "label": label(study, model), "key": model}
             models.append(names | {"runs": runs, "unlike_published": unlike_published(study, dataset, model)})
         models.sort(key=lambda model: all(run["state"] == "ok" for run in model["runs"]))
@@ -162,18 +166,6 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
         facts = {"complete": int((trained["state"] == "ok").sum()), "planned": len(trained)}
         parts.append({"title": study.datasets[dataset].title, "models": models, **facts})
     return parts
-
-
-def _run_texts(row: dict[Any, Any], found: records.Records) -> dict[str, str]:
-    """Return the columns of one run as {name: text}."""
-    texts = {key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")}
-    texts["stage"] = STAGE_WORDS[row["stage"]]
-    texts["epochs"] = "" if pd.isna(row["epochs"]) else f"{row['epochs']:.0f} of {row['planned_epochs']:.0f}"
-    texts["minutes"] = "" if pd.isna(row["wall_s"]) else f"{row['wall_s'] / 60:.1f}"
-    for metric, digits in SHOWN_METRICS.items():
-        value = found.values(row["dataset"], row["model"], metric, row["stage"]).get(row["seed"])
-        texts[metric] = "" if value is None else numbers.number(value, digits)
-    return texts
 
 
 def unlike_published(study: Study, dataset: str, model: str) -> list[str]:

@@ -120,24 +120,24 @@ class Source:
 
         An experiment without runs in this study gets the settings of config/paper.yaml.
         """
-        return re.sub(r"[{]([a-z_.]+)[}]", lambda key: self._setting(key[1]), self.experiment.caption)
-
-    def _setting(self, key: str) -> str:
-        """Return the text for a placeholder of the caption: `corpora`, or a setting like `schedule.epochs`."""
-        if key == "corpora":
-            return " and ".join(self.dataset(name).title for name in self.corpora[: len(self.datasets) or None])
-        group, _, setting = key.partition(".")
         runs = self.study.runs_of(self.experiment)
         if not runs:
             paper, corpora = paper_study(), {self.corpus(name) for name in self.corpora}
             published = {name for name, corpus in paper.datasets.items() if published_dataset(corpus) in corpora}
             runs = tuple(run for run in paper.runs if run.model in self.rows and run.dataset in published)
-        if setting in OF_OPTIMIZERS:
-            runs = tuple(run for run in runs if run.schedule.optimizer == OF_OPTIMIZERS[setting])
-        owners = [run.head.options if group == "head" else vars(getattr(run, group)) for run in runs]
-        values = dict.fromkeys(owner[setting] for owner in owners if setting in owner)
-        texts = [value.upper() if isinstance(value, str) else numbers.true_minus(f"{value:g}") for value in values]
-        return ", ".join(texts) or "none"
+
+        def text(placeholder: re.Match[str]) -> str:  # `corpora`, or a setting like `schedule.epochs`
+            if placeholder[1] == "corpora":
+                return " and ".join(self.dataset(name).title for name in self.corpora[: len(self.datasets) or None])
+            group, _, setting = placeholder[1].partition(".")
+            optimizer = OF_OPTIMIZERS.get(setting)
+            chosen = [run for run in runs if optimizer in (None, run.schedule.optimizer)]
+            owners = [run.head.options if group == "head" else vars(getattr(run, group)) for run in chosen]
+            values = dict.fromkeys(owner[setting] for owner in owners if setting in owner)
+            texts = [value.upper() if isinstance(value, str) else numbers.true_minus(f"{value:g}") for value in values]
+            return ", ".join(texts) or "none"
+
+        return re.sub(r"[{]([a-z_.]+)[}]", text, self.experiment.caption)
 
     def dataset(self, name: str) -> Dataset:
         """Return the dataset of a name, also if it is in the published table but not in this study."""

@@ -4,7 +4,7 @@ They correspond to the main table of every paper and to Table 3 of Kanai et al. 
 synthetic languages, whose true distribution is known. The figure at the top of every report comes from no paper.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -39,8 +39,9 @@ def summary_table(
 ) -> Section:
     """Return a section with a row per model and a column per metric.
 
-    A p-value compares the test perplexities of a model with those of the baseline. Runs with `seeds_not_tested` count
-    in the means but not in the tests.
+    A p-value is that of a two-sided unpaired t-test, Student's or Welch's, between the test perplexities of a model and
+    of the baseline. Runs with `seeds_not_tested` count in the means but not in the tests, as in Parthiban et al. 2021,
+    SM Table 1.
     """
     columns = [column for column in source.experiment.columns if not column.datasets or dataset in column.datasets]
 
@@ -56,24 +57,15 @@ def summary_table(
         if models[0] == models[1]:
             return replace(blank, note="reference", runs="")
         if metric in TESTS:
-            return _test_cell(source, blank, dataset, models, seeds_not_tested)
+            by_seed = [source.values(dataset, model, TEST_PPL, blank.stage) for model in models]
+            samples = [[ppl for seed, ppl in values.items() if seed not in seeds_not_tested] for values in by_seed]
+            result = TESTS[metric](*samples)
+            if result.p is None:
+                return replace(blank, reason=result.reason)
+            return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([len(own) for own in samples]))
         return _gain_cell(source, blank, dataset, models, metric.removesuffix(metrics.REDUCTION), is_reduction)
 
     return source.section(dataset, source.rows, source.column_labels(columns), cell)
-
-
-def _test_cell(source: Source, blank: Cell, dataset: str, models: tuple[str, str], without: Sequence[int]) -> Cell:
-    """Return a cell with the p-value of a two-sided unpaired t-test between the test perplexities of two models.
-
-    The metric of the `blank` cell chooses Student's or Welch's test. The seeds in `without` are left out, as in
-    Parthiban et al. 2021, SM Table 1.
-    """
-    by_seed = [source.values(dataset, model, TEST_PPL, blank.stage) for model in models]
-    samples = [[value for seed, value in values.items() if seed not in without] for values in by_seed]
-    result = TESTS[blank.metric](*samples)
-    if result.p is None:
-        return replace(blank, reason=result.reason)
-    return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([len(sample) for sample in samples]))
 
 
 def _gain_cell(

@@ -37,7 +37,12 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
     published_names = {line.setting: line.published for line in settings}
 
     def cell(setting: str, model: str) -> Cell:
-        published = _published_setting(source, dataset, model, published_names[setting])
+        name = source.experiment.published_rows.get(model, {}).get("model", model)
+        rows = source.published[source.published["metric"] == published_names[setting]]
+        # A published value may apply to all models (model `all`) or to both corpora (such as `ptb+wt2`).
+        of_corpus = rows["dataset"].str.split("+").map(lambda names: source.corpus(dataset) in names)
+        values = rows[of_corpus & rows["model"].isin([name, "all"])]["value"]
+        published = None if values.empty else PublishedCell(values.iloc[0])
         runs = source.runs(dataset, model)
         if not runs:
             return Cell(published=published, gaps=source.gaps(dataset, model, ()))
@@ -54,18 +59,6 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
     models = (*source.experiment.entries, *source.experiment.absent)
     columns = {model: label(source.study, model) for model in models}
     return source.section(dataset, {line.setting: line.label for line in settings}, columns, cell)
-
-
-def _published_setting(source: Source, dataset: str, model: str, name: str) -> PublishedCell | None:
-    """Return the first published value of a setting that applies to the model and the corpus; None if there is none.
-
-    A published value may apply to all models (model `all`) or to both corpora (such as `ptb+wt2`).
-    """
-    corpus = source.corpus(dataset)
-    named = source.experiment.published_rows.get(model, {}).get("model", model)
-    rows = source.published[source.published["metric"] == name]
-    fits = rows["dataset"].str.split("+").map(lambda names: corpus in names) & rows["model"].isin([named, "all"])
-    return PublishedCell(rows[fits]["value"].iloc[0]) if fits.any() else None
 
 
 def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:

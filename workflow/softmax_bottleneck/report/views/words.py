@@ -76,26 +76,23 @@ def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) ->
     )
 
 
-def _wins(source: Source, dataset: str) -> Iterator[tuple[object, ...]]:
-    """Yield, for each pair of models: corpus, model, other model, and the measured and published numbers of wins.
+def wins_figure(source: Source) -> plots.Drawing:
+    """Draw heat maps of the number of benchmarks that a model wins over another, measured and published (Figure 4).
 
     A win is a benchmark on which the model's mean rho over runs exceeds the other model's.
     """
-    conditions, rhos = source.records.conditions(SPEARMAN, dataset), dict[str, dict[str, float | None]]()
-    for model in source.rows:
-        means = {name: mean_of(source.values(dataset, model, SPEARMAN, name).values()) for name in conditions}
-        rhos[model] = {name: mean.mean if mean else None for name, mean in means.items()}
-    for model, counts in win_matrix(rhos).items():
-        for other, count in counts.items():
-            over = {"condition": rf"wins over {re.escape(other)}(?:;|$)"}
-            published = source.find_published(source.corpus(dataset), model, WINS, over)
-            measured = float(count.wins) if count.compared else math.nan
-            yield dataset, model, other, measured, published.number if published else math.nan
-
-
-def wins_figure(source: Source) -> plots.Drawing:
-    """Draw heat maps of the number of benchmarks that a model wins over another, measured and published (Figure 4)."""
-    rows = [row for dataset in source.corpora for row in _wins(source, dataset)]
+    rows = []
+    for dataset in source.corpora:
+        conditions, rhos = source.records.conditions(SPEARMAN, dataset), dict[str, dict[str, float | None]]()
+        for model in source.rows:
+            means = {name: mean_of(source.values(dataset, model, SPEARMAN, name).values()) for name in conditions}
+            rhos[model] = {name: mean.mean if mean else None for name, mean in means.items()}
+        for model, counts in win_matrix(rhos).items():
+            for other, count in counts.items():
+                over = {"condition": rf"wins over {re.escape(other)}(?:;|$)"}
+                published = source.find_published(source.corpus(dataset), model, WINS, over)
+                measured = float(count.wins) if count.compared else math.nan
+                rows.append((dataset, model, other, measured, published.number if published else math.nan))
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", *SIDES])
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
     models, names = list(source.rows), [plots.short_name(source.study, model) for model in source.rows]
