@@ -147,7 +147,20 @@ def _write(study: Study, page: Path, sources: Mapping[str, Source], folder: Path
         _entity(crate, url, "CreativeWork", name=name, version=url.rsplit("/", 1)[1]) for url, name in PROFILES.items()
     ]
     crate.root_dataset["author"] = _entity(crate, "#authors", "Organization", name="The softmax-bottleneck authors")
-    _add_workflow_run(crate, study, files)
+    # One execution of the workflow, with YAML and corpora as inputs and results as outputs.
+    facts = {"name": f"Run of study {study.name}", "description": study.title}
+    facts |= {"endTime": crate.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
+    action = _entity(crate, "#study-run", "CreateAction", **facts)
+    action["agent"], action["instrument"] = crate.root_dataset["author"], crate.mainEntity
+    inputs: list[Entity] = [files[f"config/{study.file.name}"]]
+    for dataset in study.datasets.values():
+        terms = (("licence", "usageInfo"), ("citation", "citation"), ("source", "isBasedOn"))
+        facts = {term: str(getattr(dataset, key)) for key, term in terms if getattr(dataset, key)}
+        facts |= {"name": dataset.title, "identifier": f"sha256:{dataset.identity}"}
+        inputs.append(_entity(crate, f"#corpus-{dataset.name}", "CreativeWork", **facts))
+    action["object"] = inputs
+    action["result"] = [file for place, file in files.items() if place.startswith(study.store.root.as_posix())]
+    crate.root_dataset.append_to("mentions", action)
     crate.write(folder)
     for place, source in sources.items():
         if isinstance(source, Path) and artefacts.sidecar(source).is_file():
@@ -171,23 +184,6 @@ def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
     facts |= {"name": "softmax-bottleneck", "version": version, "conformsTo": {"@id": profile.id}}
     language = {"lang": "snakemake", "lang_version": metadata.version("snakemake")}
     return crate.add_workflow(source, place, main=True, record_size=True, properties=facts, **language)
-
-
-def _add_workflow_run(crate: ROCrate, study: Study, files: Mapping[str, File]) -> None:
-    """Add the metadata of one execution of the workflow, with YAML and corpora as inputs and results as outputs."""
-    facts = {"name": f"Run of study {study.name}", "description": study.title}
-    facts |= {"endTime": crate.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
-    action = _entity(crate, "#study-run", "CreateAction", **facts)
-    action["agent"], action["instrument"] = crate.root_dataset["author"], crate.mainEntity
-    inputs: list[Entity] = [files[f"config/{study.file.name}"]]
-    for dataset in study.datasets.values():
-        terms = (("licence", "usageInfo"), ("citation", "citation"), ("source", "isBasedOn"))
-        facts = {term: str(getattr(dataset, key)) for key, term in terms if getattr(dataset, key)}
-        facts |= {"name": dataset.title, "identifier": f"sha256:{dataset.identity}"}
-        inputs.append(_entity(crate, f"#corpus-{dataset.name}", "CreativeWork", **facts))
-    action["object"] = inputs
-    action["result"] = [file for place, file in files.items() if place.startswith(study.store.root.as_posix())]
-    crate.root_dataset.append_to("mentions", action)
 
 
 # --- private information --------------------------------------------------------------------------------------------

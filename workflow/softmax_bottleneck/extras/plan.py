@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.report.views import check_options
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Study, costs
-from softmax_bottleneck.study.plan import is_done
+from softmax_bottleneck.study import Study, costs, plan
 from softmax_bottleneck.training import check
 
 Hours = tuple[bool, float, float]  # of a run or another piece of work: whether it is done, GPU hours, CPU hours
@@ -70,11 +69,11 @@ def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tup
     sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
     for run in study.needed:
         one = cost[run.path][1]
-        yield run.path, (is_done(study, run), one.hours("gpu"), one.hours("cpu"))
+        yield run.path, (plan.is_done(study, run), one.hours("gpu"), one.hours("cpu"))
     for run in study.finetuned:
         size = sizes[run.dataset]
         one = costs.estimate(run, cost[run.start][0], size.tokens, size.vocabulary_size)
-        yield run.path, (is_done(study, run), one.gpu_h, one.cpu_h)
+        yield run.path, (plan.is_done(study, run), one.gpu_h, one.cpu_h)
     for evaluation in study.evaluations:
         run = evaluation.run
         size, count = sizes[run.dataset], cost[run.start or run.path][0]

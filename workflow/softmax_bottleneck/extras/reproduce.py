@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from softmax_bottleneck.extras.doctor import doctor
-from softmax_bottleneck.jobs import devices, locks, workflow
-from softmax_bottleneck.jobs.interrupt import EXIT_CODES, signals_to
+from softmax_bottleneck.jobs import devices, interrupt, locks, workflow
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.store import artefacts, errors, paths, progress
 from softmax_bottleneck.study import Run, Study
@@ -296,7 +295,7 @@ def _snakemake(
     # In its own session, Ctrl-C reaches it once, from here, and not from the terminal as well.
     child = subprocess.Popen(command, env=environment, pass_fds=locks.lock_descriptors(), stdout=log, stderr=log,
                              start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
-    with signals_to(pass_on):
+    with interrupt.signals_to(pass_on):
         while child.poll() is None:
             display.update()
             time.sleep(LOOK_EVERY_S)
@@ -323,7 +322,9 @@ def _problem(
 ) -> UnfinishedError | None:
     """Return an error for the most important reason why Snakemake did not finish; None if it did."""
     if stopped_by:
-        return UnfinishedError(f"stopped by {stopped_by[0].name}; the state is saved", EXIT_CODES[stopped_by[0]])
+        return UnfinishedError(
+            f"stopped by {stopped_by[0].name}; the state is saved", interrupt.EXIT_CODES[stopped_by[0]]
+        )
     if code == 0:
         return None
     failed = workflow.failures(ends)

@@ -21,9 +21,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from softmax_bottleneck.jobs.interrupt import EXIT_CODES, TRY_AGAIN, StoppedError, signals_to
-from softmax_bottleneck.jobs.processes import answer_of
-from softmax_bottleneck.jobs.workflow import export_workflow
+from softmax_bottleneck.jobs import interrupt, processes, workflow
 from softmax_bottleneck.store import errors, progress
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def hardware_name(device: "torch.device") -> str:
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
     """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
-    answer = answer_of("nvidia-smi", "--list-gpus")
+    answer = processes.answer_of("nvidia-smi", "--list-gpus")
     listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", answer.stdout if answer else "", re.MULTILINE))
     named = os.environ.get(VISIBLE_VARIABLE)
     if named is None:
@@ -135,11 +133,11 @@ def train_together(
         for child in children:
             child.send_signal(number)
 
-    export_workflow()  # if this process is killed, the children notice it, save and stop
+    workflow.export_workflow()  # if this process is killed, the children notice it, save and stop
     if device != "cpu":
         lease_gpu(say)
     gpus = () if device == "cpu" else visible_gpus()
-    with signals_to(pass_on):
+    with interrupt.signals_to(pass_on):
         for number, path in enumerate(paths):
             if received:  # the next attempt trains it
                 break
@@ -150,11 +148,11 @@ def train_together(
             )
             children.append(child)
         codes = {path: child.wait() for path, child in zip(paths, children, strict=False)}
-    codes |= dict.fromkeys(paths[len(children) :], TRY_AGAIN)
+    codes |= dict.fromkeys(paths[len(children) :], interrupt.TRY_AGAIN)
     failed = {path: code if code > 0 else 128 - code for path, code in codes.items() if code}
     if failed:
         which = ", ".join(f"{path} (exit {code})" for path, code in failed.items())
         message = f"{len(failed)} of {len(paths)} seeds did not end: {which}; run the same step again to resume them"
-        stopped = {*EXIT_CODES.values(), TRY_AGAIN}
+        stopped = {*interrupt.EXIT_CODES.values(), interrupt.TRY_AGAIN}
         code = min(failed.values(), key=lambda code: code in stopped)  # errors that need a correction come first
-        raise errors.UserError(message) if code == errors.UserError.exit_code else StoppedError(message, code)
+        raise errors.UserError(message) if code == errors.UserError.exit_code else interrupt.StoppedError(message, code)

@@ -20,13 +20,9 @@ from typing import Any, Protocol
 
 import torch
 
-from softmax_bottleneck.jobs import outcome_record
-from softmax_bottleneck.jobs.devices import hardware_name
+from softmax_bottleneck.jobs import devices, out_of_memory, outcome_record, processes, workflow
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit, signals_to, time_limit
 from softmax_bottleneck.jobs.locks import Lease
-from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
-from softmax_bottleneck.jobs.processes import batch_job
-from softmax_bottleneck.jobs.workflow import workflow_process
 from softmax_bottleneck.store import artefacts, errors, progress, provenance
 from softmax_bottleneck.study import Study
 
@@ -223,7 +219,7 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
             ended; the state is saved (exit code 143, 130 or 75).
         OSError: writing failed; earlier states are kept.
     """
-    stop = Stop(options.limit.seconds, workflow_process())
+    stop = Stop(options.limit.seconds, workflow.workflow_process())
     if options.limit.seconds is not None:
         left = progress.duration(options.limit.seconds)
         options.say(f"stops itself in {left} at the latest ({options.limit.why})")
@@ -249,7 +245,7 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
             session.work_to_end()
             return session.finish()
         except (MemoryError, RuntimeError) as error:
-            known = as_out_of_memory_error(error, job.folder)
+            known = out_of_memory.as_out_of_memory_error(error, job.folder)
             if known is None:
                 raise
             raise known from None
@@ -302,7 +298,11 @@ class Session:
         if state is not None:
             self.work.load(_on_device(state["work"], self.job.device))
             self.history, self.before_s, self.steps = list(state["history"]), state["wall_s"], state["steps"]
-        hardware = {"device": hardware_name(self.job.device), "threads": torch.get_num_threads(), **batch_job()}
+        hardware = {
+            "device": devices.hardware_name(self.job.device),
+            "threads": torch.get_num_threads(),
+            **processes.batch_job(),
+        }
         self.history.append({"from_step": self.steps, **hardware})
         self.started = self.saved = self.ticked = self.reported = time.monotonic()
 

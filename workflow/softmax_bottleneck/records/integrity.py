@@ -237,9 +237,19 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
     for row in {row["path"]: row for row in rows}.values():
         if row["state"] != "ok" and row["path"] not in explained:
             findings.append(Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"])))
-    for file, digest in _corpus_files(study).items():
-        files += 1
-        findings += damage(study.store, file, digest)
+    for name in study.datasets:
+        tokens, corpus, listed = study.store.tokens_folder(name), study.store.corpus_folder(name), "files.json"
+        hashes: dict[Path, str | None] = {}  # None: the download recorded no sha256
+        if tokens.exists():
+            hashes |= dict.fromkeys(tokens / file for file in TOKEN_FILES)
+        if corpus.exists():
+            sealed = (path for path in sorted(corpus.iterdir()) if artefacts.sidecar(path).exists())
+            hashes |= dict.fromkeys((corpus / listed, *sealed))
+            if artefacts.is_sound(corpus / listed):
+                recorded = artefacts.read_json(corpus / listed)["files"]
+                hashes |= {corpus / file: digest for file, digest in recorded.items()}
+        files += len(hashes)
+        findings += [one for file, digest in hashes.items() for one in damage(study.store, file, digest)]
     for unit in study.units:
         hashed, wrong = _fits(study.store, unit)
         files += hashed
@@ -265,22 +275,6 @@ def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
         unsealed = name == "epochs.jsonl" and artefacts.stored_hash(own.folder / name) is None
         if unsealed or not (own.folder / name).exists():
             yield Finding("missing", f"runs/{path}/{name}", f"{name} is gone: `make repair` prepares its making")
-
-
-def _corpus_files(study: Study) -> dict[Path, str | None]:
-    """Return {file: sha256} for the study's corpora; None if the download recorded no sha256 for a file."""
-    files: dict[Path, str | None] = {}
-    for name in study.datasets:
-        tokens, corpus = study.store.tokens_folder(name), study.store.corpus_folder(name)
-        if tokens.exists():
-            files |= dict.fromkeys(tokens / file for file in TOKEN_FILES)
-        if corpus.exists():
-            listed = corpus / "files.json"
-            hashed = (path for path in sorted(corpus.iterdir()) if artefacts.sidecar(path).exists())
-            files |= dict.fromkeys((listed, *hashed))
-            if artefacts.is_sound(listed):
-                files |= {corpus / file: digest for file, digest in artefacts.read_json(listed)["files"].items()}
-    return files
 
 
 def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:

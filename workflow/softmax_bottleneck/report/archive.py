@@ -20,8 +20,7 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import Field
 
-from softmax_bottleneck.records import records
-from softmax_bottleneck.records.integrity import Finding
+from softmax_bottleneck.records import integrity, records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims.rules import SYNTHETIC
 from softmax_bottleneck.store import artefacts, paths
@@ -301,10 +300,10 @@ def find(name: str) -> list[FinishedStudy]:
     return found
 
 
-def findings() -> Iterator[Finding]:
+def findings() -> Iterator[integrity.Finding]:
     """Yield a problem for each archive that cannot be read, for the command `verify`."""
     for path in sorted(FOLDER.glob(f"*{ENDING}")):
         try:
             load(path)
         except UserError as error:
-            yield Finding("damaged", f"report/evidence/studies/{path.name}", str(error))
+            yield integrity.Finding("damaged", f"report/evidence/studies/{path.name}", str(error))

@@ -249,42 +249,39 @@ def memory() -> dict[str, float]:
 
 # --- tables on a terminal ---------------------------------------------------------------------------------------------
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
-    """Return the tables of claims and of heads, each with a column per study and corpus."""
+    """Return the tables of claims and of heads, each with a column per study and corpus.
+
+    A cell has the verdict on a claim and its first number; or the means of HEAD_METRICS of a planned model, and its
+    numbers of finished and planned runs.
+    """
     columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}
     hardware, verdicts, heads, tested = {}, {}, {}, set()
     statements: dict[str, str] = {}
     for name, (study, corpus) in columns.items():
-        kinds = sorted({*study.records.states["hardware"]} - {""})  # with instruction sets, which move last digits
+        states = study.records.states
+        kinds = sorted({*states["hardware"]} - {""})  # with instruction sets, which move last digits
         hardware[name] = {"Hardware": "; ".join(kinds) or study.hardware}
         tested |= {entry["id"] for entry in study.claims if entry["verdict"] != r.CANNOT}
         # The first statement counts: archives may have an older wording.
         statements = {entry["id"]: f"{entry['statement']} [{entry['id']}]" for entry in study.claims} | statements
         own = [entry for entry in study.claims if entry["dataset"] in (corpus, r.SYNTHETIC)]
-        texts = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in own}
-        verdicts[name] = {entry["id"]: ": ".join([entry["verdict"], *texts[entry["id"]]]) for entry in own}
-        heads[name] = _heads(study, corpus)
+        first = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in own}
+        verdicts[name] = {entry["id"]: ": ".join([entry["verdict"], *first[entry["id"]]]) for entry in own}
+        heads[name] = dict[str, str]()
+        for model, title in dict(zip(states["model"], states["label"], strict=True)).items():
+            values = {m: study.records.values(corpus, model, m).values() for m in HEAD_METRICS}
+            means = {m: mean for m, own in values.items() if (mean := mean_of(own))}
+            texts = [numbers.spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in means.items()]
+            planned, n = len(study.records.planned(corpus, model)), max((mean.n for mean in means.values()), default=0)
+            if planned:
+                row = title if title == model else f"{title} [{model}]"
+                heads[name][row] = ", ".join([*texts, f"n = {n}/{planned}"])
     claims = pd.DataFrame(verdicts).fillna("not evaluated")
     tables = {
         "Conclusions": claims[claims.index.isin(tested)].rename(statements),
         "Heads": pd.DataFrame(heads).fillna("—"),
     }
     return {title: pd.concat([pd.DataFrame(hardware), table]).rename_axis("row") for title, table in tables.items()}
-
-
-def _heads(study: FinishedStudy, corpus: str) -> dict[str, str]:
-    """Return {label of a model: text} for the planned models of a corpus.
-
-    The text has the means of HEAD_METRICS, and the numbers of finished and planned runs.
-    """
-    states, found = study.records.states, {}
-    for model, name in dict(zip(states["model"], states["label"], strict=True)).items():
-        values = {m: study.records.values(corpus, model, m).values() for m in HEAD_METRICS}
-        known = {m: mean for m, own in values.items() if (mean := mean_of(own))}
-        texts = [numbers.spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in known.items()]
-        planned, n = len(study.records.planned(corpus, model)), max((mean.n for mean in known.values()), default=0)
-        if planned:
-            found[name if name == model else f"{name} [{model}]"] = ", ".join([*texts, f"n = {n}/{planned}"])
-    return found
 
 
 # --- output ---------------------------------------------------------------------------------------------------------

@@ -18,11 +18,10 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from softmax_bottleneck.measuring.statistics import wilson
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL
-from softmax_bottleneck.report import numbers
+from softmax_bottleneck.report import numbers, report
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import ceiling
-from softmax_bottleneck.report.report import environment
 from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
@@ -118,7 +117,7 @@ class DotPlot:
         ]
         shown = [(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks]
         facts = {"zero": x(self.reference), "axis": self.axis, "width": PAGE, "height": ROW * len(rows) + FOOT}
-        return environment().get_template("finding.svg.j2").render(rows=rows, ticks=shown, **facts)
+        return report.environment().get_template("finding.svg.j2").render(rows=rows, ticks=shown, **facts)
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------

@@ -113,6 +113,9 @@ class Source:
         self._runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
         for run in study.runs_of(experiment):
             self._runs[run.dataset, run.model].append(run)
+        self._published: dict[tuple[str, str, str], list[dict[Any, str]]] = defaultdict(list)
+        for row in self.published.to_dict("records"):
+            self._published[row["dataset"], row["model"], row["metric"]].append(row)
 
     @property
     def caption(self) -> str:
@@ -223,13 +226,6 @@ class Source:
         return tuple(f"{numbers.seeds(seeds)} {state}" for state, seeds in absent.items())
 
     # --- published numbers ---
-    @cached_property
-    def _published_rows(self) -> dict[tuple[str, str, str], list[dict[Any, str]]]:
-        rows: dict[tuple[str, str, str], list[dict[Any, str]]] = defaultdict(list)
-        for row in self.published.to_dict("records"):
-            rows[row["dataset"], row["model"], row["metric"]].append(row)
-        return rows
-
     def find_published(
         self, corpus: str, model: str, metric: str, filters: Mapping[str, str] | None = None
     ) -> PublishedCell | None:
@@ -242,7 +238,7 @@ class Source:
             UserError: two different published numbers match, because the filters are too wide.
         """
         named = dict(self.experiment.published_rows.get(model, {}))
-        rows = self._published_rows.get((corpus, named.pop("model", model), metric), [])
+        rows = self._published.get((corpus, named.pop("model", model), metric), [])
         patterns = [*named.items(), *(filters or {}).items()]
         chosen = [row for row in rows if all(re.search(pattern, row[column]) for column, pattern in patterns)]
         distinct = list(dict.fromkeys((row["value"], row["std"], row["n"]) for row in chosen))

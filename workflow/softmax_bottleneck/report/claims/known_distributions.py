@@ -32,6 +32,7 @@ EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosi
 WORDS = "gradient_words"
 LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
 SPENT = 0.05  # share of the gradient's energy; less counts as next to nothing
+SOFTMAX, NARROW = "model == @head", "model == @head and r > d"  # queries of the table of fits
 SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # can be any softmax of their width, hence its distribution
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")  # the default reading
 MANY = 3  # softmaxes from which on the published rank is nearly full
@@ -103,14 +104,17 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
     return r.Quantity(collect, r.student, what, unit, names=names)
 
 
-def _smallest_step(own: pd.DataFrame) -> float:
+# A function below with a decorator becomes the quantity whose numbers it collects.
+@partial(over_seeds, "smallest growth of KL at a step of r or d, r > d", "%", NARROW)
+def smallest_step(own: pd.DataFrame) -> float:
     """Return the smallest increase of log KL when r rises by one step, or d falls by one step, in the grid of fits."""
     logs = own.pivot(index="r", columns="d", values=LOSS).map(math.log)
     steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
     return float(np.nanmin(steps, initial=math.inf))
 
 
-def _width_and_loss(own: pd.DataFrame) -> float:
+@partial(over_seeds, "Pearson’s r of rank over r, and KL", "", SOFTMAX)
+def width_and_loss(own: pd.DataFrame) -> float:
     """Return Pearson's correlation of log(Press rank / r) with the KL divergence (column `lost`) over softmax fits.
 
     r is the rank of the true log-probabilities. For fewer than MIN_POINTS fits return nan.
@@ -179,7 +183,8 @@ def _converged(
     return verdict.Premise(verdict.Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), spoils)
 
 
-def _theorem_gaps(data: r.CorpusData) -> list[float]:
+@partial(r.Quantity, estimate=r.smallest, what="squared error less its bound, smallest over fits", units="fits")
+def theorem_gaps(data: r.CorpusData) -> list[float]:
     """Return, for every softmax fit, the mean squared error minus the lower bound that the singular values imply."""
     rows = fits(data).query(SOFTMAX, local_dict={"head": BASELINE}).to_dict("records")
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
@@ -207,12 +212,16 @@ def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
     return r.above(r.Quantity(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), 0.5)
 
 
-def _gains(data: r.CorpusData) -> Iterator[tuple[float, float]]:
+@partial(r.Quantity, estimate=r.spearman, what="Spearman’s ρ of M / D and the gain of LMS", units="cells")
+def lms_gains(data: r.CorpusData) -> Iterator[tuple[float, float]]:
+    """Yield M / D and the ratio of the softmax's KL to that of LMS, for each alpha, M and D."""
     cells = _cells(data, LOSS)
     return zip(cells["M"] / cells["d"], cells["softmax"] / cells["lms"], strict=True)
 
 
-def _falls(data: r.CorpusData) -> list[float]:
+@partial(r.Quantity, estimate=r.wilson, what="steps of D at which the KL of Softmax falls", unit="share", units="steps")
+def softmax_falls(data: r.CorpusData) -> list[float]:
+    """Return 1 or 0 for each step to a larger D: 1 if the softmax's KL falls."""
     parts = _cells(data, LOSS).groupby(["alpha", "M"])
     return [float(step < 0) for _, own in parts for step in np.diff(own["softmax"])]
 
@@ -265,17 +274,12 @@ GROWTH = r.Quantity(lambda data: _layers(data, "mos")[["K", "rank"]].to_numpy(),
                     "Spearman’s ρ of K and the rank of MoS", units="samples")  # fmt: skip
 FULLNESS = r.Quantity(lambda data: _layers(data, "mos").query(f"K >= {MANY}")["fullness"], r.student,
                       f"rank of MoS over V, {MANY} softmaxes or more", "share", units="samples")  # fmt: skip
-GAINS = r.Quantity(_gains, r.spearman, "Spearman’s ρ of M / D and the gain of LMS", units="cells")
-FALLS = r.Quantity(_falls, r.wilson, "steps of D at which the KL of Softmax falls", "share", units="steps")
-ERRORS = r.Quantity(_theorem_gaps, r.smallest, "squared error less its bound, smallest over fits", units="fits")
-SOFTMAX, NARROW, UNIGRAM = "model == @head", "model == @head and r > d", "as a share of the unigram model’s KL"
+UNIGRAM = "as a share of the unigram model’s KL"
 CLOSES = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
 LARGEST = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r",
                      lambda own: own["lost"].max())  # fmt: skip
 LEAST = over_seeds(f"smallest KL with r ≥ 2 d, {UNIGRAM}", "share", f"{SOFTMAX} and r >= 2 * d",
                    lambda own: own["lost"].min())  # fmt: skip
-STEP = over_seeds("smallest growth of KL at a step of r or d, r > d", "%", NARROW, _smallest_step)
-WIDTH = over_seeds("Pearson’s r of rank over r, and KL", "", SOFTMAX, _width_and_loss)
 RANK_AND_LOSS = over_seeds("Pearson’s r of log rank and log KL, same distribution and width", "", "r > d",
                            partial(_within, PRESS_RANK, LOSS))  # fmt: skip
 PASSED = over_seeds("preserved energy of the best gradient, early", "share", NARROW, partial(_mean, EARLY))
@@ -290,9 +294,9 @@ CLAIMS = (
           "the rank is the same in every round")),
     claim("ganea-lms-kl", _lms_best(LOSS, -1, "KL")),
     claim("ganea-lms-modes", _lms_best("mode_match", 1, "mode matching")),
-    claim("ganea-lms-low-d", r.above(GAINS, 0)),
-    claim("ganea-width-helps", r.above(FALLS, 0.8)),
-    claim("ganea-theorem-1", r.above(ERRORS, -1e-6, "no fit is below the bound")),
+    claim("ganea-lms-low-d", r.above(lms_gains, 0)),
+    claim("ganea-width-helps", r.above(softmax_falls, 0.8)),
+    claim("ganea-theorem-1", r.above(theorem_gaps, -1e-6, "no fit is below the bound")),
     claim("merity-softmax-limited", _limited("softmax")),
     claim("merity-moc-limited", _limited("moc")),
     claim("merity-mos-grows", r.above(GROWTH, 0)),
@@ -300,8 +304,8 @@ CLAIMS = (
     # of this workflow
     claim("truth-closes", r.below(LARGEST, CLOSED)),
     claim("truth-loses", r.above(LEAST, CLOSED)),
-    claim("truth-grows", r.above(STEP, 0, margin=CLOSED)),
-    claim("truth-width-tells", r.below(WIDTH, -r.STRONG)),
+    claim("truth-grows", r.above(smallest_step, 0, margin=CLOSED)),
+    claim("truth-width-tells", r.below(width_and_loss, -r.STRONG)),
     claim("truth-rank-is-not-enough",
           _some_head(r.below(CLOSES, MATTERS), "rank_press >= r + 2 and width == d", converged=True), "*",
           premises=(partial(_converged, spoils=(r.REPRODUCED,), heads=(BASELINE,)),)),

@@ -58,7 +58,7 @@ def ranks_apart(data: r.CorpusData, models: Sequence[str]) -> Premise | None:
 
 def enough_benchmarks(data: r.CorpusData, models: Sequence[str]) -> Premise:
     """Return the premise that word vectors are compared on at least FEW_BENCHMARKS word-similarity benchmarks."""
-    n = len(list(_vector_gaps(data, *models)))
+    n = len(list(vector_gaps.collect(data, *models)))
     return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": FEW_BENCHMARKS}, n >= FEW_BENCHMARKS)
 
 
@@ -72,14 +72,18 @@ def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
     return Premise(Code.RUNS, facts, min(runs) >= r.MIN_RUNS, becomes=r.UNDECIDED)
 
 
-# --- quantities -----------------------------------------------------------------------------------------------------
-def _spread(data: r.CorpusData, pattern: str) -> list[float]:
+# --- quantities: each function below becomes the quantity whose numbers it collects ----------------------------------
+@partial(r.Quantity, estimate=r.student, what="mean distance of log rank from its mean", unit="×",
+         metrics=(PRESS_RANK,), units="models")  # fmt: skip
+def spread(data: r.CorpusData, pattern: str) -> list[float]:
     """Return |log rank - mean log rank| of each matching model, or an empty list for fewer than MIN_POINTS models."""
     logs = [math.log(data.mean(model, PRESS_RANK)) for model in data.learned(pattern) if data.values(model, PRESS_RANK)]
     return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= r.MIN_POINTS else []
 
 
-def _nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
+@partial(r.Quantity, estimate=r.student, what="test perplexity of NT against ET, mean over heads", unit="%",
+         metrics=(TEST_PPL,), units="heads")  # fmt: skip
+def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
     """Yield, for each head, the log perplexity with NT minus the log perplexity with ET, in nats, averaged over seeds.
 
     Training switches to averaged SGD at a fixed epoch (ET), or when progress stops (NT, models ending in `-nt`). Heads
@@ -91,7 +95,9 @@ def _nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
             yield math.fsum(losses) / len(losses)
 
 
-def _vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
+@partial(r.Quantity, estimate=r.student, what="Spearman’s ρ of word similarity", metrics=(TEST_PPL,),
+         units="benchmarks", names="{0} less {1}")  # fmt: skip
+def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
     """Yield the difference between two models' mean Spearman correlations on each word-similarity benchmark."""
     for condition in sorted(data.records.conditions(SPEARMAN, data.dataset)):
         means = [data.mean(model, SPEARMAN, condition) for model in models]
@@ -99,7 +105,9 @@ def _vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
             yield means[0] - means[1]
 
 
-def _hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
+@partial(r.Quantity, estimate=r.wilson, what="share of a high-rank head’s hits that a low-rank head has too",
+         unit="share", metrics=(TEST_PPL,), units="contexts")  # fmt: skip
+def hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
     """Yield 1 or 0 for each context in which some high-rank model is right: 1 if some low-rank model is right, too.
 
     A model is right if the true word is among the five most probable words in at least half of the model's runs.
@@ -110,7 +118,9 @@ def _hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
             yield float(right[0])
 
 
-def _below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
+@partial(r.Quantity, estimate=r.smallest, what="d + 2 less the Press rank, smallest over runs",
+         metrics=(PRESS_RANK,), units="runs")  # fmt: skip
+def below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
     """Yield d + 2 minus the Press rank of every run; d + 2 bounds the rank of a log-linear head of embedding size d.
 
     For the true distribution, d is the embedding size of the softmax model.
@@ -123,19 +133,7 @@ def _below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
 
 weak = partial(r.interval_rule, holds=r.WEAK)
 CORRELATION = "Pearson’s r of perplexity and rank"
-SPREAD = r.Quantity(_spread, r.student, "mean distance of log rank from its mean", "×", (PRESS_RANK,), "models")
-SWITCHES = r.Quantity(
-    _nt_losses, r.student, "test perplexity of NT against ET, mean over heads", "%", (TEST_PPL,), "heads"
-)
-VECTORS = r.Quantity(
-    _vector_gaps, r.student, "Spearman’s ρ of word similarity", "", (TEST_PPL,), "benchmarks", "{0} less {1}"
-)
-HITS = r.Quantity(
-    _hits, r.wilson, "share of a high-rank head’s hits that a low-rank head has too", "share", (TEST_PPL,), "contexts"
-)
-BELOW_LIMIT = "d + 2 less the Press rank, smallest over runs"
-ROOM = r.Quantity(_below_limit, r.smallest, BELOW_LIMIT, "", (PRESS_RANK,), "runs")
-LIMIT = r.above(ROOM, -0.5, "no run’s Press rank exceeds d + 2")
+LIMIT = r.above(below_limit, -0.5, "no run’s Press rank exceeds d + 2")
 SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
 FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")
 SHAPE = r.within_run("slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random")
@@ -163,7 +161,7 @@ CLAIMS = (
           GRID, premises=(spread_above_noise,), control=(1, ())),
     claim("all-correlation", weak(r.correlation(f"{CORRELATION} over heads")), "softmax", f"{ALL}|{GRID}",
           premises=(spread_above_noise,), control=(2, ())),
-    claim("diverse-ranks", r.above(SPREAD, r.HIGH / 4), GRID),
+    claim("diverse-ranks", r.above(spread, r.HIGH / 4), GRID),
     claim("not-necessary", r.every(r.LOW_RANK, r.better()), "lms-plif", "softmax",
           control=(0, r.FAILS)),
     claim("not-sufficient", r.heads(r.every(r.HIGH_RANK, r.no_gain()), all_=False), "ss|gss", "softmax",
@@ -175,8 +173,8 @@ CLAIMS = (
     claim("mos-beats-plif", r.better(), "mos", "lms-plif"),
     claim("no-gain", r.heads(r.no_gain()), "ss|gss", "softmax", corpora=NOT_WT2),
     claim("minimal-gain", r.heads(r.minimal_gain()), "ss|gss", "softmax", corpora=WT2),
-    claim("low-rank-hits", r.above(HITS, 0.8), f"{LOW}|moc-nt", f"{MANY}|mos-nt", premises=(ranks_apart,)),
-    claim("moc-embeddings", r.above(VECTORS, -RHO, margin=RHO), "moc", "mos",
+    claim("low-rank-hits", r.above(hits, 0.8), f"{LOW}|moc-nt", f"{MANY}|mos-nt", premises=(ranks_apart,)),
+    claim("moc-embeddings", r.above(vector_gaps, -RHO, margin=RHO), "moc", "mos",
           premises=(ranks_apart, enough_benchmarks, enough_runs)),
     claim("frozen-plif", r.no_worse(), "lms-plif-frozen", "lms-plif"),
     claim("plif-regularises", r.every(r.above(r.against(TRAIN_PPL), 0, margin=r.MARGIN), r.better()),
@@ -192,7 +190,7 @@ CLAIMS = (
     claim("spectra-alike", r.heads(r.interval_rule(r.against(SIGMA_10, "", log=False), (-0.02, 0.02))),
           "ss|gss|lms-plif|mos", "softmax"),
     claim("fewer-contexts", r.below(FIRST, 0.0), "mos-nt"),
-    claim("et-better", r.above(SWITCHES, 0, margin=r.MARGIN), ALL, ALL_NT, premises=(averaged,)),
+    claim("et-better", r.above(nt_losses, 0, margin=r.MARGIN), ALL, ALL_NT, premises=(averaged,)),
     # Kanai, Fujiwara, Yamanaka and Adachi 2018: finetuned and dynamically evaluated models
     claim("kanai-ss-better", r.better(DYNAMIC), K_SS, K_SOFTMAX),
     claim("kanai-moss-better", r.better(DYNAMIC), K_MOSS, K_MOS),

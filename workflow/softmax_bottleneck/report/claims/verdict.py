@@ -157,8 +157,16 @@ class Entry:
 # --- judging --------------------------------------------------------------------------------------------------------
 def judge(data: r.CorpusData, claim: Claim) -> Entry:
     """Return the verdict on a claim from the runs on one corpus."""
-    if missing := _missing(data, claim):
-        return Entry(claim, data.dataset, r.CANNOT, missing)
+    first = claim.rule.quantities[0]
+    stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
+    for pattern in claim.models if claim.corpora != r.SYNTHETIC else ():
+        models = data.matching(pattern, stage)
+        if not models:
+            missing = Reason(Code.NO_MODEL, {"models": " or ".join(pattern.split("|"))})
+            return Entry(claim, data.dataset, r.CANNOT, missing)
+        if not any(data.values(model, metric, first.stage) for model in models for metric in first.metrics[:1]):
+            missing = Reason(Code.NO_RUN, {"models": ", ".join(map(data.label, models))})
+            return Entry(claim, data.dataset, r.CANNOT, missing)
     decision = claim.rule.judge(data, *claim.models)
     verdict, reason = decision.verdict, None
     if decision.missing:
@@ -173,19 +181,6 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
         reason = min(broken, key=lambda premise: premise.becomes != r.CANNOT)
         verdict = reason.becomes
     return Entry(claim, data.dataset, verdict, reason, decision.numbers, premises)
-
-
-def _missing(data: r.CorpusData, claim: Claim) -> Reason | None:
-    """Return the model or run that the rule lacks, as a reason, or None if the rule can be evaluated."""
-    first = claim.rule.quantities[0]
-    stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
-    for pattern in claim.models if claim.corpora != r.SYNTHETIC else ():
-        models = data.matching(pattern, stage)
-        if not models:
-            return Reason(Code.NO_MODEL, {"models": " or ".join(pattern.split("|"))})
-        if not any(data.values(model, metric, first.stage) for model in models for metric in first.metrics[:1]):
-            return Reason(Code.NO_RUN, {"models": ", ".join(map(data.label, models))})
-    return None
 
 
 # --- premises -------------------------------------------------------------------------------------------------------
@@ -215,8 +210,16 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
     compares = bool(models) and rule.quantities[0].estimate is not r.smallest  # a bound on every run compares no models
-    if compares and data.study:
-        yield _settings(data.study, data.dataset, models)
+    if compares and data.study:  # the runs differ only in their heads, or in settings that differ in the paper, too
+        odd = _differing_settings(data.study, data.dataset, models) - SIZES
+        odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
+        published: set[str] = set()
+        if odd and (paper := paper_study()):
+            corpus = published_dataset(data.study.datasets[data.dataset])
+            names = [name for name, spec in paper.datasets.items() if published_dataset(spec) == corpus]
+            published = published.union(*(_differing_settings(paper, name, models) for name in names))
+        facts = {"settings": ", ".join(sorted(odd)) or "none"}
+        yield Premise(Code.SETTINGS, facts, odd <= published, DECIDED, r.CONFOUNDED)
     if PRESS_RANK in metrics:
         yield ceiling(data, models, rule)
     if (models and TEST_PPL in metrics) or (compares and PRESS_RANK in metrics):
@@ -229,19 +232,6 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
         falls = [(fall, data.label(model)) for model in models for fall in data.late_falls(model)]
         fall, label = max(falls, default=(0.0, "no epoch logs"))
         yield Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": CONVERGED}, fall < CONVERGED)
-
-
-def _settings(study: Study, dataset: str, models: Sequence[str]) -> Premise:
-    """Return the premise that the runs differ only in their heads, or in settings that differ in the paper, too."""
-    odd = _differing_settings(study, dataset, models) - SIZES
-    odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
-    published: set[str] = set()
-    if odd and (paper := paper_study()):
-        corpus = published_dataset(study.datasets[dataset])
-        names = [name for name, spec in paper.datasets.items() if published_dataset(spec) == corpus]
-        published = published.union(*(_differing_settings(paper, name, models) for name in names))
-    facts = {"settings": ", ".join(sorted(odd)) or "none"}
-    return Premise(Code.SETTINGS, facts, odd <= published, DECIDED, r.CONFOUNDED)
 
 
 def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> set[str]:

@@ -16,9 +16,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.records import metrics
+from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
-from softmax_bottleneck.records.records import groups
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.source import Source, exact_value
@@ -156,7 +155,7 @@ def overview_figure(source: Source) -> plots.Drawing:
     data = _points(source)
     if data.empty:
         return plots.only_text(plots.NOTHING, data)
-    frames = [(corpus, own.sort_values(TEST_PPL)) for (corpus,), own in groups(data, "dataset")]
+    frames = [(corpus, own.sort_values(TEST_PPL)) for (corpus,), own in records.groups(data, "dataset")]
     amount = EngFormatter(places=1)
     columns, most = min(2, len(frames)), max(len(own) for _, own in frames)
     canvas, axes = plots.panels(-(-len(frames) // columns), columns, 6.3, 0.24 * most + 0.9)

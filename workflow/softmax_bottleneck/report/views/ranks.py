@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from softmax_bottleneck.measuring import statistics
-from softmax_bottleneck.records import metrics
+from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
-from softmax_bottleneck.records.records import FINETUNED, groups
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of, section
 from softmax_bottleneck.report.source import MetricName, Source, label
@@ -204,7 +203,7 @@ def sweep_figure(
         panel.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
 
     rows_of_panels = []
-    for (dataset, setting), points in groups(data, "dataset", "setting"):
+    for (dataset, setting), points in records.groups(data, "dataset", "setting"):
         is_ours, same = points["origin"] == MEASURED, source.same(dataset, *(set(points["model"]) & set(source.models)))
         ours, theirs = plots.corpus_title(source, dataset), plots.paper_title(source, dataset, False)
         if same or is_ours.all() or not is_ours.any():
@@ -314,7 +313,7 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
 
 def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
     """Return the Press tolerance of every run, divided by the run's largest singular value if `relative`."""
-    tolerances, stage = [], FINETUNED if "finetune" in source.experiment.stages else ""
+    tolerances, stage = [], records.FINETUNED if "finetune" in source.experiment.stages else ""
     for model in source.models:
         tolerance, largest = (source.values(dataset, model, metric, stage) for metric in (RANK_TOLERANCE, SIGMA_MAX))
         tolerances += [tolerance[seed] / (largest[seed] if relative else 1) for seed in tolerance if seed in largest]

@@ -6,6 +6,7 @@ They correspond to SM Tables 6 to 9 and Figure 1 of Parthiban et al. 2021 and to
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,31 +65,14 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
 def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
     """Yield the sections of a table on hyperparameter searches (grids of settings).
 
-    First, one section per corpus has a row per setting in `settings`, with the values that each search tries and the
-    published values. Then, one section per corpus and search has a row per trained model of that search.
-    """
-    columns = source.experiment.columns
-    for dataset in source.corpora:
-        yield _declared(source, settings, dataset)
-    for dataset in source.datasets:
-        for entry in source.experiment.entries:
-            rows = {model: label(source.study, model) for model in source.study.searches[entry].members}
-
-            def cell(model: str, number: int, dataset: str = dataset) -> Cell:
-                return source.cell(dataset, model, columns[number])
-
-            section = source.section(dataset, rows, source.column_labels(columns), cell)
-            yield from [replace(section, title=f"{section.title}: runs of {entry}")] * bool(rows)
-
-
-def _declared(source: Source, settings: tuple[Setting, ...], dataset: str) -> Section:
-    """Return a section with a column per hyperparameter search and a row per setting, with the values tried.
-
-    Two more rows count all combinations of these values, and the combinations that the study plans to train.
+    First, one section per corpus has a column per search and a row per setting in `settings`, with the values that the
+    search tries and the published values. Two more rows count all combinations of these values, and the combinations
+    that the study plans to train. Then, one section per corpus and search has a row per trained model of that search.
     """
     published_names = {line.setting: line.published for line in settings}
+    counts = {"size": "Combinations", "planned": "of them planned in this study"}
 
-    def cell(row: str, entry: str) -> Cell:
+    def declared_cell(dataset: str, row: str, entry: str) -> Cell:
         declared = source.study.searches.get(entry, Search({}, 0, ()))
         gaps = () if declared.size else source.gaps(dataset, entry, ())
         if row in counts:
@@ -99,9 +83,21 @@ def _declared(source: Source, settings: tuple[Setting, ...], dataset: str) -> Se
         published = None if printed.empty else PublishedCell(printed.iloc[0].replace("|", ", "))
         return Cell(label="" if gaps else values or "fixed", published=published, gaps=gaps)
 
-    counts = {"size": "Combinations", "planned": "of them planned in this study"}
-    columns = {entry: entry.rpartition("-")[0] for entry in (*source.experiment.entries, *source.experiment.absent)}
-    return source.section(dataset, {line.setting: line.label for line in settings} | counts, columns, cell)
+    entries = (*source.experiment.entries, *source.experiment.absent)
+    searches = {entry: entry.rpartition("-")[0] for entry in entries}
+    for dataset in source.corpora:
+        rows = {line.setting: line.label for line in settings} | counts
+        yield source.section(dataset, rows, searches, partial(declared_cell, dataset))
+    columns = source.experiment.columns
+    for dataset in source.datasets:
+        for entry in source.experiment.entries:
+            rows = {model: label(source.study, model) for model in source.study.searches[entry].members}
+
+            def cell(model: str, number: int, dataset: str = dataset) -> Cell:
+                return source.cell(dataset, model, columns[number])
+
+            section = source.section(dataset, rows, source.column_labels(columns), cell)
+            yield from [replace(section, title=f"{section.title}: runs of {entry}")] * bool(rows)
 
 
 # --- pointwise functions ---------------------------------------------------------------------------------------------
