@@ -11,10 +11,21 @@ from softmax_bottleneck.jobs import locks, processes, workflow
 from softmax_bottleneck.store.errors import BusyError
 from tiny_runs import of_parent, write_lease
 
+BEFORE_THE_RESTART = {"pid_namespace_id": "boot before", "pid": os.getpid(), "started": 1}  # numbers mean nothing now
 
-def test_lease_of_a_living_process_on_this_machine_never_ages(tmp_path):
-    write_lease(tmp_path, age_s=1e6, **of_parent())
-    with pytest.raises(BusyError):
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"age_s": 1e6, **of_parent()},  # a living process of this machine: its lease never ages
+        {"host": "elsewhere", "pid_namespace_id": "another", "pid": 1, "started": 1},
+        {"age_s": 60.0, **BEFORE_THE_RESTART},
+    ],
+)
+def test_a_lease_of_a_living_or_recent_owner_is_respected(tmp_path, facts):
+    write_lease(tmp_path, **facts)
+    with pytest.raises(BusyError, match=f"on {facts.get('host', 'here')}, seen"):
         locks.Lease(tmp_path).__enter__()
 
 
@@ -32,6 +43,7 @@ def dead_pid() -> int:
         {"pid": os.getpid(), "started": 1},  # the number was given to another process
         {"host": "elsewhere", "pid_namespace_id": "another", "pid": 1, "started": 1, "age_s": 1000.0},
         {"pid": None, "age_s": 1000.0},  # half written by a machine that is gone
+        {"age_s": locks.STALE_AFTER_S + 1, **BEFORE_THE_RESTART},
     ],
 )
 def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
@@ -46,12 +58,6 @@ def test_a_lease_whose_owner_ends_meanwhile_is_free(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "exists", lambda path: True)  # it was there a moment ago
     with locks.Lease(tmp_path) as owner:
         owner.check()
-
-
-def test_fresh_lease_of_another_machine_is_respected(tmp_path):
-    write_lease(tmp_path, host="elsewhere", pid_namespace_id="another", pid=1, started=1)
-    with pytest.raises(BusyError, match="on elsewhere"):
-        locks.Lease(tmp_path).__enter__()
 
 
 def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -94,17 +100,6 @@ def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypa
     write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711")
     with locks.Lease(tmp_path):
         assert json.loads((tmp_path / "lease.json").read_text(encoding="utf-8"))["job"] == "4711"
-
-
-@pytest.mark.fault("A14")
-def test_after_a_restart_of_the_machine_the_last_sign_of_life_decides(tmp_path, caplog):
-    """The same name, but process numbers of before mean nothing."""
-    write_lease(tmp_path, age_s=60.0, pid_namespace_id="boot before", pid=os.getpid(), started=1)
-    with pytest.raises(BusyError):
-        locks.Lease(tmp_path).__enter__()
-    write_lease(tmp_path, age_s=locks.STALE_AFTER_S + 1, pid_namespace_id="boot before", pid=os.getpid(), started=1)
-    with locks.Lease(tmp_path):
-        assert "taken over" in caplog.text
 
 
 # --- owners ---------------------------------------------------------------------------------------------------------

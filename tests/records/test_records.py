@@ -62,19 +62,6 @@ def test_an_interrupted_run_says_where_it_stopped(study) -> None:
     assert states(study)[second.path] == ("missing", "stopped in epoch 1 of 10; it resumes there")
 
 
-@pytest.mark.fault("G4", "E9")
-def test_a_done_file_of_another_run_in_this_place_is_unsound(study) -> None:
-    run, other = study.needed[:2]
-    fake.write_run(run)
-    stranger = json.loads((Store().run_folder(run.path) / "done.json").read_text(encoding="utf-8"))
-    artefacts.write_json(Store().run_folder(run.path) / "done.json", stranger | {"run": other.to_json()})
-    assert states(study)[run.path] == (
-        "unsound",
-        f"done.json belongs to run {other.run_id}: `make repair` removes it",
-    )
-    assert collect.collect(study).rows.empty
-
-
 @pytest.mark.fault("G1")
 def test_diverged_and_failed_runs_give_a_reason_and_no_number(study) -> None:
     first, second = study.needed[:2]

@@ -77,6 +77,7 @@ def test_only_an_evaluation_that_was_made_has_two_records(study: Study, status: 
 @pytest.mark.parametrize(
     ("name", "changes", "kind"),
     [
+        ("done.json", {"run": {"run_id": "0" * 12}}, "foreign"),
         ("measure.json", {"provenance": {"run_id": "0" * 12}}, "foreign"),
         ("measure.json", {"provenance": {"parents": {"done.json": "0" * 64}}}, "stale"),
         ("rank.json", {"provenance": {"parents": {"spectrum.npz": "0" * 64}}}, "stale"),
@@ -88,7 +89,10 @@ def test_what_belongs_elsewhere_is_found(study: Study, name: str, changes: dict,
     run = study.needed[0]
     rewrite(folder(run) / name, **changes)
     assert found(study) == {f"{run.path}/{name}": kind}
-    assert run.run_id not in set(collect.collect(study).rows["run_id"])
+    results = collect.collect(study)
+    assert run.run_id not in set(results.rows["run_id"])
+    state, reason = results.planned(run.dataset, run.model)[["state", "reason"]].iloc[0]
+    assert (state, name in reason) == ({"foreign": "unsound", "stale": "stale"}[kind], True)
 
 
 def test_a_table_that_was_edited_is_found(study: Study) -> None:
