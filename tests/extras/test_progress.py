@@ -52,10 +52,8 @@ def test_the_line_names_running_steps_and_their_epoch(begun: Study) -> None:
     steps = (("train", begun.needed[0].path), ("measure", begun.needed[1].path), ("check", ""))
     running = [Attempt(step, path, os.getpid()) for step, path in steps]
     killed = Attempt("train", begun.needed[2].path, DEAD)
-    shown = display(begun)
-    assert (
-        shown.line(0, [*running, killed], 0.0) == "0 of 4 runs; train softmax/1 epoch 2 of 3, measure softmax/2, check"
-    )
+    line = display(begun).line(0, [*running, killed], 0.0)
+    assert line == "0 of 4 runs; train softmax/1 epoch 2 of 3, measure softmax/2, check"
 
 
 def test_the_time_left_follows_from_the_share_of_training_that_is_done(begun: Study) -> None:

@@ -27,12 +27,7 @@ def garble_the_hash(path: Path) -> None:
     artefacts.sidecar(path).write_bytes(b"\xff\xfe")
 
 
-DAMAGE: tuple[Callable[[Path], None], ...] = (
-    small.flip,
-    lose,
-    become_a_folder,
-    garble_the_hash,
-)
+DAMAGE: tuple[Callable[[Path], None], ...] = (small.flip, lose, become_a_folder, garble_the_hash)
 
 
 @pytest.fixture(scope="module")

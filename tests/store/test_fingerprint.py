@@ -17,12 +17,7 @@ NEUTRAL_ROOMS = {"store", "study", "jobs"}
 NEUTRAL_MODULES = {"corpora.split_overlap", "measuring.measure"}
 COUNTED_ALL_THE_SAME = {"store.seeds", "study.costs", "jobs.numerics"}
 # What no step of the workflow imports.
-BESIDE_THE_STEPS = {
-    "__main__",
-    "records.verify",
-    "report.numbers",
-    "records.metrics",
-}
+BESIDE_THE_STEPS = {"__main__", "records.verify", "report.numbers", "records.metrics"}
 ROOMS_BESIDE_THE_STEPS = {"extras", "own_model"}
 
 
@@ -169,9 +164,6 @@ def test_modules_are_imported_by_name_but_heads_and_bodies() -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         called = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
         called |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-        assert not called & dynamic or module in {"heads", "bodies", "__main__", "extras.steps"}, (
-            module
-        )  # no step imports the last two
-        assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level], (
-            f"{module}: relative import"
-        )
+        # No step imports the last two.
+        assert not called & dynamic or module in {"heads", "bodies", "__main__", "extras.steps"}, module
+        assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level], module

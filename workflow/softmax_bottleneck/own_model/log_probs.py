@@ -251,12 +251,12 @@ class OutputMatrix:
 
     def spectrum(self, say: Say) -> Spectrum:
         """Return the singular values, computed from the smaller Gram matrix."""
-        return _gram_spectrum(self._blocks, (self.m, self.n), say)
+        return _gram_spectrum(self.blocks, (self.m, self.n), say)
 
     def bound(self) -> None:
         """Return None, because no layer is given whose width would bound the rank."""
 
-    def _blocks(self, transposed: bool) -> Iterator[Floats]:
+    def blocks(self, transposed: bool) -> Iterator[Floats]:
         """Yield the rows of each shard, or if `transposed`, transposed blocks of columns."""
         if transposed:
             whole_mn = inputs.load(self.files)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from softmax_bottleneck.corpora.archives import damage_refused
@@ -144,7 +143,9 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
             plain_RV, logits_RV = hidden_TD[rows] @ weight_VD.T + bias_V, logits_TV[rows, :words]
             rule = rule or _infer_rule(plain_RV, logits_RV, opened)
             rule.require_equal(plain_RV, logits_RV, opened.path)
-            nats += _loss(logits_RV, target_T[rows])
+            known = target_T[rows] >= 0  # -1: no target
+            target_R, known_RV = target_T[rows][known], logits_RV[known].astype(np.float64)
+            nats += float((special.logsumexp(known_RV, 1) - known_RV[np.arange(len(target_R)), target_R]).sum())
         assert rule is not None  # a window has rows
         artefacts.write_npy(folder / f"hidden-{number}.npy", np.float32(rule.scale) * hidden_TD)
         targets += target_T.tolist()
@@ -176,12 +177,6 @@ def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> Outpu
     if abs(scale - 1) > TOLERANCE:  # else it would fit rounding errors
         rules.append(OutputRule(scale=scale))
     return min(rules, key=lambda rule: float(np.abs(rule.logits(plain_RV) - logits_RV).max()))
-
-
-def _loss(logits_RV: Floats, target_R: NDArray[np.int64]) -> float:
-    """Return the sum of -ln P(target), in nats, over the rows that have a target (-1: no target)."""
-    logits_RV, target_R = logits_RV[target_R >= 0].astype(np.float64), target_R[target_R >= 0]
-    return float((special.logsumexp(logits_RV, 1) - logits_RV[np.arange(len(target_R)), target_R]).sum())
 
 
 # --- loading --------------------------------------------------------------------------------------------------------

@@ -153,6 +153,7 @@ def collect(study: Study) -> Records:
             cliffs = [*(int(rank) for rank in ranks if is_number(rank)), own.run.body.embedding_size + 2]
             spectra[path] = records.thinned(own.sigma_K, cliffs)
     states = [_state_row(study, reading) for reading in readings]
+    files = {name: study.store.tokens_folder(name) / "corpus.json" for name in study.datasets}
     found = Records(
         rows=_rows(study, readings, synthetic),
         states=pd.DataFrame(states[: len(trained)], columns=list(records.STATE_COLUMNS)),
@@ -162,7 +163,7 @@ def collect(study: Study) -> Records:
         details={path: detail for path, detail in details.items() if detail},
         curves=_curves(runs),
         spectra=spectra,
-        corpora=_corpora(study),
+        corpora={name: artefacts.read_json(path) for name, path in files.items() if artefacts.is_sound(path)},
     )
     return replace(found, verification=integrity.inspect_study(study, runs, found).to_json())
 
@@ -184,11 +185,6 @@ def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(rows, columns=list(records.CURVE_COLUMNS))
     return frame.astype({"epoch": "int64", "train_ppl": "float64", "valid_ppl": "float64"})
-
-
-def _corpora(study: Study) -> dict[str, Any]:
-    paths = {name: study.store.tokens_folder(name) / "corpus.json" for name in study.datasets}
-    return {name: artefacts.read_json(path) for name, path in paths.items() if artefacts.is_sound(path)}
 
 
 def _state(study: Study, reading: Reading) -> tuple[str, str]:

@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from softmax_bottleneck.jobs import outcome_record
-from softmax_bottleneck.records import records
-from softmax_bottleneck.records.collect import collect
-from softmax_bottleneck.records.integrity import Verification, damage
+from softmax_bottleneck.records import collect, integrity, records
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.study import Study
 
@@ -27,12 +25,12 @@ MEASURED = (
 )
 
 
-def verify(study: Study) -> Verification:
+def verify(study: Study) -> integrity.Verification:
     """Check all files that the study's results rest on, including its report; write nothing.
 
     A step that wrote at least one of its files in the study's own folder is expected to have written all of them.
     """
-    found = Verification.from_json(collect(study).verification)
+    found = integrity.Verification.from_json(collect.collect(study).verification)
     home, files = study.store.study_folder(study.name), list[Path]()
     shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]
     shown += paths.OVERVIEW
@@ -42,11 +40,11 @@ def verify(study: Study) -> Verification:
     others = (path for folder in ("tables", "figures") for path in sorted((home / folder).glob("*")))
     planned = {home / name for name in shown}
     files += [path for path in others if path not in planned and artefacts.sidecar(path).exists()]
-    findings = [finding for path in files for finding in damage(study.store, path)]
+    findings = [finding for path in files for finding in integrity.damage(study.store, path)]
     return replace(found, files=found.files + len(files), findings=(*found.findings, *findings))
 
 
-def repair(study: Study) -> tuple[Verification, list[Path]]:
+def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
     """Remove damaged files and everything made from them.
 
     Before that, a damaged record of a finished run is restored from its intact copy, if there is one.

@@ -8,7 +8,7 @@ folders may be read-only and may come from another machine.
 
 import json
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,12 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
     """
     own = studies[0]
     names = dict.fromkeys(entry["id"] for entry in own.claims)
-    columns = [(study, _places(study, names, study is own)) for study in studies]
+    columns = []
+    for study in studies:
+        tested = {one["dataset"] for one in study.claims if one["id"] in names and one["verdict"] != r.CANNOT}
+        places = [place for place in study.datasets if study is own or place in tested]
+        # A study that only fits known distributions has one column.
+        columns.append((study, places or [r.SYNTHETIC] * (r.SYNTHETIC in tested)))
     parts: dict[str, list[dict[str, Any]]] = {}
     for name in names:
         cells = [cell for study, places in columns for cell in _cells(study, places, name, study is own)]
@@ -118,12 +123,6 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
         "parts": [{"title": title, "rows": rows} for title, rows in parts.items()],
         "counts": [(verdict, counted[verdict]) for verdict in OVERALL if counted[verdict]],
     }
-
-
-def _places(study: FinishedStudy, names: Container[str], is_own: bool) -> list[str]:
-    """Return the corpora with a column in the table of verdicts, or SYNTHETIC alone if a study only fits them."""
-    tested = {entry["dataset"] for entry in study.claims if entry["id"] in names and entry["verdict"] != r.CANNOT}
-    return [place for place in study.datasets if is_own or place in tested] or [r.SYNTHETIC] * (r.SYNTHETIC in tested)
 
 
 def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool) -> Iterator[dict[str, Any]]:

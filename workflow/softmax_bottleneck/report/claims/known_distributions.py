@@ -104,7 +104,7 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
     return r.Quantity(collect, r.student, what, unit, names=names)
 
 
-# A function below with a decorator becomes the quantity whose numbers it collects.
+# A function below with a decorator becomes the quantity, or the rule, whose numbers it collects.
 @partial(over_seeds, "smallest growth of KL at a step of r or d, r > d", "%", NARROW)
 def smallest_step(own: pd.DataFrame) -> float:
     """Return the smallest increase of log KL when r rises by one step, or d falls by one step, in the grid of fits."""
@@ -235,7 +235,9 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
     return r.above(r.Quantity(collect, r.smallest, what, units=units), -0.5, text)
 
 
-def _noise(data: r.CorpusData) -> Iterable[float]:
+@partial(_always, what="true rank less effective rank, smallest over noise levels", units="levels",
+         text="at every noise level that doubles the Press rank, no effective rank exceeds the true rank")  # fmt: skip
+def noise(data: r.CorpusData) -> Iterable[float]:
     """Return the true rank minus the largest effective rank, at each noise level at which the Press rank has doubled.
 
     If there are noise levels but none has doubled the Press rank, return -inf as the only number.
@@ -247,7 +249,10 @@ def _noise(data: r.CorpusData) -> Iterable[float]:
     return list(TRUE_RANK - noisy["effective"]) or [-math.inf] * bool(len(known))
 
 
-def _rebuilt(data: r.CorpusData) -> Iterable[float]:
+@partial(_always, what="change of the Press rank, largest over rounds", units="rounds",
+         text="the rank is the same in every round")  # fmt: skip
+def rebuilt(data: r.CorpusData) -> Iterable[float]:
+    """Return minus the distance of the Press rank from the true rank, for each round of rebuilding the matrix."""
     rows = data.records.synthetic
     chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
     return -abs(chosen["value"] - TRUE_RANK)
@@ -288,10 +293,8 @@ LEFT = over_seeds("preserved energy of the best gradient, at the end", "share", 
 # --- the claims -----------------------------------------------------------------------------------------------------
 claim = partial(verdict.claim, corpora=r.SYNTHETIC)
 CLAIMS = (
-    claim("noise-inflates", _always(_noise, "true rank less effective rank, smallest over noise levels", "levels",
-          "at every noise level that doubles the Press rank, no effective rank exceeds the true rank")),
-    claim("rebuilding", _always(_rebuilt, "change of the Press rank, largest over rounds", "rounds",
-          "the rank is the same in every round")),
+    claim("noise-inflates", noise),
+    claim("rebuilding", rebuilt),
     claim("ganea-lms-kl", _lms_best(LOSS, -1, "KL")),
     claim("ganea-lms-modes", _lms_best("mode_match", 1, "mode matching")),
     claim("ganea-lms-low-d", r.above(lms_gains, 0)),
