@@ -26,10 +26,9 @@ STARTS = 3  # fresh processes per arrangement: where a process's memory happens 
 
 def case_of(head: str) -> Case:
     """Return the sizes of config/demo.yaml."""
-    mixture = head in ("moc", "mos")
-    knots = (("knots", 2000),) if head == "lms-plif" else ()
-    return Case("demo", head, 400, 20, 35, 16, 96, 64 if mixture else 16, 2, 20.0, Dropouts(), options=knots,
-                components=4 if mixture else 1)  # fmt: skip
+    knots = (("knots", 500),) if head == "lms-plif" else ()
+    components = 3 if head in ("moc", "mos") else 1
+    return Case("demo", head, 500, 20, 35, 16, 64, 16, 1, 12.0, Dropouts(), options=knots, components=components)
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:

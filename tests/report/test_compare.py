@@ -1,6 +1,7 @@
 """Studies side by side: the matrix of conclusions, on the terminal, as files, from read-only folders."""
 
 import csv
+import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import compare
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
@@ -147,6 +149,23 @@ def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_m
     assert compare.head_table([alone], planned) is None
     twice = compare.head_table([study("own", [], *rows), study("again", [], *rows)], planned)  # on one corpus
     assert [row["compared"] for row in twice["rows"]] == [1] * 4 and twice["rows"][3]["lower"] == 1
+
+
+def test_a_synthetic_language_gives_no_recommendation_beside_natural_text(planned: Study) -> None:
+    sizes = [(model, "parameters", "", [1e6] * 3) for model in ("softmax", "mos")]
+
+    def trained(name: str, softmax: float, *more: examples.Row) -> FinishedStudy:
+        rows = [(model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in (("softmax", softmax), ("mos", 40.0))]
+        made = study(name, [], *rows, *sizes, *more)
+        frames = (made.records.rows.assign(dataset=name), made.records.states.assign(dataset=name))
+        return dataclasses.replace(made, records=Records(*frames))
+
+    language = trained("language", 50.0, ("softmax", "law_test_ppl", "", [30.0] * 3))
+    both, alone = (
+        compare.head_table(own, planned)["rows"][1] for own in ([language, trained("text", 40.1)], [language])
+    )
+    assert (both["lower"], both["compared"]) == (0, 1) and (alone["lower"], alone["compared"]) == (1, 1)
+    assert [cell["sign"] for cell in both["cells"]] == [-1, 0]  # the language is shown nevertheless
 
 
 @pytest.mark.parametrize(

@@ -146,18 +146,20 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
     """Return the table of heads relative to the softmax, or None if no study has a softmax and another head.
 
     The table has a row per head, with labels from `study`, and a column of perplexities per study and corpus that has a
-    softmax and another head. A recommendation counts every corpus once. Sizes, ranks and times come from the first
-    column, because they depend on the width of the network and on the machine. Memory is the memory of the head alone,
-    benchmarked at the published size.
+    softmax and another head. A recommendation counts every corpus of natural text once, or synthetic languages if there
+    is no other corpus. Sizes, ranks and times come from the first column, because they depend on the width of the
+    network and on the machine. Memory is the memory of the head alone, benchmarked at the published size.
     """
     views = [(one, r.CorpusData(one.records, dataset)) for one in studies for dataset in one.datasets]
     columns = [(one, data) for one, data in views if any(_model(data, models) for models in HEADS)]
+    counted = {data.dataset for _, data in columns if not data.truth} or {data.dataset for _, data in columns}
     rows = []
     for models in ((SOFTMAX,), *HEADS) if columns else ():
         cells = [_against_softmax(data, _model(data, models)) for _, data in columns]
         compared = [(data.dataset, cell["sign"]) for (_, data), cell in zip(columns, cells, strict=True) if cell]
-        lower, higher = (len({corpus for corpus, own in compared if own == sign}) for sign in (-1, 1))
-        counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in compared})}
+        natural = [(corpus, sign) for corpus, sign in compared if corpus in counted]
+        lower, higher = (len({corpus for corpus, own in natural if own == sign}) for sign in (-1, 1))
+        counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in natural})}
         counts["unlearned"] = sum(cell.get("unlearned", 0) for cell in cells)
         sizes = _sizes(columns[0][1], _model(columns[0][1], models))
         facts = {

@@ -167,6 +167,10 @@ class Comparison:
         low, high = self.number.low, self.number.high
         return math.inf if low is None or high is None else high - low
 
+    def quoted_first(self) -> tuple[bool, float]:
+        """Return a key that sorts natural text before synthetic languages, and narrow intervals before wide ones."""
+        return bool(self.data.truth), self.width()
+
     def is_below(self, bound: float) -> bool:
         """Return True if the whole interval lies below a bound."""
         return self.number.high is not None and self.number.high < bound
@@ -264,7 +268,7 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     closes = [(closed[model]["low"] or 0) > LITTLE for model in FIXED if model in closed]
     return Finding(
         holds=not any(one.is_below(-LITTLE) for _, one in found) and not any(closes),
-        number=min((one for _, one in found), key=Comparison.width).text(),
+        number=min((one for _, one in found), key=Comparison.quoted_first).text(),
         figure=DotPlot([one.row(f"{label}, {one.place}") for label, one in found], CHANGE),
         studies=[*(one.study for _, one in found), *[fitted.name] * bool(closed)],
         facts={"lowest": f"{min(known):.0f}", "highest": f"{max(known):.0f}"},
@@ -290,7 +294,7 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
     rows = [one.row(one.place) for one in lstms] + [one.row(f"Transformer, {one.place}", True) for one in others]
     return Finding(
         holds=bool(lower) and not higher,
-        number=min(lstms, key=Comparison.width).text(),
+        number=min(lstms, key=Comparison.quoted_first).text(),
         figure=DotPlot(rows, CHANGE),
         studies=(one.study for one in [*lstms, *others]),
         facts={"lower": lower, "higher": higher, "compared": len(lstms)},
@@ -392,4 +396,8 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         facts["studies"] = list(dict.fromkeys(finding.studies))
         facts |= {"title": texts["title"], "overturn": texts["overturn"].format(**BOUNDS), "claims": texts["claims"]}
         printed.append({"id": name, "sentence": texts[state].format(**BOUNDS, **finding.facts), **facts})
-    return {"question": TEXTS["question"], "answer": TEXTS["answer" if is_answered else "open"], "findings": printed}
+    return {
+        "question": TEXTS["question"],
+        "answer": TEXTS["answer" if is_answered else "open"].format(**BOUNDS),
+        "findings": printed,
+    }

@@ -194,8 +194,8 @@ class ModelEntry:
 
     @property
     def is_variant(self) -> bool:
-        """True if the entry is a variant of another model, that is, has `like`, `grid` or `seeds`."""
-        return not (self.like is None and self.grid is None and self.seeds is None)
+        """True if the entry is a variant of another model, that is, has `like`, `grid` or `seeds: author`."""
+        return self.like is not None or self.grid is not None or self.seeds == "author"
 
 
 @dataclasses.dataclass(frozen=True)
