@@ -32,7 +32,8 @@ ENDING = ".json.gz"
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
-INSTRUCTIONS = re.compile(r"\bcpu \w+, ")  # of the state of a run
+PROCESSOR = re.compile(r"\bcpu (\w+), (.+)")  # of the state of a run: its instruction set, its name
+USUAL = "AVX512"  # instruction set
 Columns = dict[str, list[Any]]
 
 
@@ -159,10 +160,17 @@ def called(file: Path) -> str:
 
 
 def machines(found: records.Records) -> str:
-    """Return the machines of the runs as text: GPUs and processors, without the processors' instruction sets."""
+    """Return the machines of the runs as text: GPUs and processors, with instruction sets other than AVX-512.
+
+    Another instruction set rounds differently, so a run has other bits: it counts as another machine.
+    """
+
+    def name_of(machine: str) -> str:
+        return PROCESSOR.sub(lambda found: found[2] if found[1] == USUAL else f"{found[2]} ({found[1]})", machine)
+
     processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
     names = sorted(set(map(str, found.states["hardware"])) - {""}) or processors
-    return " and ".join(dict.fromkeys(INSTRUCTIONS.sub("", name) for name in names)) or "unknown"
+    return " and ".join(dict.fromkeys(map(name_of, names))) or "unknown"
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
