@@ -122,7 +122,6 @@ def test_columns_are_corpora_that_test_something_and_what_needs_no_corpus_spans_
     assert [cell["is_own"] for cell in rows["mos-better"]["cells"]] == [True, False, False]
 
 
-# --- which head ---
 @pytest.fixture
 def planned(tmp_path: Path) -> Study:
     return fake.load(tmp_path)
@@ -152,18 +151,16 @@ def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_m
 
 
 def test_a_synthetic_language_gives_no_recommendation_beside_natural_text(planned: Study) -> None:
-    sizes = [(model, "parameters", "", [1e6] * 3) for model in ("softmax", "mos")]
-
     def trained(name: str, softmax: float, *more: examples.Row) -> FinishedStudy:
-        rows = [(model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in (("softmax", softmax), ("mos", 40.0))]
-        made = study(name, [], *rows, *sizes, *more)
+        levels = {"softmax": softmax, "mos": 40.0}.items()
+        made = study(name, [], *((model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in levels),
+                     *((model, "parameters", "", [1e6] * 3) for model, _ in levels), *more)  # fmt: skip
         frames = (made.records.rows.assign(dataset=name), made.records.states.assign(dataset=name))
         return dataclasses.replace(made, records=Records(*frames))
 
     language = trained("language", 50.0, ("softmax", "law_test_ppl", "", [30.0] * 3))
-    both, alone = (
-        compare.head_table(own, planned)["rows"][1] for own in ([language, trained("text", 40.1)], [language])
-    )
+    studies = ([language, trained("text", 40.1)], [language])
+    both, alone = (compare.head_table(own, planned)["rows"][1] for own in studies)
     assert (both["lower"], both["compared"]) == (0, 1) and (alone["lower"], alone["compared"]) == (1, 1)
     assert [cell["sign"] for cell in both["cells"]] == [-1, 0]  # the language is shown nevertheless
 

@@ -26,8 +26,6 @@ STAGE_COLUMNS = (*STATE_COLUMNS, "stage")
 FINETUNED, DYNAMIC = "finetuned", "dynamic"  # conditions of what is measured after training
 STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
 UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent words are, and no more
-# The perplexity in the reason of a diverged run, which is read nowhere else. done.json has only the trainer's message:
-# an edit of the trainer that adds a number would change the id of every run.
 CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
 
 

@@ -165,6 +165,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         facts = {
             "label": label(study, models[-1]),
             "cells": cells,
+            "text": " on natural text" if len(natural) < len(compared) else "",
             "memory": numbers.number(memory().get(models[-1]), 1),
             "first": {name: numbers.number(value, 0 if name in RANKS else 2) for name, value in sizes.items()},
             "advice": advice(counts, sizes),
