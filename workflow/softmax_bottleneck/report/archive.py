@@ -152,6 +152,11 @@ def from_results(folder: Path, name: str) -> FinishedStudy:
     return FinishedStudy(name, content["study"], name, machines(found), {}, content["claims"], found)
 
 
+def files() -> list[Path]:
+    """Return the files of all archives by name; a machine comes before the same with another instruction set."""
+    return sorted(FOLDER.glob(f"*{ENDING}"), key=lambda path: path.name.removesuffix(ENDING))
+
+
 def called(file: Path) -> str:
     """Return a file's path relative to the project's or the working folder, or only its name if it lies elsewhere."""
     full = file.resolve()
@@ -251,7 +256,7 @@ def columns_of(frame: pd.DataFrame) -> Columns:
 # --- reading --------------------------------------------------------------------------------------------------------
 def load_all() -> list[FinishedStudy]:
     """Return all archived studies, sorted by name (UserError: a file is damaged or does not fit the format)."""
-    return [load(path) for path in sorted(FOLDER.glob(f"*{ENDING}"))]
+    return [load(path) for path in files()]
 
 
 @cache
@@ -310,7 +315,7 @@ def find(name: str) -> list[FinishedStudy]:
 
 def findings() -> Iterator[integrity.Finding]:
     """Yield a problem for each archive that cannot be read, for the command `verify`."""
-    for path in sorted(FOLDER.glob(f"*{ENDING}")):
+    for path in files():
         try:
             load(path)
         except UserError as error:

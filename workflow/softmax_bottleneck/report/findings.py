@@ -305,8 +305,8 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding on how much of the gain of MoS over the softmax remains with MoC, which has a low rank.
 
-    All three heads have the same size. They are compared twice: all heads at the best learning rate of MoC, and each
-    head at its own best learning rate.
+    All three heads have the same size. They are compared twice, on natural text if there is any: all heads at the best
+    learning rate of MoC, and each head at its own best learning rate.
     """
     pairs: dict[str, list[tuple[Comparison, Comparison]]] = {}
     lowest: dict[tuple[str, str], float] = {}  # test perplexity by place and head
@@ -322,7 +322,7 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
                 pairs.setdefault(place, []).append((moc, mos))
     if not pairs:
         return None
-    place, chosen = max(pairs.items(), key=lambda item: len(item[1]))
+    place, chosen = max(pairs.items(), key=lambda item: (not item[1][0][0].data.truth, len(item[1])))  # text first
     moc, mos = min(chosen, key=lambda pair: pair[0].data.mean(pair[0].models[0], TEST_PPL))
     gains = [-math.log1p((one.number.value or 0.0) / 100) for one in (moc, mos)]
     own_gains = [math.log(lowest[place, "softmax"] / lowest[place, head]) for head in ("moc", "mos")]
