@@ -194,8 +194,8 @@ class ModelEntry:
 
     @property
     def is_variant(self) -> bool:
-        """True if the entry is a variant of another model, that is, has `like`, `grid` or `seeds: author`."""
-        return self.like is not None or self.grid is not None or self.seeds == "author"
+        """True if the entry is a variant of another model, that is, has `like`, `grid` or a word as `seeds`."""
+        return self.like is not None or self.grid is not None or isinstance(self.seeds, str)
 
 
 @dataclasses.dataclass(frozen=True)
