@@ -70,7 +70,6 @@ def _concerns(item: pytest.Item, wanted: set[str]) -> bool:
     return not wanted or bool(ids & wanted)
 
 
-# --- a finished small study, made once for all processes of the tests ------------------------------------------------
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the small study with everything done; not to be changed."""

@@ -43,7 +43,6 @@ def test_expected_counts_name_what_differs():
         corpus.check_expected(made, {"token_sha256": "0" * 64})
 
 
-# --- the real corpora -----------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module", params=["ptb", "wikitext-2"])
 def real(request, mirror):
     dataset = load_dataset(request.param, DATASETS)
@@ -77,7 +76,6 @@ def test_small_penn_treebank_is_as_declared(mirror):
     assert corpus.bigram_perplexity(found) == pytest.approx(90, abs=1)
 
 
-# --- streams --------------------------------------------------------------------------------------------------------
 @given(st.integers(1, 7), st.integers(0, 60))
 @settings(derandomize=True, deadline=None)
 def test_batches_are_stretches_side_by_side(batch_size, tokens):
@@ -92,7 +90,6 @@ def test_batches_are_stretches_side_by_side(batch_size, tokens):
     assert laid.flags.c_contiguous
 
 
-# --- baselines ------------------------------------------------------------------------------------------------------
 def test_baselines_against_plain_counting():
     rng = np.random.default_rng(3)
     train, test = rng.integers(0, 9, 400), rng.integers(0, 10, 80)  # word 9 is not in train
@@ -110,7 +107,6 @@ def test_baselines_against_plain_counting():
     assert corpus.bigram_perplexity(text) == pytest.approx(math.exp(math.fsum(two) / 79), rel=1e-12)
 
 
-# --- artefacts ------------------------------------------------------------------------------------------------------
 def test_saved_corpora_come_back_and_damage_is_noticed(tmp_path):
     made = small(train='null nan " $x true\n<unk> é\n', valid="nan é\n", test="true\n")
     corpus.save(made, tmp_path, {"train.txt": "0" * 64})

@@ -46,7 +46,6 @@ def log_epochs(study: Study, index: int, text: str) -> None:
     log.write_text(text, encoding="utf-8")
 
 
-# --- the line --------------------------------------------------------------------------------------------------------
 def test_the_line_names_running_steps_and_their_epoch(begun: Study) -> None:
     log_epochs(begun, 0, '{"epoch": 1, "wall_s": 2.0}\n{"epoch": 2, "wa')
     steps = (("train", begun.needed[0].path), ("measure", begun.needed[1].path), ("check", ""))
@@ -86,7 +85,6 @@ def test_a_failed_step_is_reported_once(study: Study, tmp_path: Path) -> None:
     assert lines == ["train tiny/mos/1-0: file not found"]
 
 
-# --- the interim report ----------------------------------------------------------------------------------------------
 @pytest.mark.fault("A21")
 def test_an_interim_report_says_how_far_it_is_and_touches_nothing_else(study: Study) -> None:
     (study.store.run_folder(study.needed[0].path) / "rank.json").unlink()

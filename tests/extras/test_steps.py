@@ -66,7 +66,6 @@ def hashes(paths: dict[str, str]) -> dict[str, str]:
     return {path: result_hash(Store().run_folder(path)) for path in paths}
 
 
-# --- which runs make a job ------------------------------------------------------------------------------------------
 def test_every_run_is_in_one_job_with_seeds_of_its_model() -> None:
     study = config.load_study(NANO, {"seeds": [1, 2, 3, 4, 5], "replicas_per_job": 2})
     jobs = plan.jobs(study)
@@ -127,7 +126,6 @@ def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str
     assert [end["interruptions"] for end in ends] == [1, 1]
 
 
-# --- in the workflow ------------------------------------------------------------------------------------------------
 def test_snakemake_trains_two_seeds_in_one_job_and_measures_each(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "results").symlink_to(corpus / "results")
     words = ["--configfile", str(NANO), "--config", "replicas_per_job=2", 'models={"gss": {"head": "gss"}}']

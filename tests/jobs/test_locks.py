@@ -102,7 +102,6 @@ def test_a_job_that_was_queued_again_takes_its_own_lease_over(tmp_path, monkeypa
         assert json.loads((tmp_path / "lease.json").read_text(encoding="utf-8"))["job"] == "4711"
 
 
-# --- owners ---------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A living process that is not this one."""

@@ -74,9 +74,6 @@ def test_killed_in_a_later_step_only_that_step_is_done_again(study, monkeypatch,
         assert small.tree(Path("results")) == before
 
 
-# --- signals and exit codes -----------------------------------------------------------------------------------------
-
-
 WAITING = """
 import sys, time
 sys.path[:0] = {paths!r}

@@ -21,7 +21,6 @@ def make_corpus(test_tokens: int = 500) -> Corpus:
     return Corpus("nano", WORDS, *(rng.integers(0, 30, test_tokens).astype(np.int32) for _ in range(3)))
 
 
-# --- places ---------------------------------------------------------------------------------------------------------
 @pytest.mark.corpora
 def test_published_places_are_in_penn_treebank(mirror: Path):
     """All 18 next words stand where the published contexts end; in the cut with 2,000 words some are `<unk>`."""
@@ -48,7 +47,6 @@ def test_another_text_is_rejected():
             predictions.check_places([predictions.Place("random", 1, index, 5, word)], tokens)
 
 
-# --- what is said of them -------------------------------------------------------------------------------------------
 def test_description_reads_the_text_by_index():
     tokens = make_corpus()
     top = predictions.TopWords(np.array([4, 2, 3, 5, 6]), np.log([0.4, 0.2, 0.1, 0.05, 0.01]), 6)

@@ -30,7 +30,6 @@ def values(settings: RankDemo) -> dict[tuple[str, str, str], list[float]]:
     return found
 
 
-# --- the published table --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reading", READINGS, ids=lambda reading: reading.reading or "default")
 def test_softmax_and_moc_have_the_published_34_at_every_k_and_mos_grows(reading):
     found = values(replace(reading, draws=1, probabilities=False))
@@ -53,7 +52,6 @@ def test_the_closest_reading_is_close():
         assert mean == pytest.approx(published()["mos", DEFAULT.condition(k)], abs=allowed)
 
 
-# --- the layers -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("components", [1, 3])
 def test_ranks_are_those_of_the_trained_models_heads(components):
     """The same weights in the heads of the language models, in float64, and numpy's SVD: the same counts."""

@@ -60,7 +60,6 @@ def test_inertia_needs_two_by_two_blocks_and_reads_the_lower_triangle() -> None:
     assert [inertia_count(swap, threshold) for threshold in (0.0, -2.0, 2.0)] == [1, 2, 0]
 
 
-# --- on a device ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("first", [None, 97, 900])
 @pytest.mark.parametrize(("m", "n"), [(1500, 300), (300, 1500)])
 def test_a_device_finds_the_spectra_of_the_cpu(m, n, first, monkeypatch) -> None:

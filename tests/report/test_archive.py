@@ -6,6 +6,7 @@ from pathlib import Path
 
 import claim_examples as examples
 import fake_results as fake
+import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
@@ -113,6 +114,15 @@ CONTENT = {
     },
     "states": {key: [] for key in records.STATE_COLUMNS}, "stages": {key: [] for key in records.STAGE_COLUMNS},
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [("cpu AVX512, A CPU", "A CPU"), ("cpu AVX512, cpu AVX2, A CPU", "A CPU (AVX2)"), ("A GPU, A CPU", "A GPU, A CPU")],
+)
+def test_an_archive_names_instruction_sets_that_change_bits(machine: str, expected: str) -> None:
+    states = pd.DataFrame({key: [machine] for key in records.STATE_COLUMNS})
+    assert archive.machines(records.Records(pd.DataFrame(columns=list(records.COLUMNS)), states)) == expected
 
 
 def edited(**rows: object) -> dict[str, object]:

@@ -192,17 +192,8 @@ def _state(study: Study, reading: Reading) -> tuple[str, str]:
 
 
 def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a row per number of a run, and per sample of the experiments that need no training (`synthetic.json`).
-
-    Runs with unfinished measurements are included.
-    """
-    rows: list[tuple[object, ...]] = []
-    for reading in readings:
-        if _state(study, reading)[0] in ("ok", "missing"):
-            run = reading.run
-            for table, condition, metric, value, n in reading.numbers():
-                row = ("measured", table, run.dataset, run.model, condition, metric, value, math.nan, n)
-                rows.append((*row, run.seed, run.run_id))
+    """Return a row per number of a run, and per sample of the experiments that need no training (`synthetic.json`)."""
+    rows = [row for reading in readings for row in run_rows(study, reading)]
     usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}
     for sample in synthetic.get("rows", ()):
         values = usual | sample | {"n": 1, "run_id": ""}
@@ -211,6 +202,15 @@ def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any
     frame = frame.astype({"value": "float64", "std": "float64", "n": "Int64", "seed": "Int64"})
     order = ["dataset", "model", "seed", "table", "metric", "condition"]
     return frame.sort_values(order, kind="stable").reset_index(drop=True)
+
+
+def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
+    """Yield one row, with the columns COLUMNS, per number of a run, also of a run with unfinished measurements."""
+    run = reading.run
+    if _state(study, reading)[0] in ("ok", "missing"):
+        for table, condition, metric, value, n in reading.numbers():
+            row = ("measured", table, run.dataset, run.model, condition, metric, value, math.nan, n)
+            yield (*row, run.seed, run.run_id)
 
 
 def _state_row(study: Study, reading: Reading) -> dict[str, Any]:

@@ -32,8 +32,8 @@ ENDING = ".json.gz"
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
-PROCESSOR = re.compile(r"\bcpu (\w+), (.+)")  # of the state of a run: its instruction set, its name
-USUAL = "AVX512"  # instruction set
+INSTRUCTIONS = re.compile(r"\bcpu (\w+), ")  # of the state of a run
+USUAL = {"AVX512"}  # instruction set
 Columns = dict[str, list[Any]]
 
 
@@ -171,7 +171,8 @@ def machines(found: records.Records) -> str:
     """
 
     def name_of(machine: str) -> str:
-        return PROCESSOR.sub(lambda found: found[2] if found[1] == USUAL else f"{found[2]} ({found[1]})", machine)
+        others = sorted(set(INSTRUCTIONS.findall(machine)) - USUAL)
+        return INSTRUCTIONS.sub("", machine) + f" ({', '.join(others)})" * bool(others)
 
     processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
     names = sorted(set(map(str, found.states["hardware"])) - {""}) or processors

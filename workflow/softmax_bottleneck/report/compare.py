@@ -160,7 +160,9 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         natural = [(corpus, sign) for corpus, sign in compared if corpus in counted]
         lower, higher = (len({corpus for corpus, own in natural if own == sign}) for sign in (-1, 1))
         counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in natural})}
-        counts["unlearned"] = sum(cell.get("unlearned", 0) for cell in cells)
+        counts["unlearned"] = sum(
+            cell.get("unlearned", 0) for (_, data), cell in zip(columns, cells, strict=True) if data.dataset in counted
+        )
         sizes = _sizes(columns[0][1], _model(columns[0][1], models))
         facts = {
             "label": label(study, models[-1]),

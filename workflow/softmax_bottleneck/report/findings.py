@@ -205,9 +205,13 @@ def comparisons(
     return list(best.values())
 
 
-def _places(studies: Iterable[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
-    """Yield (study name, corpus title without a leading "The", records) for each corpus of each study."""
-    for study in studies:
+def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
+    """Yield (study name, corpus title without a leading "The", records) for each corpus of each study.
+
+    Of a study on several machines, the first counts: the narrowest interval among repetitions would be a selection.
+    """
+    first = {study.study: study for study in reversed(studies)}
+    for study in (one for one in studies if first[one.study] is one):
         for dataset in map(str, dict.fromkeys(study.records.states["dataset"])):
             title = study.corpora.get(dataset, dataset).removeprefix("The ")
             yield study.name, title[:1].upper() + title[1:], r.CorpusData(study.records, dataset)
@@ -227,11 +231,12 @@ def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> b
 def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding on whether the Press rank of any run of a log-linear head exceeds d + 2 (d: embedding size).
 
-    A run that several studies share counts once.
+    A run that several studies share counts once on each machine.
     """
-    every = pd.concat([study.records.rows for study in studies])
-    every = every[(every["condition"] == "") & (every["run_id"] != "")].drop_duplicates(["run_id", "metric"])
-    runs = every.pivot(index=["run_id", "model"], columns="metric", values="value")
+    every = pd.concat([study.records.rows.assign(machine=study.hardware) for study in studies])
+    run = ["run_id", "machine"]
+    every = every[(every["condition"] == "") & (every["run_id"] != "")].drop_duplicates([*run, "metric"])
+    runs = every.pivot(index=[*run, "model"], columns="metric", values="value")
     runs = runs.reindex(columns=[PRESS_RANK, "embedding_size"]).dropna()
     names = runs.index.get_level_values("model")
     by_family = {name: runs[[r.matches(model, own) for model in names]] for name, own in FAMILIES.items()}
@@ -283,21 +288,22 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
 def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding on whether MoS on LSTMs has a lower perplexity than a softmax of the same size.
 
-    The figure also shows Transformers.
+    It rests on natural text if there is any; the figure also shows synthetic languages and Transformers.
     """
     lstms = comparisons(studies, "mos-equal|mos", "softmax", BETTER)
     others = comparisons(studies, "transformer-mos", "transformer", BETTER)
     if not lstms:
         return None
-    lower = sum(one.is_below(0) for one in lstms)
-    higher = sum((one.number.low or 0) > 0 for one in lstms)
+    counted = [one for one in lstms if not one.data.truth] or lstms  # natural text, if there is any
+    lower = sum(one.is_below(0) for one in counted)
+    higher = sum((one.number.low or 0) > 0 for one in counted)
     rows = [one.row(one.place) for one in lstms] + [one.row(f"Transformer, {one.place}", True) for one in others]
     return Finding(
         holds=bool(lower) and not higher,
         number=min(lstms, key=Comparison.quoted_first).text(),
         figure=DotPlot(rows, CHANGE),
         studies=(one.study for one in [*lstms, *others]),
-        facts={"lower": lower, "higher": higher, "compared": len(lstms)},
+        facts={"lower": lower, "higher": higher, "compared": len(counted)},
         details=[f"Transformers: {one.text()}" for one in others],
     )
 

@@ -362,7 +362,7 @@ class ExperimentChanges:
     """The changes that a study makes to an experiment.
 
     Attributes:
-        models: models to show, or `all`: all models of this study except those with `like`, `grid` or `seeds`.
+        models: models to show, or `all`: all models of this study except variants (`is_variant`).
         datasets: corpora to show.
         seeds: `all`, `author` (the authors' own, or the first), or `random` (all except the authors' own).
         needs: reason why this study cannot make the experiment. The report shows the reason, and nothing is trained for
