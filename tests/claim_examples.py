@@ -237,7 +237,7 @@ EXAMPLES: dict[str, Parts] = {
     "not-necessary": [(RANK, math.log(1.2), 0.0), *BETTER],
     "not-sufficient": [(RANK, math.log(5), 0.0), *NO_GAIN],
     "rank-order": [(RANK, -1.6, 0.0), *BETTER],
-    "mos-better": BETTER,
+    **dict.fromkeys(("mos-better", "moc-better", "mos-beats-moc"), BETTER),
     "no-gain": NO_GAIN,
     "minimal-gain": [(against(), -0.005, 0.03)],
     "low-rank-hits": [(hits, 1.0, 0.3)],

@@ -308,14 +308,26 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
     )
 
 
-def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Return the finding on how much of the gain of MoS over the softmax remains with MoC, which has a low rank.
+@dataclass(frozen=True)
+class Mixtures:
+    """MoC and MoS against a softmax of the same size on one corpus, at one learning rate."""
 
-    All three heads have the same size. They are compared twice, on natural text if there is any: all heads at the best
-    learning rate of MoC, and each head at its own best learning rate.
+    moc: Comparison
+    mos: Comparison
+
+    def share(self) -> float:
+        """Return the gain of MoC in log perplexity as a share of the gain of MoS; NaN if MoS gains nothing."""
+        moc, mos = (-math.log1p((one.number.value or 0.0) / 100) for one in (self.moc, self.mos))
+        return moc / mos if mos > 0 else math.nan
+
+
+def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures]], dict[str, float]]:
+    """Return, by corpus, MoC and MoS at every learning rate, and MoC's share of the gain with each head at its best.
+
+    Heads that differ in size and heads with runs that failed to learn are left out.
     """
-    pairs: dict[str, list[tuple[Comparison, Comparison]]] = {}
-    lowest: dict[tuple[str, str], float] = {}  # test perplexity by place and head
+    found: dict[str, list[Mixtures]] = {}
+    lowest: dict[tuple[str, str], float] = {}  # mean test perplexity by corpus and head
     for study, place, data in _places(studies):
         for softmax in data.matching("softmax|softmax-r[0-9]*"):
             models = {head: softmax.replace("softmax", head) for head in ("softmax", "moc", "mos")}
@@ -324,32 +336,48 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
                 lowest[place, head] = min(lowest.get((place, head), math.inf), data.mean(model, TEST_PPL))
             if len(alike) == len(models):
                 sides = [(model, softmax) for model in (models["moc"], models["mos"])]
-                moc, mos = (Comparison(study, place, data, own, BETTER.judge(data, *own).numbers[0]) for own in sides)
-                pairs.setdefault(place, []).append((moc, mos))
-    if not pairs:
+                both = (Comparison(study, place, data, own, BETTER.judge(data, *own).numbers[0]) for own in sides)
+                found.setdefault(place, []).append(Mixtures(*both))
+    gains = {key: math.log(lowest[key[0], "softmax"] / ppl) for key, ppl in lowest.items()}
+    return found, {p: gains[p, "moc"] / gains[p, "mos"] if gains[p, "mos"] > 0 else math.nan for p in found}
+
+
+def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
+    """Return the finding on how much of the gain of MoS over the softmax remains with MoC, which has a low rank.
+
+    All three heads have the same size. On every corpus (of natural text, if there is any) they are compared twice: all
+    heads at the best learning rate of MoC, and each head at its own best learning rate. Corpora on which the interval
+    of MoC against the softmax contains 0 are shown, but decide nothing.
+    """
+    found, own_shares = _mixtures(studies)
+    best = [min(own, key=lambda one: one.moc.data.mean(one.moc.models[0], TEST_PPL)) for own in found.values()]
+    shown = [one for one in best if not one.moc.data.truth] or best  # natural text, if there is any
+    shown.sort(key=lambda one: -one.moc.data.mean(one.moc.models[1], "parameters"))  # the largest models first
+    decided = [one for one in shown if one.moc.is_below(0) or (one.moc.number.low or 0) > 0]
+    if not decided:
         return None
-    place, chosen = max(pairs.items(), key=lambda item: (not item[1][0][0].data.truth, len(item[1])))  # text first
-    moc, mos = min(chosen, key=lambda pair: pair[0].data.mean(pair[0].models[0], TEST_PPL))
-    gains = [-math.log1p((one.number.value or 0.0) / 100) for one in (moc, mos)]
-    own_gains = [math.log(lowest[place, "softmax"] / lowest[place, head]) for head in ("moc", "mos")]
-    shares = [own / other if other > 0 else math.nan for own, other in (gains, own_gains)]
-    others = [one for one in comparisons(studies, "moc", "softmax", BETTER, most=math.inf) if one.place not in pairs]
-    tried = sorted(chosen, key=lambda pair: pair[0].models[0])
-    rows = [one.row(one.data.label(one.models[0]), one is pair[1]) for pair in tried for one in pair]
+    shares = {one.moc.place: (one.share(), own_shares[one.moc.place]) for one in decided}
+    least, most = min(map(min, shares.values())), max(map(max, shares.values()))
+    every = [one for own in found.values() for one in own]
+    others = [one for one in comparisons(studies, "moc", "softmax", BETTER, most=math.inf) if one.place not in found]
+    rows = [
+        row
+        for one in shown
+        for row in (one.moc.row(f"MoC, {one.moc.place}"), one.mos.row(f"MoS, {one.moc.place}", True))
+    ]
     return Finding(
-        holds=moc.is_below(0) and min(shares) >= HALF,
-        number=moc.text(),
+        holds=all(one.moc.is_below(0) for one in decided) and least >= HALF,
+        number=decided[0].moc.text(),
         figure=DotPlot(rows, CHANGE),
-        studies=(one.study for one in [*(pair[0] for pair in chosen), *others]),
-        facts={"same_rate": f"{100 * shares[0]:.0f}", "own_rates": f"{100 * shares[1]:.0f}"},
+        studies=(one.study for one in [*(one.moc for one in every), *others]),
+        facts={"lowest": f"{100 * least:.0f}", "highest": f"{100 * most:.0f}"},
         details=[
-            f"MoS at the same learning rate: {mos.number.text}; MoC has {numbers.percent(shares[0])} of its gain",
-            f"Each head at its best learning rate: MoC has {numbers.percent(shares[1])} of the gain of MoS",
             *(
-                f"{elsewhere}: MoC {first.number.text}; MoS {second.number.text}"
-                for elsewhere, own in pairs.items()
-                for first, second in own * (elsewhere != place)
+                f"{place}: MoC has {numbers.percent(same)} of the gain of MoS at the best learning rate of MoC, "
+                f"{numbers.percent(own)} with each head at its best"
+                for place, (same, own) in shares.items()
             ),
+            *(f"{side.data.label(side.models[0])}: {side.text()}" for one in every for side in (one.moc, one.mos)),
             *(f"MoC with another number of parameters: {one.text()}" for one in others),
         ],
     )

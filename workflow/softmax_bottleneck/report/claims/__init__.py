@@ -20,8 +20,8 @@ NOT_JUDGED = {source: part["not evaluated"] for source, part in CONCLUSIONS.item
 
 
 def of_study(study: Study) -> list[Claim]:
-    """Return the claims of every paper of which the study has an experiment."""
-    sources = {experiment.source for experiment in study.experiments}
+    """Return the claims of every paper of which the study has an experiment, and those on rank or mixture."""
+    sources = {"rank-or-mixture", *(experiment.source for experiment in study.experiments)}
     return [claim for claim in CLAIMS if claim.source in sources]
 
 

@@ -214,4 +214,7 @@ CLAIMS = (
     claim("benka-breaks", r.HIGH_RANK, T_MOS, PLAIN),
     claim("benka-k-helps", r.below(r.along(TEST_PPL, within=(1, 10)), 0), f"{T_COMPONENTS}*"),
     claim("benka-k-hurts", r.larger_ppl(), f"{T_COMPONENTS}15", f"{T_COMPONENTS}10", control=None),
+    # Rank or mixture: what each outcome means stands in config/rank-or-mixture.yaml
+    claim("moc-better", r.better(), "moc", "softmax"),
+    claim("mos-beats-moc", r.better(), "mos", "moc"),
 )  # fmt: skip
