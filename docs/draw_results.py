@@ -18,6 +18,7 @@ from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
 from softmax_bottleneck.report import archive, cells, compare, findings, source  # noqa: E402
 from softmax_bottleneck.report.archive import FinishedStudy  # noqa: E402
+from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC  # noqa: E402
 from softmax_bottleneck.report.report import environment  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
@@ -30,6 +31,8 @@ PICTURE = ROOT / "docs" / "overview.svg"
 STUDIES = "report/evidence/studies"
 MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
+LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")  # of the demonstration: the layer, then mixing
+DECIDED = (REPRODUCED, NOT_REPRODUCED)
 METRICS = {
     "parameters": ("parameters", 0),
     "test_ppl": ("test perplexity", 2),
@@ -114,15 +117,20 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
     yield f"{cell['n']}{', ' + cell['size'] + ' × parameters' if cell.get('size') else ''}"
 
 
-def results(study: Study, archived: FinishedStudy) -> list[str]:
-    """Return the verdicts of a study and, for every corpus, a heading sentence and a table of the main models."""
+def results(study: Study, archived: FinishedStudy, again: Sequence[FinishedStudy]) -> list[str]:
+    """Return the verdicts of a study and, for every corpus, a heading sentence and a table of the main models.
+
+    `again` are archives of the same study from other machines.
+    """
     verdicts = [entry["verdict"] for entry in archived.claims]
     tally = ", ".join(f"{verdicts.count(name)} {name}" for name in compare.OVERALL if name in verdicts)
     lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."]
+    lines += [line for other in again for line in ("", agreement(archived, other))]
     lines += ["", IMAGE] if study.name == PICTURED else []
     for dataset in study.datasets:
         found = archived.records
-        models = [model for model in MODELS if found.values(dataset, model, "test_ppl")]
+        shown = MODELS + LAYERS if study.name == PICTURED else MODELS
+        models = [model for model in shown if found.values(dataset, model, "test_ppl")]
         metrics = [metric for metric in METRICS if any(found.values(dataset, model, metric) for model in models)]
         rows = [["head", *(METRICS[metric][0] for metric in metrics)]]
         for model in models:
@@ -132,9 +140,24 @@ def results(study: Study, archived: FinishedStudy) -> list[str]:
     return [*lines, ""]
 
 
+def agreement(first: FinishedStudy, other: FinishedStudy) -> str:
+    """Return a sentence on how many decided conclusions on trained models are decided alike on another machine."""
+    verdicts = [
+        {(e["dataset"], e["id"]): e["verdict"] for e in one.claims if e["dataset"] != SYNTHETIC}
+        for one in (first, other)
+    ]
+    decided = [(verdict, verdicts[1].get(key)) for key, verdict in verdicts[0].items() if verdict in DECIDED]
+    alike, opposite = (sum(two in DECIDED and (one == two) is same for one, two in decided) for same in (True, False))
+    return (
+        f"On {other.hardware}, whose rounding gives every run another course, {alike} of the {len(decided)} decided "
+        f"conclusions on trained models are decided alike, {opposite} the other way, and "
+        f"{len(decided) - alike - opposite} not at all."
+    )
+
+
 def _heading(study: Study, found: Records, dataset: str, models: Sequence[str]) -> str:
     counts = sorted({len(found.values(dataset, model, "test_ppl")) for model in models})
-    runs = f"{' or '.join(map(str, counts))} run{'' if counts == [1] else 's'} each"
+    runs = f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} run{'' if counts == [1] else 's'} each"
     words = f"{study.datasets[dataset].title}: mean ± standard deviation over {runs}."
     bound, rank = (source.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
     if bound is None or rank is None:
@@ -158,7 +181,8 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     for archived in reversed(studies):  # of a study on several machines the first by name
         if begin(archived.study) in page:
             study = config.load_study(ROOT / "config" / f"{archived.study}.yaml")
-            page = between(archived.study, results(study, archived), page)
+            again = [one for one in studies if one.study == archived.study and one is not archived]
+            page = between(archived.study, results(study, archived, again), page)
     return {README: between("heads", advice(heads), between("findings", lines, readme)), PAGE: page, **figures}
 
 
