@@ -4,7 +4,7 @@ The step `collect` creates and saves them. Tables, figures, claims and the repor
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -90,8 +90,12 @@ class Records:
 
         With `stage` (`finetuned` or `dynamic`), return the states of that stage instead of those of training.
         """
-        states = self.stages[self.stages["stage"] == stage] if stage else self.states
-        return states[(states["dataset"] == dataset) & (states["model"] == model)]
+        return self._planned.get((stage, dataset, model), self.states.iloc[:0])
+
+    @cached_property
+    def _planned(self) -> dict[tuple[Hashable, ...], pd.DataFrame]:
+        every = [self.states.assign(stage=""), self.stages]
+        return {key: own for states in every for key, own in states.groupby(["stage", "dataset", "model"], sort=False)}
 
     def curve(self, path: str) -> list[dict[str, Any]]:
         """Return the epoch log of a run: one dict per epoch, in order."""

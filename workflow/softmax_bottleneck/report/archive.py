@@ -22,7 +22,7 @@ from pydantic import Field
 
 from softmax_bottleneck.records import integrity, records
 from softmax_bottleneck.report import claims
-from softmax_bottleneck.report.claims.rules import SYNTHETIC
+from softmax_bottleneck.report.claims.rules import SYNTHETIC, CorpusData
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
 from softmax_bottleneck.study import Run, Study, read, schema
@@ -144,6 +144,11 @@ class FinishedStudy:
     def datasets(self) -> list[str]:
         """The names of the corpora, or [SYNTHETIC] for a study that only fits known distributions."""
         return list(dict.fromkeys(self.records.states["dataset"])) or [SYNTHETIC]
+
+    @cached_property
+    def views(self) -> list[CorpusData]:
+        """The records of every corpus, as rules read them."""
+        return [CorpusData(self.records, dataset) for dataset in self.datasets]
 
 
 def from_results(folder: Path, name: str) -> FinishedStudy:

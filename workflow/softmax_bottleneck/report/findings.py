@@ -212,9 +212,9 @@ def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.Corp
     """
     first = {study.study: study for study in reversed(studies)}
     for study in (one for one in studies if first[one.study] is one):
-        for dataset in map(str, dict.fromkeys(study.records.states["dataset"])):
-            title = study.corpora.get(dataset, dataset).removeprefix("The ")
-            yield study.name, title[:1].upper() + title[1:], r.CorpusData(study.records, dataset)
+        for data in study.views:
+            title = study.corpora.get(data.dataset, data.dataset).removeprefix("The ")
+            yield study.name, title[:1].upper() + title[1:], data
 
 
 def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> bool:
