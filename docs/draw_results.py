@@ -5,8 +5,6 @@ python docs/draw_results.py    # also docs/overview.svg, if results/ has the dem
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,13 +142,11 @@ def results(study: Study, archived: FinishedStudy, again: Sequence[FinishedStudy
 
 def averaging(archived: FinishedStudy) -> list[str]:
     """Return a table of perplexities in the last epoch before averaging (ET-ASGD) and in the last epoch, by model."""
-    content = json.loads(gzip.decompress(artefacts.read_bytes(archive.FOLDER / f"{archived.name}{archive.ENDING}")))
-    labels = dict(zip(content["states"]["run_id"], content["states"]["label"], strict=True))
     found: dict[str, list[tuple[float, ...]]] = {}
-    for run in content["runs"]:
-        before = [epoch for epoch in run["history"] if epoch["phase"] == "sgd"][-1]
-        values = (before["train_ppl"], before["valid_ppl"], run["history"][-1]["valid_ppl"])
-        found.setdefault(labels[run["run"]["run_id"]], []).append(values)
+    for run in archived.runs:
+        before = [epoch for epoch in run.history if epoch["phase"] == "sgd"][-1]
+        values = (before["train_ppl"], before["valid_ppl"], run.history[-1]["valid_ppl"])
+        found.setdefault(run.label, []).append(values)
     head = ["model", "n", "training, before averaging", "validation, before averaging", "validation, at the end"]
     rows = [
         [label, str(len(own)), *(_cell(column, 1) for column in zip(*own, strict=True))] for label, own in found.items()

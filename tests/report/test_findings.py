@@ -77,6 +77,8 @@ def test_the_share_of_moc_is_that_at_its_best_rate_among_runs_that_learned() -> 
     assert found.holds and len(found.figure.rows) == 2
     shares = [math.log(70 / 67) / math.log(70 / 66), math.log(70 / 67) / math.log(70 / 65)]  # MoS has 65 elsewhere
     assert found.facts == {"lowest": f"{100 * shares[1]:.0f}", "highest": f"{100 * shares[0]:.0f}"}
+    even = replace(study(test_ppl={"softmax": 70.0, "moc": 70.0, "mos": 65.0}), study="3", corpora={"made-up": "Even"})
+    assert findings.rank_or_mixture([study(test_ppl=levels), replace(failing, study="two"), even]).facts == found.facts
     again = findings.rank_or_mixture([study(test_ppl=levels), failing])  # of two machines the first
     assert again.facts["lowest"] == f"{100 * shares[0]:.0f}"
     assert not findings.rank_or_mixture([study(test_ppl=levels | {"moc-r5": 77.0, "moc-r10": 71.0})]).holds

@@ -103,6 +103,7 @@ class ArchivedRun:
         hardware: the machine of the run.
         run: the settings, perhaps of an older version of the code.
         values: the measured numbers by metric.
+        history: the log, one entry per epoch.
         epoch_ranks: the ranks of each epoch, by metric.
         spectrum: pairs of index (from 1) and singular value, for a subset of indices.
     """
@@ -112,6 +113,7 @@ class ArchivedRun:
     hardware: str
     run: Run
     values: Mapping[str, float]
+    history: Sequence[Mapping[str, Any]]
     epoch_ranks: Sequence[Mapping[str, Any]]
     spectrum: Sequence[tuple[int, float]]
 
@@ -293,7 +295,7 @@ def load(path: Path) -> FinishedStudy:
             plain = numbers[numbers["condition"] == ""]
             values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))
             label, hardware = own["label"].iloc[0], own["hardware"].iloc[0]
-            runs.append(ArchivedRun(one.name, label, hardware, run, values, one.epoch_ranks, one.spectrum))
+            runs.append(ArchivedRun(one.name, label, hardware, run, values, one.history, one.epoch_ranks, one.spectrum))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
     facts = (stored.study, stored.title, stored.hardware, stored.corpora)

@@ -150,8 +150,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
     is no other corpus. Sizes, ranks and times come from the first column, because they depend on the width of the
     network and on the machine. Memory is the memory of the head alone, benchmarked at the published size.
     """
-    views = [(one, data) for one in studies for data in one.views]
-    columns = [(one, data) for one, data in views if any(_model(data, models) for models in HEADS)]
+    columns = [(one, data) for one in studies for data in one.views if any(_model(data, models) for models in HEADS)]
     counted = {data.dataset for _, data in columns if not data.truth} or {data.dataset for _, data in columns}
     rows = []
     for models in ((SOFTMAX,), *HEADS) if columns else ():

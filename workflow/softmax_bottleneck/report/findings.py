@@ -316,9 +316,13 @@ class Mixtures:
     mos: Comparison
 
     def share(self) -> float:
-        """Return the gain of MoC in log perplexity as a share of the gain of MoS; NaN if MoS gains nothing."""
-        moc, mos = (-math.log1p((one.number.value or 0.0) / 100) for one in (self.moc, self.mos))
-        return moc / mos if mos > 0 else math.nan
+        """Return the gain of MoC in log perplexity as a share of the gain of MoS."""
+        return _share(*(-math.log1p((one.number.value or 0.0) / 100) for one in (self.moc, self.mos)))
+
+
+def _share(moc: float, mos: float) -> float:
+    """Return MoC's gain as a share of MoS's, or 0 if MoS gains nothing: a NaN would slip through a minimum."""
+    return moc / mos if mos > 0 else 0.0
 
 
 def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures]], dict[str, float]]:
@@ -339,7 +343,7 @@ def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures
                 both = (Comparison(study, place, data, own, BETTER.judge(data, *own).numbers[0]) for own in sides)
                 found.setdefault(place, []).append(Mixtures(*both))
     gains = {key: math.log(lowest[key[0], "softmax"] / ppl) for key, ppl in lowest.items()}
-    return found, {p: gains[p, "moc"] / gains[p, "mos"] if gains[p, "mos"] > 0 else math.nan for p in found}
+    return found, {place: _share(gains[place, "moc"], gains[place, "mos"]) for place in found}
 
 
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
