@@ -1,7 +1,7 @@
 """The step `check`: it builds the models of a study without allocating their weights, before the first job begins.
 
 The step finds incompatible options, models that do not fit the machine, and ranks over more contexts than the test text
-has, before anything is computed. The step also counts parameters and costs.
+has, before anything is computed. The step also counts parameters and estimates costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from softmax_bottleneck.training.model import build, count_parameters
 
 
 def check(study: Study, say: Callable[[str], None]) -> None:
-    """Check that all runs of a study can be built and fit this machine; write the cost of every run to check.json.
+    """Build all models of a study without weights, check the limits of this machine, and write check.json.
+
+    The file has the number of parameters and the estimated cost of every run (see `facts`).
 
     Raises:
         UserError: the options of a model do not fit together, or the machine or a text is too small for a run.
@@ -52,7 +54,11 @@ def parameters(run: Run, vocabulary_size: int) -> int:
 
 
 def costs(study: Study) -> dict[str, tuple[int, Cost]]:
-    """Return {path: (number of parameters, cost)} of every run that the study needs."""
+    """Return {path: (number of trainable parameters, estimated cost)} of every run that the study needs.
+
+    Raises:
+        UserError: the options of a model do not fit together.
+    """
     sizes = _sizes(study)
     tracked_paths = {run.path for run in tracked(study)}
     counts: dict[tuple[str, str], int] = {}
@@ -67,11 +73,12 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
 
 
 def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
-    """Check that this machine and the texts suffice for the study; `planned` is the result of `costs`.
+    """Raise UserError unless this machine and the texts suffice for the study; `planned` is the result of `costs`.
 
     Raises:
-        UserError: a run needs more memory than the machine has, the runs that are not done need more disk space than is
-            free, a rank needs more contexts than the test text has, or a text is too short for its number of streams.
+        UserError: a run that is not done needs more memory than the machine has; all runs that are not done together
+            need more disk space than is free; a rank needs more contexts than the test text has; or a text is too short
+            for its number of streams, the parallel sequences into which the text is cut.
     """
     sizes = _sizes(study)
     for name, dataset in study.datasets.items():
@@ -102,7 +109,7 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
 
 
 def _memory_gb(on_gpu: bool) -> float:
-    """Return the memory of the GPU or of the machine, in GB."""
+    """Return the memory in GB (1e9 bytes) of the GPU if `on_gpu` is true and there is one, else of the machine."""
     if on_gpu and torch.cuda.is_available():
         return float(torch.cuda.get_device_properties(0).total_memory) / 1e9
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
@@ -111,7 +118,8 @@ def _memory_gb(on_gpu: bool) -> float:
 def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
     """Yield (run, key of the setting with the number of streams, split, number of tokens that the split needs).
 
-    A stream needs two tokens, or three if a model is trained on that stream.
+    A stream is one of the parallel sequences into which a text is cut. Each stream needs two tokens, or three if a
+    model is trained on that stream. A training text that is read in pieces needs these tokens in every piece.
     """
     for run in (*study.needed, *study.finetuned):
         schedule = run.schedule
@@ -124,7 +132,7 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
 
 def check_stages(study: Study) -> None:
-    """Raise UserError if a model for dynamic evaluation carries no state from segment to segment."""
+    """Raise UserError if a dynamic evaluation uses a body without a state from segment to segment (`transformer`)."""
     sizes = _sizes(study)
     for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
         if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:
@@ -133,9 +141,12 @@ def check_stages(study: Study) -> None:
 
 
 def facts(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> dict[str, Any]:
-    """Return the plan as JSON: the runs of every experiment, and the number of parameters and the cost of every run.
+    """Return the plan of a study as a dict for check.json; `planned` is the result of `costs`.
 
-    `planned` is the result of `costs`.
+    Returns:
+        A dict with the keys `study` (name), `experiments` ({id: paths of its runs}), `runs` ({path: number of
+        parameters and the fields of `Cost`}), `fits` (paths of the jobs that fit heads to known distributions),
+        `finetuned` and `dynamic` (paths of the finetuned runs and of the dynamic evaluations).
     """
     runs = {path: {"parameters": count, **vars(cost)} for path, (count, cost) in planned.items()}
     experiments: dict[str, list[str]] = {e.id: [run.path for run in study.runs_of(e)] for e in study.experiments}

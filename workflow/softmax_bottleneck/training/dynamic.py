@@ -24,9 +24,15 @@ RESULT_FILE = "dynamic.json"
 
 
 def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Evaluate a trained or finetuned run dynamically, or resume the evaluation.
+    """Evaluate a trained or finetuned run dynamically, or resume the evaluation, and write dynamic.json.
 
-    `restart` discards earlier progress.
+    If the run has diverged, dynamic.json holds only this status and its reason.
+
+    Args:
+        study: the study.
+        path: path of the dynamic evaluation, see `Evaluation.path`.
+        say: function that prints a line of progress.
+        restart: True to discard earlier progress.
     """
     evaluation = study.dynamic_evaluation(path)
     start, folder = study.store.run_folder(evaluation.run.path), study.store.run_folder(path)
@@ -58,7 +64,7 @@ def evaluate(
         model: the trained model; its weights are restored at the end.
         corpus: token ids of the run's corpus.
         folder: folder owned by one process at a time; created if missing.
-        parents: hashes of the files that the weights come from, for the provenance.
+        parents: {name: sha256} of the files that the weights come from, for the provenance.
         options: limits of this call, see `Options`.
 
     Raises:
@@ -78,7 +84,14 @@ def evaluate(
 
 
 class DynamicEvaluation(Evaluator, Work):
-    """A dynamic evaluation as resumable work: each step reads one segment, and each text is a part of the work."""
+    """A dynamic evaluation as resumable work; a step reads one segment of a text, and a part is the pass over a text.
+
+    Args:
+        model: the trained model.
+        corpus: token ids of the run's corpus.
+        settings: the settings of the evaluation.
+        parents: {name: sha256} of the files that the weights come from.
+    """
 
     def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic, parents: Mapping[str, str]) -> None:
         super().__init__(model, corpus, settings)
@@ -90,10 +103,13 @@ class DynamicEvaluation(Evaluator, Work):
         return f"text {min(self.done + 1, len(self.texts))} of {len(self.texts)}, {self.share:.0%} of all"
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of all texts, and the current position as text."""
+        """Return the finished share of all texts (0 to 1), and a line with the current position."""
         return self.share, f"dynamic evaluation, {self.where}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Return the record with perplexities and all settings tried, and the hashes of its input files."""
+        """Return the record, the hashes of its input files, and an empty dict (no further provenance).
+
+        The record has the perplexities and the loss of every setting that was tried (see `Evaluator.results`).
+        """
         settings, wall_s = dataclasses.asdict(self.settings), round(session.wall_s(), 3)
         return {"status": "ok", "settings": settings, "wall_s": wall_s} | self.results(), self.parents, {}

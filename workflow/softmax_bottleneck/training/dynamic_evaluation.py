@@ -8,15 +8,17 @@ parameter tensor,
     scaling `sum`  (Yang's code):     M = sqrt(sum_b g_b^2),       R = M / sum  over tensors of m
 
 Then every segment of a text is scored. After each segment, its gradient g moves the weights theta away from the trained
-weights theta_0, and a decay moves theta back (RMS with a global prior, Krause et al. 2018, section 4):
+weights theta_0, and a decay moves theta back (RMS with a global prior, Krause et al. 2018, section 4). With step size
+eta, decay rate lambda and a small constant epsilon:
 
     theta <- theta + lambda min(R, 1 / lambda) (theta_0 - theta) - eta g / (M + epsilon)
 
-A text's loss is the mean over its L - 1 predicted tokens, as in both codes.
+A text's loss is the mean over its L - 1 predicted tokens, as in Krause's and Yang's code.
 
 The network is always in evaluation mode: dropout and weight drop are off. Yang's code stays in train mode, because
-cuDNN's backward pass required that mode, and uses a weight drop of 0.5: a randomly damaged network scores every segment
-and computes its gradient. This module announces the backward pass to the kernel, so that evaluation mode works.
+cuDNN's backward pass required that mode, and uses a weight drop of 0.5. Its scores and gradients therefore come from a
+network in which half of the recurrent weights are set to zero at random. Here the LSTM kernel is told in evaluation
+mode, too, that a backward pass follows.
 
 Numerical stability: M + epsilon > 0, and clipping R at 1 / lambda keeps the decay from overshooting theta_0. A loss
 that is not finite counts as infinite, so that its setting is never chosen. At eta = 0 no bit of the weights changes.
@@ -43,7 +45,7 @@ from softmax_bottleneck.study import Dynamic
 from softmax_bottleneck.training.model import LanguageModel
 from softmax_bottleneck.training.trainer import perplexity
 
-STATIC = 2  # passes with the trained weights: both texts
+STATIC = 2  # number of passes with the trained weights: over the validation text and over the test text
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,14 @@ def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Stat
 
 # --- ways through a text --------------------------------------------------------------------------------------------
 class Reading:
-    """One pass over a text [L, B] by segments in evaluation mode; the state is carried and detached between segments.
+    """One pass over a text in segments; the body's state is carried, without gradients, from segment to segment.
 
-    Subclasses define the method `use`, which processes the losses of each segment.
+    The model is in evaluation mode. Subclasses define the method `use`, which processes the losses of each segment.
+
+    Args:
+        model: the model that reads the text.
+        ids_LB: token ids of the text, in B streams that are read in parallel.
+        segment: number of rows of a segment.
 
     Attributes:
         KEPT: names of the attributes that are saved for resuming.
@@ -121,11 +128,11 @@ class Reading:
         raise NotImplementedError
 
     def gradients(self, losses: RowNLL) -> list[Tensor]:
-        """Return the gradients of the mean loss of a segment with respect to all parameters."""
+        """Return the gradients of a segment's mean loss with respect to every tensor of `self.parameters`."""
         return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
 
     def leave(self) -> None:
-        """Restore the trained weights, in subclasses that change them."""
+        """Restore the trained weights, in subclasses that change them; here do nothing."""
 
     def state(self) -> dict[str, Any]:
         """Return the attributes in KEPT, for resuming."""
@@ -138,7 +145,7 @@ class Reading:
 
 
 class Gathering(Reading):
-    """A pass over the training text that sums the squared gradients of all batches."""
+    """A pass over the training text that sums the squared gradients of all batches (a batch is one segment)."""
 
     KEPT = (*Reading.KEPT, "squares", "batches")
 
@@ -155,7 +162,10 @@ class Gathering(Reading):
 
 
 class Scoring(Reading):
-    """A pass that scores a text with fixed weights, using the same kernels as `Following`."""
+    """A pass that scores a text with fixed weights.
+
+    It uses the same kernels as `Following`, so that the losses of both can be compared.
+    """
 
     KEPT = (*Reading.KEPT, "total")
 
@@ -213,15 +223,16 @@ class Following(Scoring):
 class Evaluator:
     """A dynamic evaluation in resumable steps: gradient statistics, tuning on the validation text, scores of two texts.
 
-    Every candidate setting is tried on the first `tune_tokens` tokens of the validation text, and the best candidate
-    reads the whole validation text. If the trained weights alone score better there, the step size becomes 0, so that
-    the result is never worse than that of the trained weights.
+    Every candidate setting is tried on the first `tune_tokens` tokens of the validation text. The candidate with the
+    lowest loss there then reads the whole validation text. If its loss there is not below the loss of the trained
+    weights, the step size becomes 0, and the results are those of the trained weights.
 
     Attributes:
         texts: texts in reading order: the training text for statistics, validation and test text with the trained
             weights, the tuning text for every candidate, validation and test text with the chosen candidate.
-        losses: loss in nats of every text read so far, except the training text.
-        sums: sums of squared gradients, and their number of batches; None until the training text is read.
+        losses: mean loss per predicted token, in nats, of every text read so far, except the training text; infinite if
+            it was not finite.
+        sums: sums of squared gradients, and the number of batches summed; None until the training text is read.
         reading: the current pass over a text; None at the end.
     """
 
@@ -269,7 +280,10 @@ class Evaluator:
         return self.reading is None
 
     def step(self, session: object = None) -> bool:
-        """Read one batch of the training text or one segment of another text; return True if a text has ended."""
+        """Read one segment of the current text; return True if this text has ended.
+
+        `session` is unused; it is an argument because `Work.step` has it.
+        """
         reading = self.reading
         assert reading is not None
         reading.step()
@@ -284,7 +298,18 @@ class Evaluator:
         return True
 
     def results(self) -> dict[str, Any]:
-        """Return the metrics (perplexities over L - 1 tokens) and the loss of every setting that was tried."""
+        """Return the metrics and the loss of every setting that was tried.
+
+        Returns:
+            A dict with four keys:
+            `metrics`: for both texts, `valid` and `test`: `*_ppl` (perplexity with the chosen setting),
+                `*_ppl_static` (with the trained weights) and `*_gain` (static minus chosen); and the chosen
+                `dynamic_learning_rate` (0 if dynamic evaluation does not help on the validation text), `dynamic_decay`
+                and `dynamic_epsilon`.
+            `tried`: for every candidate its `learning_rate`, `decay` and `loss_nats` (None if not finite).
+            `tuned_on_tokens`: number of predicted tokens of the tuning text.
+            `batches`: number of batches of the training text that gave the gradient statistics.
+        """
         texts, static, tried = ("valid", "test"), self.losses[:STATIC], self.losses[STATIC:]
         losses = tried[len(self.candidates) :] if self.helps else static
         metrics = {f"{name}_ppl": perplexity(nats) for name, nats in zip(texts, losses, strict=True)}
@@ -306,7 +331,7 @@ class Evaluator:
 
     @property
     def share(self) -> float:
-        """The finished share of all texts, by rows."""
+        """The number of rows read so far, as a share (0 to 1) of the rows of all texts."""
         rows = sum(len(text) for text in self.texts[: self.done]) + (self.reading.position if self.reading else 0)
         return rows / sum(len(text) for text in self.texts)
 

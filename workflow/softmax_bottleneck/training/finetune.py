@@ -30,9 +30,10 @@ from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
 
 
 def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Finetune one run from its best weights, or resume finetuning; return the content of its done.json.
+    """Finetune a trained run from its stored weights, or resume finetuning; return the content of the new done.json.
 
-    If the trained run has diverged, only this status and its reason are recorded. `restart` discards earlier progress.
+    `path` names the finetuned run; `Run.start` names the trained run. If the trained run has diverged, done.json has
+    this status and its reason, and nothing is computed. `restart` discards earlier progress.
     """
     run = study.run(path)
     start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
@@ -52,7 +53,10 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 
 
 class Finetuner(Trainer):
-    """A trainer that starts from the trained `weights`, which count as epoch 0."""
+    """A trainer that starts from the trained `weights`.
+
+    They count as epoch 0, so that they stay the best weights until an epoch has a lower validation loss.
+    """
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:
         super().__init__(run, corpus, device)

@@ -1,8 +1,8 @@
 """The step `fit`: it fits output heads of several widths to the same known distributions.
 
 A *unit* is the set of all fits to the distributions of one seed. Each fit has its own file, named by the fit's
-settings, in the folder of the distributions. A plan with a new head or width therefore repeats no finished fit. Fits of
-a unit that are not done run together, because they share the distributions and every fresh sample.
+settings, in a folder that belongs to the distributions. A plan with a new head or width therefore repeats no finished
+fit. Fits of a unit that are not done run together, because they share the distributions and every fresh sample.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from softmax_bottleneck.training import free_contexts, gradient_flow
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 from softmax_bottleneck.training.run_record import DONE_FILE
 
-EARLY = 0.05  # share of the updates, at which step sizes are still near the first one
-LARGEST_RANKED = 1 << 24  # cells of a matrix whose ranks are measured
+EARLY = 0.05  # share of the updates after which early metrics are measured; step sizes are still near the first one
+LARGEST_RANKED = 1 << 24  # largest number of cells (contexts x words) of a matrix whose ranks are measured
 
 
 def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
@@ -46,16 +46,18 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
 def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
     """Do the missing fits of a unit (all fits to the distributions of one seed); return the content of done.json.
 
-    The `rows` of done.json hold all numbers of the unit.
+    Files go to two folders. `folder` belongs to this unit: it has done.json, whose `rows` hold the metrics of all fits
+    of the unit, and the resume states. `law_folder` belongs to the known distributions: it has one file per finished
+    fit. Units with the same distributions share `law_folder`, so that a fit of several units is done only once.
 
     Args:
-        unit: heads, widths and distributions.
-        folder: folder of the unit's records and resume states.
-        law_folder: folder of the fits to these distributions, owned by one process at a time; units may share it.
+        unit: the heads, widths and known distributions.
+        folder: folder of done.json and the resume states.
+        law_folder: folder of the files of single fits; a lease admits one process at a time.
         options: limits of this call, see `Options`.
 
     Raises:
-        UserError: the device is missing.
+        UserError: the unit's device is not available.
         Other errors: see `run_to_end`.
     """
     device = choose_device(unit.device, options.say)
@@ -75,7 +77,14 @@ def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 class Fitting(Work):
-    """The missing fits of a unit as resumable work; one step is one update of all these fits."""
+    """The missing fits of a unit as resumable work; one step is one update of all these fits.
+
+    Args:
+        unit: all fits to the distributions of one seed.
+        files: {file name: path} of the results of the unit's fits; fits whose file is intact are not repeated.
+        device: device of the computation.
+        say: function that prints a line of progress.
+    """
 
     def __init__(self, unit: Unit, files: Mapping[str, Path], device: torch.device, say: Say) -> None:
         self.unit, self.files, self.device, self.say = unit, files, device, say
@@ -87,9 +96,10 @@ class Fitting(Work):
         self.updates = 0
 
     def _begin(self, fit: Fit) -> FreeContexts:
-        """Return a new fit at the width of `fit`.
+        """Return the initial state of a fit: a head of width `fit.width`, and its context vectors.
 
-        If `fit.equal_to` is given, the width is instead the largest one with no more parameters than that head has.
+        If `fit.equal_to` is given, the width is instead the largest one at which `fit.head` has no more parameters than
+        the head `fit.equal_to` has at width `fit.width`.
         """
         shape, bias, width = self.known.p_NM.shape, self.unit.bias, fit.width
         if fit.equal_to is not None:
@@ -99,7 +109,7 @@ class Fitting(Work):
 
     @property
     def finished(self) -> bool:
-        """True if all updates are done."""
+        """True if all updates are done or no fit was missing."""
         return not self.fits or self.updates == self.recipe.updates
 
     @property
@@ -108,7 +118,10 @@ class Fitting(Work):
         return f"update {self.updates} of {self.recipe.updates}"
 
     def step(self, session: Session) -> bool:
-        """Do one update of all fits."""
+        """Do one update of all fits; return False, because this work has no parts.
+
+        If the unit's `gradient` is true, the early metrics are measured after the share `EARLY` of the updates.
+        """
         fits = list(self.fits.values())
         free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
         self.updates += 1
@@ -117,6 +130,10 @@ class Fitting(Work):
         return False
 
     def _early(self, fitted: FreeContexts) -> dict[str, float]:
+        """Return gradient shares and KL (nats) at this update, without those that are not finite.
+
+        Their names end in `_early`.
+        """
         rows = free_contexts.chunk_rows(self.known, self.device)
         found = gradient_flow.gradient_shares(fitted, self.known)
         found["kl_nats"] = free_contexts.distances(fitted, self.known, rows)["kl_nats"]
@@ -130,7 +147,8 @@ class Fitting(Work):
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned.
 
-        If the file of a finished fit was damaged since, all fits start over.
+        The state lacks a fit if the file of that fit was intact when the state was saved, and is damaged now. In this
+        case nothing is restored, and all missing fits start over.
         """
         if self.fits.keys() <= state["fits"].keys():
             self.updates, self.early = state["updates"], state["early"]
@@ -138,11 +156,16 @@ class Fitting(Work):
                 fitted.load(state["fits"][name])
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of the updates, and the current position as text."""
+        """Return the finished share of the updates (0 to 1), and a line with the current position."""
         return self.updates / self.recipe.updates, self.where
 
     def outcome(self, session: Session) -> Outcome:
-        """Measure and write the fits; return the record with the unit's rows, and the hashes of all files of fits."""
+        """Measure the fits and write one file for each; return record, hashes of these files, and an empty dict.
+
+        `rows` of the record has one dict per metric, with the keys table (name of the plan), model, condition, metric,
+        value and seed. The metrics of the known distributions have the model `law`. After this call `self.fits` is
+        empty.
+        """
         for fit in self.unit.fits:
             if fit.file_name in self.fits:
                 facts = self._measured(fit, self.fits.pop(fit.file_name))
@@ -162,11 +185,16 @@ class Fitting(Work):
         return {"status": "ok", "rows": rows, "wall_s": session.wall_s()}, _hashes(self.files), {}
 
     def _is_ranked(self) -> bool:
-        """Return True if ranks can be measured: the matrix is small enough and log P* is finite."""
+        """Return True if ranks can be measured: P* has at most `LARGEST_RANKED` cells, and log P* is finite."""
         return self.known.p_NM.size <= LARGEST_RANKED and bool((self.known.p_NM > 0).all())
 
     def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
-        """Return the record of a fit: distances, sizes and ranks; no metrics if a distance is not finite."""
+        """Return the content of a fit's file: status, metrics, settings and provenance.
+
+        The metrics are the distances from the true distributions, number of parameters, width, gradient shares if the
+        unit's `gradient` is true, and ranks if they can be measured. If a distance is not finite, the status is
+        "diverged" and there are no metrics.
+        """
         rows = free_contexts.chunk_rows(self.known, self.device)
         metrics = free_contexts.distances(fitted, self.known, rows)
         sound = all(math.isfinite(value) for value in metrics.values())

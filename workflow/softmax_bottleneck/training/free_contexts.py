@@ -7,8 +7,9 @@ sample of that distribution (Ganea et al. 2019, section 5.1, eqs. 1, 11, 12 and 
 
     min over h, W, ...  - sum_c w_c sum_v P*(v|c) log Q(v | h_c, W, ...)
 
-The optimiser is Adam over all contexts; the step size decays to zero along half a cosine. (The published settings are
-unknown.) The heads are those of the language models, with or without a bias per word.
+Here w_c is the probability of context c, P* the true distribution, Q the head's distribution, and W, ... the head's
+parameters. The optimiser is Adam over all contexts; the step size decays to zero along half a cosine. (The published
+settings are unknown.) The heads are those of the language models, with or without a bias per word.
 
 Shapes: N contexts, M words, D width, R rows (contexts) processed at once.
 """
@@ -39,7 +40,7 @@ from softmax_bottleneck.store.seeds import derive
 START_SCALE = 0.1  # of context vectors; larger ones saturate the tanh of mixtures, which then converge slowly
 BETAS = (0.9, 0.99)
 EPSILON = 1e-12  # of Adam; gradients of rare contexts are small
-CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once; fits a CPU's cache, or a GPU's memory
+CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: fits a CPU's cache or a GPU's memory
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,20 @@ class Recipe:
 
 
 class FreeContexts:
-    """A head and one free vector per context, with their optimiser, during a fit."""
+    """A head and one free vector per context, with their optimiser, during a fit.
+
+    Args:
+        name: name of the head.
+        options: options of the head.
+        width: width D of context and word vectors.
+        shape: (number of contexts N, number of words M).
+        bias: True to fit a bias per word; otherwise all biases stay zero.
+        seed: seed of the initial values.
+        device: device of the computation.
+
+    Attributes:
+        parameters: number of fitted parameters, context vectors included.
+    """
 
     def __init__(
         self,
@@ -83,7 +97,8 @@ class FreeContexts:
     def add_gradients(self, mass_RM: Tensor, start: int) -> None:
         """Add the gradients of -sum(mass_RM * log Q) for the R contexts from number `start` on.
 
-        `mass_RM` holds the target weight of every (context, word) pair.
+        `mass_RM` holds the target weight of every (context, word) pair. The head's gradients are summed over calls. A
+        context's gradient is overwritten, so each context must be passed once between two steps.
         """
         rows = slice(start, start + len(mass_RM))
         h_RD = self.contexts_ND.detach()[rows].requires_grad_()
@@ -102,7 +117,7 @@ class FreeContexts:
 
     @torch.no_grad()
     def log_probs(self, chunk: int) -> Iterator[NDArray[np.float64]]:
-        """Yield the log-probabilities of all contexts, in nats, in chunks of `chunk` rows."""
+        """Yield the log-probabilities of all contexts, in nats, in arrays [`chunk`, M] (the last may be shorter)."""
         for start in range(0, len(self.contexts_ND), chunk):
             yield self.head.log_probs(self.contexts_ND[start : start + chunk]).cpu().double().numpy()
 
@@ -138,9 +153,9 @@ def count_parameters(name: str, options: Mapping[str, Any], width: int, shape: t
 
 
 def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bias: bool, most: int) -> int:
-    """Return the largest width, at least 1, at which a head has no more than `most` parameters.
+    """Return the largest width at which a head has no more than `most` parameters, or 1 if even width 1 has more.
 
-    `shape` is (number of contexts, number of words).
+    The parameters include the context vectors. `shape` is (number of contexts, number of words).
     """
     width = 1
     while count_parameters(name, options, width + 1, shape, bias) <= most:
@@ -152,9 +167,11 @@ def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bi
 def update(
     fits: list[FreeContexts], known: KnownDistributions, recipe: Recipe, seed: int, number: int, device: torch.device
 ) -> None:
-    """Do one update, the `number`-th from 0, of several fits to the same distributions or to the same fresh sample.
+    """Do update `number`, counted from 0, of several fits to the same known distributions.
 
-    The loss is summed over contexts with a mean weight of one, so that gradients do not shrink as contexts are added.
+    With `recipe.sample` > 0 the target is a new sample of about that many words, the same for all fits; with 0 the
+    target is the exact distribution. The weights of the contexts are scaled to a mean of one, so that gradients do not
+    shrink as contexts are added.
     """
     sample_NM = fresh_sample(known, recipe.sample, seed, number) if recipe.sample else None
     rows = chunk_rows(known, device)
@@ -169,7 +186,7 @@ def update(
 
 
 def chunk_rows(known: KnownDistributions, device: torch.device) -> int:
-    """Return the number of contexts processed at once."""
+    """Return the number of contexts processed at once: as many as `CHUNK_CELLS` allows, at least 1."""
     return max(1, CHUNK_CELLS.get(device.type, CHUNK_CELLS["cuda"]) // known.p_NM.shape[1])
 
 
@@ -177,9 +194,11 @@ def chunk_rows(known: KnownDistributions, device: torch.device) -> int:
 def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
     """Return the distances of a fit from the true distributions, computed in chunks of `rows` contexts.
 
-    `kl_nats` is the weighted mean of KL(P*||Q) over contexts. `mode_match` is the weighted share of contexts with the
-    right most probable word (Ganea et al. 2019, eq. 10). `excess_ppl` is the increase over the lowest possible
-    perplexity.
+    Returns:
+        `kl_nats`: the mean of KL(P*||Q) over contexts, weighted by their probabilities.
+        `mode_match`: the probability of the contexts for which Q and P* have the same most probable word (Ganea et al.
+            2019, eq. 10).
+        `excess_ppl`: the perplexity of Q minus the perplexity of P*, the lowest possible one.
     """
     kl = match = 0.0
     starts = range(0, len(known.p_NM), rows)
@@ -195,7 +214,14 @@ def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[s
 
 
 def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
-    """Return the Press rank and effective ranks of log Q over all contexts, and its mean squared error from log P*."""
+    """Return the Press rank and effective ranks of log Q over all contexts, and `squared_error`.
+
+    `squared_error` is the mean of (log P* - log Q)^2 over all contexts and words. `rows` is the number of contexts
+    processed at once.
+
+    Raises:
+        DataError: log Q is not finite, because Q gives a word the probability zero.
+    """
     spectrum = gram_singular_values(fit.log_probs(rows), known.p_NM.shape[1])
     starts = range(0, len(known.p_NM), rows)
     chunks = zip(starts, fit.log_probs(rows), strict=True)
@@ -204,14 +230,20 @@ def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, 
 
 
 def law_metrics(known: KnownDistributions) -> dict[str, float]:
-    """Return facts of the true distributions: their entropy, the lowest KL of a model without context, and `facts`."""
+    """Return the metrics of the true distributions.
+
+    These are the mean entropy (`entropy_nats`), the lowest KL of a model that does not see the context
+    (`kl_no_context_nats`), and the further metrics in `known.facts`.
+    """
     return {**known.facts, "kl_no_context_nats": known.no_context_nats, "entropy_nats": known.entropy_nats}
 
 
 def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> dict[str, float]:
-    """Return the ranks of log P* and, for each width, a lower bound on a softmax's mean squared error in log P*.
+    """Return the ranks of log P* and, for each width d, a lower bound on a softmax's mean squared error in log P*.
 
-    The bound is theorem 1 of Ganea et al. 2019 (see `squared_error_bound`).
+    The key of a bound is `squared_error_bound_d<width>`. The bound follows from theorem 1 of Ganea et al. 2019 (see
+    `squared_error_bound`), because a softmax of width d has log-probabilities of rank at most d + 1, or d + 2 with
+    `bias`.
     """
     spectrum = spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())

@@ -10,9 +10,9 @@ head preserves, and a step of h against its gradient changes log Q along J J^T g
     gradient_words  = sum_w P*(w) |P_J (Q - e_w)|^2 / |Q - e_w|^2
     gradient_cosine = g . J J^T g / (|g| |J J^T g|)
 
-All three are weighted means over contexts. For a softmax, J is the word matrix, `gradient_words` is the energy that
-Godey and Artzi 2026 measure on texts, and 1 - energy is the suppressed part. Once h is fitted, no head preserves any of
-g.
+All three are means over contexts, weighted by the probabilities of the contexts. For a softmax, J is the centred word
+matrix, `gradient_words` is the energy that Godey and Artzi 2026 measure on texts, and 1 - energy is the suppressed
+part. At the optimum of h, J^T g = 0, so that no head preserves any of g; the metrics are therefore also measured early.
 
 Shapes: N contexts, V words, D width.
 """
@@ -37,7 +37,11 @@ SMALLEST_SINGULAR = 1e-9  # relative to the largest; smaller directions are erro
 
 @torch.no_grad()
 def gradient_shares(fit: FreeContexts, known: KnownDistributions) -> dict[str, float]:
-    """Return the three shares of the module's formulas, or an empty dict if log Q has no finite derivative."""
+    """Return `gradient_energy`, `gradient_words` and `gradient_cosine` of a fit (formulas in the module's docstring).
+
+    If J of all contexts is too large (`CELLS`), evenly spaced contexts are used. The result is an empty dict if a
+    derivative of log Q is not finite.
+    """
     (count, width), words = fit.contexts_ND.shape, known.p_NM.shape[1]
     some_N = np.unique(np.linspace(0, count - 1, max(1, min(count, CELLS // (words * width)))).astype(np.intp))
     head, h_ND = copy.deepcopy(fit.head).double(), fit.contexts_ND[torch.from_numpy(some_N)].double()
@@ -62,17 +66,22 @@ Float64 = NDArray[np.float64]
 
 
 def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
-    """Return the derivative of log Q [N, V] along one direction of the context vectors, by a difference quotient."""
+    """Return the derivative of log Q [N, V] along the unit vector `unit_D` in h, by a central difference quotient."""
     up_NV, down_NV = (head.log_probs(h_ND + sign * STEP * unit_D) for sign in (1.0, -1.0))
     found: Float64 = ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
     return found
 
 
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
-    """Return `gradient_energy` [N] and `gradient_cosine` [N] for the gradients g [N, V].
+    """Return `gradient_energy` [N] and `gradient_cosine` [N], before the mean over contexts.
 
-    `basis_NVD` and `sigma_ND` are the left singular vectors and the singular values of each J. Both results
-    are 0 for a context whose gradient is not preserved at all.
+    Both are 0 for a context with P_J g = 0, of which nothing is preserved.
+
+    Args:
+        basis_NVD: the left singular vectors of each context's J; zero where the singular value is negligible.
+        sigma_ND: the singular values of each J.
+        gradient_NV: the expected gradient g = Q - P* with respect to free logits, the best logits that a head could
+            have.
     """
     along_ND = np.einsum("nvd,nv->nd", basis_NVD, gradient_NV)
     passed_ND = along_ND * sigma_ND**2
@@ -82,9 +91,14 @@ def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tup
 
 
 def _of_words(basis_NVD: Float64, q_NV: Float64, p_NV: Float64) -> Float64:
-    """Return `gradient_words` of each context.
+    """Return `gradient_words` [N], before the mean over contexts.
 
-    The identity used is |P_J (q - e_w)|^2 = |P_J q|^2 - 2 (P_J q)_w + |P_J e_w|^2.
+    The identity used is |P_J (Q - e_w)|^2 = |P_J Q|^2 - 2 (P_J Q)_w + |P_J e_w|^2.
+
+    Args:
+        basis_NVD: the left singular vectors of each context's J; zero where the singular value is negligible.
+        q_NV: the head's distributions Q.
+        p_NV: the true distributions P*.
     """
     along_ND = np.einsum("nvd,nv->nd", basis_NVD, q_NV)
     projected_NV = np.einsum("nvd,nd->nv", basis_NVD, along_ND)

@@ -1,10 +1,10 @@
 """CUDA graphs of training updates: an update is captured once for each chunk length, then replayed by a single launch.
 
-The first update of a length runs normally, which loads its kernels, and is then captured without running again. Later
-updates of that length replay the capture. A captured update always reads and writes the same memory locations: weights,
-carried states, the optimiser's scalars, and the input rows. The captured kernels are those of the normal update, and
-the random numbers follow from the generator's seed, which is set before every update. Therefore a replayed update gives
-the same bits as a normal update. A length that occurs only once costs a capture and gains nothing.
+The first update of a chunk length runs normally, which loads its kernels, and is then captured without running again.
+Later updates of that length replay the capture. A captured update always reads and writes the same memory locations:
+weights, carried states, the optimiser's scalars, and the input rows. The captured kernels are those of the normal
+update, and the random numbers follow from the generator's seed, which is set before every update. Therefore a replayed
+update gives the same bits as a normal update. A length that occurs only once costs a capture and gains nothing.
 
 Shapes: L rows of a stream, B columns.
 """
@@ -19,13 +19,21 @@ from torch import Tensor
 
 Results = tuple[Tensor, Tensor]
 Update = Callable[[Tensor], Results]
+# A function that captures a call without executing it. It returns a function that replays the call, and the tensors
+# into which every replay writes the results.
 Capture = Callable[[Callable[[], Results]], tuple[Callable[[], object], Results]]
 """Records a call without making it: what makes it, and the places of its results."""
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A captured update of one length: its input rows, the function that replays it, and its results."""
+    """A captured update for chunks of one length.
+
+    Attributes:
+        rows_LB: the memory from which the captured update reads its rows; new rows are copied to it before a replay.
+        replay: function that executes the captured update.
+        results: the loss and the gradient norm; every replay overwrites them.
+    """
 
     rows_LB: Tensor
     replay: Callable[[], object]
@@ -35,8 +43,13 @@ class _Recorded:
 class Replayed:
     """An update function that replays a captured update if there is one for the number of input rows.
 
-    `recorded` maps a number of rows to the captured update. `refused` is called with the reason if a capture fails;
-    this object must not be used after that.
+    Args:
+        update: the update of rows [L, B]; it returns loss and gradient norm.
+        capture: function that captures a call, such as that of `cuda_capture`.
+        refused: function called with the reason if a capture fails. The object must not be used after that.
+
+    Attributes:
+        recorded: {number of rows L: captured update}.
     """
 
     def __init__(self, update: Update, capture: Capture, refused: Callable[[str], None]) -> None:
@@ -44,7 +57,7 @@ class Replayed:
         self.recorded: dict[int, _Recorded] = {}
 
     def __call__(self, rows_LB: Tensor) -> Results:
-        """Run or replay an update on these rows; the results are valid until the next call."""
+        """Run or replay an update on these rows; return loss and gradient norm, which are valid until the next call."""
         known = self.recorded.get(len(rows_LB))
         if known is None:
             results = self._update(rows_LB)
@@ -62,9 +75,9 @@ class Replayed:
 
 
 def cuda_capture(generator: torch.Generator) -> Capture:
-    """Return a function that captures work as a CUDA graph.
+    """Return a function that captures a call as a CUDA graph; `generator` gives the random numbers of that call.
 
-    All its graphs share one memory pool, because no two of them are replayed at once.
+    All graphs captured by the returned function share one memory pool, because no two of them are replayed at once.
     """
     pool = torch.cuda.graph_pool_handle()
 
