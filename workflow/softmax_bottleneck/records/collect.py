@@ -1,8 +1,9 @@
 """The step `collect`, which turns finished runs into records; the steps of the report read no run folders.
 
-The plan gives the paths, so results of other settings or of older code are never read. A run that is diverged, damaged
-or not trained gets a state and a reason, and no numbers. A trained run whose measurements are unfinished counts as
-missing, but the numbers that are already measured enter the records.
+The plan of the study names the folder of every run, so results of other settings or of older code are never read. Every
+run gets one of the states STATES (records.py), with a reason. A run that is diverged, failed, stale, damaged or not
+trained has no numbers in the records. A trained run stays `missing` until its perplexities and ranks are measured. The
+numbers that such a run has by then are in the records already, and count in the means of tables and figures.
 """
 
 import math
@@ -37,9 +38,15 @@ Number = tuple[str, str, str, float, int | None]  # table, condition, metric, va
 
 @dataclass(frozen=True)
 class Reading:
-    """The result files of a run, listed under one model of the study; several models can share a run.
+    """The result files of a run, listed under one model of the study.
 
-    `stage` is empty for a trained run, `finetuned` for finetuning and `dynamic` for a dynamic evaluation.
+    Models with the same settings share a run, which then has a reading for each of them.
+
+    Attributes:
+        run: the run, with the name of the model; for a dynamic evaluation, the evaluated run.
+        path: path of the run or evaluation below results/runs.
+        found: the content of the files, and the problems found in them.
+        stage: empty for a trained run, `finetuned` for a finetuned run, `dynamic` for a dynamic evaluation.
     """
 
     run: Run
@@ -55,7 +62,12 @@ class Reading:
     def state(self, wordsim: bool) -> tuple[str, str]:
         """Return the run's state and the reason for it.
 
-        The state is one of STATES. `wordsim` is True if the dataset has word-similarity benchmarks.
+        The state is one of STATES in records.py. The reason is empty if nothing is missing. For unfinished training it
+        names the last epoch in the log. The log can be some epochs ahead of the saved state from which training
+        resumes; these epochs are then trained and logged again.
+
+        Args:
+            wordsim: True if the dataset has word-similarity benchmarks. A run without them is `ok`, with a reason.
         """
         if finding := self.found.first_finding:
             return ("stale" if finding.kind == "stale" else "unsound"), finding.words
@@ -82,7 +94,12 @@ class Reading:
         return "ok", NO_SIMILARITIES if wordsim and "wordsim" not in self.files else ""
 
     def numbers(self) -> Iterator[Number]:
-        """Yield every number in the intact files of a run as (file without ending, condition, metric, value, n)."""
+        """Yield every number in the intact files of the run as (table, condition, metric, value, n).
+
+        `table` is the name of the file without its ending. `condition` names the stage, a benchmark or a position in
+        the test text, or is empty. n is the number of observations behind the value: word pairs for a correlation,
+        positions for a hit rate, None for a count of pairs, otherwise 1 (the run).
+        """
         done, rank = self.files.get("done", {}), self.files.get("rank", {})
         own = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
         tables = {
@@ -122,7 +139,10 @@ def _with_interval(
 
 
 def hardware(provenance: Mapping[str, Any]) -> str:
-    """Return one line that names the machines of a provenance block: the devices of its sessions, and the processor."""
+    """Return the devices and the processor that a result's provenance names, as text; `unknown` if it names none.
+
+    The provenance has a device per session. A session is a process that computed the result or a part of it.
+    """
     sessions = provenance.get("sessions") or []
     devices = [str(session["device"]) for session in sessions if "device" in mapping(session)]
     processor = str(mapping(provenance.get("hardware")).get("cpu", ""))
@@ -132,9 +152,9 @@ def hardware(provenance: Mapping[str, Any]) -> str:
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def collect(study: Study) -> Records:
-    """Read the results of all runs that an experiment of the study needs, and verify all their files.
+    """Return the records of all runs that an experiment of the study needs, with a verification of all their files.
 
-    The result depends on the files alone, not on the order in which they are found.
+    Nothing is written. The result depends on the files alone, not on the order in which they are found.
     """
     trained = [(run, run.path, "") for run in study.shown]
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]
@@ -169,7 +189,7 @@ def collect(study: Study) -> Records:
 
 
 def collect_to(study: Study, folder: Path) -> Records:
-    """Collect the records of a study; save them, and the result of their verification, in a folder."""
+    """Collect the records of a study, write them and their verification (verify.json) to a folder, and return them."""
     found = collect(study)
     records.save(found, folder)
     artefacts.write_json(folder / integrity.FILE, dict(found.verification) | {"provenance": provenance.block()})
@@ -177,7 +197,10 @@ def collect_to(study: Study, folder: Path) -> Records:
 
 
 def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
-    """Return the epoch logs of all runs; an epoch that was logged again after a resume counts once."""
+    """Return the epoch logs of all runs in one frame, with the columns CURVE_COLUMNS.
+
+    If an epoch was logged again after a resume, only its last line counts.
+    """
     rows = [
         (path, epoch, *(line.get(key) for key in records.CURVE_COLUMNS[2:]))
         for path, own in runs.items()
@@ -192,7 +215,11 @@ def _state(study: Study, reading: Reading) -> tuple[str, str]:
 
 
 def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a row per number of a run, and per sample of the experiments that need no training (`synthetic.json`)."""
+    """Return a frame with the columns COLUMNS and a row per number, from the runs and from synthetic.json.
+
+    `synthetic` is the content of synthetic.json: the numbers of experiments that need no training runs. It is empty if
+    the file does not exist.
+    """
     rows = [row for reading in readings for row in run_rows(study, reading)]
     usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}
     for sample in synthetic.get("rows", ()):
@@ -205,7 +232,10 @@ def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any
 
 
 def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
-    """Yield one row, with the columns COLUMNS, per number of a run, also of a run with unfinished measurements."""
+    """Yield one row, with the columns COLUMNS, per number of a run, also of a run with unfinished measurements.
+
+    A run that is diverged, failed, stale or damaged has no rows.
+    """
     run = reading.run
     if _state(study, reading)[0] in ("ok", "missing"):
         for table, condition, metric, value, n in reading.numbers():

@@ -40,9 +40,10 @@ class Finding:
     """A problem with a file.
 
     Attributes:
-        kind: `damaged`, `foreign` (of another run or study), `stale` (made from an older input) or `missing`; for a
-            study also `diverged` and `failed`.
-        file: path of the file below results/.
+        kind: `damaged`, `foreign` (of another run or study), `stale` (made from another version of an input) or
+            `missing` (the file is absent, or the run is not finished). If the problem is not in a file but in the
+            result of a run, the kind is the state of the run, `diverged` or `failed`.
+        file: path below results/ of the file or, for an unfinished, diverged or failed run, of the run's folder.
         words: the problem and its fix, in one line.
     """
 
@@ -58,7 +59,7 @@ class RunFiles:
     Attributes:
         contents: name of a JSON file without its ending -> content.
         hashes: file name -> sha256.
-        curve: the epoch log, complete or in progress.
+        curve: the lines of the epoch log; more follow if training is not finished.
         sigma_K: singular values of the log-probability matrix, in descending order.
     """
 
@@ -81,15 +82,15 @@ class RunFiles:
         return self.folder.name.startswith("dynamic-")
 
     def find(self, kind: str, name: str, problem: str) -> None:
-        """Record a problem with a file of this run."""
+        """Append a problem with the file `name` of this run to `findings`; `kind` is that of the `Finding`."""
         inside = f"{self.folder.name}/" if self.is_evaluation else ""
         words = f"{problem}: `make repair` removes it"
         self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", words))
 
     def load(self, name: str, parse: Callable[[bytes], Any]) -> Any:
-        """Return the parsed content of a file and record its hash; None if the file is absent or damaged.
+        """Return the parsed content of a file and add its hash to `hashes`; None if the file is absent or damaged.
 
-        Damage is recorded as a problem; absence is not.
+        Damage is added to `findings`, absence is not. A file that `parse` rejects is damaged.
         """
         path = self.folder / name
         if not path.exists():
@@ -103,7 +104,7 @@ class RunFiles:
         return content
 
     def parents(self, name: str) -> Mapping[str, str]:
-        """Return {file name: sha256} of the files that a result was made from."""
+        """Return {file name: sha256} of the files that the result `<name>.json` was made from."""
         return mapping(mapping(self.contents[name].get("provenance")).get("parents"))
 
 
@@ -119,7 +120,11 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 # --- small files ----------------------------------------------------------------------------------------------------
 def read(run: Run, folder: Path) -> RunFiles:
-    """Read and check the small files of a run; absent files are not recorded as problems."""
+    """Read and check the small files of a run. The problems are in `findings` of the result; absence is none.
+
+    A file is damaged (its hash does not match), foreign (it names another run), or stale (it was made from another
+    version of a file of the run).
+    """
     found = RunFiles(run, folder)
     for name in RESULTS:
         content = found.load(f"{name}.json", _record)
@@ -154,10 +159,10 @@ def _record(data: bytes) -> dict[str, Any]:
 
 
 def inspect(found: RunFiles) -> list[Finding]:
-    """Return all problems with a run's files: those found by `read`, wrong hashes, and files that disagree.
+    """Return all problems with a run's files: those found by `read`, wrong hashes, and contradictions between files.
 
-    Large files may be absent, for example in a published deposit. If they are present, their hashes are compared with
-    those that other files name.
+    The new problems and hashes are added to `found`. Large files may be absent, for example in a published deposit. If
+    they are present, their hashes are compared with those that other files name.
     """
     snapshots = sorted((found.folder / "snapshots").glob("*.safetensors"))
     for name in (*LARGE, *RECORDS_OF_RUN, *(path.relative_to(found.folder).as_posix() for path in snapshots)):
@@ -186,7 +191,7 @@ class Verification:
     """The result of verifying all files of a study.
 
     Attributes:
-        counts: number of planned runs in total, in each state, and on mixed hardware.
+        counts: numbers of runs, as `Records.counts` returns them: `planned`, each state, and `mixed hardware`.
         files: number of files whose hash was computed.
         findings: the problems found, in the order of the plan.
     """
@@ -223,9 +228,11 @@ class Verification:
 def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) -> Verification:
     """Verify every file that `records` were collected from, the corpora and the fits; write nothing.
 
+    Problems are returned as findings and raise no error.
+
     Args:
         study: study whose plan names the expected files.
-        runs: path -> the small files of every run, as returned by `read`.
+        runs: path -> the small files of every run, as returned by `read`. Their findings and hashes are extended.
         records: the records collected from `runs`.
     """
     findings = [one for own in runs.values() for one in inspect(own)]
@@ -258,7 +265,10 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
 
 
 def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
-    """Yield a finding for each missing file of a run; the run's JSON files name the files that should exist."""
+    """Yield a finding for each missing file of a run; the run's JSON files name the files that should exist.
+
+    Large files are not expected in an unpacked deposit.
+    """
     names = {parent for name in own.contents for parent in own.parents(name)}
     if "epochs.jsonl" in names and own.contents.get("done", {}).get("model_sha256"):
         names |= {"model.safetensors", "run.json", "outcome.json"}
@@ -278,7 +288,11 @@ def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
 
 
 def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:
-    """Return a finding if a file is missing, or if its sha256 differs from `digest` or its .sha256 file."""
+    """Return a list with one finding if a file is missing or damaged, or an empty list.
+
+    A file is damaged if it has no .sha256 file, or if its sha256 differs from that in the .sha256 file or from `digest`
+    (None: there is no such second hash).
+    """
     if artefacts.is_sound(path) and digest in (None, artefacts.stored_hash(path)):
         return []
     name = path.relative_to(store.root).as_posix()
@@ -288,9 +302,10 @@ def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
-    """Return the number of files hashed and the problems of a unit (a group of fits with one seed).
+    """Return the number of files hashed and the findings of a unit.
 
-    The unit's results and the fits that they were computed from are checked.
+    A unit is the job with all fits to the distributions of one seed. Its done.json is checked, and the file of every
+    fit that done.json names.
     """
     done = store.fits_folder(unit.path) / "done.json"
     name = done.relative_to(store.root).as_posix()

@@ -1,7 +1,7 @@
 """The catalogue of metrics, report/metrics.yaml: the label and definition of each metric, and the step that writes it.
 
-No other file contains the names of metrics. A name may end in a parameter (`rank_eff_1e-3`,
-`test_ppl_gain_vs_softmax`), which `find` reads.
+The name of a metric may end in a parameter: the epsilon of `rank_eff_1e-3`, or the model of `test_ppl_gain_vs_softmax`.
+`find` returns the metric of such a name.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,10 @@ class Metric:
 
     @property
     def words(self) -> str:
-        """The label as written within a sentence: in lower case, except that names of people and measures stay."""
+        """The label for use within a sentence: its first letter is lower case, as in `test perplexity`.
+
+        A label that begins with a name (Press, Spearman, KL) is not changed.
+        """
         kept = self.label.startswith(("Press", "Spearman", "KL"))
         return self.label if kept else f"{self.label[0].lower()}{self.label[1:]}"
 
@@ -102,7 +105,13 @@ _DERIVED = (
 def find(name: str, stage: str = "") -> Metric:
     """Return the metric with this name, with the parameter in its label.
 
-    For the stage `dynamic`, the metric's step and file are those of dynamic evaluation.
+    The names `<metric>_gain_vs_<model>` and `<metric>_reduction_pct` compare the means of two models. They are not in
+    the catalogue, and their definitions are derived from that of `<metric>`.
+
+    Args:
+        name: name of the metric, with its parameter.
+        stage: `dynamic` for a number from dynamic evaluation, whose step and file are then returned. Every other stage
+            gives the step and file of the catalogue.
 
     Raises:
         UserError: no metric has this name; the message suggests the most similar name.

@@ -34,12 +34,15 @@ class Records:
     """The results of all runs of a study.
 
     Attributes:
-        rows: one row per number, columns COLUMNS; value and std are floats, n and seed are nullable integers.
-        states: one row per planned run and label in the plan's order, columns STATE_COLUMNS; a path identifies a run.
-        stages: the same for stages after training, columns STAGE_COLUMNS; `rows` name the stage in `condition`.
+        rows: one row per number, columns COLUMNS; value and std are floats, n and seed are nullable integers. The
+            `run_id` is empty if the number belongs to no training run.
+        states: one row per planned run and model, in the plan's order, columns STATE_COLUMNS. Models with the same
+            settings share a run, which has the same `path` in all its rows.
+        stages: the same for finetuning and dynamic evaluation, columns STAGE_COLUMNS. The `condition` of their numbers
+            in `rows` is the stage.
         parents: file below results/runs -> sha256 of every file that was read.
-        environments: distinct provenance blocks of the runs (git, versions, hardware), in order of appearance.
-        details: path of a run -> its predictions, hit rates, learned function and ranks along training, if any.
+        environments: the distinct software and hardware of the runs (git, versions, hardware), in order of appearance.
+        details: path of a run -> the results that are not single numbers, by the keys of `detail`.
         curves: epoch logs, columns CURVE_COLUMNS.
         spectra: path of a run -> [2, K]: index from 1 and singular value of K selected points (`thinned`).
         corpora: dataset -> its corpus.json: tokens, words, hash, warnings.
@@ -68,12 +71,17 @@ class Records:
         return found
 
     def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
-        """Return {seed: measured value}, in ascending order of seeds."""
+        """Return {seed: measured value} in ascending order of seeds; empty if no run has the number.
+
+        Args:
+            condition: `finetuned` or `dynamic` for a number of that stage, `benchmark=<name>` for word similarity, or
+                `group=<name>;context=<number>` for a position in the test text. Empty for all other numbers.
+        """
         return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
 
     @cached_property
     def unlearned(self) -> frozenset[tuple[str, str, int]]:
-        """The runs (dataset, model, seed) that are no better than a unigram model.
+        """The runs (dataset, model, seed) that are hardly better than a unigram model, by `is_unlearned`.
 
         The rank of such a run says nothing about its head, so correlations of rank and perplexity leave it out.
         """
@@ -119,12 +127,18 @@ class Records:
         return index_K.astype(np.int64), sigma_K
 
     def detail(self, path: str, key: str) -> Any:
-        """Return the `predictions`, `hits`, `function` or `epoch_ranks` of a run, as `key` says; None if absent."""
+        """Return a result of a run that is not a single number; None if the run does not have it.
+
+        Args:
+            path: path of the run.
+            key: `predictions` (the most probable words at positions of the test text), `hits` (hit rates), `function`
+                (the curve of a learned function of the logits) or `epoch_ranks` (ranks along training).
+        """
         return self.details.get(path, {}).get(key)
 
     @property
     def synthetic(self) -> pd.DataFrame:
-        """The rows of the experiments that need no training."""
+        """The rows of experiments that need no training runs, such as fits to known distributions."""
         return self.rows[self.rows["run_id"] == ""]
 
     def conditions(self, metric: str, dataset: str) -> list[str]:
@@ -150,7 +164,11 @@ class Records:
         return found
 
     def counts(self) -> dict[str, int]:
-        """Return the number of planned runs, of runs in each state, and of runs on more than one kind of hardware."""
+        """Return the numbers of runs: `planned`, each state of STATES, and `mixed hardware`.
+
+        A run is on mixed hardware if it was resumed on another device or with another number of threads. Models that
+        share a run count once.
+        """
         runs = self.states.drop_duplicates("path")
         by_state = runs["state"].value_counts()
         states = {state: int(by_state.get(state, 0)) for state in STATES}
@@ -158,7 +176,10 @@ class Records:
 
 
 def is_unlearned(ppl: float, unigram: float) -> bool:
-    """Return True if a model's test perplexity is no better than that of a unigram model."""
+    """Return True if a test perplexity is above UNLEARNED (95 %) of the unigram model's perplexity on the same text.
+
+    Such a model has learned little more than the frequencies of words.
+    """
     return ppl > UNLEARNED * unigram
 
 
@@ -190,7 +211,11 @@ def save(records: Records, folder: Path) -> None:
 
 
 def load(folder: Path) -> Records:
-    """Load the records that `save` wrote (DataError: a file is missing or damaged; run the step `collect`)."""
+    """Load the records that `save` wrote.
+
+    Raises:
+        DataError: a file is missing or damaged. The step `collect` writes it again.
+    """
     rest = artefacts.read_json(folder / REST_FILE)
     return Records(
         rows=pd.read_parquet(artefacts.checked(folder / TABLE_FILE)),
@@ -209,7 +234,12 @@ SPECTRUM_START = 100  # singular values from the largest on that are all kept
 def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
     """Return indices (from 1) and singular values [2, K] of a selection of points for plots.
 
-    The K points are the first points, all points within two of an index in `cliffs`, and evenly spaced points.
+    The K points are the first SPECTRUM_START points, SPECTRUM_POINTS evenly spaced points, and the points around every
+    number in `cliffs`.
+
+    Args:
+        sigma_K: all singular values, in descending order.
+        cliffs: numbers of singular values after which the spectrum may drop.
     """
     count = len(sigma_K)
     even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)

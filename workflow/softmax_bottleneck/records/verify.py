@@ -26,9 +26,10 @@ MEASURED = (
 
 
 def verify(study: Study) -> integrity.Verification:
-    """Check all files that the study's results rest on, including its report; write nothing.
+    """Verify all files of a study (runs, corpora, fits, records and report), and return the result; write nothing.
 
-    A step that wrote at least one of its files in the study's own folder is expected to have written all of them.
+    If a step has written one of its files in the study's own folder, every other file of this step is expected there
+    too, and its absence is a finding.
     """
     found = integrity.Verification.from_json(collect.collect(study).verification)
     home, files = study.store.study_folder(study.name), list[Path]()
@@ -45,9 +46,10 @@ def verify(study: Study) -> integrity.Verification:
 
 
 def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
-    """Remove damaged files and everything made from them.
+    """Remove damaged, foreign and stale files and everything made from them.
 
-    Before that, a damaged record of a finished run is restored from its intact copy, if there is one.
+    Before that, a missing or damaged record of a finished run (outcome.json or its copy done.json or dynamic.json) is
+    restored from the other copy, if that is intact.
 
     Returns:
         The verification before the removal, and the removed paths below results/.
@@ -72,7 +74,16 @@ def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
 
 
 def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> Iterator[Path]:
-    """Yield the paths below results/ to remove for a damaged file: the file itself and everything made from it."""
+    """Yield the paths below results/ to remove for a file with a finding: the file and everything made from it.
+
+    For a file that `measure` wrote, these are the file and measured.json. For any other file of a run, it is the run's
+    folder, so that the run is trained again. Nothing is removed for an unfinished run, because its training resumes.
+
+    Args:
+        study: the study, for its units of fits.
+        file: path of the file below results/.
+        runs: path of each planned run -> name of its record. A finding with such a path is about an unfinished run.
+    """
     room, folder = file.parts[0], file.parent
     if room in ("corpora", "tokens"):
         yield Path(*file.parts[:2])
