@@ -43,7 +43,11 @@ class LanguageModel(nn.Module):
             self.body.embedding.weight = self.head.decoder.weight
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Return the new state and the hidden states of a chunk of tokens: the input of the head."""
+        """Return the body's output for a chunk of tokens; its `dropped_TBD` is the input of the head.
+
+        If the head also reads the layer below the last one (`Head.lower_size`), the states of that layer are put in
+        front of those of the last layer. In train mode `generator` gives the random numbers of dropout.
+        """
         output = self.body.forward(tokens_TB, state, generator=generator)
         if self.head.lower_size:
             output = output._replace(dropped_TBD=torch.cat([output.below_TBD, output.dropped_TBD], 2))
@@ -56,7 +60,7 @@ class LanguageModel(nn.Module):
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """Return the trained parameters as [{"params": [...], "lr": float}].
 
-        The first group has the given learning rate; further groups have rates of their own, set by the head.
+        The first group has the given learning rate. Each further group belongs to the head, which sets its rate.
         """
         own = [group for group in self.head.parameter_groups() if "lr" in group]
         claimed = {id(parameter) for group in own for parameter in group["params"]}
@@ -66,13 +70,13 @@ class LanguageModel(nn.Module):
 
 
 def build(run: Run, vocabulary_size: int, device: torch.device | str = "cpu") -> LanguageModel:
-    """Build the untrained model of a run; its initial weights depend on the run's seed only.
+    """Build the untrained model of a run; its random initial weights are determined by the run's seed.
 
     Weights are sampled on the CPU, so that they are the same for every device. On the device "meta" no weights are
     allocated, which is enough to count parameters.
 
     Raises:
-        UserError: the head's option `lower_size` does not fit the body.
+        UserError: the sizes or options of body and head do not fit together, or an option is unknown or not allowed.
     """
     options = dataclasses.asdict(run.body)
     kind, tied, initialisation = (options.pop(key) for key in ("kind", "tied", "initialisation"))
@@ -109,7 +113,7 @@ def weights(model: LanguageModel) -> dict[str, Tensor]:
 
 
 def load_weights(model: LanguageModel, tensors: dict[str, Tensor]) -> None:
-    """Load the tensors that `weights` returned.
+    """Load the tensors that `weights` returned into `model`.
 
     Raises:
         KeyError, RuntimeError: the weights are those of another architecture.

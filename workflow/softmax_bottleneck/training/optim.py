@@ -25,6 +25,7 @@ class SGD:
     """Stochastic gradient descent: theta <- theta - rate * (gradient + weight_decay * theta)."""
 
     averaged = False
+    # True if the prepared update does the same operations as all later updates and can therefore be replayed.
     is_steady = True
     """Whether the update that is prepared is like those after it."""
 
@@ -42,7 +43,10 @@ class SGD:
 
     @torch.no_grad()
     def clip(self, largest: float) -> Tensor:
-        """Scale the gradients to a global norm of at most `largest`; return the norm before scaling, on the device."""
+        """Scale the gradients in place to a global norm of at most `largest`; return the norm before scaling.
+
+        The norm stays on the device, so that the host need not wait.
+        """
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         torch._foreach_mul_(gradients, (largest / (norm + CLIP_EPSILON)).clamp_(max=1.0))
@@ -58,7 +62,7 @@ class SGD:
         self._set([rate * factor for _, rate in self.groups])
 
     def _set(self, numbers: list[float]) -> None:
-        """Store the numbers of an update: on a CPU as they are, else in scalar tensors with a fixed memory location."""
+        """Store the numbers that `apply` uses: floats on a CPU, else scalar tensors at a fixed memory location."""
         like = self.parameters[0]
         if like.device.type == "cpu":
             self.numbers = numbers
@@ -97,7 +101,7 @@ class ASGD(SGD):
 
     @property
     def is_steady(self) -> bool:  # type: ignore[override]
-        """True if the next update is like all later updates; the first two differ, because they restart the mean."""
+        """True if the prepared update does the same operations as all later updates; the first two restart the mean."""
         return self.steps > 2
 
     def prepare(self, factor: float) -> None:

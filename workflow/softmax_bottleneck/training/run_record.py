@@ -16,7 +16,7 @@ RUN_FILE, EPOCHS_FILE, MODEL_FILE, DONE_FILE = "run.json", "epochs.jsonl", "mode
 def run_and_record(folder: Path) -> tuple[Run, dict[str, Any]]:
     """Return a run with the settings of its training, and the content of its done.json.
 
-    A missing or damaged done.json is first restored from its copy, if that copy is intact.
+    A missing or damaged done.json is first restored from its copy, outcome.json, if that copy is intact.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -26,6 +26,14 @@ def run_and_record(folder: Path) -> tuple[Run, dict[str, Any]]:
 
 
 def write_unusable(path: Path, record: Mapping[str, Any], parents: Mapping[str, str]) -> None:
-    """Write the result file of a later step for a diverged run: the status and reason from `record`, and no numbers."""
+    """Write the result file of a step that needs a trained model, for a run that has diverged.
+
+    The file has the status and the reason, and no numbers.
+
+    Args:
+        path: the result file, such as dynamic.json.
+        record: the content of the diverged run's done.json.
+        parents: {name: sha256} of the step's input files, for the provenance.
+    """
     facts = {key: record[key] for key in ("status", "reason")} | {"provenance": provenance.block(parents)}
     artefacts.write_json(path, facts | {"metrics": {}, "benchmarks": {}, "contexts": [], "hits": {}, "rows": []})

@@ -32,7 +32,10 @@ SNAPSHOTS = 7  # snapshots along training, if requested; the end of plain SGD is
 
 
 def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Train one run, or resume training; return the content of its done.json. `restart` discards earlier progress."""
+    """Train one run, or resume training; return the content of its done.json.
+
+    `path` names the run (`Run.path`); `restart` discards earlier progress.
+    """
     run = study.run(path)
     keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
     options, corpus = Options.of(study, say, restart), corpora.load_for(study, run)
@@ -49,7 +52,9 @@ def train_run(
     make: Callable[[Run, Corpus, torch.device], Trainer] = Trainer,
     parents: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Train a run to its end in `folder`; return the content of done.json. A finished run is not trained again.
+    """Train a run to its end in `folder`; return the content of done.json.
+
+    A finished run is not trained again. A run that diverges ends with the status "diverged", without an error.
 
     Args:
         run: the run; its settings are stored in run.json.
@@ -58,11 +63,11 @@ def train_run(
         options: limits of this call, see `Options`.
         keeps_snapshots: True to store in `snapshots/` the weights at `snapshot_epochs` and at the end of plain SGD.
         make: creates the trainer; finetuning uses another class.
-        parents: hashes of the inputs besides the corpus, for the provenance.
+        parents: {name: sha256} of the inputs besides the corpus, for the provenance.
 
     Raises:
-        UserError: the device is missing or the text is too short.
-        DataError: the weights of the finished run are not those of its record.
+        UserError: the run's device is not available, or the text is too short.
+        DataError: the weights of the finished run do not have the hash that its record states.
         Other errors: see `run_to_end`.
     """
     device = choose_device(run.device, options.say)
@@ -87,7 +92,10 @@ def train_run(
 
 
 def snapshot_epochs(schedule: Schedule) -> frozenset[int]:
-    """Return the epochs of snapshots: the first, the last, and epochs evenly spaced on a log scale between them."""
+    """Return the epochs of snapshots: the first, the last, and epochs evenly spaced on a log scale between them.
+
+    There are at most `SNAPSHOTS`, and fewer if the schedule has few epochs.
+    """
     powers = [index / (SNAPSHOTS - 1) for index in range(SNAPSHOTS)]
     return frozenset(round(schedule.epochs**power) for power in powers)
 
@@ -104,12 +112,18 @@ class Training(Work):
     """The training of a run as resumable work.
 
     A step is an update or the validation at the end of an epoch; a part is an epoch.
+
+    Args:
+        trainer: the training in progress.
+        folder: the run's folder.
+        keeps_snapshots: True to store weights in `snapshots/` along training.
+        parents: {name: sha256} of the inputs besides the corpus.
     """
 
     def __init__(self, trainer: Trainer, folder: Path, keeps_snapshots: bool, parents: Mapping[str, str]) -> None:
         self.trainer, self.folder, self.keeps_snapshots, self.parents = trainer, folder, keeps_snapshots, parents
-        self.epoch_began_s = 0.0  # in time of work
-        self.diverged = ""  # the reason, once it has diverged
+        self.epoch_began_s = 0.0  # wall time of all sessions at the start of the epoch
+        self.diverged = ""  # the reason, once the run has diverged
 
     @property
     def finished(self) -> bool:
@@ -148,7 +162,10 @@ class Training(Work):
         return True
 
     def keep(self) -> None:
-        """Write the epoch log, and the weights of the epoch that has just ended if it is a snapshot epoch."""
+        """Write the epoch log and, if snapshots are requested and due, the weights of the epoch that has just ended.
+
+        Snapshots are due at `snapshot_epochs`, and at the epoch after which averaging starts.
+        """
         self._write_log()
         row, trainer = self.trainer.rows[-1], self.trainer
         if self.keeps_snapshots and row["epoch"] in {*snapshot_epochs(trainer.schedule), trainer.switch_epoch}:
@@ -172,7 +189,7 @@ class Training(Work):
         self.epoch_began_s, self.diverged = state["epoch_began_s"], state["diverged"]
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share, and a line with epoch, perplexities and speed."""
+        """Return the finished share of all epochs (0 to 1), and a line with epoch, perplexities and speed."""
         trainer, place, epochs = self.trainer, self.trainer.place, self.trainer.schedule.epochs
         words = f"epoch {place.epoch}/{epochs}  train ppl {perplexity(trainer.tally.mean()):.1f}"
         if not place.chunk:  # an epoch has just ended
@@ -186,9 +203,12 @@ class Training(Work):
         return (place.epoch - 1 + place.chunk / len(trainer.chunks)) / epochs, f"{words}  {speed}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Write the best weights and the epoch log; return the record, which does not depend on interruptions.
+        """Write the weights to be tested and the epoch log; return record, hashes and further provenance.
 
-        The hashes of the input files and further facts for the provenance are returned, too.
+        Returns:
+            The record, which apart from its `timing` does not depend on interruptions; the hashes of the corpus, the
+            other inputs and the epoch log; and for the provenance whether the run is deterministic, the backends of
+            matrix products, and whether CUDA graphs were used (or the reason why they could not be used).
         """
         trainer, run, best = self.trainer, self.trainer.run, self.trainer.best
         parents = {"corpus": run.data_identity, **self.parents}

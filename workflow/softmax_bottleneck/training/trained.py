@@ -1,4 +1,8 @@
-"""Loading the models of a trained run: the best one, and snapshots along training."""
+"""Loading the models of a trained run: the best one, and snapshots along training.
+
+The best model has the weights of the epoch with the lowest validation loss, or of the last epoch if the schedule's
+`tested_weights` is `last`. In the ASGD phase these are averaged weights.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,10 @@ SNAPSHOT_FOLDER = "snapshots"
 
 @contextmanager
 def loaded(run: Run, folder: Path) -> Iterator[models.LanguageModel]:
-    """Load the best model of a run on its device; inside the context, the run's threads and determinism apply."""
+    """Load the best model of a run on the device of its settings.
+
+    Inside the context, the number of threads and the determinism of the run's settings apply.
+    """
     device = choose_device(run.device)
     with numerics(run, device):
         yield load_model(folder, device)
@@ -41,7 +48,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> models.Langu
 
 
 def load_weights(folder: Path, name: str = MODEL_FILE) -> dict[str, torch.Tensor]:
-    """Return stored weights of a finished run: the best weights, or the file `name` of a snapshot.
+    """Return stored weights of a finished run: those of the best model, or of the snapshot in the file `name`.
 
     Raises:
         DataError: the file is missing or damaged.

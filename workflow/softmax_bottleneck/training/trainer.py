@@ -55,16 +55,16 @@ class Chunk:
     """The rows of one update: the inputs are rows start .. start + length - 1, and the targets are one row later."""
 
     start: int
-    length: int  # cut at the end of the data
-    drawn: int  # before the cut: scales the learning rate and advances the position
+    length: int  # number of rows of input; cut at the end of the data
+    drawn: int  # length before the cut: scales the learning rate and advances the position
 
 
 def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
     """Return the chunks of an epoch over `rows` rows; they depend only on the arguments.
 
-    Lengths follow Merity et al. 2018, section 5. The mean is bptt with probability 0.95, else bptt / 2; normal noise of
-    standard deviation 5 is added; a length is at least 5 and at most bptt + max_length_delta. As published, the epoch
-    ends two rows before the end of the data.
+    All chunks have bptt rows unless the schedule's `variable_length` is true. Lengths then follow Merity et al. 2018,
+    section 5: the mean is bptt with probability 0.95, else bptt / 2; normal noise of standard deviation 5 is added; a
+    length is at least 5 and at most bptt + max_length_delta. As published, no chunk starts in the last two rows.
 
     Raises:
         UserError: the stream is too short for a single update.
@@ -91,7 +91,7 @@ def _draw_length(schedule: Schedule, generator: np.random.Generator) -> int:
 
 # --- losses ---------------------------------------------------------------------------------------------------------
 def perplexity(nats: float) -> float:
-    """Return exp of a loss in nats, limited to a finite number."""
+    """Return exp of a loss in nats; losses above 700 count as 700, so that the result is finite."""
     return math.exp(min(nats, LARGEST_EXPONENT))
 
 
@@ -113,8 +113,9 @@ def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
 class Tally:
     """The training loss of an epoch, as published: the mean of the means of blocks of 200 updates, with dropout.
 
-    A last, shorter block counts as much as a full block if the epoch reached the end of the data. Sums stay on the
-    device; `close` and `mean` wait for the device.
+    A block is open until it has 200 updates or the epoch ends; then `close` stores its mean loss. A last, shorter block
+    counts as much as a full block if the epoch reached the end of the data, and otherwise not at all, unless it is the
+    only block. Sums stay on the device; `close` and `mean` wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -136,7 +137,9 @@ class Tally:
             self.close()
 
     def close(self, keep: bool = True) -> None:
-        """Close the open block, if it has any update; keep its mean if `keep` is true or there is no mean yet.
+        """End the open block, if it has any update: store its mean loss, and set its sums to zero.
+
+        With `keep` false the mean is stored only if no earlier block of the epoch has one.
 
         Raises:
             DivergedError: a loss or a gradient of the block was not finite.
@@ -153,7 +156,11 @@ class Tally:
         self.norm_sum.zero_()
 
     def mean(self) -> float:
-        """Return the mean loss over closed blocks, or over the open block if none is closed, in nats."""
+        """Return the training loss of the epoch so far, in nats.
+
+        This is the mean of the means of all closed blocks. Before the first block is closed, it is the mean over the
+        updates of the open block, or 0 without any update.
+        """
         return statistics.fmean(self.means) if self.means else self.block_sum.item() / max(1, self.updates)
 
 
@@ -165,10 +172,11 @@ def evaluate(
     on_chunk: Callable[[], object] = lambda: None,
     divisor: str = "length",
 ) -> float:
-    """Return the loss of a batched stream in evaluation mode, in nats; the state is carried from chunk to chunk.
+    """Return the loss per token of a text [L, B] in evaluation mode, in nats; the state is carried between chunks.
 
     A sequence of L rows has L - 1 targets. The sum of their losses is divided by L if `divisor` is `length`, as in the
-    code of AWD-LSTM, or by L - 1 if `divisor` is `targets` (the exact mean). `on_chunk` is called after every chunk.
+    code of AWD-LSTM, or by L - 1 if `divisor` is `targets` (the exact mean). A chunk has `chunk` rows; `on_chunk` is
+    called after every chunk.
     """
     model.eval()
     rows, columns = ids_LB.shape
@@ -195,7 +203,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Best:
-    """The epoch to be tested (the best so far, or the last) and its weights (averaged in the ASGD phase)."""
+    """The epoch to be tested, its validation loss in nats, and its weights (averaged in the ASGD phase).
+
+    The epoch is the one with the lowest validation loss so far, or the last one if `tested_weights` is `last`.
+    """
 
     epoch: int
     valid_loss: float
@@ -203,7 +214,18 @@ class Best:
 
 
 class Trainer:
-    """The training of a run in progress: model, optimiser, position and results."""
+    """The training of a run in progress: model, optimiser, position and results.
+
+    Attributes:
+        pieces: the pieces of the training text, each in batched streams; most schedules have one piece.
+        place: the position in the training text.
+        hidden: the body's state at that position.
+        tally: the training loss of the current epoch.
+        rows: one line of the epoch log per finished epoch.
+        best: the epoch to be tested so far; None before the first validation.
+        switch_epoch: the epoch after which averaging started; None before.
+        replayed: the update function that replays CUDA graphs; None without CUDA graphs.
+    """
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device) -> None:
         self.run, self.schedule, self.device = run, run.schedule, device
@@ -237,11 +259,14 @@ class Trainer:
         self.replayed = Replayed(self._update, cuda_capture(self.dropout), self._refuse_graphs) if records else None
 
     def _refuse_graphs(self, reason: str) -> None:
-        """Continue without CUDA graphs, and with a new generator, because a failed capture may hold the old one."""
+        """Continue without CUDA graphs after a failed capture, for the given reason.
+
+        Dropout gets a new generator, because the failed capture may hold the old one.
+        """
         self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
     def _begin_epoch(self) -> None:
-        """Set the chunks and the factor of the learning rate for the current epoch."""
+        """Set the chunks of the current epoch, and the ratio of its learning rate to the initial one."""
         self.chunks = plan_epoch(self.schedule, self.data_seed, self.place.epoch, len(self.train_LB))
         stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
         self.rate: float = self.schedule.plateau_factor**-stalled
@@ -252,7 +277,7 @@ class Trainer:
         return self.place.epoch > self.schedule.epochs
 
     def update(self) -> None:
-        """Do one step of gradient descent on the next chunk.
+        """Do one step of gradient descent on the next chunk, and add its loss to the tally.
 
         Raises:
             DivergedError: the update ends a block in which a loss or gradient was not finite.
@@ -270,7 +295,10 @@ class Trainer:
         self.tally.add(nll, norm)
 
     def _update(self, rows_LB: Tensor) -> Results:
-        """Do the part of an update that runs on the device, without waiting; return loss (nats) and gradient norm."""
+        """Do the part of an update that runs on the device, without waiting for the device.
+
+        Return the loss in nats, without penalties, and the gradient norm before clipping.
+        """
         output = self.model(rows_LB[:-1], self.hidden, generator=self.dropout)
         nll = self.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=self.dropout)
         self.optimiser.zero_grad()
@@ -287,14 +315,18 @@ class Trainer:
             torch._foreach_copy_(kept, new)
 
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """End an epoch: validate, keep the weights if they are to be tested, and prepare the next epoch.
+        """End an epoch and prepare the next one; return the epoch's line of the epoch log.
 
-        If the schedule says so, averaging starts. The method returns the epoch's line of the epoch log. `wall_s` is the
-        wall time of the epoch; `on_chunk` is called after every chunk of the validation text.
+        The method computes the validation loss, and keeps a copy of the weights in `best` if they are to be tested.
+        Averaging starts if the schedule's rule is met (see `_switches`).
+
+        Args:
+            wall_s: wall time of the epoch in seconds, for the epoch log.
+            on_chunk: called after every chunk of the validation text.
 
         Raises:
-            DivergedError: a loss is not finite, or the validation perplexity is below one or over ten times the
-                vocabulary size.
+            DivergedError: a loss or gradient is not finite, or the validation perplexity is below one or over ten times
+                the vocabulary size.
         """
         reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB)
         self.tally.close(keep=reached_end)
@@ -338,7 +370,10 @@ class Trainer:
             raise DivergedError(f"invalid: a validation perplexity of {valid_ppl:.6g} is below one")
 
     def _switches(self, earlier: list[float], valid_loss: float) -> bool:
-        """Return True if averaging starts now: after a fixed epoch (`et-asgd`), or at a plateau (`nt-asgd`)."""
+        """Return True if averaging starts now: after a fixed epoch (`et-asgd`), or when validation stalls (`nt-asgd`).
+
+        `earlier` holds the validation losses of the earlier epochs.
+        """
         if self.schedule.optimizer == "et-asgd":
             return self.place.epoch == self.schedule.switch_after_epoch
         stalled = optim.should_switch(earlier, valid_loss, self.schedule.nonmonotone_window)
