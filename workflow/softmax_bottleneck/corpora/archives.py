@@ -24,7 +24,7 @@ from softmax_bottleneck.store.errors import DataError, UserError
 
 MAX_MEMBERS = 5000
 MAX_MEMBER_BYTES = 1 << 28  # default limit of a member
-MAX_UNPACKED_BYTES = 1 << 32  # of all members together, by their headers
+MAX_UNPACKED_BYTES = 1 << 32  # limit for the sum of the sizes that the headers of all members state
 BLOCK_BYTES = 1 << 16
 NAMES_SHOWN = 5
 
@@ -64,10 +64,10 @@ def extract(archive: Path, folder: Path, members: Sequence[Member]) -> None:
 
 @contextmanager
 def opened(archive: Path, members: Sequence[Member]) -> Iterator[Callable[[Member], IO[bytes]]]:
-    """Check an archive, and yield a function that opens its requested members.
+    """Check an archive and, inside the context, give a function that opens a requested member for reading.
 
     Raises:
-        DataError: under the conditions of `extract`.
+        DataError: under the conditions of `extract`, also if reading inside the context finds damage.
     """
     if not archive.is_file():
         raise DataError(f"{archive}: no such archive; correct `path`")
@@ -92,13 +92,13 @@ def _is_plain(info: zipfile.ZipInfo) -> bool:
 
 @contextmanager
 def damage_refused(fault: str, advice: str) -> Iterator[None]:
-    """Inside the context, turn any error that damaged input causes in a parser into a DataError.
+    """Replace any error that a library raises inside the context on reading damaged input by a DataError.
 
-    The message of the DataError is `fault`, the parser's message in brackets, and `advice`.
+    The message of the DataError is `fault`, the library's message in brackets, and `advice`.
 
     Raises:
-        DataError: the parser raised an error.
-        OSError, MemoryError: the disk failed, or there is too little memory.
+        DataError: the library raised an error.
+        UserError, OSError, MemoryError: these errors are passed on unchanged; OSError if the disk failed.
     """
     try:
         yield
@@ -113,12 +113,18 @@ def damage_refused(fault: str, advice: str) -> Iterator[None]:
 
 
 def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: Sequence[Member]) -> dict[str, str]:
-    """Return {normalised path: stored name} of the plain files, after checking the requested members.
+    """Check an archive and its requested members; return the names under which the archive stores its plain files.
 
-    `entries` are the (name, is plain file, size) of all members of the archive, in order.
+    Args:
+        archive: path of the archive, for error messages.
+        entries: name, whether it is a plain file, and size in bytes of every member of the archive, in order.
+        members: the requested members.
+
+    Returns:
+        {path: name in the archive}, where the path is the name without redundant parts (`./a//b` becomes `a/b`).
 
     Raises:
-        DataError: under the conditions of `extract`; reading stops at the first entry that is too long.
+        DataError: under the conditions of `extract`; `entries` is read no further than the first violation.
     """
     wanted = {member.path: member for member in members}
     names: dict[str, str] = {}
@@ -147,7 +153,11 @@ def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: S
 
 
 def _copy(archive: Path, member: Member, source: IO[bytes], out: BinaryIO) -> None:
-    """Copy a member, but never more bytes than its limit, whatever size its header states."""
+    """Copy a member, whatever size its header states.
+
+    Raises:
+        DataError: the member has more bytes than its limit allows.
+    """
     left = member.limit
     while block := source.read(min(BLOCK_BYTES, left + 1)):
         left -= len(block)

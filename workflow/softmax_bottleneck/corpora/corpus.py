@@ -26,7 +26,10 @@ VOCABULARY_FILE = "vocabulary.json"
 
 @dataclass(frozen=True)
 class Corpus:
-    """The token ids of the three splits over one dictionary; words[id] is the word, and `<eos>` ends every line."""
+    """The token ids of the three splits over one dictionary.
+
+    `words[id]` is the word of an id. In the token streams, `<eos>` ends every line.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -36,7 +39,7 @@ class Corpus:
 
     @property
     def vocabulary_size(self) -> int:
-        """The number of words, including `<eos>` and `<unk>`."""
+        """The number of words in the dictionary, which includes `<eos>` and may include `<unk>`."""
         return len(self.words)
 
     @property
@@ -59,7 +62,10 @@ def token_sha256(corpus: Corpus) -> str:
 
 
 def counts(corpus: Corpus) -> dict[str, Any]:
-    """Return token counts, vocabulary size and hash of a corpus, in the form of `expected` in a dataset's YAML."""
+    """Return token counts, vocabulary size and hash of a corpus.
+
+    The keys are those of `expected` in a dataset's YAML: `tokens` (by split), `vocabulary_size` and `token_sha256`.
+    """
     return {
         "tokens": {split: len(ids) for split, ids in corpus.splits.items()},
         "vocabulary_size": corpus.vocabulary_size,
@@ -68,7 +74,7 @@ def counts(corpus: Corpus) -> dict[str, Any]:
 
 
 def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
-    """Compare a corpus with its declared counts and hash; keys that are not declared are not checked.
+    """Compare a corpus with its declared counts and hash, `expected`; keys that are absent from it are not checked.
 
     Raises:
         DataError: a value differs.
@@ -111,6 +117,7 @@ def batchify(ids_T: NDArray[np.int32], batch_size: int, min_rows: int = 2) -> ND
 def unigram_perplexity(corpus: Corpus) -> float:
     """Return the test perplexity of a unigram model, P(w) = (c(w) + 1) / (T + V) (Laplace's rule).
 
+    c(w) is the count of w among the T tokens of train, and V is the vocabulary size.
     The predicted tokens are all test tokens after the first, as for a model that reads the whole test text.
     """
     return float(np.exp(-np.log(_unigram_law(corpus)[corpus.test[1:]]).mean()))
@@ -149,8 +156,11 @@ def _pair_keys(ids_T: NDArray[np.int32], size: int) -> NDArray[np.int64]:
 def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None, tokens_id: str = "") -> None:
     """Write {train,valid,test}.npy and vocabulary.json (words, counts, `tokens_id`, provenance).
 
-    `parents` are the hashes of the files that the corpus was made from; `tokens_id` identifies the dataset and the
-    tokenising code (`Dataset.tokens_id`).
+    Args:
+        corpus: the corpus.
+        folder: folder of the new files.
+        parents: hashes of the files from which the corpus was made (default: none).
+        tokens_id: identifier of the dataset and the tokenising code, `Dataset.tokens_id` (default: none).
     """
     for split, ids in corpus.splits.items():
         artefacts.write_npy(folder / f"{split}.npy", ids)
@@ -171,9 +181,11 @@ def load_for(study: Study, run: Run) -> Corpus:
 def load(folder: Path, tokens_id: str | None = None) -> Corpus:
     """Load the corpus that `save` wrote, with memory-mapped token ids.
 
+    `tokens_id` is the expected identifier of the dataset and the tokenising code (None: any).
+
     Raises:
-        DataError: a file is missing or damaged, the counts or the hash of the tokens differ, or `tokens_id` is not None
-            and differs from the saved one.
+        DataError: a file is missing or damaged, the counts or the hash of the tokens differ from those in
+            vocabulary.json, or the saved identifier differs from `tokens_id`.
     """
     facts = artefacts.read_json(folder / VOCABULARY_FILE)
     if tokens_id not in (None, facts["tokens_id"]):

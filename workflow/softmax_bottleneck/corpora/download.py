@@ -31,9 +31,10 @@ HTML_START = re.compile(rb"\s*<(!doctype html|html|head)", re.IGNORECASE)
 
 
 def download(study: Study, name: str, say: Say) -> None:
-    """Fetch the files of a dataset, or sample its synthetic language.
+    """Fetch the files of a dataset, or sample its synthetic language; last write the hashes of its texts to files.json.
 
     Raises:
+        UserError: a synthetic language cannot be sampled (see `language.write_language`).
         DataError: a file cannot be fetched, has another hash, or is in a damaged archive.
     """
     dataset = load_dataset(name, study.file.resolve().parent)
@@ -103,7 +104,7 @@ class Transfer:
 
     Attributes:
         schemes: allowed URL schemes, also of redirects.
-        silence_limit_s: longest time without data.
+        silence_limit_s: longest time without received data.
         time_limit_s: longest total time of an attempt.
         attempts: number of attempts per address.
         first_pause_s: pause before the second attempt; every further pause is twice as long.
@@ -138,7 +139,7 @@ def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how
         how: limits of the transfer.
 
     Raises:
-        DataError: a file could not be fetched from any place, or has another size or hash than declared.
+        DataError: every source of a file failed, or gave a file with another size or hash than declared.
     """
     for file in files:
         if not _is_right(folder / file.name, file):
@@ -146,9 +147,10 @@ def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how
 
 
 def _is_right(target: Path, file: Source) -> bool:
-    """Return True if the target exists with the declared hash.
+    """Return True if the file `target` exists and has the declared hash.
 
-    A local file without a declared hash must equal its original instead.
+    A local file without a declared hash must equal its original instead. If the file is right but was put there by
+    hand, without the hash file that belongs to every result, this hash file is written as well.
     """
     if not target.is_file():
         return False
@@ -186,10 +188,10 @@ def _fetch(file: Source, target: Path, mirror: Path | None, how: Transfer) -> No
 
 
 def _copy(place: str | Path, file: Source, how: Transfer, out: BinaryIO) -> None:
-    """Copy a file from a path or an address into `out`, checking size and hash.
+    """Copy a file from `place`, a path or an address, into `out`, and check its size and hash.
 
     Raises:
-        _RefusedError: the attempt failed; the bytes in `out` must not be used.
+        _RefusedError: the attempt failed, and `out` holds incomplete or wrong content.
     """
     try:
         if isinstance(place, Path):
@@ -248,25 +250,25 @@ class _StrictRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Check the scheme of the new address, then do the same as the standard handler.
+        """Follow the redirect as the standard handler does.
 
         Raises:
-            _RefusedError: the scheme is not allowed.
+            _RefusedError: the scheme of the new address is not allowed.
         """
         _check_scheme(newurl, self._schemes)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _in_time(work: Callable[[], None], limit_s: float) -> None:
-    """Run `work` in a thread of its own, and wait at most `limit_s` seconds, whatever a server does meanwhile.
+    """Run `work` in a thread of its own, and wait at most `limit_s` seconds for its end.
 
     A limit on silence is not enough: a server that sends its headers byte by byte is never silent for long, and name
-    resolution has no time limit. An abandoned thread ends with its connection or with the process; by then its file
-    is closed and removed.
+    resolution has no time limit. If the limit passes, the thread is left to end with its connection or with the
+    process. The caller closes and removes the output file, so that the thread can no longer write to it.
 
     Raises:
         _RefusedError: the time limit has passed.
-        Other errors: `work` has raised them.
+        Other errors: those that `work` raises.
     """
     errors: list[Exception] = []
 

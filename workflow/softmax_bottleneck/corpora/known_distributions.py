@@ -8,7 +8,7 @@ Dirichlet distribution, eq. 15:
 In a synthetic language (corpora/language.py), the distributions are those of all contexts that can occur, weighted by
 the stationary probabilities of the contexts. The matrix of their log-probabilities has an exactly known rank.
 
-Shapes: N contexts, M words, R rows (contexts) of a block.
+Shapes: N contexts, M words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from softmax_bottleneck.study.languages import LanguageSettings
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]
 
-BLOCK = 1000  # contexts sampled from one random stream, so that a larger N extends a smaller one
+BLOCK = 1000  # contexts per random stream, so that a larger N keeps the contexts of a smaller N and adds others
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class KnownDistributions:
 
     @property
     def blocks(self) -> list[Floats]:
-        """The rows of P* in blocks, so that a sum in float64 converts one block at a time."""
+        """The rows of P* in arrays of at most BLOCK contexts, so that sums in float64 convert one array at a time."""
         return [self.p_NM[start : start + BLOCK] for start in range(0, len(self.p_NM), BLOCK)]
 
     @property
@@ -71,9 +71,10 @@ class KnownDistributions:
 
     @cached_property
     def no_context_nats(self) -> float:
-        """The mean KL(P*||Q), in nats, of the best model Q that does not see the context.
+        """The mean KL(P*||Q) over contexts, in nats, of the best model Q that does not see the context.
 
-        The best Q is the weighted mean of P* over contexts. No model can improve on Q by more than this KL.
+        Among models that predict the same distribution in all contexts, the weighted mean of P* has the lowest KL. A
+        model that predicts P* exactly improves on it by this KL, and no model can improve by more.
         """
         mean_M = np.zeros(self.p_NM.shape[1])
         for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):
@@ -82,16 +83,24 @@ class KnownDistributions:
 
 
 def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDistributions:
-    """Return the distributions of kind `dirichlet` or `language` with the parameters `law`."""
+    """Return known distributions.
+
+    Args:
+        kind: `dirichlet` or `language`.
+        law: parameters of the distributions: `alpha`, `words` and `contexts` for `dirichlet`, or all fields of
+            `LanguageSettings` but the seed for `language`.
+        seed: seed of the distributions.
+    """
     if kind == "dirichlet":
         return dirichlet(law["alpha"], law["words"], law["contexts"], seed)
     return language(LanguageSettings.from_mapping({**law, "seed": seed}))
 
 
 def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistributions:
-    """Sample N distributions from the symmetric Dirichlet distribution over M words (Ganea et al. 2019, eq. 15).
+    """Sample N = `contexts` distributions over M = `words` words (Ganea et al. 2019, eq. 15).
 
-    N is `contexts` and M is `words`.
+    Each is a sample from the symmetric Dirichlet distribution with concentration `alpha`. The only entry of `facts` is
+    `kl_uniform_nats` (see `dirichlet_divergence`).
     """
     p_NM = np.empty((contexts, words), np.float32)
     for start in range(0, contexts, BLOCK):
@@ -105,14 +114,19 @@ def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistri
 def dirichlet_divergence(alpha: float, words: int) -> float:
     """Return the expected KL(P*||uniform) of a sample P*, in nats: ln M - (psi(M alpha + 1) - psi(alpha + 1)).
 
-    The bracket is the expected entropy of a symmetric Dirichlet over M = `words` words. With many contexts, no model
-    without context does better than the uniform distribution.
+    psi is the digamma function, and M is `words`. The bracket is the expected entropy of a sample from the symmetric
+    Dirichlet distribution. In the limit of many contexts, the uniform distribution is the best model that does not see
+    the context.
     """
     return math.log(words) - float(special.digamma(words * alpha + 1) - special.digamma(alpha + 1))
 
 
 def language(settings: LanguageSettings) -> KnownDistributions:
-    """Return the true distribution of every reachable context of a synthetic language, with stationary weights."""
+    """Return the true distributions of a synthetic language in all contexts that can occur.
+
+    The weights are the stationary probabilities of the contexts. The entries of `facts` are `rank_truth`, the exact
+    rank of log P*, and `entropy_ppl`, the exponential of the entropy rate.
+    """
     truth = make_language(settings)
     reachable_N = truth.reachable_C
     log_p_NM = truth.log_p_CV[reachable_N]
@@ -122,10 +136,11 @@ def language(settings: LanguageSettings) -> KnownDistributions:
 
 
 def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -> Floats:
-    """Return relative counts [N, M] of an independent sample of (context, word) pairs, a new sample for every update.
+    """Return the counts [N, M] of (context, word) pairs in a new sample for one update, divided by `size`.
 
-    The number of words is Poisson with mean `size`, which makes the counts of all pairs independent. The sample depends
-    on (seed, update) only, so that resumed fits and fits of other heads see the same samples.
+    The number of words sampled is Poisson with mean `size`, which makes the counts of all pairs independent. For the
+    same distributions and size, the sample depends only on `seed` and `update`, the number of the update. Resumed fits
+    and fits of other heads therefore see the same samples.
     """
     rng = np.random.default_rng(derive(seed, "fresh sample", update))
     counts_NM: Floats = rng.poisson(known.joint_NM * size).astype(np.float32)
@@ -134,16 +149,20 @@ def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -
 
 
 def spectrum_of(known: KnownDistributions) -> Spectrum:
-    """Return the singular values of the matrix of log P*; all probabilities must be positive."""
+    """Return the singular values of the matrix of log P* [N, M]; all probabilities must be positive."""
     return gram_singular_values([np.log(block.astype(np.float64)) for block in known.blocks], known.p_NM.shape[1])
 
 
 def squared_error_bound(sigma: Array, rank: int) -> float:
-    """Return the least squared Frobenius distance of log P* from a matrix of the given rank.
+    """Return the least squared Frobenius distance of log P* from any matrix of at most the given rank.
 
-    The distance is the sum of sigma_i^2 over i > rank, where `sigma` holds the singular values of log P* in descending
-    order (theorem of Eckart, Young and Mirsky). The log-probabilities of a softmax of width D have rank at most D + 1,
-    or D + 2 with a bias. For a softmax, the bound is theorem 1 of Ganea et al. 2019, which prints a square root around
-    the sum but not on the distance.
+    The result is the sum of sigma_i^2 over i > rank (theorem of Eckart, Young and Mirsky). For a softmax it is a lower
+    bound on |log P* - log Q|_F^2, theorem 1 of Ganea et al. 2019. The paper prints the square root of the sum on the
+    right-hand side but the squared distance on the left; this function returns the sum without the root.
+
+    Args:
+        sigma: singular values of log P* in descending order.
+        rank: largest rank allowed. For a softmax of width D, pass D + 1, or D + 2 if it has a bias. This is the
+            highest rank that its log-probabilities can have.
     """
     return float((np.asarray(sigma)[rank:] ** 2).sum())

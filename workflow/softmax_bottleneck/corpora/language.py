@@ -56,7 +56,7 @@ Ints = NDArray[np.int64]
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """Return the random stream of one purpose, which depends only on the seed and the name of the purpose."""
+    """Return a random generator for one purpose; its stream depends only on the seed and the name of the purpose."""
     digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
@@ -66,15 +66,13 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 class Language:
     """The true distribution of a synthetic language, and the numbers that follow from it.
 
-    Word 0 is `<eos>`; words have the language's own order.
-
     Attributes:
-        words: the words.
+        words: the words. Word 0 is `<eos>`, and the others are in the order of falling `zipf_V`.
         topics: number of topics T.
         sets_topic_V: topic that a word sets, or -1 for a word that is no marker.
         contexts_CR: factor U of the logits (see the module's formula).
         columns_VR: factor B of the logits.
-        zipf_V: logit of every word in all contexts.
+        zipf_V: part of every word's logit that is the same in all contexts.
     """
 
     words: tuple[str, ...]
@@ -119,7 +117,10 @@ class Language:
 
     @cached_property
     def rank(self) -> int:
-        """The exact rank of log P* over the reachable contexts, r + 2, counted by NumPy's rule in float64."""
+        """The exact rank of log P* over the reachable contexts, r + 2.
+
+        It is counted as `numpy.linalg.matrix_rank` does, from the singular values in float64.
+        """
         values = self.singular_values
         floor = values[0] * max(int(self.reachable_C.sum()), len(self.words)) * np.finfo(np.float64).eps
         return int((values > floor).sum())
@@ -127,7 +128,11 @@ class Language:
     # --- long-run averages
     @cached_property
     def weight_C(self) -> Floats:
-        """The stationary probability of every context, by power iteration to rounding error."""
+        """The stationary probability of every context, computed by power iteration up to rounding error.
+
+        Raises:
+            UserError: the iteration does not converge, because topics hardly ever change.
+        """
         shape = (self.topics, len(self.words))
         p_TVV = np.exp(self.log_p_CV).reshape(*shape, -1)
         weight_TV = np.full(shape, 1.0 / (shape[0] * shape[1]))
@@ -154,7 +159,7 @@ class Language:
 
     @cached_property
     def unigram_V(self) -> Floats:
-        """The long-run frequency of every word."""
+        """The long-run relative frequency of every word; all sum to one."""
         frequency_V: Floats = self.weight_C @ np.exp(self.log_p_CV)
         return frequency_V
 
@@ -172,9 +177,9 @@ class Language:
 
     # --- single contexts
     def context_entropy_nats(self, states_N: NDArray[np.integer[Any]]) -> Floats:
-        """Return the entropy of the next word in each of N contexts, in nats.
+        """Return the entropy of the next word in each of N contexts, in nats; `states_N` has the contexts' indices.
 
-        Over the contexts of a text, the mean is the lowest expected loss of any model.
+        The mean over the contexts of a text is the lowest expected loss that any model can have on this text.
         """
         log_p_NV = self.log_p_CV[states_N]
         entropy_N: Floats = -(np.exp(log_p_NV) * log_p_NV).sum(axis=1)
@@ -215,9 +220,10 @@ class Language:
         return np.array([index[word] for word in words])
 
     def sample(self, n_tokens: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """Sample a text of at least `n_tokens` tokens from the context (topic 0, `<eos>`) on, up to the end of a line.
+        """Sample a text of at least `n_tokens` tokens that starts in the context (topic 0, `<eos>`).
 
-        The decision to stop depends only on tokens sampled before, so it does not bias their distribution.
+        The text ends with the first `<eos>` at or after token `n_tokens`. The decision to stop depends only on tokens
+        sampled before, so it does not bias their distribution.
 
         Returns:
             The word indices, and for each word the index of the context in which it was sampled.
@@ -253,10 +259,11 @@ class Language:
         return similarity_VV
 
     def word_similarity(self, n_pairs: int = 300, strata: int = 30, seed: int = 0) -> list[tuple[str, str, float]]:
-        """Return word pairs with their similarity (see similarity_VV), in the form of the published benchmarks.
+        """Return about `n_pairs` triples (word, other word, similarity), as published similarity benchmarks have them.
 
-        Pairs are sampled evenly from `strata` equal intervals of similarity, so that similar and dissimilar pairs both
-        occur; an interval with too few pairs contributes all of them. `<eos>` is left out. The result is deterministic.
+        The range of similarities (see `similarity_VV`) is divided into `strata` intervals of equal length. From each
+        interval, n_pairs / strata pairs are sampled, rounded up, so that similar and dissimilar pairs both occur. An
+        interval with fewer pairs contributes all of them. `<eos>` is left out. The sample depends on `seed` only.
         """
         first, second = np.triu_indices(len(self.words), k=1)
         first, second = first[first > 0], second[first > 0]
@@ -273,7 +280,7 @@ class Language:
 
 # --- making a language ----------------------------------------------------------------------------------------------
 def make_language(settings: LanguageSettings) -> Language:
-    """Return the language of these settings, the same to the bit on every call."""
+    """Return the language with these settings; every call returns bitwise equal arrays."""
     size, topics = settings.vocabulary_size, settings.topics
     sets_topic_V = _markers(settings)
     blocks = (_topic_block(settings, sets_topic_V), _grammar_block(settings), _affinity_block(settings))
@@ -289,7 +296,7 @@ def make_language(settings: LanguageSettings) -> Language:
 
 
 def _names(settings: LanguageSettings) -> tuple[str, ...]:
-    """Return `<eos>` and pronounceable words, shortest first, because frequent words are short."""
+    """Return `<eos>`, followed by pronounceable random words, the shortest first, because frequent words are short."""
     rng = generator(settings.seed, "names")
     syllables = [consonant + vowel for consonant in CONSONANTS for vowel in VOWELS]
     names, length = [EOS], 1
@@ -302,7 +309,10 @@ def _names(settings: LanguageSettings) -> tuple[str, ...]:
 
 
 def _markers(settings: LanguageSettings) -> Ints:
-    """Return the topic [V] that each word sets, or -1; markers are fairly frequent words, never `<eos>`."""
+    """Return the topic [V] that each word sets, or -1 for words that are no markers.
+
+    Markers are sampled from fairly frequent words; `<eos>` is never a marker.
+    """
     rng = generator(settings.seed, "markers")
     count = settings.topics * settings.markers_per_topic
     last = min(max(FIRST_MARKER_RANK + MARKER_BAND * settings.topics, 1 + count), settings.vocabulary_size)
@@ -314,9 +324,9 @@ def _markers(settings: LanguageSettings) -> Ints:
 
 
 def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
-    """Return the columns of the factors U [T, V, T] and B [V, T] that model topics.
+    """Return the columns of the factors U [T, V, T] and B [V, T] that model topics, one column per topic.
 
-    These columns make the words of a theme, including its markers, likelier while the topic lasts.
+    While a topic lasts, they make the words of its theme likelier. Its markers belong to its theme.
     """
     rng = generator(settings.seed, "topics")
     size, topics = settings.vocabulary_size, settings.topics
@@ -370,8 +380,9 @@ class Truth:
 
     Attributes:
         language: the language.
-        states: {split: index of the context of every token}; a model that reads the split predicts tokens 1, 2, ...
-        entropy_nats: entropy rate of the language.
+        states: split -> index of the context in which each of its tokens was sampled. A model that reads the split
+            predicts all tokens but the first, token 0.
+        entropy_nats: entropy rate of the language, in nats per word.
         entropy_C: entropy of the next word in each context, in nats.
     """
 
@@ -382,16 +393,18 @@ class Truth:
 
     @classmethod
     def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
-        """Return the `Truth` of a language and a text's contexts, after computing the entropies."""
+        """Compute the entropies of a language; return them with the language and the contexts of its text, `states`."""
         contexts = np.arange(len(language.contexts_CR))
         return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 
 
 def write_language(settings: LanguageSettings, folder: Path) -> None:
-    """Write {train,valid,test}.txt, the true distribution (truth.npz) and the language's word-similarity benchmark.
+    """Sample the splits of a language; write {train,valid,test}.txt, truth.npz and word-similarity.txt.
+
+    truth.npz holds the true distribution (`Truth`), and word-similarity.txt the language's word-similarity benchmark.
 
     Raises:
-        UserError: train is too short to contain every word of the language.
+        UserError: a word of the language does not occur in train, which is too short, or topics hardly ever change.
     """
     language = make_language(settings)
     states = {}

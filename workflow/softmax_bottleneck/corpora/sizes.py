@@ -42,9 +42,13 @@ def size_of(store: Store, dataset: Dataset) -> Size:
 
 
 def _words_of(dataset: Dataset, name: str) -> list[str]:
-    """Return the words of a text that the dataset's YAML names by `path`, also if the text is a member of an archive.
+    """Return the words of a text that the dataset's YAML names by `path`.
 
-    Nothing is unpacked.
+    If the text is a member of an archive, it is read there, and nothing is unpacked.
+
+    Raises:
+        UserError: the YAML gives no `path` for this file.
+        DataError: under the conditions of `read_split`, or of `archives.extract` for a member of an archive.
     """
     where = dataset.folder / f"{dataset.name}.yaml"
     entry = dataset.files.get(name, {})

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora.corpus import EOS, Corpus
 
-LINE_WORDS = 8  # shorter lines recur in any text: headings, empty lines, a few words
-SHARE = 0.1  # largest share of such lines; in Penn Treebank and WikiText-2 it is at most 0.016
+LINE_WORDS = 8  # shorter lines are not compared, because they recur in any text: headings, empty lines, a few words
+SHARE = 0.1  # largest share of common lines without a warning; in Penn Treebank and WikiText-2 it is at most 0.016
 
 
 def split_overlap_warnings(corpus: Corpus) -> list[str]:
@@ -27,9 +27,9 @@ def split_overlap_warnings(corpus: Corpus) -> list[str]:
 
 
 def overlap(corpus: Corpus, split: str, other: str) -> float:
-    """Return the share of a split's lines of at least LINE_WORDS words that occur word for word in another split.
+    """Return the share of the lines of `split` that occur word for word in the split `other`.
 
-    The share is 0 if the split has no such lines.
+    Only lines of at least LINE_WORDS words count. The share is 0 if `split` has no such lines.
     """
     end = corpus.words.index(EOS)
     lines = _lines(corpus.splits[split], end)

@@ -29,10 +29,13 @@ WORD_BREAK = re.compile("[ \t]+")
 
 
 def tokenise(study: Study, name: str, say: Say) -> None:
-    """Write the token ids and the vocabulary of a corpus, after checking its declared counts.
+    """Check a corpus against its declared counts; write its token ids, its vocabulary and corpus.json.
+
+    corpus.json holds the counts and, as `doubts`, the warnings of `split_overlap_warnings`, which are also printed.
 
     Raises:
         DataError: a text is invalid or was edited after the download, or its counts or hash are not the declared ones.
+        UserError: the dataset requests ranks over more contexts than the test text has.
     """
     dataset = load_dataset(name, study.file.resolve().parent)
     target = study.store.tokens_folder(name)
@@ -102,7 +105,7 @@ def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
 
 
 def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
-    """Return the words of an open text as `read_split` does; error messages call the text `name`.
+    """Return the words of a text that is open in binary mode, as `read_split` does; error messages call it `name`.
 
     Raises:
         DataError: under the conditions of `read_split`.

@@ -22,9 +22,11 @@ class Rates:
         segment_s: seconds of overhead per forward pass over a segment in dynamic evaluation.
         float64: FLOP/s of Gram matrices in float64.
         eigenvalues: FLOP/s of the eigenvalues of an n x n Gram matrix, which take 4/3 n^3 FLOP.
-        weights: bytes/s at which a single stream of text reads the network's weights, once per token.
-        cells: (context, word) pairs per second in an update of a fit, apart from matrix products; each pointwise
-            function of a head, or each component of a mixture, takes this time.
+        weights: bytes/s at which the network's weights are read while one stream of text is processed; every token
+            needs all weights.
+        cells: (context, word) pairs per second that one update of a fit processes outside the matrix products, for a
+            head with one pointwise operation per pair. A mixture with K components takes K times as long, and an LMS
+            head with K sigmoids K / 2 times.
     """
 
     vocabulary: float
@@ -56,9 +58,10 @@ UPDATE_FLOPS = 10  # per weight and update of dynamic evaluation
 FIT_UPDATE_S = 1e-3  # overhead of every fit
 # (Context, word) pairs per second that the host prepares for an update: exact probabilities, or a new sample.
 LAW_CELLS, SAMPLE_CELLS = 7e8, 3e7
-# Weights, gradients, averages and the best weights; all but the gradients twice while a resume state is written.
+# Copies of the weights in memory: weights, gradients, averages and the best weights. All of these except the gradients
+# are copied once more while a resume state is written.
 HELD_WEIGHTS = 7
-KEPT_WEIGHTS = 8  # copies that a run leaves if its ranks along training are measured
+KEPT_WEIGHTS = 8  # copies of the weights that a run stores during training if its ranks along training are measured
 LOG_LINEAR = {"softmax", "moc"}  # heads whose spectrum is computed from factors, without a Gram matrix
 
 
@@ -70,10 +73,10 @@ class Cost:
         flops: FLOP of the whole training.
         cpu_h, gpu_h: hours of training on a CPU core and on a GPU.
         measure_cpu_h, measure_gpu_h: hours of measuring perplexities and ranks on a CPU core and on a GPU.
-        memory_gb: peak memory of training.
-        spectrum_gb: memory of the host while singular values are computed.
-        disk_gb: disk space for the weights, two resume states, the hidden states of the test text, and weights kept
-            during training.
+        memory_gb: peak memory of training in GB (10^9 bytes).
+        spectrum_gb: memory of the host (not of the GPU) in GB while singular values are computed.
+        disk_gb: disk space in GB for the weights, two resume states, the hidden states of the test text, and the
+            weights that a tracked run stores during training.
     """
 
     flops: float
@@ -92,7 +95,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class _Model:
-    """The FLOP per token of a forward pass: in the products over the vocabulary, and in the rest of the network."""
+    """The FLOP that the forward pass of one model needs per token.
+
+    Attributes:
+        vocabulary: FLOP of the matrix products with the output matrix [vocabulary_size, embedding_size].
+        network: FLOP of all other matrix products.
+    """
 
     vocabulary: float
     network: float
@@ -108,7 +116,11 @@ class _Model:
 
 
 def _rows_of(model: Run | Fit) -> int:
-    """Return the number of rows of logits per context: the components of a mixture of distributions, or else 1."""
+    """Return how many logit vectors over the vocabulary a head computes per context.
+
+    A mixture of distributions computes one per component. All other heads compute one, also MoC, which mixes context
+    vectors before the product with the output matrix.
+    """
     return int(model.head.options.get("components", 1)) if model.head.name != "moc" else 1
 
 
@@ -125,6 +137,15 @@ def evaluation_hours(
     The time includes the gradient statistics of the training text, every setting tried on the validation text, and
     the validation and test texts scored with fixed and with dynamic weights. Every update reads all weights several
     times.
+
+    Args:
+        wanted: the dynamic evaluation.
+        parameters: number of trainable parameters of the model.
+        tokens: number of tokens per split of the corpus.
+        vocabulary_size: number of word types of the corpus.
+
+    Returns:
+        The hours under the keys `cpu` (one core) and `gpu`.
     """
     settings, model = wanted.settings, _Model.of(wanted.run, parameters, vocabulary_size)
     tried = len(settings.learning_rates) * len(settings.decays) * (settings.tune_tokens or tokens["valid"])
@@ -142,9 +163,10 @@ def evaluation_hours(
 
 
 def fit_hours(unit: Unit, kind: str) -> float:
-    """Return the hours on a `cpu` or `gpu` of all fits of a unit (the fits to the distributions of one seed).
+    """Return the hours that a unit, the job that does all fits to the distributions of one seed, takes on a device.
 
-    A fit whose width is reduced to match another head's number of parameters is counted at the other head's width.
+    A fit whose width is reduced to match another head's number of parameters is counted at the other head's width, so
+    that the estimate is too high. `kind` is `cpu` (one core) or `gpu`.
     """
     rates, (contexts, words) = rates_of(kind, "fp32"), unit.shape
     cells = contexts * words
@@ -157,7 +179,10 @@ def fit_hours(unit: Unit, kind: str) -> float:
 
 
 def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, kind: str) -> float:
-    """Return the hours of all training epochs and of their validation, which always runs in fp32."""
+    """Return the hours of all training epochs and of their validation, which always runs in fp32.
+
+    The arguments are those of `estimate`; `kind` is `cpu` (one core) or `gpu`.
+    """
     schedule, model = run.schedule, _Model.of(run, parameters, vocabulary_size)
     rates, exact = rates_of(kind, schedule.precision), rates_of(kind, "fp32")
     epoch = tokens["train"] / schedule.pieces
@@ -171,9 +196,12 @@ def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary
 def measuring_hours(
     run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool, kind: str
 ) -> float:
-    """Return the hours of measuring perplexities and singular values.
+    """Return the hours to measure a trained run: its perplexities and the singular values of its log-probabilities.
 
-    A `tracked` run keeps its weights at some epochs; the singular values at these epochs are measured, too.
+    Args:
+        run, parameters, tokens, vocabulary_size: see `estimate`.
+        tracked: True if the run stores its weights at some epochs; the singular values at these epochs count as well.
+        kind: device, `cpu` (one core) or `gpu`.
     """
     rates, model = rates_of(kind, "fp32"), _Model.of(run, parameters, vocabulary_size)
     contexts, width = tokens["test"], run.body.embedding_size + 2

@@ -14,7 +14,7 @@ from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
 from softmax_bottleneck.study import languages, runs, schema
 
-OWN_BENCHMARK = "self"  # of a language: word pairs whose similarity it knows
+OWN_BENCHMARK = "self"  # value of `wordsim`: the word pairs whose similarity follows from a language's distribution
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Address = Annotated[str, Field(pattern="^https://")]
 
@@ -26,7 +26,7 @@ class SourceEntry(TypedDict, total=False):
     If the file is a member of an archive, `addresses`, `path`, `sha256` and `bytes` are those of the archive.
 
     Attributes:
-        addresses: addresses for download, tried in order; they need `sha256` and `bytes`.
+        addresses: addresses for download, tried in order; if they are given, `sha256` and `bytes` are required.
         path: path of a local file relative to this YAML, instead of `addresses`.
         sha256: hash of the whole file.
         bytes: size of the file, which is also the limit of a download.
@@ -59,12 +59,12 @@ def _check_source(entry: SourceEntry) -> SourceEntry:
 
 @with_config(schema.STRICT)
 class Expected(TypedDict, total=False):
-    """The facts on a corpus that are checked after tokenising.
+    """The declared facts about a corpus, which the step `tokenise` compares with the tokenised corpus.
 
     Attributes:
         tokens: number of tokens, `<eos>` included, per split.
         vocabulary_size: number of word types, `<eos>` included.
-        token_sha256: hash of the canonical token stream.
+        token_sha256: hash of the words of all splits, as `corpora.corpus.token_sha256` computes it.
     """
 
     tokens: Mapping[Literal["train", "valid", "test"], schema.Positive]
@@ -94,7 +94,9 @@ class Dataset:
         train_tokens: with `base`, the number of training tokens to keep, counted from the first.
         contexts: file of report/published with the positions in the test text whose predictions are shown (default:
             random positions).
-        rank_contexts: number of first test contexts over which ranks are computed in addition to all contexts.
+        rank_contexts: number of contexts, counted from the start of the test text, over which ranks are computed. Ranks
+            over all test contexts are then recorded as separate metrics (suffix `_all`). When absent, ranks are
+            computed over all test contexts only.
         language: settings of the synthetic language.
         wordsim: dataset of benchmarks for the word vectors; `self` for a language that derives its own benchmark.
     """
@@ -120,7 +122,7 @@ class Dataset:
     wordsim: schema.Name | None = None
 
     def __post_init__(self) -> None:
-        """Check that keys which require each other are all set or all absent."""
+        """Raise ValueError if only some of several keys that require each other are set."""
         if len({self.base is None, self.vocabulary_size is None, self.train_tokens is None}) > 1:
             raise ValueError("base, vocabulary_size and train_tokens belong together: a corpus cut from another")
         if (self.kind == "language") != (self.language is not None):
@@ -140,6 +142,9 @@ class Dataset:
 
         For a language, it is the hash of the settings and of the code that builds the language. For other corpora it is
         the declared hash of the tokens, or else the hash of the base and the sizes, or else that of the files.
+
+        Raises:
+            UserError: a local file without a declared hash does not exist.
         """
         if self.language:
             return runs.digest({"language": asdict(self.language), "code": fingerprint("corpora.language")})
@@ -163,7 +168,7 @@ class Dataset:
 
     @property
     def tokens_id(self) -> str:
-        """The hash of the corpus and of the code that tokenises it."""
+        """The first 12 hex digits of a hash of the corpus and of the code that tokenises it."""
         return runs.digest({"corpus": self.identity, "code": step_code("tokenise")})[:12]
 
     @property
@@ -174,7 +179,9 @@ class Dataset:
 
 @cache
 def load_dataset(name: str, near: Path) -> Dataset:
-    """Return the dataset of a name, read from the folder `near` or from config/.
+    """Return the dataset with this name, read from the YAML that `schema.find_config` finds.
+
+    `near` is the folder of the study, whose own datasets take precedence over those in config/.
 
     Raises:
         UserError: the name is unknown, a key or value is not allowed, or `base` or `wordsim` names a dataset of the

@@ -38,7 +38,7 @@ class FittedModel:
 
 @schema.section
 class FitPlan:
-    """One entry under `fits` of a study.
+    """A plan of fits, which is one entry under `fits` of a study's YAML.
 
     Attributes:
         kind: source of the distributions: `dirichlet`, sampled from a symmetric Dirichlet distribution (Ganea et al.
@@ -57,8 +57,8 @@ class FitPlan:
         seeds: seeds of the distributions, the sampled words and the initial values.
         updates: number of steps of Adam, each over all contexts; the step size falls to zero along a cosine.
         learning_rate: initial step size.
-        gradient: for `language`, true to measure the norm of the gradient that each head preserves, early and at the
-            end.
+        gradient: for `language`, true to measure which share of the loss gradient with respect to the logits each head
+            passes on to its context vectors, early in the fit and at its end (`training.gradient_flow`).
     """
 
     kind: Literal["dirichlet", "language"]
@@ -100,8 +100,9 @@ class Fit:
     Attributes:
         model: name of the model in the plan.
         head: the head to fit.
-        width: width of the context and word vectors of the head, or of the head `equal_to` if that is given.
-        equal_to: head of width `width`; the fitted head has at most as many parameters (None: no limit).
+        width: width of the context and word vectors. If `equal_to` is given, it is the width of that head instead.
+        equal_to: head that limits the number of parameters. The fitted head gets the largest width with which it has no
+            more parameters than `equal_to` has at `width`. None means that the fitted head itself has `width`.
     """
 
     model: str
@@ -118,25 +119,31 @@ class Fit:
 
     @property
     def file_name(self) -> str:
-        """The name of the file with the fit's results, in the folder of the distributions."""
+        """The name of the file with the fit's results, in the folder that `Unit.law_path` names."""
         return f"{self.head.name}-d{self.width}-{self.fit_id}.json"
 
     @property
     def condition(self) -> str:
-        """The settings that distinguish the fit from other fits of the same model to the same distributions."""
+        """The settings that distinguish this fit of a model from its other fits to the same distributions.
+
+        Example: `d=8;head=mos;equal=softmax`.
+        """
         return f"d={self.width};head={self.head.name}" + (f";equal={self.equal_to.name}" if self.equal_to else "")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of work: all fits of a plan to the distributions of one setting and one seed.
+    """A unit: the job that does all fits of a plan to the distributions of one setting and one seed.
 
     Attributes:
         plan: name of the plan, an entry under `fits` of the study.
         kind: `dirichlet` or `language`.
         name: name of the distributions within the plan, such as `alpha0.1-M100` or `rank32`.
         condition: name of the distributions in the records, such as `alpha=0.1;M=100;N=1000`.
-        law: settings from which the distributions are made.
+        law: settings of the known distributions, without the seed: `alpha`, `words` and `contexts` for `dirichlet`, or
+            the fields of `LanguageSettings` for `language`.
+        seed: seed of the distributions, the sampled words and the initial values.
+        fits: the fits to do.
         sample, bias, updates, learning_rate, gradient: see `FitPlan`.
         device, threads, deterministic: see `StudyFile`.
     """
@@ -159,18 +166,19 @@ class Unit:
 
     @cached_property
     def law_id(self) -> str:
-        """The identifier of the fitted distributions and of the settings that all fits of this unit share.
+        """The identifier of the known distributions and of the settings that all fits of this unit share.
 
-        The identifier is the first 12 hex digits of a hash.
+        It is the first 12 hex digits of a hash. Units with the same `law_id` share the files of their fits.
         """
         facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
         return digest({**facts, "code": fingerprint("corpora.known_distributions")})[:12]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of contexts and of words.
+        """The number of contexts and the number of words of the known distributions.
 
-        A context of a language is a pair of a topic and a previous word that is not a marker of another topic.
+        For a language, the contexts are the pairs (topic, previous word) that can occur, those in which the previous
+        word is no marker of another topic.
         """
         if self.kind == "dirichlet":
             return self.law["contexts"], self.law["words"]
@@ -184,12 +192,15 @@ class Unit:
 
     @property
     def path(self) -> str:
-        """The path of the unit: `<plan>/<name>/<seed>-<unit_id>`."""
+        """The path of the unit's folder below results/fits: `<plan>/<name>/<seed>-<unit_id>`."""
         return f"{self.plan}/{self.name}/{self.seed}-{self.unit_id}"
 
     @property
     def law_path(self) -> str:
-        """The path of the folder that units with the same distributions share: `<name>/<seed>-<law_id>`."""
+        """The path, below results/fits/laws, of the folder with the results of fits: `<name>/<seed>-<law_id>`.
+
+        All units with the same `law_id` share this folder, so that equal fits are done once.
+        """
         return f"{self.name}/{self.seed}-{self.law_id}"
 
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from softmax_bottleneck.study.schema import Integer, Number, Positive, Seed, read, section
 
-MAX_TABLE_BYTES = 1 << 29  # of the topics' bigram probabilities
+MAX_TABLE_BYTES = 1 << 29  # largest size of the float64 table [topics, words, words] of next-word probabilities
 Tokens = Annotated[Integer, Field(ge=100, le=10**8)]  # 10^8 words take an hour to sample, and gigabytes
 AtLeastTwo = Annotated[Integer, Field(ge=2)]
 Strength = Annotated[Number, Field(ge=0.01)]
@@ -22,16 +22,20 @@ class LanguageSettings:
         rank: number r of columns of the factors of the logits, U [contexts, r] and B [words, r]. The rank of the
             log-probabilities log P* is r + 2.
         topics: number of topics; a topic lasts until a marker word of another topic is sampled.
-        classes: number of word classes, of which one is `<eos>` alone.
+        classes: number of word classes; one of them contains only `<eos>`.
         markers_per_topic: number of marker words of a topic; sampling a marker starts its topic.
         seed: seed of the distribution and of the texts.
         train_tokens, valid_tokens, test_tokens: number of words of each split.
         zipf_exponent: exponent of the word frequencies.
         topic_strength: nats that a topic adds to the logits of its own words.
         class_strength: standard deviation, in nats, of the part of the logits that depends on word classes.
-        affinity_strength: standard deviation, in nats, of the part that depends on affinities of words to contexts.
-        affinity_dimensions: dimension of the space in which the affinities place the words.
-        affinity_bandwidth: standard deviation of the Fourier frequencies; larger values give a higher rank.
+        affinity_strength: standard deviation, in nats, of the part of the logits that depends on the affinities of
+            words to contexts.
+        affinity_dimensions: dimension of the space with a point for every word and context; the affinity of a word to a
+            context is high if their points are close.
+        affinity_bandwidth: standard deviation of the frequencies of the Fourier features that express affinities. With
+            larger values the affinity falls within a shorter distance, and the singular values of log P* decay more
+            slowly.
     """
 
     vocabulary_size: Annotated[Integer, Field(ge=10)]
@@ -51,7 +55,7 @@ class LanguageSettings:
     affinity_bandwidth: Strength = 0.7
 
     def __post_init__(self) -> None:
-        """Check the limits of settings that depend on other settings."""
+        """Raise ValueError if a setting exceeds a limit that depends on other settings."""
         size, least_rank = self.vocabulary_size, self.topics + self.classes + 1
         if self.rank < least_rank:
             raise ValueError(f"rank: {self.rank} is not allowed (at least {least_rank})")

@@ -18,7 +18,10 @@ class Size:
 
 
 def declared_size(dataset: Dataset) -> Size | None:
-    """Return the size that a dataset's YAML declares, or None if the YAML declares none."""
+    """Return the size that a dataset's YAML declares under `expected` or `language`; None if it declares none.
+
+    For a language, the numbers of tokens are lower bounds.
+    """
     tokens = cast(Mapping[str, int], dataset.expected.get("tokens", {}))
     if "vocabulary_size" in dataset.expected and tokens.keys() == {"train", "valid", "test"}:
         return Size(dict(tokens), dataset.expected["vocabulary_size"])

@@ -45,7 +45,7 @@ class Head:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules of the package that compute this head, including those of the parts of a mixture."""
+        """The modules of the package that compute this head, with those of heads named in `pointwise` and `prior`."""
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
         return tuple(sorted(f"heads.{registry.module_path(name).stem}" for name in names))
 
@@ -210,6 +210,7 @@ class Run:
 
     Attributes:
         data_identity: hash of the corpus; a part of the run_id.
+        threads, device, deterministic, graphs: see `StudyFile`; they are no part of the run_id.
         duplicate_of: earlier model under whose name the same run is trained; empty if there is none.
         start: path of the run whose weights a finetuned run starts from; empty if initial weights are sampled.
     """
@@ -247,9 +248,10 @@ class Run:
 
     @property
     def path(self) -> str:
-        """The path of the run's folder: `<dataset>/<model>/<seed>-<run_id>`, or `<start>/finetune-<run_id>`.
+        """The path of the run's folder below results/runs.
 
-        A duplicate has the path of the equal run that is trained in its place.
+        It is `<dataset>/<model>/<seed>-<run_id>`, or `<start>/finetune-<run_id>` for a finetuned run. A duplicate has
+        the path of the equal run that is trained in its place.
         """
         if self.start:
             return f"{self.start}/finetune-{self.run_id}"
@@ -261,12 +263,14 @@ class Run:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "run.json") -> Self:
-        """Return the run that a run.json holds.
+        """Return the run whose attributes the mapping `value`, the content of a run.json, holds.
 
-        Its run_id is that of the current code and may differ from the one in the file's path.
+        The run_id in `value` is ignored. The run_id of the returned run also depends on the current code and may
+        therefore differ from the one in the file's path. `where` locates `value` in error messages.
 
         Raises:
-            UserError: a setting is unknown or missing, or a value is not allowed.
+            UserError: a setting of the body or the schedule is unknown, a setting is missing, or a value is not
+                allowed.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         return schema.read(cls, {key: given for key, given in value.items() if key in known}, where)
@@ -293,7 +297,7 @@ class Stages:
         return cls(dataclasses.replace(schedule, **changes), Dynamic(**dynamic))
 
     def finetuned(self, run: Run) -> Run:
-        """Return the run that continues a trained run with the schedule of finetuning."""
+        """Return the finetuned run, which starts from the weights of the trained `run` with the schedule `finetune`."""
         return dataclasses.replace(run, schedule=self.finetune, start=run.path)
 
 
@@ -311,13 +315,20 @@ class Evaluation:
 
     @cached_property
     def path(self) -> str:
-        """The path of the result: `<path of the run>/dynamic-<id>`, with a hash of the run, settings and code as id."""
+        """The path of the result below results/runs: `<path of the run>/dynamic-<id>`.
+
+        The id is the first 12 hex digits of a hash of the run, the settings and the code.
+        """
         facts = {"run": self.run.run_id, "settings": dataclasses.asdict(self.settings), "code": self.code}
         return f"{self.run.path}/dynamic-{digest(facts)[:12]}"
 
 
 def canonical_json(value: object) -> str:
-    """Return a value as JSON with sorted keys and no spaces, in which 1.0 is written as 1."""
+    """Return a value as JSON with sorted keys and no spaces, in which 1.0 is written as 1.
+
+    Raises:
+        ValueError: the value contains NaN or infinity.
+    """
     return json.dumps(_plain_numbers(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -46,16 +46,20 @@ def section(kind: type[Value]) -> type[Value]:
 
 
 class PartOf:
-    """A pydantic annotation for a mapping that has some keys of a section (the dataclass `kind`), with the same types.
+    """A pydantic annotation for a mapping with any subset of the keys of a section, such as a layer of settings.
 
-    `changed` maps keys to types that replace those of the section.
+    Values have the types that the section declares.
+
+    Args:
+        kind: the section, a dataclass.
+        changed: key -> type that replaces the one of the section.
     """
 
     def __init__(self, kind: type, **changed: Any) -> None:
         self.keys: dict[str, Any] = get_type_hints(kind, include_extras=True) | changed
 
     def __get_pydantic_core_schema__(self, source: object, handler: pydantic.GetCoreSchemaHandler) -> Any:
-        """Return the pydantic schema of a dictionary of which no key is required."""
+        """Return the pydantic schema of a dictionary in which all keys of the section are optional."""
         part: Any = TypedDict("PartOf", self.keys, total=False)  # type: ignore[misc]  # made at run time
         schema = handler.generate_schema(pydantic.with_config(STRICT)(part))
         return core_schema.no_info_before_validator_function(lambda values: _check_keys(values, self.keys), schema)
@@ -118,7 +122,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def read(kind: type[Value] | Callable[..., Value], value: object, where: str) -> Value:
-    """Return a value from YAML, validated and converted to a declared type; `where` locates it in error messages.
+    """Return a value from YAML, validated and converted to the type `kind`; `where` locates it in error messages.
 
     Raises:
         UserError: a value is not allowed, a key is unknown, or keys are missing (all are named in one message).
@@ -143,7 +147,10 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error message: `; did you mean 'x'?` if an allowed word is similar, or all allowed words."""
+    """Return the end of an error message on an unknown word.
+
+    It is `; did you mean 'x'?` with the most similar allowed word, or a list of all allowed words if none is similar.
+    """
     choices = sorted(allowed)
     near = difflib.get_close_matches(word, choices, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; allowed are {', '.join(choices)}"
@@ -154,7 +161,11 @@ class _Loader(yaml.CSafeLoader):
     """A safe YAML loader that rejects repeated keys and keys that are not text, such as `on` (read as true)."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping of a YAML node. A repeated key, or one that is not text, raises ConstructorError."""
+        """Return the mapping of a YAML node.
+
+        Raises:
+            ConstructorError: a key is repeated or is not text.
+        """
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
@@ -172,10 +183,10 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: load
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Return the value of a YAML text; `where` is the text's origin for messages.
+    """Return the value of a YAML text; `where` names the text's origin in error messages.
 
     Raises:
-        UserError: the text is not valid YAML. The message has the line if it is known.
+        UserError: the text is not valid YAML. The message names the line if it is known.
     """
     try:
         return yaml.load(text, _Loader)

@@ -31,13 +31,24 @@ Placed = TypeVar("Placed", Run, Evaluation, Unit)
 class Study:
     """A study with all runs, fits, later stages (finetuning, dynamic evaluation) and experiments that its file implies.
 
+    An experiment is a table or figure of the study's report. A model that no experiment includes is planned but neither
+    trained nor measured.
+
     Attributes:
+        file: the study's YAML.
+        store: the folders of results and data.
+        mirror: folder with copies of the corpora (None: files are downloaded).
         labels: model -> label in tables and figures.
-        searches: entry under `models` with a grid -> the grid.
+        experiments: the experiments with the models and datasets that this study includes in them.
+        runs: one training run per model, dataset and seed, also those that no experiment includes. If two models have
+            equal runs, the later one is a duplicate (`Run.duplicate_of`).
+        searches: name under `models` of an entry with a grid -> the search over this grid.
         author_seeds: (dataset, model) -> seed of the published single run.
         stages: (dataset, model) -> settings of finetuning and dynamic evaluation.
-        fits: entry under `fits` -> units of that entry; a unit has the fits to the distributions of one seed.
-        fit_labels: entry under `fits` -> model -> label in figures.
+        replicas_per_job, device, max_wall, time_margin: see `StudyFile`.
+        fits: name under `fits` -> its units; a unit is the job that does all fits to the distributions of one setting
+            and one seed.
+        fit_labels: name under `fits` -> {model: label in figures}.
     """
 
     name: str
@@ -67,16 +78,22 @@ class Study:
 
     @cached_property
     def digest(self) -> str:
-        """The hash of the study's plan and texts; if the hash changes, tables and report are recomputed."""
+        """The first 12 hex digits of a hash of all that the study plans, and of its title, description and labels.
+
+        If it changes, tables and report are recomputed.
+        """
         shown = [[dataclasses.asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
         made = [part.path for parts in (self.finetuned, self.evaluations, self.units) for part in parts]
         datasets = {name: dataclasses.asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}
         words = [self.name, self.title, self.description, self.labels, self.fit_labels]
         return digest([*words, shown, made, datasets])[:12]
 
-    # --- what experiments show
+    # --- what experiments include
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
-        """Return the training runs that an experiment needs, one per model, corpus and seed."""
+        """Return the training runs that an experiment needs: one per model, corpus and seed that it includes.
+
+        The runs may be duplicates (`Run.duplicate_of`).
+        """
         models, datasets = set(experiment.models), set(experiment.datasets)
         shown = [run for run in self.runs if run.model in models and run.dataset in datasets]
         if experiment.seeds == "author":
@@ -88,23 +105,32 @@ class Study:
 
     @cached_property
     def shown(self) -> tuple[Run, ...]:
-        """The training runs that some experiment shows. A run that several models share is listed for each model."""
+        """The training runs that at least one experiment of the study includes.
+
+        If several models share a run, it is listed once for each of them.
+        """
         keys = {(r.dataset, r.model, r.seed) for experiment in self.experiments for r in self.runs_of(experiment)}
         return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
 
     def last_stage(self, run: Run, stages: Collection[str]) -> Run:
-        """Return the finetuned run that follows a trained run if `stages` has `finetune`, or else the trained run."""
+        """Return the finetuned run that follows a trained run if `stages` contains `finetune`, else `run` itself."""
         return self.stages[run.dataset, run.model].finetuned(run) if "finetune" in stages else run
 
     @cached_property
     def shown_finetuned(self) -> tuple[Run, ...]:
-        """The finetuned runs that some experiment shows. A run that several models share is listed for each model."""
+        """The finetuned runs that at least one experiment of the study includes.
+
+        If several models share a run, it is listed once for each of them.
+        """
         shown = self._shown_after("finetune")
         return tuple({(run.model, run.path): run for run in shown}.values())
 
     @cached_property
     def shown_evaluations(self) -> tuple[Evaluation, ...]:
-        """The dynamic evaluations that some experiment shows, listed for each model that shares the evaluated run."""
+        """The dynamic evaluations that at least one experiment of the study includes.
+
+        If several models share the evaluated run, the evaluation is listed once for each of them.
+        """
         shown = [Evaluation(run, self.stages[run.dataset, run.model].dynamic) for run in self._shown_after("dynamic")]
         return tuple({(evaluation.run.model, evaluation.path): evaluation for evaluation in shown}.values())
 
@@ -113,26 +139,29 @@ class Study:
             if stage in experiment.stages:
                 yield from (self.last_stage(run, experiment.stages) for run in self.runs_of(experiment))
 
-    # --- what to compute, each thing once
+    # --- what to compute, without repetitions
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """The runs to train: every run that some experiment shows, each once."""
+        """The runs to train: those that at least one experiment includes, each listed once, without duplicates."""
         paths = {run.path for run in self.shown}
         return tuple(run for run in self.runs if not run.duplicate_of and run.path in paths)
 
     @cached_property
     def finetuned(self) -> tuple[Run, ...]:
-        """The finetuned runs to compute, each once."""
+        """The finetuned runs to compute, each listed once."""
         return _first_by_path(self.shown_finetuned)
 
     @cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """The dynamic evaluations to compute, each once."""
+        """The dynamic evaluations to compute, each listed once."""
         return _first_by_path(self.shown_evaluations)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """The units of fits that some experiment shows; a unit has the fits to the distributions of one seed."""
+        """The units to compute; a unit is the job that does all fits to the distributions of one setting and one seed.
+
+        They are the units of each entry under `fits` that an experiment of this study reports (`Experiment.fits`).
+        """
         named = dict.fromkeys(e.fits for e in self.experiments if e.fits in self.fits and not e.is_void)
         return tuple(unit for name in named for unit in self.fits[name])
 
@@ -145,11 +174,19 @@ class Study:
         return self._at(path, (*self.runs, *self.finetuned), "run")
 
     def dynamic_evaluation(self, path: str) -> Evaluation:
-        """Return the dynamic evaluation with this path, or raise UserError if no planned evaluation has this path."""
+        """Return the dynamic evaluation with this path.
+
+        Raises:
+            UserError: no planned evaluation has this path.
+        """
         return self._at(path, self.evaluations, "run")
 
     def unit(self, path: str) -> Unit:
-        """Return the unit of fits with this path, or raise UserError if no planned unit has this path."""
+        """Return the unit of fits with this path.
+
+        Raises:
+            UserError: no planned unit has this path.
+        """
         return self._at(path, self.units, "fits")
 
     def _at(self, path: str, planned: Iterable[Placed], what: str) -> Placed:
@@ -246,7 +283,11 @@ class _Settings:
 def _plan(
     declared: StudyFile, dataset: Dataset, model: study_file.Model, execution: Mapping[str, Any], where: str
 ) -> tuple[list[Run], int | None, Stages]:
-    """Return the runs of a model on a dataset, the authors' seed, and the settings of the stages after training."""
+    """Return the runs of a model on a dataset, the authors' seed (or None), and the settings of the later stages.
+
+    Layers of settings are applied in order, and the model's own `body` and `schedule` last. `execution` has the
+    settings `threads`, `device`, `deterministic` and `graphs` of the study.
+    """
     entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
     for layer in (*declared.settings, study_file.Layer(body=entry.body, schedule=entry.schedule)):
         if layer.when.holds(dataset.name, model.inherits_from):
@@ -267,7 +308,7 @@ def _plan(
 
 
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs, each marked as a duplicate if an earlier model on the corpus has a run with the same run_id.
+    """Return the runs with `duplicate_of` set if an earlier model on the same corpus has a run with the same run_id.
 
     Equal runs are trained once, under the name of the earlier model.
     """
@@ -281,14 +322,14 @@ def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 @dataclass(frozen=True)
 class _ExperimentResolver:
-    """A finder of the models and datasets that a study shows in each of its experiments.
+    """The rules by which a study selects models and datasets for each of its experiments.
 
     Attributes:
         declared: the study's YAML.
         datasets: the study's datasets by name.
-        members: name under `models` -> the models of the grid, or the model itself.
-        near: the folder in which the study's own datasets and experiments are searched.
-        where: the study's file, for messages.
+        members: name of a model -> that model; name of a grid under `models` -> all models of the grid.
+        near: the folder in which the study's own datasets and experiments are searched first.
+        where: the study's file, for error messages.
     """
 
     declared: StudyFile
@@ -298,7 +339,18 @@ class _ExperimentResolver:
     where: str
 
     def resolve(self, name: str, changes: ExperimentChanges) -> Experiment:
-        """Return an experiment with the models and datasets that this study shows; `changes` may name them."""
+        """Return an experiment with the models and datasets of this study.
+
+        The models are those of the experiment's file that the study has, and the datasets those of `_corpora`. If the
+        experiment cannot be made, or only in part, the attribute `needs` says why.
+
+        Args:
+            name: id of the experiment.
+            changes: changes under the experiment's name in the study's file, which may name other models and datasets.
+
+        Raises:
+            UserError: the experiment is unknown, or `changes` names a model or dataset that the study lacks.
+        """
         original, place = study_file.load_experiment(name, self.near), f"{self.where}: experiments.{name}"
         if changes.models == ("all",):
             entries = [name for name, entry in self.declared.models.items() if not entry.is_variant]
@@ -329,9 +381,14 @@ class _ExperimentResolver:
         return self._with_absent(experiment, original)
 
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
-        """Return `shown` with the models and corpora of the published table that this study lacks.
+        """Return the experiment `shown` with its attributes `absent` and `absent_datasets` set.
 
-        `original` is the experiment before the study's changes. A study of a user's own texts quotes no papers.
+        They name the models and corpora of the published table that this study lacks. If the study has only a user's
+        own texts, the attribute `published` is emptied instead, because no published number is comparable.
+
+        Args:
+            shown: the experiment with the models and datasets of this study.
+            original: the experiment as its file declares it.
         """
         if not shown.quotes:
             return shown
@@ -345,9 +402,11 @@ class _ExperimentResolver:
         return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
 
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
-        """Return the study's corpora for an experiment, and a sentence on those that the study lacks (or "").
+        """Return the study's datasets for an experiment, and a sentence that names the corpora that the study lacks.
 
-        They are the experiment's corpora, or else proxies for them, or else the study's own texts.
+        The datasets are the experiment's corpora or proxies for them. If the study has none of these, they are its
+        datasets that correspond to no published corpus; if the experiment names no corpora, they are all datasets. The
+        sentence is empty if no corpus is missing or if the study has a dataset that corresponds to no published corpus.
         """
         if not experiment.datasets:
             return list(self.datasets), ""
@@ -365,7 +424,13 @@ class _ExperimentResolver:
 
 # --- for processes that are started from here -----------------------------------------------------------------------
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
-    """Set the environment variables with which child processes load this study and use this Python's packages."""
+    """Set environment variables so that child processes load the same study with the same package and Python.
+
+    Args:
+        file: the study's YAML.
+        overrides: top-level keys that replace those of the file.
+        package_folder: folder that contains the package `softmax_bottleneck`, put first in PYTHONPATH.
+    """
     os.environ[STUDY_VARIABLE] = file.resolve().as_posix()
     os.environ[SET_VARIABLE] = canonical_json(dict(overrides))
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for determinism; read when cuBLAS starts
@@ -374,6 +439,9 @@ def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> No
 
 
 def study_from_environment() -> tuple[Path, dict[str, Any]]:
-    """Return the study file and overrides from the environment variables of `export`, or else config/demo.yaml."""
+    """Return the study file and the overrides from the environment variables that `export` sets.
+
+    Without these variables, they are config/demo.yaml and no overrides.
+    """
     file = os.environ.get(STUDY_VARIABLE) or ROOT / "config" / "demo.yaml"
     return Path(file), json.loads(os.environ.get(SET_VARIABLE, "{}"))

@@ -31,8 +31,8 @@ class Column:
         metric: name of the metric in the records and in report/published.
         label: heading of the column, with the unit (default: as in the catalogue of metrics).
         digits: number of decimals printed (default: as in the catalogue).
-        published: filters on the rows of report/published: column -> regular expression.
-        datasets: corpora for which the column is shown; empty means all.
+        published: column of report/published -> regular expression; only rows that match all of them are used.
+        datasets: corpora for which the table has this column; empty means all.
         stage: stage after which the metric is measured (`finetuned`, `dynamic`); empty means training.
         published_as: name of the metric in report/published, if different.
         measured: false for a column of published numbers only.
@@ -64,17 +64,19 @@ class Experiment:
         kind: table or figure.
         view: name of the function in report/views that makes the table or figure from records.
         published: files of report/published with the numbers to compare with.
-        models: models shown, in the order of the published table and with grids expanded; empty if no training runs are
-            needed.
-        datasets: corpora of the published table; a study without these corpora shows its own.
-        seeds: `all`, `author` (the authors' own, or the first) or `random` (all but the authors' own).
-        stages: stages after the training of its runs: finetuning, then dynamic evaluation.
+        models: models in the table or figure, in the order of the published table and with grids expanded; empty if no
+            training runs are needed.
+        datasets: corpora of the published table; a study without these corpora uses its own instead.
+        seeds: seeds of the training runs: `all`, `author` (only the authors' own, or the first if there is none) or
+            `random` (all but the authors' own).
+        stages: stages of its runs after training: `finetune`, `dynamic` (dynamic evaluation), or both in this order.
         published_rows: model -> filters that find its rows in report/published if the name there is different. The key
             `model` gives that name; other keys are columns with regular expressions.
         needs: reason why the experiment, or a part of it, cannot be made; empty if all of it can.
-        columns: metrics shown, in order.
+        columns: columns of the table, one metric each, in order.
         options: keyword arguments of the view.
-        entries: models and grids before grids are expanded, also grids of which no model is trained.
+        entries: names under `models` of the study's YAML that belong to the experiment. A grid has one name for all its
+            models and is listed even if none of its models is trained.
         absent: models of the published table that the study lacks.
         absent_datasets: corpora of the published table that the study lacks and has no proxy for.
     """
@@ -111,12 +113,15 @@ class Experiment:
 
     @property
     def is_void(self) -> bool:
-        """True if this study cannot show any part of the experiment."""
+        """True if this study has no model or no corpus for the experiment, so that no part of it can be measured.
+
+        The attribute `needs` then says why. An experiment with published numbers shows these nevertheless.
+        """
         return bool(self.needs) and not (self.datasets and self.entries)
 
     @property
     def quotes(self) -> bool:
-        """True if the experiment shows published numbers or words."""
+        """True if the experiment shows published numbers, or next words predicted in a publication."""
         return bool(self.published) or "words" in self.options
 
     @property
@@ -131,7 +136,7 @@ class Experiment:
 
     @property
     def fits(self) -> str:
-        """The entry under a study's `fits` that the experiment shows; empty for most experiments."""
+        """The name under `fits` of the study's YAML whose results the experiment shows; empty if it shows no fits."""
         return str(self.options.get("fits", ""))
 
 
@@ -149,7 +154,7 @@ def load_experiment(name: str, near: Path) -> Experiment:
 
 
 # --- models ---
-# A word or a list: the message is about whichever was meant.
+# A word or a list. The tags make an error message about the form that the user has chosen, not about both.
 Seeds = Annotated[
     Annotated[Literal["all", "author"], Tag("~word")] | Annotated[schema.NonEmpty[schema.Seed], Tag("~list")],
     Discriminator(lambda value: "~list" if isinstance(value, list | tuple) else "~word"),
@@ -194,7 +199,7 @@ class ModelEntry:
 
     @property
     def is_variant(self) -> bool:
-        """True if the entry is a variant of another model, that is, has `like`, `grid` or a word as `seeds`."""
+        """True if the entry is a variant of another model: it has `like`, `grid`, or `all` or `author` as `seeds`."""
         return self.like is not None or self.grid is not None or isinstance(self.seeds, str)
 
 
@@ -231,8 +236,8 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
     """Return {entry under `models`: its models}; an entry without a grid is one model.
 
     Raises:
-        UserError: a head or a model under `like` is unknown, `like` leads back to its start, a value of a grid is not
-            allowed, or two models on one dataset have the same name.
+        UserError: a head or a model under `like` is unknown, models inherit from each other in a circle, a value of a
+            grid is not allowed, or two models on one dataset have the same name.
     """
     families: dict[str, list[Model]] = {}
     taken = set(itertools.product(datasets, entries))
@@ -260,10 +265,10 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
 
 
 def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list[str]:
-    """Return the names of a model and of all models that `like` leads to, the nearest first.
+    """Return the name of a model, followed by the model under its `like`, the model under that one's `like`, and so on.
 
     Raises:
-        UserError: a model under `like` is unknown, or `like` leads back to a model of the chain.
+        UserError: a model under `like` is unknown, or models inherit from each other in a circle.
     """
     chain = [name]
     while (other := entries[chain[-1]].like) is not None:
@@ -276,11 +281,11 @@ def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list
 
 
 def _members(family: Model, grid: Grid, where: str) -> list[Model]:
-    """Return the models of a grid: all combinations, or `max_runs` of them.
+    """Return the models of a grid: all combinations of its values, or `max_runs` of them.
 
-    A hash chooses the combinations, and thus a larger `max_runs` only adds combinations. The values of a combination
-    replace those of the entry. The name of a model lists the values, or ends with a hash of them if it would be too
-    long.
+    A hash chooses the combinations, so that a larger `max_runs` keeps the old ones and adds others. The values of a
+    combination replace those of the entry. The name of a model lists the values, or ends with a hash of them if it
+    would be too long.
     """
     entry = family.entry
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
@@ -386,7 +391,7 @@ class StudyFile:
         title: heading of the report.
         description: purpose of the study in a few sentences, printed in the report.
         datasets: corpora to train on; each is a file datasets/<name>.yaml beside the study or in config/.
-        seeds: one training run per model, dataset and seed.
+        seeds: seeds of training; every model is trained once per dataset and seed.
         mirror: folder with copies of the corpora, used before any download; also `make reproduce MIRROR=folder`.
         device: `auto` (a GPU if there is one), `cpu`, or `cuda` (an error without one).
         threads: CPU threads of one training job; the same number gives the same bits.
@@ -438,11 +443,15 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the keys of a study's file, merged with the keys of the study that it extends.
 
     `settings` are appended to the extended study's. The keys of an entry under `models` or `fits` replace those of the
-    same entry of the extended study; null removes the entry. All other keys replace the extended study's. `chain` has
-    the files that extend this one.
+    same entry of the extended study; null removes the entry. All other keys replace the extended study's.
+
+    Args:
+        file: the study's YAML.
+        chain: files that extend `file`, directly or not (default: none); used to detect circles.
 
     Raises:
-        UserError: a file does not exist or is not a mapping, or studies extend each other.
+        UserError: a file does not exist or is not a mapping, studies extend each other in a circle, or null removes an
+            entry that the extended study lacks.
     """
     values = schema.load_yaml(file)
     if "extends" not in values:
