@@ -20,15 +20,16 @@ NOT_JUDGED = {source: part["not evaluated"] for source, part in CONCLUSIONS.item
 
 
 def of_study(study: Study) -> list[Claim]:
-    """Return the claims of every paper of which the study has an experiment, and those on rank or mixture."""
+    """Return the claims of every paper of which the study has an experiment, and always those of `rank-or-mixture`."""
     sources = {"rank-or-mixture", *(experiment.source for experiment in study.experiments)}
     return [claim for claim in CLAIMS if claim.source in sources]
 
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
-    """Return the verdict of every claim on every corpus of the records that the claim is about.
+    """Return an entry with the verdict for every claim and every corpus of the records that the claim is about.
 
-    The last entries are the claims that need no corpus.
+    The entries are grouped by corpus. The last ones are those of claims that need no corpus. `study` is the study of
+    the records; without it, the settings of runs are not compared.
     """
     datasets = (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)
     views = [CorpusData(records, dataset, study) for dataset in datasets]
@@ -53,7 +54,10 @@ def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
 
 
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the content of results/<study>/claims.json: the verdicts, their counts and their provenance."""
+    """Return the content of results/<study>/claims.json: the verdicts, their counts and their provenance.
+
+    The key `not_judged` has the conclusions of the papers that no run can decide, by paper, with the reason.
+    """
     return {
         "status": "ok",
         "study": study.name,

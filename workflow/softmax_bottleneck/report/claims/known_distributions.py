@@ -22,10 +22,10 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims import verdict
 
 BASELINE = "softmax"
-TEXTS = ("head", "equal")  # of a condition; all else in it is a number
-CLOSED = 0.01  # share of the unigram model's KL; a smaller KL counts as none
+TEXTS = ("head", "equal")  # keys of a condition with a text; all others have a number
+CLOSED = 0.01  # share of the unigram model's KL; a fit with a smaller KL counts as exact
 MATTERS = 0.05  # fraction of the softmax's KL that a head must close to count
-HARDLY = 0.05  # more parameters than the softmax, such as those of a learned function, count as none
+HARDLY = 0.05  # relative excess of parameters over the softmax (such as a learned function) that counts as none
 # Godey and Artzi 2026 see the output layer suppress most of a loss' gradient. Here the best gradient is known. Claims
 # are about true distributions of a higher rank than the softmax's width (r > d) and heads with no more parameters.
 EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
@@ -33,16 +33,18 @@ WORDS = "gradient_words"
 LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
 SPENT = 0.05  # share of the gradient's energy; less counts as next to nothing
 SOFTMAX, NARROW = "model == @head", "model == @head and r > d"  # queries of the table of fits
-SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # can be any softmax of their width, hence its distribution
-LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")  # the default reading
-MANY = 3  # softmaxes from which on the published rank is nearly full
+SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # heads that can represent every softmax of their width
+# The condition of a sample of an untrained layer (`measuring/synthetic.py`) with the default of every setting.
+LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")
+MANY = 3  # with at least so many softmaxes, the published rank is nearly full
 
 
 # --- fits to distributions of known rank ----------------------------------------------------------------------------
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return tidy records as a table with one row per fit or true distribution.
+    """Return records with one number per row as a table with one row per fit or true distribution.
 
-    The columns are model, seed, every metric, and every key of a condition such as `alpha=0.1;M=100;N=1000;d=5`.
+    The columns are model, seed, every metric, and every key of a condition such as `alpha=0.1;M=100;N=1000;d=5`. The
+    keys TEXTS have texts, all others have numbers. `equal` is empty where the condition has no such key.
     """
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
@@ -55,9 +57,10 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
-    """Return the fits and true distributions whose condition has a key (`r` or `alpha`), as a table of `wide`.
+    """Return the fits and true distributions whose condition has the key `key`, as a table of `wide`.
 
-    Only the first such entry of the study's `fits` counts, because two entries may fit a head with different settings.
+    The key is `r` for distributions of known rank, and `alpha` for Dirichlet samples. A study may declare several plans
+    of such fits under `fits`. Only the first one counts, because two plans may fit a head with different settings.
     """
     rows = data.records.synthetic
     rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
@@ -70,10 +73,16 @@ def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
 def fits(data: r.CorpusData) -> pd.DataFrame:
     """Return a table with one row per fit to a distribution of known rank.
 
-    The columns are model, seed, r, d and the metrics of the fit. Columns ending in `_truth` or `_softmax` are metrics
-    of the true distribution and of the softmax fitted to the same distribution. `lost` is the KL as a share of the
-    unigram model's KL, `gap_closed` the fraction of the softmax's KL that the head closes, and `extra` the relative
-    excess of the head's parameters over the softmax's.
+    A fit without a softmax fit of the same r, d and seed has no row. Without any fits the table has columns but no
+    rows. The columns are:
+
+    * model, seed, r, d, and the metrics of the fit. `d` is the planned width. `width` is the width of the fitted head,
+      which is less than `d` for a head that was narrowed to the number of parameters of another head.
+    * the same names ending in `_truth` or `_softmax`: metrics of the true distribution, and of the softmax with the
+      same r, d and seed.
+    * `lost`: the KL as a share of the unigram model's KL.
+    * `gap_closed`: the fraction of the softmax's KL that the head closes; negative if the head is worse.
+    * `extra`: the relative excess of the head's parameters over the softmax's.
     """
     frame = _fits_of(data, "r")
     if not {"d", LOSS} <= set(frame):
@@ -93,8 +102,10 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
 def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], names: str = "") -> r.Quantity:
     """Return a quantity with one number per seed.
 
-    The number is the result of `value` on the rows of `fits` that have this seed and match the pandas query `which`.
-    `what`, `unit` and `names` are the attributes of `Quantity` that say how the quantity is printed.
+    Args:
+        what, unit, names: the attributes of `Quantity` that determine how the quantity is printed.
+        which: a pandas query of the rows of `fits`, in which `@head` is the model of the claim (default: the softmax).
+        value: computes the number from the chosen rows of one seed. A number that is not finite is left out.
     """
 
     def collect(data: r.CorpusData, head: str = BASELINE) -> list[float]:
@@ -107,7 +118,10 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
 # A function below with a decorator becomes the quantity, or the rule, whose numbers it collects.
 @partial(over_seeds, "smallest growth of KL at a step of r or d, r > d", "%", NARROW)
 def smallest_step(own: pd.DataFrame) -> float:
-    """Return the smallest increase of log KL when r rises by one step, or d falls by one step, in the grid of fits."""
+    """Return the smallest increase of log KL over all steps in the grid of fits of one seed.
+
+    A step goes to the next larger r at equal d, or to the next smaller d at equal r. Without any step, return inf.
+    """
     logs = own.pivot(index="r", columns="d", values=LOSS).map(math.log)
     steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
     return float(np.nanmin(steps, initial=math.inf))
@@ -115,7 +129,7 @@ def smallest_step(own: pd.DataFrame) -> float:
 
 @partial(over_seeds, "Pearson’s r of rank over r, and KL", "", SOFTMAX)
 def width_and_loss(own: pd.DataFrame) -> float:
-    """Return Pearson's correlation of log(Press rank / r) with the KL divergence (column `lost`) over softmax fits.
+    """Return Pearson's correlation of log(Press rank / r) with the column `lost` over the softmax fits of one seed.
 
     r is the rank of the true log-probabilities. For fewer than MIN_POINTS fits return nan.
     """
@@ -124,9 +138,11 @@ def width_and_loss(own: pd.DataFrame) -> float:
 
 
 def _within(first: str, second: str, own: pd.DataFrame) -> float:
-    """Return Pearson's correlation, over heads, of the logarithms of two columns, each centred within equal r and d.
+    """Return Pearson's correlation, over fits, of the logarithms of two columns of `fits`.
 
-    Return nan if a column is missing or there are fewer than MIN_POINTS fits.
+    The mean over the heads with the same r and d is subtracted first, so that only differences between heads count.
+    Fits in which a column is not positive are left out. Return nan if a column is missing or fewer than MIN_POINTS fits
+    remain.
     """
     if not {first, second} <= set(own):
         return math.nan
@@ -137,11 +153,20 @@ def _within(first: str, second: str, own: pd.DataFrame) -> float:
 
 
 def _mean(metric: str, own: pd.DataFrame) -> float:
+    """Return the mean of a column of `fits`, or nan if there is no such column."""
     return float(own[metric].mean()) if metric in own else math.nan
 
 
 def _predicts(first: str, second: str, names: str) -> r.Rule:
-    """Return the rule that a metric and a loss are strongly negatively correlated over heads of about the same size."""
+    """Return the rule that two columns of `fits` have a strong negative correlation over heads with r > d.
+
+    Heads with more parameters than the softmax (by more than the share HARDLY) are left out.
+
+    Args:
+        first: the column that should predict, a rank or a share of the gradient.
+        second: the column that should be predicted, a KL divergence.
+        names: the printed names of both.
+    """
     what = f"Pearson’s r of {names}, same distribution and width"
     which = f"r > d and extra <= {HARDLY}"
     return r.below(over_seeds(what, "", which, partial(_within, first, second)), -r.STRONG)
@@ -150,8 +175,11 @@ def _predicts(first: str, second: str, names: str) -> r.Rule:
 def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
     """Return the rule that a given rule holds for at least one qualifying head other than the softmax.
 
-    A head qualifies if all its fits with r > d fulfil the condition. With `converged`, the head's fits with d >= r must
-    also have recovered the true distribution.
+    Args:
+        rule: the rule for one head.
+        condition: a pandas query on `fits`. A head qualifies if all its fits with r > d match it.
+        converged: if true, the head's fits with d >= r must also have recovered the true distribution: `lost` is less
+            than CLOSED in all of them.
     """
 
     def chosen(data: r.CorpusData) -> list[str]:
@@ -164,7 +192,10 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
 
 
 def _largest_losses(data: r.CorpusData) -> "pd.Series[float]":
-    """Return, for each model, the largest KL loss (`lost`) of the fits wide enough to be exact, d >= r."""
+    """Return, for each model, the largest `lost` of the fits that are wide enough to be exact.
+
+    These are the fits with d >= r of heads that were not narrowed to the number of parameters of another head.
+    """
     largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest
 
@@ -172,9 +203,10 @@ def _largest_losses(data: r.CorpusData) -> "pd.Series[float]":
 def _converged(
     data: r.CorpusData, _: Sequence[str], spoils: tuple[str, ...], heads: Sequence[str]
 ) -> verdict.Premise | None:
-    """Return the premise that the fits of some heads recover every true distribution that the heads can represent.
+    """Return the premise that the fits of `heads` recover every true distribution that the heads can represent.
 
-    `spoils` are the verdicts that are overridden if the premise is broken. Return None if there are no such fits.
+    A fit recovers the true distribution if `lost` is less than CLOSED. `spoils` are the verdicts that are overridden if
+    the premise is broken. Return None if there are no such fits.
     """
     lost = _largest_losses(data).reindex(list(heads)).dropna()
     if lost.empty:
@@ -185,16 +217,21 @@ def _converged(
 
 @partial(r.Quantity, estimate=r.smallest, what="squared error less its bound, smallest over fits", units="fits")
 def theorem_gaps(data: r.CorpusData) -> list[float]:
-    """Return, for every softmax fit, the mean squared error minus the lower bound that the singular values imply."""
+    """Return, for every softmax fit, the mean squared error of log Q minus its lower bound.
+
+    The bound is theorem 1 of Ganea et al. 2019, computed from the singular values of the true log-probabilities. A
+    negative number, beyond rounding, would contradict the theorem.
+    """
     rows = fits(data).query(SOFTMAX, local_dict={"head": BASELINE}).to_dict("records")
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
 
 
 # --- fits to Dirichlet samples --------------------------------------------------------------------------------------
 def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
-    """Return a table of a metric, averaged over seeds: a row per alpha, M and d, and a column per head.
+    """Return a table of a metric of the fits to Dirichlet samples, averaged over seeds.
 
-    Rows in which a head has no value are left out.
+    It has a row per alpha, M and d, with these three columns and one column per head: softmax, mos and lms. Rows in
+    which a head has no value are left out.
     """
     frame = _fits_of(data, "alpha")
     columns = ["softmax", "mos", "lms"]
@@ -205,6 +242,11 @@ def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
 
 
 def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
+    """Return the rule that LMS is better than Softmax and MoS in more than half of the cells (alpha, M, d).
+
+    `sign` is 1 if larger values of the metric are better, and -1 if smaller ones are. `name` is the printed metric.
+    """
+
     def collect(data: r.CorpusData) -> "pd.Series[bool]":
         cells = _cells(data, metric)
         return sign * cells["lms"] > (sign * cells[["softmax", "mos"]]).max(axis=1)
@@ -214,14 +256,14 @@ def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
 
 @partial(r.Quantity, estimate=r.spearman, what="Spearman’s ρ of M / D and the gain of LMS", units="cells")
 def lms_gains(data: r.CorpusData) -> Iterator[tuple[float, float]]:
-    """Yield M / D and the ratio of the softmax's KL to that of LMS, for each alpha, M and D."""
+    """Yield M / d and the ratio of the softmax's KL to that of LMS, for each alpha, M and d."""
     cells = _cells(data, LOSS)
     return zip(cells["M"] / cells["d"], cells["softmax"] / cells["lms"], strict=True)
 
 
 @partial(r.Quantity, estimate=r.wilson, what="steps of D at which the KL of Softmax falls", unit="share", units="steps")
 def softmax_falls(data: r.CorpusData) -> list[float]:
-    """Return 1 or 0 for each step to a larger D: 1 if the softmax's KL falls."""
+    """Return 1 or 0 for each step to the next larger width d at equal alpha and M: 1 if the softmax's KL falls."""
     parts = _cells(data, LOSS).groupby(["alpha", "M"])
     return [float(step < 0) for _, own in parts for step in np.diff(own["softmax"])]
 
@@ -238,9 +280,12 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
 @partial(_always, what="true rank less effective rank, smallest over noise levels", units="levels",
          text="at every noise level that doubles the Press rank, no effective rank exceeds the true rank")  # fmt: skip
 def noise(data: r.CorpusData) -> Iterable[float]:
-    """Return the true rank minus the largest effective rank, at each noise level at which the Press rank has doubled.
+    """Return the true rank minus the largest effective rank, for each noise level c that doubles the Press rank.
 
-    If there are noise levels but none has doubled the Press rank, return -inf as the only number.
+    The noise is added to a matrix of rank TRUE_RANK. A level counts if the Press rank is at least twice this rank. The
+    largest effective rank is that over all tolerances epsilon. If effective ranks were measured but no level counts,
+    return -inf as the only number, so that the claim that noise inflates the Press rank is not reproduced. Without
+    measured levels return nothing; the claim can then not be tested.
     """
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
@@ -252,14 +297,14 @@ def noise(data: r.CorpusData) -> Iterable[float]:
 @partial(_always, what="change of the Press rank, largest over rounds", units="rounds",
          text="the rank is the same in every round")  # fmt: skip
 def rebuilt(data: r.CorpusData) -> Iterable[float]:
-    """Return minus the distance of the Press rank from the true rank, for each round of rebuilding the matrix."""
+    """Return -|Press rank - true rank| for each round of decomposing the matrix by SVD and multiplying it again."""
     rows = data.records.synthetic
     chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
     return -abs(chosen["value"] - TRUE_RANK)
 
 
 def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
-    """Return a table with one row per sample of an untrained layer.
+    """Return a table with one row per sample of an untrained layer of the head `model` (see LAYER).
 
     The columns are K (softmaxes), H (width), V (words), the rank, `room` = H + 2 - rank, and `fullness` = rank / V.
     """
@@ -270,6 +315,7 @@ def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
 
 
 def _limited(model: str) -> r.Rule:
+    """Return the rule that no sample of an untrained layer of the head `model` has a rank above H + 2."""
     what = f"H + 2 less the rank of {model}, smallest over samples"
     return _always(lambda data: _layers(data, model)["room"], what, "samples", "no sample exceeds H + 2")
 

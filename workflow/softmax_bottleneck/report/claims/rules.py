@@ -1,8 +1,14 @@
 """Rules: the regions where the 95 % interval of a quantity must lie for a claim to be reproduced, or not reproduced.
 
-A claim is *reproduced* if the whole interval lies in the first region of its rule. Otherwise it is *not reproduced* if
-the whole interval lies in the second region, and *undecided* if it lies in neither. The regions of "better" are: below
-0, and above -MARGIN. So any significant gain reproduces a claim, and only an interval that excludes every gain of
+A rule has two regions, which may overlap, and tests them in order:
+
+1. If the whole interval lies in the first region, the claim is *reproduced*.
+2. Otherwise, if the whole interval lies in the second region, the claim is *not reproduced*.
+3. Otherwise, the claim is *undecided*.
+
+For example, `better` reads the difference of two log perplexities. Its first region is below 0, and its second region
+is above -MARGIN. The interval from -0.004 to -0.001 lies in both regions; the claim is reproduced, because the first
+region is tested first. So any significant gain reproduces the claim, and only an interval that excludes every gain of
 MARGIN or more refutes it.
 
 Perplexities, ranks, times and counts are compared by logarithms: a difference of log perplexities is in nats, and 0.005
@@ -48,17 +54,17 @@ SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
 
 MARGIN = 0.005  # nats: a perplexity difference that matters; 0.29 at the paper's 57, what its LMS-PLIF gains on PTB
 SMALL = 0.01  # nats: a gain below it is called small
-HIGH = math.log(2)  # a head's rank is high from twice that of Softmax on
-STRONG = 0.7  # a correlation from here on (r^2 = 0.49) is strong
+HIGH = math.log(2)  # a head's rank is high if it is at least twice that of Softmax
+STRONG = 0.7  # a correlation of at least this size (r^2 = 0.49) is strong
 WEAK = (-STRONG, STRONG)
-ALPHA = 0.05  # of every interval, two-sided, as the published tests
-POWER = 0.8  # with which the units that are needed would decide
-MIN_RUNS = 3  # on each side of a comparison
-MOST_NEEDED = 1000  # units; more are not counted
+ALPHA = 0.05  # two-sided error probability of every interval, as in the published tests
+POWER = 0.8  # the probability of a decision with the number of units that `Interval.needed` returns
+MIN_RUNS = 3  # on each side of a comparison; with fewer the interval is infinite
+MOST_NEEDED = 1000  # the largest number of units that `Interval.needed` returns
 SAME_SIZE = 0.05  # relative difference of parameters: within it two models have the same size
 INF = math.inf
 
-UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # of quantities: how a value is shown, and its suffix
+UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # unit of a quantity -> conversion, printed suffix
     "%": (lambda x: 100 * math.expm1(x) if x < 700 else INF, "\u00a0%"),  # of a difference of logarithms
     "×": (lambda x: math.exp(x) if x < 700 else INF, "\u00a0times"),
     "share": (lambda x: 100 * x, "\u00a0%"),
@@ -77,9 +83,12 @@ def matches(name: str, patterns: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class CorpusData:
-    """The records of one corpus, as the rules of claims read them; SYNTHETIC replaces the corpus if a claim needs none.
+    """The records of one corpus, as the rules of claims read them.
 
-    `study` is the study of the records, or None if it is not known.
+    Attributes:
+        records: the records of a study.
+        dataset: the name of the corpus; SYNTHETIC for claims that need no corpus.
+        study: the study of the records, or None if only its records are available, as for archived studies.
     """
 
     records: Records
@@ -88,51 +97,77 @@ class CorpusData:
 
     @cached_property
     def planned(self) -> Mapping[tuple[str, str], list[dict[Any, Any]]]:
-        """The states of the planned runs by (model, stage); the stage is an empty string for training itself."""
+        """The planned runs by (model, stage), each as a dict of its columns in `Records.states` or `Records.stages`.
+
+        The stage is an empty string for training, `finetuned` or `dynamic`.
+        """
         every = pd.concat([self.records.states.assign(stage=""), self.records.stages])
         own = every[every["dataset"] == self.dataset].groupby(["model", "stage"], sort=False)
         return {(str(model), str(stage)): states.to_dict("records") for (model, stage), states in own}
 
     @cached_property
     def truth(self) -> Mapping[str, float]:
-        """The metrics of the true distribution of the corpus; empty if the true distribution is not known."""
+        """The value of each metric of the corpus's true distribution; empty if the true distribution is not known."""
         rows = self.records.rows
         own = rows[(rows["dataset"] == self.dataset) & rows["metric"].str.startswith(f"{TRUTH}_")]
         return {name.removeprefix(f"{TRUTH}_"): value for name, value in zip(own["metric"], own["value"], strict=True)}
 
     def matching(self, patterns: str, stage: str = "") -> list[str]:
-        """Return the planned models, sorted by name, that match at least one shell pattern (`|` separates patterns)."""
+        """Return the planned models, sorted by name, that match at least one shell pattern.
+
+        Args:
+            patterns: shell patterns, separated by `|`. The pattern TRUTH returns [TRUTH] if the true distribution of
+                the corpus is known, and [] otherwise.
+            stage: only models for which this stage is planned: `finetuned`, `dynamic`, or empty for training.
+        """
         if patterns == TRUTH:
             return [TRUTH] * bool(self.truth)
         models = sorted({model for model, planned_stage in self.planned if planned_stage == stage})
         return [model for model in models if matches(model, patterns)]
 
     def learned(self, patterns: str) -> list[str]:
-        """Return the matching models, except TRUTH, of which every run is better than a unigram model."""
+        """Return the matching models without a run that failed to learn (no better than a unigram model).
+
+        TRUTH is never returned. A model whose runs are not finished is returned.
+        """
         unlearned = {model for dataset, model, _ in self.records.unlearned if dataset == self.dataset}
         return [model for model in self.matching(patterns) if model not in {TRUTH, *unlearned}]
 
     def values(self, model: str, metric: str, stage: str = "") -> dict[int, float]:
         """Return {seed: value} of a metric over the finished runs of a model.
 
-        TRUTH has no seeds; its single value is returned for the seeds 1, 2 and 3.
+        TRUTH has no seeds and no variance. Its value is returned for the seeds 1, 2 and 3, so that TRUTH has MIN_RUNS
+        equal values, as many as an interval requires.
+
+        Args:
+            model: the model, or TRUTH.
+            metric: the metric.
+            stage: the condition of the metric in the records: empty for training, `finetuned`, `dynamic`, or one of
+                several measurements of a run, such as a word-similarity benchmark. TRUTH ignores it.
         """
         if model == TRUTH:
             return dict.fromkeys((1, 2, 3), self.truth[metric]) if metric in self.truth else {}
         return self.records.values(self.dataset, model, metric, stage)
 
     def mean(self, model: str, metric: str, stage: str = "") -> float:
-        """Return the mean of a metric over the finished runs of a model, or nan if there are none."""
+        """Return the mean of a metric over the finished runs of a model, or nan if there are none.
+
+        `stage` is as in `values`; the default is the metric after training.
+        """
         values = list(self.values(model, metric, stage).values())
         return math.fsum(values) / len(values) if values else math.nan
 
     def label(self, model: str) -> str:
-        """Return the label of a model in tables; a name that is not of a planned model is returned as it is."""
+        """Return the label of a model in tables; the name of a model that is not planned is returned unchanged."""
         states = self.planned.get((model, ""), [])
         return str(states[0]["label"]) if states else "the true distribution" if model == TRUTH else model
 
     def late_falls(self, model: str) -> list[float]:
-        """Return, for each run with a log, the relative fall of validation perplexity in the last eighth of epochs."""
+        """Return the relative fall of validation perplexity in the last eighth of the epochs of each run.
+
+        A fall of 0.03 means that the last perplexity is 3 % below the perplexity before these epochs. Runs with fewer
+        than two logged epochs are left out.
+        """
         logs = [self.records.curve(str(row.get("path", ""))) for row in self.planned.get((model, ""), [])]
         curves = [[epoch["valid_ppl"] for epoch in log] for log in logs if len(log) > 1]
         return [1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)] for ppls in curves]
@@ -167,7 +202,8 @@ class Interval:
         """Return how many units (such as seeds) each compared side needs for a decision.
 
         With that many units, the ends of the confidence interval lie within `distance` of the estimate, with
-        probability POWER.
+        probability POWER. The result is greater than the present number of units, and MOST_NEEDED at most. Without an
+        estimate of the spread (a side with one unit, or a value that is not finite), the result is `min_units`.
         """
         if min(self.n) <= 1 or not math.isfinite(self.value):
             return self.min_units
@@ -181,7 +217,8 @@ class Interval:
 def student(sides: Sequence[Float64], tail: float) -> Interval:
     """Return the mean of one side [N, 1] with Student's interval, or the difference of two sides' means with Welch's.
 
-    `tail` is the probability outside each end of the interval.
+    The difference is the first mean minus the second. `tail` is the probability outside each end of the interval. The
+    interval is infinite if a side has fewer than MIN_RUNS units.
     """
     n = tuple(map(len, sides))
     errors = np.array([side[:, 0].var(ddof=int(min(n) > 1)) / len(side) for side in sides])
@@ -193,10 +230,12 @@ def student(sides: Sequence[Float64], tail: float) -> Interval:
 
 
 def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Interval:
-    """Return Pearson's r of points [N, 2] with Fisher's interval, or nan for fewer than MIN_POINTS points.
+    """Return Pearson's r of points with Fisher's interval; for fewer than MIN_POINTS points, nan and an infinite one.
 
-    With `ranked` return Spearman's rho instead (ties averaged), with the interval of Bonett and Wright 2000. `tail` is
-    the probability outside each end of the interval.
+    Args:
+        points: a sequence whose only element is the array of points [N, 2].
+        tail: the probability outside each end of the interval.
+        ranked: if true, return Spearman's rho instead (ties averaged), with the interval of Bonett and Wright 2000.
     """
     xy_2N = points[0].T
     if ranked:  # up to a constant; ties averaged
@@ -215,7 +254,10 @@ spearman = partial(fisher, ranked=True)
 
 
 def wilson(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the share of units [N, 1] that are 1, not 0, with Wilson's interval; `tail` is as in `student`."""
+    """Return the share of the units of one side [N, 1] that are 1 (the others are 0), with Wilson's interval.
+
+    `tail` is as in `student`. The interval is infinite for fewer than MIN_POINTS units.
+    """
     share, n = float(sides[0].mean()), len(sides[0])
     z = float(special.ndtri(1 - tail))
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
@@ -225,9 +267,9 @@ def wilson(sides: Sequence[Float64], tail: float) -> Interval:
 
 
 def smallest(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the smallest number of the units [N, 1], as value and as both ends of the interval.
+    """Return the smallest number of the units of one side [N, 1], as value and as both ends of the interval.
 
-    This is the estimate for a claim that must hold in every unit and therefore needs no statistics.
+    This is the estimate for a claim that must hold in every unit and therefore needs no statistics. `tail` is not used.
     """
     value = float(sides[0].min())
     return Interval(value, value, value, (len(sides[0]),), 0.0, 1)
@@ -239,16 +281,18 @@ class Quantity:
     """A quantity: a statistic of some models, with a confidence interval.
 
     Attributes:
-        collect: yields, from data and models, the number or numbers of each unit (run, model, head, ...).
-        estimate: returns the interval from (units of each side, tail probability).
+        collect: yields, from (CorpusData, *patterns of models), the number or numbers of each unit of one side. A unit
+            is a run, a model, a head or another data point.
+        estimate: returns the interval from (units of each side, probability outside each end of the interval).
         what: the printed name of the quantity.
         unit: a key of UNITS, which converts the value for printing; any other text prints the value unchanged.
         metrics: the metrics that the quantity reads; every run must have the first of them.
         units: the printed plural of its units, such as `seeds`.
         names: a template for the names of the models, such as `{0} against {1}`.
         stage: the stage at which metrics are read (empty: training; or finetuned, dynamic).
-        is_comparison: True if each model is a side of its own, with its own units.
-        models: returns, from data and patterns, the models that the quantity reads.
+        is_comparison: True if each model is a side of its own, so that `collect` is called once per model. Otherwise
+            all models form one side, and `collect` is called once with all of them.
+        models: returns, from (CorpusData, *patterns of models), the models that the quantity reads.
     """
 
     collect: Callable[..., Iterable[float | tuple[float, ...]]]
@@ -268,7 +312,15 @@ class Quantity:
 
 
 def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> Quantity:
-    """Return the quantity that compares a metric of two models over seeds, by ratio or (not `log`) by difference."""
+    """Return the quantity that compares a metric of two models over seeds: the first model relative to the second.
+
+    Args:
+        metric: the name of the metric.
+        unit: how the comparison is printed: `%` for a ratio as a change in percent, `×` for a ratio as a factor, and an
+            empty string for a plain number.
+        stage: the stage after which the metric is read: empty for training, `finetuned` or `dynamic`.
+        log: if true, compare by ratio, computed as a difference of logarithms; otherwise by difference.
+    """
 
     def collect(data: CorpusData, model: str) -> list[float]:
         values = np.array([*data.values(model, metric, stage).values()], dtype=np.float64)
@@ -279,7 +331,16 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> 
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
-    """Return the quantity that is the ratio of two metrics of the same run, averaged over the seeds of a model."""
+    """Return the quantity that is the ratio of two metrics of the same run, averaged over the seeds of a model.
+
+    The average is that of the logarithms of the ratios.
+
+    Args:
+        first: the metric in the numerator.
+        second: the metric in the denominator.
+        what: the printed name of the quantity.
+        unit: how the ratio is printed: `%` for its difference from 1 in percent, or `×` for a factor.
+    """
 
     def collect(data: CorpusData, model: str) -> Iterator[float]:
         return map(math.log, _ratios(data, model, first, second).values())
@@ -288,6 +349,7 @@ def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
 
 
 def _ratios(data: CorpusData, model: str, first: str, second: str) -> dict[int, float]:
+    """Return {seed: value of the metric `first` over value of the metric `second`} for runs that have both."""
     below = data.values(model, second)
     return {seed: value / below[seed] for seed, value in data.values(model, first).items() if seed in below}
 
@@ -295,8 +357,13 @@ def _ratios(data: CorpusData, model: str, first: str, second: str) -> dict[int, 
 def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
     """Return the quantity that is Spearman's correlation of a metric with a numeric setting, over runs of many models.
 
-    The setting is the number at the end of each model's name. If `below` is given, the metric is divided by the metric
-    `below`. Models whose setting lies outside `within` are left out.
+    The models match a pattern such as `mos-nt-components*`. The setting is the number in place of the `*`; models with
+    another ending and models with a run that failed to learn are left out.
+
+    Args:
+        metric: the metric.
+        below: a metric of the same run by which `metric` is divided; empty for no division.
+        within: the smallest and largest setting; models with other settings are left out.
     """
 
     def settings(data: CorpusData, pattern: str) -> dict[str, float]:
@@ -320,8 +387,13 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 def correlation(what: str, window: float = INF) -> Quantity:
     """Return the quantity that is Pearson's correlation of test perplexity and Press rank; each model is one point.
 
-    A model counts if it has the same planned epochs and about the same size (within SAME_SIZE) as the first model, and
-    a log perplexity within `window` of the median. TRUTH is another point if it is among the patterns.
+    A model counts if it has the same planned epochs and about the same size (within SAME_SIZE) as the reference, and no
+    run that failed to learn. The reference is the model that the first pattern names, or else the first matching model.
+    TRUTH is another point if it is among the patterns.
+
+    Args:
+        what: the printed name of the quantity.
+        window: in nats; models whose log perplexity is further from the median are left out. By default all count.
     """
 
     def points(data: CorpusData, *patterns: str) -> list[str]:
@@ -343,7 +415,15 @@ def correlation(what: str, window: float = INF) -> Quantity:
 # --- decisions -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Number:
-    """The value and interval of a quantity in its unit, ready for output; a number that is not finite is None."""
+    """The value and interval of a quantity, converted for output.
+
+    Attributes:
+        what: the printed name of the quantity, followed by the labels of the models.
+        unit: a key of UNITS, or a text without effect.
+        value: the converted value; None if it is not finite.
+        low, high: the converted ends of the interval; None if not finite, as for too few units.
+        n: the number of units on each side.
+    """
 
     what: str
     unit: str
@@ -372,7 +452,8 @@ class Decision:
         numbers: the number of each quantity of the rule.
         needed: the number of units per side that would decide an undecided rule.
         units: the printed plural of these units, such as `seeds`.
-        missing: the quantity, and the models without it, if the rule cannot be evaluated; otherwise empty.
+        missing: if the rule cannot be evaluated, {"quantity": printed name, "models": labels of the models without a
+            value of this quantity}; otherwise empty.
     """
 
     verdict: str
@@ -383,6 +464,7 @@ class Decision:
 
 
 def _lacks(quantity: Quantity, models: str) -> Decision:
+    """Return the decision of a rule that cannot be evaluated, because `models` have no value of the quantity."""
     return Decision(CANNOT, missing={"quantity": quantity.what, "models": models})
 
 
@@ -396,13 +478,15 @@ class Rule:
         quantities: the quantities that the rule reads.
         judge: returns the decision from (data, *models, tests=1); `tests` is the number of rules that share the error
             probability ALPHA (Bonferroni).
-        favours: +1 if more parameters of the first model help the claim, -1 if they hurt the claim, 0 if sizes are not
-            compared.
-        control: (position, verdicts) of the control, or None. The control replaces the model at that position by the
-            true distribution, if this is known; the rule must then return one of the verdicts, or the verdict on the
-            claim itself if none are given.
-        hidden_by_ceiling: True if the claim is about high ranks. The largest possible rank of a matrix can hide such a
-            claim but cannot make it true.
+        favours: which outcome a larger first model makes more likely: +1 for reproduced (as in "MoS is better than
+            Softmax"), -1 for not reproduced (as in "SS does not gain on Softmax"). 0 means that the models may differ
+            in size.
+        control: (position, verdicts), or None for no control. If the true distribution is known, the rule is evaluated
+            a second time with TRUTH in place of the model at `position` (from 0). For example, position 0 replaces the
+            models (lms-plif, softmax) by (TRUTH, softmax); a position after the last model adds TRUTH. The control is
+            passed if the rule then returns one of `verdicts`, or, if `verdicts` is empty, the verdict on the claim.
+        hidden_by_ceiling: True if the claim expects high or rising ranks. Since a matrix has a largest possible rank,
+            the measured ranks can be too low for such a claim, but never too high.
     """
 
     text: str
@@ -414,14 +498,16 @@ class Rule:
 
 
 def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, text: str = "") -> Rule:
-    """Return the rule that compares the interval of one quantity with two regions.
+    """Return the rule that compares the interval of one quantity with two regions, as in the module's docstring.
+
+    All bounds are in the quantity's own unit before conversion for printing, such as nats.
 
     Args:
         quantity: the quantity.
-        holds: the claim is reproduced if the interval lies between these two bounds.
-        fails: a claim that is not reproduced by `holds` counts as *not reproduced* if the interval lies below the first
-            or above the second of these two bounds, and as undecided otherwise (default: the bounds of `holds`).
-        text: the rule in English, if the generated text does not fit.
+        holds: the first region, between these two bounds: an interval inside it reproduces the claim.
+        fails: the bounds outside which the second region lies: an interval that is wholly below the first bound, or
+            wholly above the second, does not reproduce the claim. The default is the bounds of `holds`.
+        text: the rule in English; empty for a generated text.
     """
     fails = fails or holds
 
@@ -437,6 +523,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
             verdict = REPRODUCED
         elif high < fails[0] or low > fails[1]:
             verdict = NOT_REPRODUCED
+        # The half-width that decides: the distance to the nearest bound or, if larger, between the outermost bounds.
         edges = [edge for edge in (*holds, *fails) if math.isfinite(edge)]
         distance = max(float(np.ptp(edges)), min(abs(value - edge) for edge in edges))
         what = ", ".join(filter(None, (quantity.what, quantity.names.format(*map(data.label, models)))))
@@ -448,7 +535,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
-    """Return the rule as text: `the interval of Press rank lies above 2 times; otherwise refuted if it lies ...`."""
+    """Return the generated text: `the interval of Press rank lies above 2 times; otherwise refuted if it lies ...`."""
 
     def bounds(*ends: tuple[str, float]) -> list[str]:
         suffix = UNITS.get(quantity.unit, PLAIN)[1]
@@ -462,7 +549,10 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 
 
 def every(*parts: Rule) -> Rule:
-    """Return the rule that holds if all given rules hold for the same models."""
+    """Return the rule that holds if all given rules hold for the same models.
+
+    It has the first `favours` other than 0, and no control.
+    """
     return Rule(
         "; and ".join(part.text for part in parts),
         tuple(quantity for part in parts for quantity in part.quantities),
@@ -473,9 +563,15 @@ def every(*parts: Rule) -> Rule:
 
 
 def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[str]] | None = None) -> Rule:
-    """Return the rule that holds if `part` holds for every model (`all_=True`) or for at least one (`all_=False`).
+    """Return the rule that holds if `part` holds for every head (`all_=True`) or for at least one (`all_=False`).
 
-    The models are those that `chosen` returns; by default, those that match the first model pattern of the claim.
+    `part` is evaluated with each model that matches the claim's first pattern as its first model. If one head suffices,
+    the error probability ALPHA is divided by the number of heads (Bonferroni).
+
+    Args:
+        part: the rule for one head.
+        all_: True if `part` must hold for every head.
+        chosen: returns the models from the data of a corpus, instead of those that match the pattern.
     """
     first = part.quantities[0]
 
@@ -492,7 +588,12 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
 
 
 def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
-    """Return the joint decision of several rules, of which all must hold (`all_`), or at least one."""
+    """Return the joint decision of several rules, of which all must hold (`all_`), or at least one.
+
+    If all must hold, one rule that is not reproduced decides. If one suffices, one that is reproduced decides. Without
+    such a rule, the joint verdict is undecided if any rule is undecided. If a rule cannot be evaluated, its decision is
+    returned.
+    """
     if lacking := next((decision for decision in decisions if decision.missing), None):
         return lacking
     verdicts = {decision.verdict for decision in decisions}
@@ -507,21 +608,33 @@ def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
 
 # --- rules that several claims use ----------------------------------------------------------------------------------
 def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: Control | None, stage: str = "") -> Rule:
-    """Return the rule on the difference in log test perplexity of two models after a stage (empty: training)."""
+    """Return the rule on the log test perplexity of the first model minus that of the second, in nats.
+
+    `stage` is the stage after which perplexity is measured: empty for training, `finetuned` or `dynamic`. The other
+    arguments are those of `interval_rule` and `Rule`.
+    """
     rule = interval_rule(against(TEST_PPL, stage=stage), holds, fails)
     return replace(rule, favours=favours, control=control)
 
 
-# If the true distribution is not better than a baseline, no model can be.
+# Rules on "the first model is better than the second", and so on, in the order: bounds of `holds`, bounds of `fails`,
+# `favours`, `control`. No model has a lower perplexity than the true distribution. So as the first model it must be
+# better (`better`) and must gain (`no_gain` must fail). As the second model it must make the first one worse
+# (`larger_ppl`, and `no_worse` must fail). A rule without this outcome cannot tell models apart on this corpus.
 better = partial(_on_perplexity, (-INF, 0), (-INF, -MARGIN), +1, (0, (REPRODUCED,)))
-larger_ppl = partial(_on_perplexity, (0, INF), (MARGIN, INF), 0, (1, (REPRODUCED,)))  # such a claim is about sizes
+larger_ppl = partial(_on_perplexity, (0, INF), (MARGIN, INF), 0, (1, (REPRODUCED,)))  # models of unequal size
 no_worse = partial(_on_perplexity, (-INF, MARGIN), (-INF, 0), +1, (1, FAILS))
 no_gain = partial(_on_perplexity, (-MARGIN, INF), (0, INF), -1, (0, FAILS))
 minimal_gain = partial(_on_perplexity, (-SMALL, 0), (-SMALL, 0), +1, None)
 
 
 def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0) -> Rule:
-    """Return the rule that a quantity's interval lies above a bound; an interval below bound + margin refutes it."""
+    """Return the rule that a quantity's interval lies above a bound.
+
+    An interval that does not lie above the bound refutes the rule if it lies below `bound + margin`. `bound` and
+    `margin` are in the quantity's own unit before conversion for printing, such as nats. `text` replaces the generated
+    text.
+    """
     return interval_rule(quantity, (bound, INF), (bound + margin, INF), text)
 
 
@@ -531,10 +644,7 @@ def below(quantity: Quantity, bound: float) -> Rule:
 
 
 def hidden(rule: Rule) -> Rule:
-    """Return a copy of a rule that expects high or rising ranks, marked as `hidden_by_ceiling`.
-
-    The mark says that the largest possible rank of a matrix can hide the effect that the rule expects.
-    """
+    """Return a copy of a rule with `hidden_by_ceiling` set, for rules that expect high or rising ranks."""
     return replace(rule, hidden_by_ceiling=True)
 
 

@@ -22,7 +22,11 @@ RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 
 # --- premises of single claims --------------------------------------------------------------------------------------
 def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
-    """Return the premise that the tested weights of every run are averages over at least one epoch."""
+    """Return the premise that the tested weights of every run are averages over at least one epoch.
+
+    In a run with averaged SGD, this is so if the best epoch comes at least one epoch after the switch to averaging. The
+    premise is broken if a run never switched, or if there are no runs.
+    """
     models = data.matching("|".join(patterns))
     best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
     both = zip(best, switch, strict=True)
@@ -31,9 +35,10 @@ def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
 
 
 def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise | None:
-    """Return the premise that the variance of perplexity over seeds of GSS is less than half of that over models.
+    """Return the premise that seeds cause less than half of the variance of test perplexity over models.
 
-    Return None if there are fewer than two seeds or two models.
+    The variance over the seeds of the model `gss` is compared with the variance over the means of the models that match
+    the patterns. Models that failed to learn are left out. Return None if there are fewer than two seeds or two models.
     """
     seeds = list(data.values("gss", TEST_PPL).values())
     means = [data.mean(model, TEST_PPL) for pattern in patterns for model in data.learned(pattern)]
@@ -98,7 +103,7 @@ def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
 @partial(r.Quantity, estimate=r.student, what="Spearman’s ρ of word similarity", metrics=(TEST_PPL,),
          units="benchmarks", names="{0} less {1}")  # fmt: skip
 def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
-    """Yield the difference between two models' mean Spearman correlations on each word-similarity benchmark."""
+    """Yield, for each word-similarity benchmark, the first model's mean Spearman correlation minus the second's."""
     for condition in sorted(data.records.conditions(SPEARMAN, data.dataset)):
         means = [data.mean(model, SPEARMAN, condition) for model in models]
         if not any(map(math.isnan, means)):
@@ -110,7 +115,8 @@ def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
 def hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
     """Yield 1 or 0 for each context in which some high-rank model is right: 1 if some low-rank model is right, too.
 
-    A model is right if the true word is among the five most probable words in at least half of the model's runs.
+    A model is right if the true word is among the five most probable words in at least half of the model's runs. `low`
+    and `high` are the patterns of the models.
     """
     for condition in sorted(data.records.conditions(TOP5_HIT, data.dataset)):
         right = [any(data.mean(model, TOP5_HIT, condition) >= 0.5 for model in data.matching(p)) for p in (low, high)]
@@ -138,7 +144,7 @@ SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) 
 FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")
 SHAPE = r.within_run("slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random")
 BREAKS = r.hidden(r.above(r.rank_against(FINETUNED), r.HIGH))
-CLEARLY = r.above(r.against("rank_press_low", "×", FINETUNED), r.HIGH)  # whatever the tolerance
+CLEARLY = r.above(r.against("rank_press_low", "×", FINETUNED), r.HIGH)  # also at a slightly larger tolerance
 MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0))
 
 # --- models ---------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The verdict on a claim: the decision of its rule, and its premises.
 
 A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
-only the verdicts that it could have caused. For example, if the compared models differ in size, a win of the larger
-model is overridden, but a win of the smaller model counts. The largest possible rank of a matrix can hide a growing
-rank but cannot cause it.
+every verdict, unless the premise names the verdicts that it could have caused. For example, if the compared models
+differ in size, a win of the larger model is overridden, but a win of the smaller model counts. The largest possible
+rank of a matrix can hide a growing rank but cannot cause it.
 
 Verdicts depend on codes and numbers alone. The texts of the codes are in report/reasons.yaml.
 """
@@ -50,24 +50,32 @@ TEXTS: Texts = {
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason for a verdict: a code, and the facts that its text in report/reasons.yaml prints."""
+    """The reason for a verdict.
+
+    Attributes:
+        code: the key of the reason's text in report/reasons.yaml.
+        facts: the values for the placeholders of this text.
+    """
 
     code: Code
     facts: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """Return the reason as text: the finding and, if the code has one, the requirement after `; needed: `."""
+        """Return the reason as text: what was found and, if the code has one, the requirement after `; needed: `."""
         text = "; needed: ".join(TEMPLATES[self.code].values()).format(**self.facts)
         return re.sub(r"(?<=\d)%", "\u00a0%", text)
 
 
 @dataclass(frozen=True)
 class Premise(Reason):
-    """A condition for the validity of a verdict.
+    """A condition for the validity of a verdict, with the values on which it was checked.
+
+    A broken premise is the reason for the verdict that replaces the rule's own, hence the base class. A premise that
+    holds changes nothing; its text is printed among the claim's details.
 
     Attributes:
         holds: True if the condition is met.
-        spoils: the verdicts that a broken premise could have brought about.
+        spoils: the verdicts that the premise, if broken, overrides, because it could have caused them; by default all.
         becomes: the verdict that replaces them.
     """
 
@@ -90,7 +98,8 @@ class Claim:
         limits: a statement of the limits of the evidence.
         corpora: patterns of the corpora that the claim is about; a leading `!` means all corpora but these. SYNTHETIC
             marks a claim that needs no corpus.
-        premises: functions that check further premises, besides the premises that follow from the rule.
+        premises: functions that return further premises from (data, models), besides those that follow from the rule;
+            they return None if the premise does not apply.
     """
 
     source: str
@@ -104,7 +113,7 @@ class Claim:
     premises: tuple[Callable[[r.CorpusData, Sequence[str]], Premise | None], ...] = ()
 
     def concerns(self, dataset: str) -> bool:
-        """Return True if the claim is about a corpus."""
+        """Return True if the claim is about the corpus `dataset`; for SYNTHETIC, if the claim needs no corpus."""
         is_named = r.matches(dataset, self.corpora.removeprefix("!"))
         return is_named != self.corpora.startswith("!") and (dataset == r.SYNTHETIC) == (self.corpora == r.SYNTHETIC)
 
@@ -112,7 +121,11 @@ class Claim:
 def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
     """Return the claim `name`; its source, statement and limits come from report/claims.yaml.
 
-    An option `control` replaces the control of the rule.
+    Args:
+        name: the id of the claim.
+        rule: the rule that decides it.
+        models: shell patterns of the models on which the rule is evaluated.
+        options: further attributes of `Claim`, or `control`, which replaces the control of the rule.
     """
     rule = replace(rule, control=options.pop("control", rule.control))
     return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)
@@ -156,7 +169,11 @@ class Entry:
 
 # --- judging --------------------------------------------------------------------------------------------------------
 def judge(data: r.CorpusData, claim: Claim) -> Entry:
-    """Return the verdict on a claim from the runs on one corpus."""
+    """Return the entry with the verdict on a claim from the runs on one corpus.
+
+    The verdict is CANNOT if a model is not planned, or has no run or no value. Otherwise it is the verdict of the rule,
+    unless a broken premise overrides it.
+    """
     first = claim.rule.quantities[0]
     stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
     for pattern in claim.models if claim.corpora != r.SYNTHETIC else ():
@@ -178,6 +195,7 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
     premises = tuple(premises_of(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     if broken:
+        # The first premise after which the claim cannot be tested, or else the first broken premise.
         reason = min(broken, key=lambda premise: premise.becomes != r.CANNOT)
         verdict = reason.becomes
     return Entry(claim, data.dataset, verdict, reason, decision.numbers, premises)
@@ -187,7 +205,7 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
 def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
     """Yield the premises of a claim: from its rule, its own checks, the sizes of the models, and the control.
 
-    The control evaluates the rule on the true distribution, if this is known.
+    `verdict` is the verdict of the rule. The control evaluates the rule on the true distribution, if this is known.
     """
     rule = claim.rule
     if claim.corpora != r.SYNTHETIC:
@@ -235,7 +253,7 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
 
 
 def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> set[str]:
-    """Return the settings of body and schedule in which the runs of some models on a corpus differ."""
+    """Return the names of the settings of body and schedule in which the runs of some models on a corpus differ."""
     chosen = [run for run in study.runs if run.dataset == dataset and run.model in set(models)]
     settings = [asdict(run.body) | asdict(run.schedule) for run in chosen]
     return {key for setting in settings for key in setting if setting[key] != settings[0][key]}
@@ -244,7 +262,8 @@ def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> se
 def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     """Return the premise that every Press rank is at most CEILING of the largest rank that the matrix could have.
 
-    A matrix of N contexts and V words has at most rank min(N, V).
+    A matrix of N contexts and V words has at most rank min(N, V). If the rule is `hidden_by_ceiling`, a broken premise
+    does not override *reproduced*.
     """
     sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
     shares = [
@@ -258,10 +277,17 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
 
 
 def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
-    """Return the premise that both sides have the same number of parameters.
+    """Return the premise that the first and the last model of a claim have the same number of parameters.
 
-    If they do not, only a win of the larger side is overridden, unless a pair of models of equal size has the same
-    `verdict`. `gap` is the relative difference in size.
+    If they do not, the premise overrides only the verdict that is a win of the larger model. It holds nevertheless if
+    a pair of models of equal size has the same verdict. This pair has the model `<first>-equal` instead of the first
+    model, or is a pair of EQUAL_PAIRS.
+
+    Args:
+        data: the records of the corpus.
+        claim: the claim.
+        verdict: the verdict of the rule on the claim's own models.
+        gap: the relative difference in size, as `_size_gap` returns it.
     """
     facts = {"model": " or ".join(map(data.label, claim.models[0].split("|"))), "ratio": 1 + gap}
     if abs(gap) <= r.SAME_SIZE:
@@ -277,9 +303,10 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
 
 
 def _size_gap(data: r.CorpusData, patterns: Sequence[str]) -> float | None:
-    """Return how much larger the first compared model is than the last, as a share of the last one's parameters.
+    """Return how much larger the model of the first pattern is than that of the last, relative to the latter.
 
-    If a pattern matches several models, the largest counts. Return None if a size is unknown.
+    For example, 0.1 means 10 % more parameters. If a pattern matches several models, the largest counts. Return None if
+    a size is unknown.
     """
     sides = [[data.mean(m, "parameters") for m in data.matching(p)] for p in (patterns[0], patterns[-1])]
     first, last = ([size for size in side if not math.isnan(size)] for side in sides)
