@@ -1,9 +1,9 @@
 """The input of the command `rank`: its options, and arrays from .npy, .npz and .safetensors files.
 
-Arrays have any precision and lie in one file or in shards. A file is never unpickled. It is never mapped into memory
-either, because a mapped file that somebody shortens kills its reader. Half precision becomes float32, which holds every
-float16 and bfloat16 exactly. A number that is not finite, or too large to be squared, raises an error that names its
-file and row.
+Arrays have any precision and lie in one file or in shards. A file is never unpickled. Numbers are never read through a
+memory map either, because the reader of a mapped file is killed if another program shortens the file. Half precision
+becomes float32, which holds every float16 and bfloat16 exactly. A number that is not finite, or too large to be
+squared, raises an error that names its file and row.
 
 Suffixes: N rows, C columns (the last axis; all axes before it count as rows).
 """
@@ -67,7 +67,11 @@ class Request:
     seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
 
     def __post_init__(self) -> None:
-        """Check that the options name exactly one kind of input."""
+        """Check that the options name exactly one kind of input.
+
+        Raises:
+            ValueError: they name none or several, or an option does not belong to the kind; `read` reports it.
+        """
         sources = " ".join(key for key in (*ARRAYS, "model", "text", "weights_only") if getattr(self, key))
         if sources not in SOURCES:
             raise ValueError(
@@ -89,7 +93,7 @@ class Request:
 
 
 def parse_head(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and all options of a head from text such as `gss:c=-1.5,k=2.5`.
+    """Return the name and all options of a head from text such as `gss:c=-1.5,k=2.5`; others get their default values.
 
     Raises:
         UserError: the text is malformed, or the head or an option is invalid.
@@ -174,13 +178,16 @@ class Shard:
 
 
 def find(patterns: Sequence[str], key: str) -> list[Shard]:
-    """Return the arrays named by `FILE`, `FILE::NAME` or patterns (`part-*.npz::hidden`), with shards in natural order.
+    """Return the arrays named by `FILE`, `FILE::NAME` or patterns (`part-*.npz::hidden`), without loading their data.
 
-    `key` is the command-line option that gave the names; error messages show it.
+    The files of a pattern are in natural order: shard-9 before shard-10. `key` is the command-line option that gave the
+    names; error messages show it.
 
     Raises:
-        UserError: there is no such file, its suffix is not in FORMATS, or the name is not in the file.
-        DataError: a file is damaged, an array holds no floating-point numbers, or shards have unequal widths.
+        UserError: there is no such file, its suffix is not in FORMATS, the name is not in the file, or the file holds
+            several arrays and no name is given.
+        DataError: a file is damaged, an array is empty or holds no floating-point numbers, or shards have unequal
+            widths.
     """
     shards = []
     for path, name in (file for pattern in patterns for file in _files(pattern, key)):
@@ -231,7 +238,12 @@ def _chosen(path: Path, name: str, names: Sequence[str]) -> str:
 # --- formats --------------------------------------------------------------------------------------------------------
 @np.errstate(over="ignore")  # of sizes in a header that lies
 def _numpy(path: Path, name: str) -> Shard:
-    """Return the description of an array in an .npy or .npz file; of an .npy file, only the header is read."""
+    """Return the description of an array in an .npy or .npz file; of an .npy file, only the header is read.
+
+    Raises:
+        UserError: as in `_chosen`, or `name` is given for an .npy file, whose array has no name.
+        DataError: the array holds no floating-point numbers.
+    """
     values, member = np.load(path, mmap_mode="r", allow_pickle=False), ""
     if path.suffix == ".npz":
         with values as archive:
@@ -251,6 +263,11 @@ def _safetensors(path: Path, name: str) -> Shard:
 
     The header is a length of eight bytes and a JSON text. The safetensors library is not used, because its numpy
     interface has no bfloat16.
+
+    Raises:
+        UserError: as in `_chosen`.
+        DataError: the array holds no floating-point numbers.
+        ValueError: the header contradicts the size of the file or of the array; `find` reports this as damage.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

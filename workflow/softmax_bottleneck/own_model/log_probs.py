@@ -7,7 +7,7 @@ There are three kinds of input:
   computed block by block, by rows or by columns, whichever gives the smaller Gram matrix.
 * Log-probabilities: they are read shard by shard, and held in memory only if there are fewer rows than columns.
 
-Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C a block.
+Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C part of a matrix.
 """
 
 import math
@@ -41,15 +41,17 @@ SUM_TOLERANCE = 1e-3  # how far from one a row's probabilities may add up (as a 
 
 @dataclass(frozen=True)
 class Bound:
-    """A check of the bound rank <= D + 2 of softmax heads (Yang et al. 2018) on a computed block of log-probabilities.
+    """The result of checking the bound rank <= D + 2 of softmax heads of width D (Yang et al. 2018).
+
+    The check uses a part of the matrix of log-probabilities: a selection of rows and columns.
 
     Attributes:
         limit: the bound, D + 2.
-        where: description of the block that was checked.
-        rank: Press rank of the block.
+        where: size of the part that was checked, and the method, as text.
+        rank: Press rank of the part.
         holds: True if the rank does not exceed the limit.
-        cliff: index after which the singular values of the block, centred by rows and columns, drop most, and the
-            factor of the drop; for a softmax layer this index is D.
+        cliff: index after which the singular values of the part, centred by rows and columns, drop by the largest
+            factor, and this factor; for a softmax layer the index is D.
     """
 
     limit: int
@@ -60,19 +62,23 @@ class Bound:
 
 
 def _base_bytes(files: list[Shard]) -> int:
-    """Return the estimated memory of the program itself and of the largest shard while it is read."""
+    """Return the estimated memory in bytes of the program itself and of the largest shard while it is read."""
     return BASE_BYTES + inputs.dtype_of(files).itemsize * max(shard.rows * shard.columns for shard in files)
 
 
 # --- hidden states and an output layer ------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class LoadedLayer:
-    """The matrix ln P = g(H W^T + b) - log Z, computed block by block in the floating-point type of H.
+    """An output layer in memory, which computes parts of the matrix ln P = g(H W^T + b) - log Z.
 
-    Z is the normaliser of each row.
+    Z is the normaliser of each row. Numbers are computed in the floating-point type of H. A method that computes logits
+    raises DataError if one of them overflows.
 
-    Raises:
-        DataError: a logit overflows.
+    Attributes:
+        hidden_ND: hidden states H.
+        weight_VD: output matrix W.
+        bias_V: output bias b; zeros if the layer has none.
+        pointwise: the function g of the head; None for a softmax, whose g is the identity.
     """
 
     hidden_ND: Floats
@@ -116,7 +122,7 @@ class LoadedLayer:
     def slopes(self, rows: slice) -> Floats:
         """Return the derivative g'(H W^T + b) [R, n] for a selection of rows, by difference quotients in float64.
 
-        The head must have a function g, so it must not be a softmax.
+        The result has the floating-point type of H. The head must not be a softmax, which has no function g.
         """
         assert self.pointwise is not None
         logits_RC = (self.hidden_ND[rows] @ self.weight_VD.T + self.bias_V).astype(np.float64)
@@ -132,14 +138,15 @@ class LoadedLayer:
 
 
 class Layer:
-    """An output layer on hidden states: log_softmax(g(H W^T + b)), where g is the function of the head.
+    """An output layer and hidden states in files: the matrix log_softmax(g(H W^T + b)), where g belongs to the head.
 
     H [m, D] holds the hidden states, W [n, D] the weights and b [n] the biases, which may be absent.
 
     Attributes:
         m, n, width: numbers of contexts and words, and the width D.
         head: name and options of the head.
-        title, sides: names of the matrix, and of its rows and columns.
+        pointwise: the function g of the head; None for a softmax, whose g is the identity.
+        title, sides: names of the matrix, and of its rows and columns, for messages.
     """
 
     title, sides = "matrix of log-probabilities", ("contexts", "words")
@@ -163,7 +170,7 @@ class Layer:
         self.pointwise = None if head == "softmax" else _pointwise(head, options)
 
     def bytes_needed(self) -> int:
-        """Return the estimated peak memory in bytes: H, W, work arrays and, for heads with a g, a Gram matrix."""
+        """Return the estimated peak memory in bytes: H, W, work arrays and, except for a softmax, a Gram matrix."""
         files = [*self._hidden, *self._weight, *self._bias]
         dtype, entries = inputs.dtype_of(files), (self.m + self.n) * self.width
         if self.pointwise is None:
@@ -191,10 +198,13 @@ class Layer:
         return _gram_spectrum(layer.blocks, (self.m, self.n), say)
 
     def bound(self) -> Bound | None:
-        """Check the rank bound of a softmax layer on a block of evenly spaced rows and words; None for other heads.
+        """Check the bound rank <= D + 2 of a softmax layer on evenly spaced rows and words, and return the result.
 
-        The entries of the block are computed explicitly, because the method that uses the factors assumes the bound.
-        The result is also None if the block is too small to exceed the bound.
+        These log-probabilities are computed one by one, because the method that uses the factors assumes the bound.
+
+        Returns:
+            The result of the check. None for a head other than softmax, to which the bound does not apply, and for a
+            matrix that is too small to have a higher rank than the bound.
         """
         rows, words = (np.unique(np.linspace(0, size - 1, CHECK_SIDE).astype(np.intp)) for size in (self.m, self.n))
         limit = self.width + 2
@@ -234,7 +244,10 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
 
 # --- matrices as they are -------------------------------------------------------------------------------------------
 class OutputMatrix:
-    """The output matrix [words, D] alone, without any context; the attributes are those of `Layer`."""
+    """The output matrix [words, D] alone, without any context.
+
+    The attributes are those of `Layer`, but here m is the number of words, n the width D, and `width` is None.
+    """
 
     head: tuple[str, Mapping[str, Any]] = ("output_matrix", {})
     title, sides = "output matrix", ("words", "columns")
@@ -244,7 +257,10 @@ class OutputMatrix:
         self.files, self.m, self.n = files, sum(shard.rows for shard in files), files[0].columns
 
     def bytes_needed(self) -> int:
-        """Return the estimated peak memory in bytes: a Gram matrix and a shard, or all rows to transpose them."""
+        """Return the estimated peak memory in bytes: a Gram matrix, and the shard or the matrix that is held in memory.
+
+        The whole matrix is held if it has fewer rows than columns, because it is then read by columns.
+        """
         dtype = inputs.dtype_of(self.files)
         held = self.m if self.m < self.n else max(shard.rows for shard in self.files)
         return _base_bytes(self.files) + dtype.itemsize * held * self.n + _gram_bytes(self.m, self.n, dtype)
@@ -257,7 +273,12 @@ class OutputMatrix:
         """Return None, because no layer is given whose width would bound the rank."""
 
     def blocks(self, transposed: bool) -> Iterator[Floats]:
-        """Yield the rows of each shard, or if `transposed`, transposed blocks of columns."""
+        """Yield the rows of each shard [R, n], or if `transposed`, transposed blocks of columns [C, m].
+
+        Raises:
+            DataError: a file is damaged or, in the subclass for log-probabilities, the probabilities of a row do not
+                add up to one.
+        """
         if transposed:
             whole_mn = inputs.load(self.files)
             self._require_usable(whole_mn, self.files[0])
@@ -269,14 +290,18 @@ class OutputMatrix:
             yield rows_RV.astype(inputs.dtype_of(self.files), copy=False)
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
-        """Do nothing: weights may be any finite numbers. The subclass for log-probabilities checks their sums."""
+        """Accept all rows, because weights may be any finite numbers.
+
+        The subclass for log-probabilities raises an error, which names `shard`, the file of the first row.
+        """
 
 
 class StoredLogProbs(OutputMatrix):
-    """A matrix of log-probabilities read from files, for any head.
+    """A matrix of log-probabilities [contexts, words] read from files, for any head.
 
     Raises:
-        DataError: the numbers are in half precision, or the probabilities of a row do not add up to one.
+        DataError: the numbers are in half precision. When the rows are read: the probabilities of a row do not add up
+            to one.
     """
 
     head = ("log_probs", {})
@@ -331,7 +356,7 @@ def slices(length: int, width: int) -> Iterator[slice]:
 
 
 def _gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-    """Return the estimated bytes of the smaller Gram matrix and of a row buffer of the same shape."""
+    """Return the estimated bytes of the smaller Gram matrix, and of a buffer for rows with as many numbers."""
     return (8 + dtype.itemsize) * min(rows, columns) ** 2
 
 

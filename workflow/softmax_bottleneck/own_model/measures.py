@@ -30,7 +30,8 @@ class Saturation:
     """Two measures of saturation, the degeneration of the rows of a matrix towards few directions (Godey et al. 2024).
 
     Attributes:
-        entropy: entropy of the singular values divided by their sum, relative to its maximum ln D; 1 if all are equal.
+        entropy: entropy of the distribution that the singular values form when divided by their sum, as a fraction of
+            its maximum ln D; 1 if all singular values are equal.
         anisotropy: mean cosine of the angle between two different rows.
     """
 
@@ -71,7 +72,15 @@ class Measures:
 
 @np.errstate(over="ignore", invalid="ignore")
 def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
-    """Compute all measures that the given kind of input allows; the others are None or empty."""
+    """Compute all measures that the given kind of input allows; the others are None or empty.
+
+    Stored log-probabilities allow none of them, and an output matrix alone only its saturation and unargmaxable words.
+
+    Args:
+        request: the options of the command, for `targets` and the time limit `seconds`.
+        matrix: the opened input.
+        say: prints a line of progress.
+    """
     if isinstance(matrix, log_probs.StoredLogProbs):
         return Measures()
     if isinstance(matrix, log_probs.OutputMatrix):
@@ -135,9 +144,10 @@ def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
 
 
 def _gradients(layer: log_probs.LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b.
+    """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b, in blocks of contexts.
 
-    Each gradient is (p - e_target) g'(logits), where p holds the probabilities and e_target is the one-hot target.
+    Each gradient is (p - e_target) g'(logits), where p holds the probabilities and e_target is the one-hot target. Of
+    the contexts with a target, at most GRADIENT_CONTEXTS evenly spaced ones are used.
     """
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]

@@ -38,7 +38,19 @@ NOT_COMPARED = r"^provenance\.|notes?$|wall_s$|memory_estimate_bytes$|bound\.whe
 
 @dataclass(frozen=True)
 class Result:
-    """The spectrum, ranks and measures of a model; `notes` are caveats about these numbers."""
+    """The spectrum, ranks and measures of a model.
+
+    Attributes:
+        request: the options of the command.
+        matrix: the analysed matrix.
+        bytes_needed: estimated peak memory in bytes.
+        spectrum: singular values of the matrix.
+        ranks: ranks counted from these singular values.
+        bound: result of the check of the rank bound of a softmax layer; None if it does not apply.
+        measures: measures besides the ranks.
+        notes: caveats about these numbers.
+        seconds: wall time of the analysis.
+    """
 
     request: Request
     matrix: log_probs.LogProbs
@@ -52,7 +64,12 @@ class Result:
 
 
 def rank_command(options: argparse.Namespace, say: Say) -> None:
-    """Analyse a model, print its results and write them to a folder; or compare models analysed before."""
+    """Analyse a model, print its results and write them to a folder; with `--compare`, compare models analysed before.
+
+    Raises:
+        UserError: as in `rank` and `compare`, or `--compare` is combined with another option.
+        DataError: as in `rank`.
+    """
     values = {field.name: getattr(options, field.name) for field in fields(Request)}
     given = {key: value for key, value in values.items() if value is not None and value is not False}
     if options.compare:
@@ -193,9 +210,10 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _plot(result: Result) -> str:
-    """Return an SVG plot of the singular values relative to the largest, on a log axis.
+    """Return an SVG plot of the singular values divided by the largest, on a log axis.
 
-    The plot also shows the centred singular values, the tolerance of the Press rank and the noise floor.
+    The plot also shows the tolerance of the Press rank, the noise floor and, if they were measured, the singular values
+    of the matrix centred by rows and columns.
     """
     curves = {"as they are": result.spectrum}
     if "both" in result.measures.spectra:
@@ -222,7 +240,9 @@ def _plot(result: Result) -> str:
 
 # --- several models -------------------------------------------------------------------------------------------------
 def compare(files: Sequence[Path]) -> str:
-    """Return a table with a column per rank.json and a row per number that differs; "-" means not measured.
+    """Return a table as text, with a column per rank.json and a row per number that differs between the files.
+
+    "-" means not measured. Notes, provenance and times are not compared.
 
     Raises:
         UserError: fewer than two files, or a file that is not a rank.json of `rank`.
@@ -248,7 +268,7 @@ def compare(files: Sequence[Path]) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    """Return a value of rank.json as text; a list of unargmaxable words is replaced by the number of words."""
+    """Return a value of rank.json as text; the list of unargmaxable words (key `never`) is replaced by its length."""
     if isinstance(value, list):
         return str(len(value)) if key.endswith("never") else ", ".join(_text(key, entry) for entry in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

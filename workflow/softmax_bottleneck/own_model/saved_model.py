@@ -40,7 +40,13 @@ ADVICE = "log-probabilities of any model can be given as --log-probs"
 
 
 class Export(NamedTuple):
-    """The result of exporting a model: a request that names the exported arrays, notes, and the tokens by id."""
+    """The result of exporting a model.
+
+    Attributes:
+        request: the options of the command, with the exported arrays in place of the model and its text.
+        notes: remarks on the export, such as the perplexity on the text.
+        tokens: the tokens by id; empty if no model was exported.
+    """
 
     request: Request
     notes: list[str]
@@ -49,7 +55,10 @@ class Export(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputRule:
-    """A rule for logits, g(scale (W h + b)), where g is the identity, or cap tanh(x / cap) if there is a cap."""
+    """A rule that computes logits from W h + b (output matrix, hidden state, bias): g(scale (W h + b)).
+
+    The function g is the identity, or the soft cap g(x) = cap tanh(x / cap) if there is a cap.
+    """
 
     scale: float = 1.0
     cap: float | None = None
@@ -60,7 +69,16 @@ class OutputRule:
         return scaled_TV if self.cap is None else self.cap * np.tanh(scaled_TV / self.cap)
 
     def require_equal(self, plain_RV: Floats, logits_RV: Floats, path: Path) -> None:
-        """Check that this rule reproduces the model's own logits (UserError: it does not)."""
+        """Check that this rule gives the logits that the model itself computes.
+
+        Args:
+            plain_RV: W h + b at a selection of positions.
+            logits_RV: the model's logits at these positions.
+            path: the model, for the error message.
+
+        Raises:
+            UserError: a logit differs by more than TOLERANCE times the largest logit (or times one, if that is more).
+        """
         distance = float(np.abs(self.logits(plain_RV) - logits_RV).max())
         largest = float(np.abs(logits_RV).max())
         if not distance <= TOLERANCE * max(largest, 1.0):
@@ -77,9 +95,11 @@ class OpenModel:
     Attributes:
         path: folder or file of the model.
         torch: the module torch, which is imported only when a model is loaded.
+        model: the transformers model, in float32.
+        tokenizer: its tokenizer, an object of the library `tokenizers`.
         layer: output matrix, as a module with a `weight`.
         words: number of rows of the output matrix that belong to a token; all further rows are padding.
-        window: longest sequence that the model reads at once (the batch size is free).
+        window: number of tokens that are given to the model at once: the model's limit, and at most WINDOW.
         cap: bound of the soft cap on the logits in the model's configuration (None: no cap).
     """
 
@@ -114,7 +134,10 @@ class OpenModel:
 
 # --- the output layer with hidden states of a text ------------------------------------------------------------------
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
-    """Write three things to `folder`: the hidden states of the text, the token after each, and the output layer.
+    """Write the hidden states of a text, the token after each of them, and the output layer to `folder`.
+
+    An existing folder is deleted first. The text is split into windows, and the last token of a window has no next
+    token (-1). If the logits are scaled, the written hidden states and bias are multiplied by the scale.
 
     Raises:
         UserError: as in `open_model`; the text is missing or too short; or no supported rule gives the model's logits.
@@ -168,9 +191,14 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
 
 
 def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:
-    """Return the rule that is closest to the model's logits.
+    """Return the rule whose logits are closest to the model's; it may still be wrong.
 
-    The candidates are the soft cap of the model's configuration, the plain W h + b, and a multiple of it.
+    The candidates are the soft cap of the model's configuration, W h + b itself, and the multiple of it that fits best.
+
+    Args:
+        plain_RV: W h + b at a selection of positions.
+        logits_RV: the model's logits at these positions.
+        opened: the model, for its soft cap.
     """
     scale = float((plain_RV * logits_RV).sum() / (plain_RV * plain_RV).sum())
     rules = [OutputRule(cap=opened.cap), OutputRule()]
@@ -205,7 +233,11 @@ def open_model(path: Path, text: str) -> OpenModel:
 
 
 def _require_causal(opened: OpenModel, text: str) -> None:
-    """Check that logits do not depend on the tokens that follow their context (UserError: they do)."""
+    """Check that logits do not depend on the tokens that follow their context, by changing later tokens of a text.
+
+    Raises:
+        UserError: the logits change, so the model is not causal.
+    """
     ids = opened.token_ids(text)[: min(opened.window, CAUSAL_TOKENS)]
     half = len(ids) // 2
     if half == 0:
